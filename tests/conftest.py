@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: places to copy in, on each kind of file system, fresh for each test."""
+"""Fixtures of all tests: fresh directories on each kind of file system, for each test."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from tests.support.turns import Turns
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
 END_TO_END_SECONDS = 120
-"""A test that runs longer hangs; whole runs take a second or two."""
+"""Seconds after which a test counts as hanging. Most tests take a second or two."""
 
 PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
-"""The PATH of all tests: what the system's packages have installed. Tests know nothing of programs of these names in
-somebody's home, below /usr/local or /opt."""
+"""The PATH of all tests, which contains only programs from packages of the system. Programs of the same names in home
+directories, /usr/local or /opt do not affect tests.
+"""
 
 LONGEST = (
     "test_injected.py",
@@ -71,22 +72,23 @@ LONGEST = (
     "test_mirror.py",
     "test_docs.py",
 )
-"""Files of tests that take more than 12 s of a processor or wait long, those first that take the most."""
+"""Test files that take more than 12 s of processor time or wait long, the longest first."""
 
 PLACE = pytest.StashKey[str]()
-"""Where the workers of pytest-xdist take turns, for the process that starts them."""
+"""The directory in which the workers of pytest-xdist coordinate their turns, in the process that starts them."""
 TURNS = pytest.StashKey[Turns]()
 """The turns of this process, if it is a worker."""
 FILE_SYSTEMS = pytest.StashKey[FileSystems]()
-"""The file systems that this process has mounted for many tests."""
+"""The file systems that this process has mounted for several tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     seed()
     os.environ["PATH"] = PROGRAMS
     _keep_bytecode()
-    _expect_a_busy_machine()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # runs inherit what nohup and "&" ignore, and would not stop at it
+    _disable_hypothesis_deadlines()
+    # Runs inherit the signals that nohup and "&" ignore, and would not stop at SIGHUP.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "timeout(seconds): the test is ended and fails after so long")
@@ -99,13 +101,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _keep_bytecode() -> None:
-    """Else each worker and each run that is started would compile all that it imports: a minute of each session."""
+    """Otherwise each worker and each run would compile all modules that it imports, which takes a minute per
+    session.
+    """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 
 
-def _expect_a_busy_machine() -> None:
-    from hypothesis import HealthCheck, settings  # pytest compiles it with asserts of its own: to be kept, too
+def _disable_hypothesis_deadlines() -> None:
+    from hypothesis import HealthCheck, settings  # pytest compiles it with rewritten asserts, which are stored, too
 
     settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("busy machine")
@@ -120,7 +124,7 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Called for each worker, before it is started."""
+    """Pass the common directory to a worker before it is started."""
     config = node.config
     if PLACE not in config.stash:
         made = tempfile.TemporaryDirectory(prefix="pcopy-test-turns-")
@@ -131,7 +135,7 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Before the time limit of the test begins."""
+    """Wait for the turn of the test before its time limit begins."""
     if TURNS not in item.config.stash:
         return (yield)
     with item.config.stash[TURNS].turn(alone=item.get_closest_marker("alone") is not None):
@@ -140,7 +144,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """What is collected stays: nobody looks for garbage in it, neither meanwhile nor in each test.
+    """Exempt the collected tests from garbage collection.
 
     One worker compiles the tests for the others.
     """
@@ -169,15 +173,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files = Counter(item.path for item in items)
     alone = Counter(item.path for item in items if item.get_closest_marker("alone"))
     lonely = {path for path, tests in alone.items() if 2 * tests >= files[path]}
-    items.sort(key=lambda item: (item.path in lonely, *_place_of(item)))  # at the end few others have to wait
+    items.sort(key=lambda item: (item.path in lonely, *_place_of(item)))  # at the end they delay few others
     for item in items:
         if "e2e" in item.path.parts and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(END_TO_END_SECONDS))
 
 
 def _place_of(item: pytest.Item) -> tuple[int, int]:
-    """The longest files first, so that at the end no worker has one when the others have nothing; then tests that sleep
-    among those that compute, so that all processors are busy."""
+    """Sort the longest files first, so that no worker runs one alone at the end. Alternate tests that sleep with tests
+    that compute, so that all processors are busy.
+    """
     name = item.path.name
     place = LONGEST.index(name) if name in LONGEST else len(LONGEST)
     return place, crc32(item.nodeid.partition("::")[0].encode())
@@ -197,8 +202,8 @@ def session_scratch() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def what_serves_a_session() -> Iterator[None]:
-    """Programs that were compiled, and homes and servers of runs: they go at its end."""
+def session_cleanup() -> Iterator[None]:
+    """Remove compiled programs, homes and servers of runs at the end of the session."""
     yield
     command.clean_up()
     preload.clean_up()
@@ -213,7 +218,7 @@ def file_systems(request: pytest.FixtureRequest, session_scratch: Path) -> Itera
 
 @pytest.fixture
 def area(session_scratch: Path) -> Iterator[Path]:
-    """A fresh directory in memory, which every user may read and nobody else write."""
+    """A fresh directory in memory, which every user may read and only its owner may write to."""
     path = Path(tempfile.mkdtemp(prefix="area-", dir=session_scratch))
     path.chmod(0o755)
     yield path
@@ -222,14 +227,16 @@ def area(session_scratch: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def on(file_systems: FileSystems) -> Iterator[Place]:
-    """``on("xfs")``: a fresh directory on a file system of that kind; skips where it can't be had."""
+    """``on("xfs")`` returns a fresh directory on a file system of that kind, or skips the test if there is none."""
     with ExitStack() as stack:
         yield lambda kind: stack.enter_context(file_systems.directory(kind))
 
 
 @pytest.fixture(autouse=True)
-def no_loop_device_is_kept_from_others(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After tests without a file system of their own, too: a worker may have one from an earlier test."""
+def release_loop_devices(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Release cached loop devices also after tests that use no file system: a worker may hold one from an earlier
+    test.
+    """
     yield
     if made := request.config.stash.get(FILE_SYSTEMS, None):
         made.release()
@@ -237,7 +244,7 @@ def no_loop_device_is_kept_from_others(request: pytest.FixtureRequest) -> Iterat
 
 @pytest.fixture
 def on_strict_atime(session_scratch: Path) -> Iterator[Path]:
-    """A file system that records every access: the usual ``relatime`` would hide most of them."""
+    """A directory on a file system that records every access: the usual ``relatime`` would hide most of them."""
     with mounted("ext4", session_scratch, size=256 << 20, options="strictatime") as point:
         yield point
 

@@ -1,4 +1,4 @@
-"""Threads that do not begin: nobody waits for them for ever, and what they were to do is done by nobody or once."""
+"""Threads that fail to start: callers do not wait for them for ever, and their work is done once or not at all."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pcopy.background import BackgroundThread
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_START_TIMEOUT", 0.01)
 
 
-def test_a_thread_runs_beside_its_caller() -> None:
+def test_thread_runs_concurrently_with_its_caller() -> None:
     go, done = threading.Event(), threading.Event()
 
     def action() -> None:
@@ -26,33 +26,33 @@ def test_a_thread_runs_beside_its_caller() -> None:
         done.set()
 
     thread = BackgroundThread(action)
-    assert not thread.has_ended(0.0)
+    assert not thread.join(0.0)
     go.set()
-    assert thread.has_ended(None)
+    assert thread.join(None)
     assert done.is_set()
-    assert thread.has_ended(0.0)  # may be asked again
+    assert thread.join(0.0)  # may be called again
 
 
-def test_a_thread_that_fails_is_over() -> None:
+def test_failed_thread_counts_as_ended() -> None:
     def action() -> None:
         raise SystemExit
 
-    assert BackgroundThread(action).has_ended(None)
+    assert BackgroundThread(action).join(None)
 
 
-def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_never_starts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     late: list[Callable[[object], None]] = []
     ran: list[bool] = []
     monkeypatch.setattr(background, "start_new_thread", lambda run, _: late.append(run))
     with pytest.raises(OSError, match="no thread"):
         BackgroundThread(lambda: ran.append(True))
     assert len(late) > 1
-    for run in late:  # each begins after all
+    for run in late:  # each starts after all
         run(None)
     assert ran == []
 
 
-def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_dies_before_its_start_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_START_TIMEOUT", 60.0)
     monkeypatch.setattr(background, "start_new_thread", lambda run, _: 0)
     began = time.monotonic()
@@ -61,7 +61,7 @@ def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch: pyte
     assert time.monotonic() < began + 10
 
 
-def test_a_second_try_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_attempt_to_start_a_thread_may_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tries = _thread.start_new_thread, []
 
     def start(run: Callable[[object], None], arguments: tuple[object]) -> int:
@@ -71,14 +71,14 @@ def test_a_second_try_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "start_new_thread", start)
     monkeypatch.setattr(background, "_START_TIMEOUT", 1.0)
     ran: list[bool] = []
-    assert BackgroundThread(lambda: ran.append(True)).has_ended(None)
+    assert BackgroundThread(lambda: ran.append(True)).join(None)
     assert ran == [True]
     tries[0](None)
     assert ran == [True]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
-def test_no_thread_is_an_error(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+def test_failure_to_create_a_thread_is_an_error(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     def refuse(*_: object) -> int:
         raise error
 

@@ -1,6 +1,6 @@
-"""Lists, patterns, configuration and manifests from outside: limits hold to the number, and stand in the docs.
+"""Lists, patterns, configuration and manifests from untrusted sources: limits are exact and documented.
 
-Memory is that of a process of its own, beyond what it has before it reads. The limits of archives are tested in
+Memory is that of a separate process, beyond what it uses before it reads. The limits of archives are tested in
 tests/archive/test_bounds.py.
 """
 
@@ -37,25 +37,25 @@ LIMITS = {
     "global headers": (("archive.member.MOST_HEADERS", "1 MiB each"),),
     "map of a sparse member": (("archive.records.MOST_EXTENTS", "4,194,304 stretches"),),
     "index `A.tar.idx`": (
-        ("archive.index.MOST_POINTS", "4,194,304 offsets"),
+        ("archive.index.MAX_OFFSETS", "4,194,304 offsets"),
         ("archive.index.MOST_FRAMES", "4,194,304 parts"),
-        ("archive.index._LONGEST", "100 bytes in each line"),
+        ("archive.index._MAX_LINE", "100 bytes in each line"),
     ),
     "trailer of an archive": (("archive.incomplete.MOST_NAME_BYTES", "16 MiB of names"),),
     "seek table of zstd": (
-        ("fsio.seekable_zstd.MOST_FRAMES", "4,194,304 frames"),
-        ("fsio.seekable_zstd.LARGEST_FRAME", "64 MiB in each frame"),
+        ("fsio.seekable_zstd.MAX_FRAMES", "4,194,304 frames"),
+        ("fsio.seekable_zstd.MAX_FRAME_SIZE", "64 MiB in each frame"),
     ),
-    "window of a zstd stream": (("fsio.seekable_zstd.LARGEST_WINDOW", "128 MiB"),),
+    "window of a zstd stream": (("fsio.seekable_zstd.MAX_WINDOW_SIZE", "128 MiB"),),
     "signature": (
-        ("signature.signature_file.MOST_BYTES", "1 MiB"),
-        ("signature.plain_yaml.DEEPEST", "16 levels"),
+        ("signature.signature_file.MAX_SIGNATURE_SIZE", "1 MiB"),
+        ("signature.plain_yaml.MAX_DEPTH", "16 levels"),
     ),
-    "manifest": (("signature.manifest.LONGEST_LINE", "1 MiB in each line"),),
+    "manifest": (("signature.manifest.MAX_LINE_SIZE", "1 MiB in each line"),),
     "lists of paths": (
-        ("walk.saved_listing.LONGEST_LINE", "1 MiB in each line"),
-        ("jobs.files_from._BUDGET", "64 MiB of memory"),
-        ("jobs.path_list._BUDGET", "64 MiB of memory"),
+        ("walk.saved_listing.MAX_LINE_BYTES", "1 MiB in each line"),
+        ("jobs.files_from._SORT_MEMORY", "64 MiB of memory"),
+        ("jobs.path_list._SORT_MEMORY", "64 MiB of memory"),
     ),
     "names that `-T` lists for `-x` and `-t`": (
         ("tools.extract.MAX_LISTED_NAMES", "1,000,000 names"),
@@ -64,14 +64,14 @@ LIMITS = {
     "patterns": (
         ("cli.filter_options.MAX_PATTERNS", "50,000 in all"),
         ("cli.filter_options.MAX_PATTERN_FILE_SIZE", "16 MiB in each file"),
-        ("walk.patterns.LONGEST", "4,096 bytes in each line"),
+        ("walk.patterns.MAX_PATTERN_BYTES", "4,096 bytes in each line"),
     ),
     "configuration": (
         ("cli.config_files.MAX_CONFIG_SIZE", "1 MiB"),
-        ("signature.plain_yaml.DEEPEST", "16 levels"),
+        ("signature.plain_yaml.MAX_DEPTH", "16 levels"),
     ),
 }
-"""Rows of the table of docs/operations/limits.md: each constant, and what the row says of it."""
+"""Rows of the table in docs/operations/limits.md: each constant, and the row's text about it."""
 
 
 def rows() -> dict[str, str]:
@@ -80,7 +80,7 @@ def rows() -> dict[str, str]:
     return {re.split(r": | \(", what)[0].strip(): limit for what, limit in found}
 
 
-def test_limits_of_the_docs_are_those_of_the_code() -> None:
+def test_documented_limits_match_the_code() -> None:
     table = rows()
     assert table.keys() == LIMITS.keys()
     for what, constants in LIMITS.items():
@@ -112,7 +112,7 @@ print(peak() - before)
 
 
 def peak_of(what: str, *arguments: object) -> tuple[int, str]:
-    """Return the bytes of memory that a statement takes in a process of its own, and the error."""
+    """Return the bytes of memory that a statement takes in a separate process, and the error."""
     line = [sys.executable, "-c", _MEASURE.format(what=what), *map(str, arguments)]
     done = subprocess.run(line, check=True, capture_output=True, text=True, cwd=REPOSITORY, timeout=100)
     return int(done.stdout), done.stderr
@@ -121,7 +121,7 @@ def peak_of(what: str, *arguments: object) -> tuple[int, str]:
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("end", [b"\n", b"\0", b""])
 @pytest.mark.parametrize("before", [b"", b"a" * 1000])
-def test_longest_line_of_a_list(area: Path, more: int, end: bytes, before: bytes) -> None:
+def test_line_length_of_a_list_is_limited(area: Path, more: int, end: bytes, before: bytes) -> None:
     line = b"x" * (MAX_LINE_BYTES + more)
     (area / "list").write_bytes((before + (end or b"\n") if before else b"") + line + end)
     with PathListReader(os.fsencode(area / "list"), "--from", nul=end == b"\0") as listing:
@@ -132,7 +132,7 @@ def test_longest_line_of_a_list(area: Path, more: int, end: bytes, before: bytes
             assert [len(found.path) for found in listing] == [len(before)] * bool(before) + [MAX_LINE_BYTES]
 
 
-READ_LIST = "list(SavedListing(sys.argv[1].encode(), '--from'))"
+READ_LIST = "list(PathListReader(sys.argv[1].encode(), '--from'))"
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,14 @@ READ_LIST = "list(SavedListing(sys.argv[1].encode(), '--from'))"
     ],
     ids=["newlines", "one line", "listing of newlines", "one line of JSON", "deep JSON", "large number", "no list"],
 )
-def test_list_that_is_none_takes_no_memory(area: Path, begin: bytes, text: bytes, why: str, most: int) -> None:
+def test_invalid_list_takes_no_memory(area: Path, begin: bytes, text: bytes, why: str, most: int) -> None:
     (area / "list").write_bytes(begin + text * ((4 if text == b"\n" else 64) * MIB // len(text)))
     peak, said = peak_of(READ_LIST, area / "list")
     assert why in said and peak < most, (peak, said)
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_most_patterns(area: Path, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+def test_number_of_patterns_is_limited(area: Path, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
     monkeypatch.setattr(filter_options, "MAX_PATTERNS", 100)
     (area / "patterns").write_text("# comment\n" * 1000 + "a\n" * (100 + more))
     if more:
@@ -183,10 +183,10 @@ def test_most_patterns(area: Path, monkeypatch: pytest.MonkeyPatch, more: int) -
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_longest_pattern(more: int) -> None:
+def test_length_of_a_pattern_is_limited(more: int) -> None:
     contents = b"a\n" + b"x" * (MAX_PATTERN_BYTES + more) + b"\n"
     if more:
-        with pytest.raises(ValueError, match="line 2: more than 4,096 bytes"):
+        with pytest.raises(ValueError, match="line 2: the pattern is longer than 4,096 bytes"):
             list(patterns_in(contents))
     else:
         assert len(list(patterns_in(contents))) == 2
@@ -197,12 +197,12 @@ def test_longest_pattern(more: int) -> None:
 )
 def test_patterns_take_bounded_memory(area: Path, text: bytes, why: str) -> None:
     (area / "patterns").write_bytes(text * (filter_options.MAX_PATTERN_FILE_SIZE // len(text)))
-    peak, said = peak_of("filter_options._from_file(sys.argv[1])", area / "patterns")
+    peak, said = peak_of("filter_options._lines_of_file(sys.argv[1])", area / "patterns")
     assert why in said and peak < 80 * MIB, (peak, said)
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_largest_files_of_patterns_and_options(area: Path, more: int) -> None:
+def test_size_of_pattern_and_option_files_is_limited(area: Path, more: int) -> None:
     for name, largest in (
         ("patterns", filter_options.MAX_PATTERN_FILE_SIZE),
         ("set.yaml", config_files.MAX_CONFIG_SIZE),
@@ -228,7 +228,7 @@ LAUGHS = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     ("text", "why"),
     [
         (LAUGHS, "YAML's a"),
-        (b"a: " + b"[" * (MIB - 4), "nest"),  # the library has a limit of its own
+        (b"a: " + b"[" * (MIB - 4), "nest"),  # the library has its own limit
         (b"".join(b" " * n + b"a:\n" for n in range(1400)), "nested more than 16 deep"),
         (b"a: [" + b"x," * (MIB // 2 - 4) + b"]", ""),
         (b"".join(b"%06x: 1\n" % n for n in range(MIB // 10)), ""),
@@ -238,12 +238,12 @@ LAUGHS = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
 def test_yaml_takes_bounded_memory(area: Path, text: bytes, why: str, by_hand: bool) -> None:
     assert len(text) <= MIB
     (area / "set.yaml").write_bytes(text)
-    peak, said = peak_of(f"load(open(sys.argv[1], 'rb').read(), by_hand={by_hand})", area / "set.yaml")
+    peak, said = peak_of(f"load_yaml(open(sys.argv[1], 'rb').read(), by_hand={by_hand})", area / "set.yaml")
     assert (why in said if why else not said) and peak < 320 * MIB, (peak, said)
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_deepest_yaml(more: int) -> None:
+def test_nesting_of_yaml_is_limited(more: int) -> None:
     text = b"a: " + b"[" * (MAX_DEPTH - 1 + more) + b"]" * (MAX_DEPTH - 1 + more)
     if more:
         with pytest.raises(YamlError, match="nested more than 16 deep"):
@@ -252,8 +252,8 @@ def test_deepest_yaml(more: int) -> None:
         load_yaml(text, is_handwritten=True)
 
 
-def test_lines_of_a_manifest_are_handed_on_by_their_bytes(area: Path) -> None:
-    """100 names of 1 MiB: few of them are held at once."""
+def test_manifest_lines_are_passed_on_in_parts_of_bounded_size(area: Path) -> None:
+    """With 100 names of 1 MiB only few are in memory at the same time."""
     kind, names = algorithm_named("xxh3-128"), [b"%03d" % number + b"x" * 900_000 for number in range(100)]
     hasher = DirectoryHasher(kind)
     digest = b"d" * kind.digest_size
@@ -267,7 +267,7 @@ def test_lines_of_a_manifest_are_handed_on_by_their_bytes(area: Path) -> None:
     stopped: list[str] = []
     state = SimpleNamespace(takes_listed=lambda *entry: True, keep=lambda entries: kept.append(len(entries.names)))
     rank: Any = SimpleNamespace(
-        job=SimpleNamespace(against=os.fsencode(area / "manifest")), own=lambda kind: state, stop=stopped.append
+        job=SimpleNamespace(against=os.fsencode(area / "manifest")), instance=lambda kind: state, stop=stopped.append
     )
     del names
     tracemalloc.start()
@@ -278,8 +278,10 @@ def test_lines_of_a_manifest_are_handed_on_by_their_bytes(area: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1])
-@pytest.mark.parametrize("limit", ["MOST_LISTED", "MOST_LISTED_BYTES"])
-def test_most_names_of_members(area: Path, monkeypatch: pytest.MonkeyPatch, limit: str, more: int) -> None:
+@pytest.mark.parametrize("limit", ["MAX_LISTED_NAMES", "MAX_LISTED_BYTES"])
+def test_number_and_size_of_member_names_is_limited(
+    area: Path, monkeypatch: pytest.MonkeyPatch, limit: str, more: int
+) -> None:
     monkeypatch.setattr(extract, limit, 100)
     (area / "list").write_bytes(b"a\n" * (100 + more))
     arguments: Any = SimpleNamespace(listing=os.fsencode(area / "list"), nul=False, _replace=lambda paths: paths)
@@ -290,7 +292,7 @@ def test_most_names_of_members(area: Path, monkeypatch: pytest.MonkeyPatch, limi
         assert len(extract.with_listed_members(arguments)) == 100
 
 
-def test_too_many_patterns_are_one_line(area: Path) -> None:
+def test_too_many_patterns_are_refused_in_one_line(area: Path) -> None:
     (area / "src").mkdir()
     (area / "patterns").write_text("a\n" * 50_001)
     run = pcopy("--exclude-from", area / "patterns", area / "src", area / "dst")

@@ -1,7 +1,7 @@
-"""Every command that README and docs show is run, in a sandbox, and has the status that it should.
+"""Every command in README and docs is run in a sandbox, and has the expected status.
 
-What needs another machine, another user or a terminal is in a table with its reason; our own programs' words in it are
-at least understood. Where output follows a command, it is what the command prints (``…`` stands for anything).
+A table lists commands that need another machine, another user or a terminal, with the reason; the arguments of our own
+programs in them are at least parsed. Output shown after a command is that of the command (``…`` stands for any text).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "man"),
 ]
 STORIES = ("docs/howto/migrate.md", "docs/howto/mirror.md", "docs/tutorial.md")
-"""Pages whose blocks go on from each other."""
+"""Pages in which each block continues the previous one."""
 
 
 class Apart(NamedTuple):
@@ -67,7 +67,7 @@ STATUSES = (
     (r"^docs/tutorial.md: timeout ", {75}, "it is stopped"),
     (r"^docs/tutorial.md: pcopy --resume", {0}, "its job can be finished"),
 )
-"""Statuses other than 0 that commands (with their page before them) have in the sandbox, and why."""
+"""Nonzero statuses that commands (each with its page) have in the sandbox, and the reason."""
 
 
 def all_blocks() -> list[Block]:
@@ -76,7 +76,7 @@ def all_blocks() -> list[Block]:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
-    """What is there before a page's commands are run: data, copies of them, signatures of both."""
+    """The sandbox before the commands of a page are run: data, copies and signatures."""
     sandbox = Sandbox(tmp_path_factory.mktemp("template"))
     top = sandbox.top
     for tree in (
@@ -128,7 +128,7 @@ def is_apart(line: str) -> bool:
 
 
 def commands(block: Block) -> Iterator[str]:
-    """What is run at once: each line, or all if they are one script."""
+    """Return the commands to run: each line, or all lines if they are one script."""
     if is_script(block.text):
         yield block.text
     else:
@@ -156,7 +156,7 @@ SINGLE = [block for block in all_blocks() if block.page not in STORIES]
 
 
 @pytest.mark.parametrize("block", SINGLE, ids=lambda block: f"{block.page}:{block.line}")
-def test_commands_do_what_pages_say(block: Block, template: Sandbox, tmp_path: Path) -> None:
+def test_documented_commands_do_what_the_pages_say(block: Block, template: Sandbox, tmp_path: Path) -> None:
     for line in lines_of(block.text):
         for words in runs_of_ours(without_launcher(line)):
             parse([word.replace("ann:staff", "0:0") for word in words])
@@ -166,7 +166,7 @@ def test_commands_do_what_pages_say(block: Block, template: Sandbox, tmp_path: P
 
 
 @pytest.mark.parametrize("page", STORIES)
-def test_a_page_that_goes_on_from_block_to_block_is_true(page: str, template: Sandbox, tmp_path: Path) -> None:
+def test_commands_of_pages_with_dependent_blocks_work(page: str, template: Sandbox, tmp_path: Path) -> None:
     sandbox = copy_of(template, tmp_path / "sandbox")
     for block in blocks(ROOT / page):
         play(sandbox, block)
@@ -174,9 +174,9 @@ def test_a_page_that_goes_on_from_block_to_block_is_true(page: str, template: Sa
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_marked_as_such(page: Path) -> None:
-    """So that none is left out. A usage, with brackets or words for something, is no command."""
+    """This ensures that none is left out. A synopsis, with brackets or placeholders, is not a command."""
     if page.parent.name == "reference":
-        return  # their usage is the parser's
+        return  # the parser generates their usage
     shown = [line for text in other_blocks(page) for line in text.splitlines()]
     ours = [line for line in shown if re.match(rf"\$? ?({'|'.join(PROGRAMS)}|mpiexec|srun) [^(]", line)]
     ours = [line for line in ours if not re.search(r"\[|SRC|PATH|JOB|AGE|\b[A-Z] [A-Z]\b|^pcopy \d", line)]
@@ -184,7 +184,7 @@ def test_commands_are_marked_as_such(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_for_cron_and_systemd_are_understood(page: Path) -> None:
+def test_commands_for_cron_and_systemd_are_valid(page: Path) -> None:
     for line in [line for text in other_blocks(page) for line in lines_of(text)]:
         found = re.match(r"ExecStart=(.*)|(?:[\d*/]+ ){5} ?(.*)", line)
         if found:
@@ -195,7 +195,7 @@ def test_commands_for_cron_and_systemd_are_understood(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_options_of_commands_in_prose_are_there(page: Path) -> None:
+def test_options_of_commands_in_prose_exist(page: Path) -> None:
     for code in in_prose(page):
         program, *words = code.split() or [""]
         if program in PROGRAMS:
@@ -203,7 +203,7 @@ def test_options_of_commands_in_prose_are_there(page: Path) -> None:
 
 
 def unknown_options(program: str, words: list[str]) -> list[str]:
-    """Tests of find belong to pwalk's words, too."""
+    """Return the unknown options. Tests of find are arguments of pwalk, too."""
     known = {*PROGRAMS[program].parser()._option_string_actions, *(ARGUMENT_COUNTS if program == "pwalk" else ())}
     letters = PROGRAMS[program].flag_letters
     options = [word.partition("=")[0].strip("[].,") for word in words if re.match(r"\[?--?[a-zA-Z]", word)]

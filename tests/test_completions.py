@@ -20,7 +20,7 @@ COMPLETIONS = ROOT / "completions"
 JOB = "0123456789"
 
 
-def test_completions_are_those_that_are_drawn() -> None:
+def test_completions_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, COMPLETIONS / "draw_completions.py", "--check"], check=False, capture_output=True, text=True
     )
@@ -38,7 +38,7 @@ def test_completions_of_all_programs_are_installed(shell: str) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some files, and a pcopy that knows one job."""
+    """Some files, and a pcopy with one stored job."""
     top = tmp_path_factory.mktemp("completed")
     for name in ("results", "two words"):
         (top / name).mkdir()
@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_bash(place: Path, *words: str, program: str = "pcopy") -> list[str]:
-    """What bash offers for the last of the words."""
+    """Return the completions that bash offers for the last word."""
     script = f"""
         source {COMPLETIONS}/bash/{program} || exit 3
         [[ $(complete -p {program}) == "complete -F _{program} {program}" ]] || exit 4
@@ -96,7 +96,7 @@ def test_bash_completes(words: list[str], offered: list[str], place: Path) -> No
     assert sorted(in_bash(place, *words)) == sorted(offered)
 
 
-def test_bash_offers_what_the_help_tells(place: Path) -> None:
+def test_bash_offers_the_options_of_the_help(place: Path) -> None:
     for program in ("pverify", "psync", "prm", "pbcast", "pdbench", "pstripe", "ptar", "pwalk", "pchmod"):
         assert "--json" in in_bash(place, "--", program=program)
     assert "--create" in in_bash(place, "--cr", program="pverify")

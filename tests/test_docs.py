@@ -1,4 +1,4 @@
-"""The documentation tells the truth: what can be compared with the code is compared."""
+"""The documentation is correct: statements that can be compared with the code are compared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 TEXTS = sorted((ROOT / "docs" / "man").glob("*.md"))
-"""What manuals and reference are drawn from; their links are right where they are drawn into."""
+"""The source of manuals and reference; its links are correct in the generated pages."""
 
 EXAMPLES = ("examples/mpiexec.sh", "examples/pbs.sh", "examples/slurm.sh")
 SHELL_SCRIPTS = ("bin/build-backend", "bin/install-debian-packages", ".ci/run", *EXAMPLES)
@@ -46,7 +46,7 @@ LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 
 def commands() -> list[str]:
-    """The README's shell blocks that install something: each is one line."""
+    """Return the shell blocks of the README that install something; each is one line."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
     return [block.rstrip("\n") for block in blocks if "install-debian-packages" in block]
 
@@ -55,7 +55,7 @@ def run(command: Sequence[str | Path], cwd: Path = ROOT) -> subprocess.Completed
     return subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
-def test_readme_has_one_line_to_install_and_copy_and_one_to_install_and_test() -> None:
+def test_readme_has_one_line_each_to_install_and_copy_or_test() -> None:
     copying, testing = commands()
     for command in (copying, testing):
         assert "\n" not in command
@@ -64,7 +64,7 @@ def test_readme_has_one_line_to_install_and_copy_and_one_to_install_and_test() -
     assert testing.endswith(" && .venv/bin/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder")
 
 
-def test_ci_ends_with_the_line_that_the_readme_gives_for_testing() -> None:
+def test_ci_ends_with_the_test_command_of_the_readme() -> None:
     assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == commands()[1]
 
 
@@ -94,7 +94,7 @@ def test_scripts_have_no_syntax_errors(script: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_script_for_packages_knows_its_arguments() -> None:
+def test_package_script_refuses_unknown_arguments() -> None:
     done = run([ROOT / "bin" / "install-debian-packages", "everything"])
     assert done.returncode == 2
     assert "usage:" in done.stderr
@@ -116,7 +116,7 @@ def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path
         )
 
 
-def test_the_picture_of_a_run_shows_what_it_says_and_fetches_nothing() -> None:
+def test_picture_of_a_run_matches_its_text_and_fetches_nothing() -> None:
     picture = (ROOT / "docs" / "run.svg").read_text()
     said = "".join(f"{text.strip()}\n" for text in ElementTree.fromstring(picture).itertext())
     for line in ("pcopy results archive", "pcopy --resume", "stopped early (status 75)", "pverify: the same"):
@@ -124,24 +124,24 @@ def test_the_picture_of_a_run_shows_what_it_says_and_fetches_nothing() -> None:
     assert re.findall(r"(?<!xmlns=.)https?:", picture) == []
 
 
-def test_changes_tell_of_this_version() -> None:
+def test_changelog_has_this_version() -> None:
     assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES} - {*TEXTS}), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_existing_files(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
 
 
-def test_every_page_is_on_the_map() -> None:
+def test_index_links_to_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
     assert {*PAGES} - {index, *TEXTS} <= linked
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/operations/errors.md"])
-def test_all_statuses_are_explained(page: str) -> None:
+def test_all_exit_statuses_are_documented(page: str) -> None:
     rows = re.findall(r"^\| (\d+) \|", (ROOT / page).read_text(), re.MULTILINE)
     statuses = [errors.EXIT_OK, errors.EXIT_INCOMPLETE, errors.EXIT_REFUSED, errors.EXIT_INTERNAL, errors.EXIT_STOPPED]
     assert [int(row) for row in rows] == statuses
@@ -149,7 +149,7 @@ def test_all_statuses_are_explained(page: str) -> None:
     assert re.findall(r"^- `(\d+)`: ", reference, re.MULTILINE) == rows
 
 
-def test_all_keys_of_the_summary_and_of_failures_are_explained() -> None:
+def test_all_keys_of_summary_and_failures_are_documented() -> None:
     page = (ROOT / "docs" / "operations" / "errors.md").read_text()
     of_failures, of_summary = page.partition("## The summary, and `--json`")[::2]
     explained = {
@@ -160,21 +160,21 @@ def test_all_keys_of_the_summary_and_of_failures_are_explained() -> None:
     assert explained == json.loads(failure_json(Failure(b"name", "open", 2, ""))).keys()
 
 
-def test_the_example_of_a_failure_is_what_pcopy_writes() -> None:
+def test_documented_example_of_a_failure_is_correct() -> None:
     page = (ROOT / "docs" / "operations" / "errors.md").read_text()
     assert failure_json(Failure(b"data/run7/core", "open", 13, "")) in page.splitlines()
 
 
 def kinds() -> dict[int, str]:
-    """The names of all kinds of tasks, by their codes."""
+    """Return the names of all kinds of tasks by their codes."""
     for package in (pcopy.tasks, pcopy.tools):
         for module in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(module.name)
     return {code: kind.__name__ for code, kind in KIND_BY_CODE.items()}
 
 
-def test_the_design_knows_all_tasks_and_phases() -> None:
-    """Each page has a table of the tasks that it is about, and one page that of the phases."""
+def test_design_pages_list_all_tasks_and_phases() -> None:
+    """Each page has a table of its tasks, and one page has the table of the phases."""
     pages = {page.name: page.read_text() for page in (ROOT / "docs" / "design").glob("*.md")}
     tables = [
         table for page in pages.values() for table in re.findall(r"^\| task \|.*\n((?:\|.*\n)*)", page, re.MULTILINE)
@@ -184,7 +184,7 @@ def test_the_design_knows_all_tasks_and_phases() -> None:
     assert [phase.name for phase in Phase] == re.findall(r"^\| ([A-Z_]+) \|", pages["phases.md"], re.MULTILINE)
 
 
-def test_the_table_of_kinds_is_that_of_the_code() -> None:
+def test_table_of_kinds_matches_the_code() -> None:
     program = ROOT / "docs" / "formats" / "draw_kinds.py"
     page = (ROOT / "docs" / "formats" / "kinds.md").read_text()
     assert run([sys.executable, program]).stdout == page, f"python {program.relative_to(ROOT)} draws it anew"
@@ -196,7 +196,7 @@ def test_the_table_of_kinds_is_that_of_the_code() -> None:
     assert f"| {JOB_FORMAT_VERSION} | all files of a job |" in page
 
 
-def test_the_picture_of_the_flow_is_the_one_that_is_drawn() -> None:
+def test_flow_diagram_is_up_to_date() -> None:
     program = ROOT / "docs" / "design" / "draw_flow.py"
     assert run([sys.executable, program]).stdout == (ROOT / "docs" / "design" / "flow.svg").read_text()
     named = re.findall(r"\b(?:engine|tasks|fsio|checkpoint|report)/[\w/]*(?:\.py)?", program.read_text())
@@ -204,7 +204,7 @@ def test_the_picture_of_the_flow_is_the_one_that_is_drawn() -> None:
     assert [name for name in named if not (ROOT / "pcopy" / name).exists()] == []
 
 
-def test_the_functions_on_the_way_of_a_file_are_where_the_page_says() -> None:
+def test_functions_listed_for_the_copy_of_one_file_exist() -> None:
     page = (ROOT / "docs" / "design" / "one_file.md").read_text()
     rows = re.findall(r"^\| \d+ \| `([\w.]+)` \| `(\S+)` \|", page, re.MULTILINE)
     assert len(rows) > 30
@@ -212,7 +212,7 @@ def test_the_functions_on_the_way_of_a_file_are_where_the_page_says() -> None:
 
 
 def defined_in(file: Path) -> set[str]:
-    """The functions of a module, and the methods of its classes as ``Class.method``; those of a file in C."""
+    """Return the functions of a module or of a C file, and the methods of classes as ``Class.method``."""
     if file.suffix == ".c":
         return set(re.findall(r"^\w[\w *]*?(\w+)\(", file.read_text(), re.MULTILINE))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -231,18 +231,18 @@ PATH = re.compile(r"`((?:pcopy|tests|docs|bench)/[\w/]+\.\w+)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_are_named_exist(page: Path) -> None:
+def test_files_named_in_the_docs_exist(page: Path) -> None:
     assert [name for name in PATH.findall(page.read_text()) if not (ROOT / name).exists()] == []
 
 
-def test_all_constants_are_in_the_table_each_with_a_reason() -> None:
+def test_table_of_constants_is_complete_with_reasons() -> None:
     program = ROOT / "docs" / "design" / "draw_constants.py"
     page = (ROOT / "docs" / "design" / "constants.md").read_text()
     assert run([sys.executable, program]).stdout == page, f"python {program.relative_to(ROOT)} draws it anew"
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| `(\S+)` \| (.*) \|$", page, re.MULTILINE)
     assert len(rows) > 150
     assert [name for name, _, _, reason in rows if len(reason) < len("Bytes.")] == []
-    assert ("SMALL_FILE", "`4 << 20`", "pcopy/fsio/backend/interface.py") in [row[:3] for row in rows]
+    assert ("MAX_SMALL_FILE_BYTES", "`4 << 20`", "pcopy/fsio/backend/interface.py") in [row[:3] for row in rows]
 
 
 HERE = {
@@ -252,18 +252,18 @@ HERE = {
     "the default: leave it out": "by default",
     "not in this version": "",
 }
-"""What the page for users of cp and rsync says of an option, and what pcopy says of it where it refuses it."""
+"""The statements of the page for users of cp and rsync about options, and the text with which pcopy refuses them."""
 
 
 def options_of_others() -> list[tuple[str, str]]:
-    """Each option that the page names, and what is said of it."""
+    """Return each option that the page names, and the text about it."""
     page = (ROOT / "docs" / "operations" / "from_cp_and_rsync.md").read_text().partition("## Options of cp")[2]
     rows = re.findall(r"^\| (`-.*?) \| (.*?) \|", page, re.MULTILINE)
     return [(option, here) for words, here in rows for option in re.findall(r"`(.*?)`", words)]
 
 
 @pytest.mark.parametrize(("option", "here"), options_of_others())
-def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) -> None:
+def test_options_of_cp_and_rsync_match_the_page(option: str, here: str) -> None:
     reported = help_or_version(["--help"])
     assert reported is not None
     offered = set(OPTION.findall(reported.partition("examples:")[0]))
@@ -280,7 +280,7 @@ def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) 
             "--exclude-from",
             "--include",
             "--max-delete",
-        ):  # -h stands alone; the others want a word that fits, or another option
+        ):  # -h works alone; the others need a valid value or another option
             parse([option, "SRC", "DST"])
         return
     assert name not in offered or value == "context"
@@ -291,7 +291,7 @@ def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) 
 
 
 def texts() -> str:
-    """All text that the program and the system can say, a line for each piece that stands together in the code."""
+    """All text that the program and the system can print, one line for each string in the code."""
     lines = [os.strerror(number) for number in errno.errorcode]
     for path in (ROOT / "pcopy").rglob("*.py"):
         tree = ast.parse(path.read_text())
@@ -303,13 +303,16 @@ def texts() -> str:
 
 
 PUT_IN = frozenset(
-    ("pcopy", "or", "--resume", "signature", "works", "source", "it,", "SIGKILL", "with", "is", "remove")
+    (
+        *("pcopy", "or", "--resume", "signature", "works", "source", "it,", "SIGKILL", "with", "is", "remove"),
+        *("PCOPY_BACKEND", "PCOPY_BACKEND=c,"),
+    )
 )
-"""Words in messages that the code puts in, or where it puts two texts together."""
+"""Variable words in messages, or places where the code joins two strings."""
 
 
 def is_said(words: list[str], known: str) -> bool:
-    """Are they one text of the code, or two with a word between that is put in?"""
+    """Return True if the words are one string of the code, or two with a variable word in between."""
     if " ".join(words) in known:
         return True
     return any(
@@ -318,7 +321,7 @@ def is_said(words: list[str], known: str) -> bool:
     )
 
 
-def test_messages_that_are_explained_are_those_of_the_program() -> None:
+def test_documented_messages_match_those_of_the_program() -> None:
     page = (ROOT / "docs" / "operations" / "troubleshooting.md").read_text()
     firsts = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)
     messages = [quoted for first in firsts for quoted in re.findall(r"`(.*?)`", first) if " " in quoted]
@@ -329,14 +332,14 @@ def test_messages_that_are_explained_are_those_of_the_program() -> None:
             assert is_said(piece.strip(" ,").split(), known), (message, piece)
 
 
-def test_the_refusal_of_a_job_of_another_version_is_what_the_page_says() -> None:
+def test_documented_refusal_of_another_job_version_is_correct() -> None:
     page = (ROOT / "docs" / "operations" / "again.md").read_text()
     line = f"version {JOB_FORMAT_VERSION - 1} of pcopy's jobs; this pcopy reads version {JOB_FORMAT_VERSION}; "
     line += OTHER_VERSION_ADVICE.replace("JOB", "a1b2c3d4e5")
     assert line in page
 
 
-def test_the_page_of_the_checkpoint_is_that_of_its_version() -> None:
+def test_checkpoint_page_describes_the_current_version() -> None:
     page = " ".join((ROOT / "docs" / "formats" / "checkpoint.md").read_text().split())
     heads = [
         f"`pcopy job {JOB_FORMAT_VERSION} DIGEST`",
@@ -346,17 +349,28 @@ def test_the_page_of_the_checkpoint_is_that_of_its_version() -> None:
     assert [head for head in (f"This is version {JOB_FORMAT_VERSION}:", *heads) if head not in page] == []
 
 
-SEEN_FROM_TWO_SIDES = {"JobDirector", "Ticket", "Wake"}
-"""Classes of one meaning, each once with what one folder has to know of it."""
+SEEN_FROM_TWO_SIDES = {"JobDirector", "Ticket", "WakeDescriptor"}
+"""Classes with one meaning, each repeated with the parts that one folder needs."""
 
 
-def test_the_glossary_knows_classes_of_one_name() -> None:
+def test_class_names_are_unique() -> None:
     places = defaultdict(set)
     for file in sorted((ROOT / "pcopy").rglob("*.py")):
         for name in re.findall(r"^class ([A-Z]\w*)", file.read_text(), re.MULTILINE):
-            places[name].add(str(file.relative_to(ROOT)))
-    rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", (ROOT / "docs/design/glossary.md").read_text(), re.MULTILINE))
-    several = {name: files for name, files in places.items() if len(files) > 1 and name not in SEEN_FROM_TWO_SIDES}
-    assert len(several) > 10
-    unknown = {name: files - set(re.findall(r"`([\w/.]+)`", rows.get(name, ""))) for name, files in several.items()}
-    assert {name: files for name, files in unknown.items() if files} == {}
+            places[name].add(file)
+    assert {name for name, files in places.items() if len(files) > 1} == SEEN_FROM_TWO_SIDES
+
+
+def test_glossary_defines_each_term_once_and_locates_it() -> None:
+    page = (ROOT / "docs" / "design" / "glossary.md").read_text()
+    rows = re.findall(r"^\| (\w[\w -]*) \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    rows = [row for row in rows if row[0] != "term"]
+    terms = [term for term, _, _ in rows]
+    assert len(terms) > 30
+    assert sorted(set(terms)) == sorted(terms)
+    for term, _, place in rows:
+        match = re.fullmatch(r"(?:`([\w.]+)` in )?`(pcopy/[\w/]+\.py)`", place)
+        assert match is not None, (term, place)
+        name, path = match.groups()
+        text = (ROOT / path).read_text()
+        assert all(re.search(rf"\b{part}\b", text) for part in (name or "").split(".")), (term, place)

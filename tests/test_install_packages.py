@@ -1,4 +1,4 @@
-"""``bin/install-debian-packages`` on a machine that has packages of its own, as apt foresees it."""
+"""``bin/install-debian-packages`` on a machine with other packages, as simulated by apt."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _KEPT = ("Package:", "Architecture:", "Version:", "Depends:", "Breaks:", "Confli
 
 
 def stanza(package: str) -> str:
-    """That of a package, as if it were installed; skips where apt does not know it."""
+    """Return the stanza of a package as if it were installed; skip the test if apt does not know it."""
     shown = subprocess.run(
         ["apt-cache", "show", "--no-all-versions", package], check=False, capture_output=True, text=True
     )
     if shown.returncode or not shown.stdout:
         pytest.skip(f"apt knows no {package} here")
     lines = [line for line in shown.stdout.splitlines() if line.startswith(_KEPT)]
-    # Of what sshfs depends on this machine may lack something, which is another matter.
+    # This machine may lack dependencies of sshfs, which does not matter here.
     lines = [line for line in lines if not (package == "sshfs" and line.startswith("Depends:"))]
     rest = ["Status: install ok installed", "Maintainer: nobody", f"Description: {package}"]
     return "\n".join([*lines, *rest, *(["Depends: fuse3"] if package == "sshfs" else [])])
@@ -34,8 +34,8 @@ def wrapped(directory: Path, name: str, line: str) -> None:
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="no Debian")
-def test_nothing_is_removed_where_another_fuse_is(tmp_path: Path) -> None:
-    """sshfs went with fuse3 when fuse was asked for."""
+def test_package_script_removes_nothing_if_another_fuse_is_installed(tmp_path: Path) -> None:
+    """The installation of fuse used to remove fuse3 and thus sshfs."""
     ours = ("fuse", "bindfs", *OTHERS)
     kept = [
         text for text in STATUS.read_text().split("\n\n") if text.partition("\n")[0][len("Package: ") :] not in ours

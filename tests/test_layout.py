@@ -1,4 +1,4 @@
-"""The layers of the package: imports point one way, files stay small, and the start stays quick."""
+"""The layers of the package: imports follow their order, files are small, and the start is quick."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ORDER = (
 )  # fmt: skip
 """The folders of the package, each above those that it may import."""
 
-UNDER_ALL = ("beside", "errors", "libc", "named", "text", "units", "__init__")
+UNDER_ALL = ("background", "errors", "fast_named_tuple", "libc", "text", "units", "__init__")
 """Modules that every folder may import."""
 
 BARE = ("engine", "fsio")
-"""Folders that import nothing below them but what is under all."""
+"""Folders that import only common modules from below."""
 
 PROGRAMS = {
     "psync",
@@ -50,13 +50,13 @@ PROGRAMS = {
     "pdbench",
     "pwalk",
 }
-"""Names of programs, and questions for one of them."""
+"""Names of programs, and expressions that test for one of them."""
 
 COMPLEXITY = ("C901", "PLR0911", "PLR0912", "PLR0913", "PLR0915")
 """ruff's rules on complexity, returns, branches, arguments and statements."""
 
 MOST_EXCEPTIONS = 16
-"""Pairs of a file and one of these rules that pyproject.toml excepts. This number only falls."""
+"""Pairs of a file and one of these rules that pyproject.toml excepts. This number may only decrease."""
 
 HEAVY = (
     "argparse",
@@ -79,16 +79,17 @@ UNWANTED = {
     "tempfile", "threading", "traceback", "weakref", "yaml", "pcopy.checkpoint.resume", "pcopy.launch.hosts",
     "pcopy.signature.manifest", "pcopy.signature.signature_file", "pcopy.signature.sorting", "pcopy.tasks.sign.signing",
 }  # fmt: skip
-"""What a plain copy loads nothing of: each module takes 0.2 ms and more."""
+"""Modules that a simple copy must not load: each takes 0.2 ms or more."""
 
 MOST_MODULES_OF_A_WALK = 186
 MOST_MODULES, MOST_OTHERS = 201, 75
-"""Modules of pcopy, and others, that a plain copy loads (five of them are the C backend). A start takes as long as
-these take to load."""
+"""The number of modules of pcopy, and of others, that a simple copy loads (five of them are the C backend). They
+determine the time of a start.
+"""
 
 
 class Import(NamedTuple):
-    """``line`` of ``file`` imports ``module``, at its top or anywhere below."""
+    """``line`` of ``file`` imports ``module``, at the top of the file or elsewhere."""
 
     file: Path
     line: int
@@ -96,7 +97,7 @@ class Import(NamedTuple):
 
     @property
     def part(self) -> str:
-        """The part of the package that the file belongs to."""
+        """The part of the package that contains the file."""
         return self.file.relative_to(PACKAGE).with_suffix("").parts[0]
 
     def __str__(self) -> str:
@@ -134,7 +135,7 @@ def all_imports() -> list[Import]:
 
 
 def folder_of(module: str) -> str:
-    """``tasks`` for ``pcopy.tasks.base.kind``; what lies beside the folders is called by its own name."""
+    """Return ``tasks`` for ``pcopy.tasks.base.kind``; a module outside the folders has its own name."""
     return module.removeprefix("pcopy").removeprefix(".").partition(".")[0] or "__init__"
 
 
@@ -150,7 +151,7 @@ def module_of(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_follow_the_layers() -> None:
     own = [found for found in all_imports() if is_below(found.module, ("pcopy",))]
     upward = {
         (module_of(found.file), found.module) for found in own if not may_import(found.part, folder_of(found.module))
@@ -160,7 +161,7 @@ def test_imports_point_one_way() -> None:
 
 
 def circles(edges: dict[str, set[str]]) -> set[tuple[str, ...]]:
-    """The modules that reach each other."""
+    """Return the groups of modules that reach each other."""
     reached = {module: reachable(module, edges) for module in edges}
     around = {module: {other for other in reached[module] if module in reached.get(other, ())} for module in edges}
     return {tuple(sorted(others)) for others in around.values() if len(others) > 1}
@@ -176,13 +177,13 @@ def reachable(module: str, edges: dict[str, set[str]]) -> set[str]:
     return found
 
 
-def test_what_a_circle_is() -> None:
+def test_circles_are_found() -> None:
     edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
     assert circles(edges) == {("a", "b", "c"), ("d", "e")}
 
 
-def test_no_modules_import_each_other() -> None:
-    """Those below ``TYPE_CHECKING`` and inside functions count, too."""
+def test_modules_have_no_circular_imports() -> None:
+    """Imports below ``TYPE_CHECKING`` and inside functions count, too."""
     modules = {module_of(file) for file in sources()}
     edges: dict[str, set[str]] = {module: set() for module in modules}
     for found in all_imports():
@@ -192,8 +193,8 @@ def test_no_modules_import_each_other() -> None:
 
 
 @pytest.mark.parametrize("folder", ["launch", "report", "jobs", "engine"])
-def test_those_below_the_programs_know_none(folder: str) -> None:
-    """They ask ``pcopy.launch.tool.Tool``; nothing there is called like a program, nor compared with its name."""
+def test_layers_below_the_programs_name_no_program(folder: str) -> None:
+    """They use ``pcopy.launch.tool.Tool``. No name there is that of a program or compared with one."""
     named = [
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in sources()
@@ -205,7 +206,7 @@ def test_those_below_the_programs_know_none(folder: str) -> None:
 
 
 def words_of(node: ast.Name | ast.Attribute | ast.arg | ast.keyword | ast.Constant) -> set[object]:
-    """The name that a node is or asks for, or the value of a constant."""
+    """Return the identifier in a node, or the value of a constant."""
     return {getattr(node, field, None) for field in ("id", "attr", "arg", "value") if field in node._fields}
 
 
@@ -226,11 +227,11 @@ LISTS_BY_ITSELF = {
     "checkpoint/lmdb_backlog.py": "by its path",
     "tasks/archive/archive_file.py": "by its path",
 }
-"""Files that call ``os.listdir`` or ``os.scandir``, and what they list."""
+"""Files that call ``os.listdir`` or ``os.scandir``, and the reason."""
 
 
 def test_open_directories_are_listed_by_one_function() -> None:
-    """A descriptor continues where it was left, and on btrfs shows no newer names: it has to be rewound."""
+    """A descriptor continues at its last position, and on btrfs shows no newer names: it has to be rewound."""
     found = {
         str(file.relative_to(PACKAGE))
         for file in sorted(PACKAGE.rglob("*.py"))
@@ -255,7 +256,7 @@ def test_cffi_is_imported_to_build_the_backend_and_for_lustre_only() -> None:
     assert importers == {PACKAGE / "fsio" / "backend" / "build_native.py", PACKAGE / "lustre" / "llapi.py"}
 
 
-def test_what_is_imported_as_an_own_module_exists() -> None:
+def test_imported_modules_of_the_package_exist() -> None:
     for found in all_imports():
         if is_below(found.module, ("pcopy",)):
             path = ROOT.joinpath(*found.module.split("."))
@@ -263,7 +264,7 @@ def test_what_is_imported_as_an_own_module_exists() -> None:
             assert path.is_dir() or path.with_suffix(".py").is_file() or compiled.is_file(), str(found)
 
 
-def test_no_source_file_is_two_things() -> None:
+def test_source_files_are_not_too_long() -> None:
     files = [*sources(), *PACKAGE.rglob("*.[ch]")]
     lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in files}
     assert {name for name, length in lengths.items() if length > MOST_LINES} <= set()
@@ -272,7 +273,7 @@ def test_no_source_file_is_two_things() -> None:
 @pytest.mark.parametrize(
     "command", ["pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod"]
 )
-def test_version_imports_nothing_heavy(command: str) -> None:
+def test_version_option_imports_no_heavy_modules(command: str) -> None:
     program = (
         "import sys\n"
         "before = set(sys.modules)\n"
@@ -289,8 +290,8 @@ def test_version_imports_nothing_heavy(command: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_plain_copy_imports_nothing_that_it_does_not_need(area: Path, ranks: int) -> None:
-    """hashlib loads OpenSSL; a process that syncs, a resume, a signature and a launcher are for other jobs."""
+def test_simple_copy_imports_no_unneeded_modules(area: Path, ranks: int) -> None:
+    """hashlib loads OpenSSL. The sync process, resume, signatures and launchers belong to other jobs."""
     program = (
         "import sys\nbefore = set(sys.modules)\nfrom pcopy.cli.pcopy import main\n"
         "assert main(sys.argv[1:]) == 0\nprint(*sorted(set(sys.modules) - before))\n"
@@ -307,7 +308,7 @@ def test_a_plain_copy_imports_nothing_that_it_does_not_need(area: Path, ranks: i
     assert len(loaded) - len(own) <= MOST_OTHERS
 
 
-def test_a_plain_walk_loads_nothing_of_a_copy(area: Path) -> None:
+def test_simple_walk_imports_no_modules_of_copying(area: Path) -> None:
     program = (
         "import sys\nbefore = set(sys.modules)\nfrom pcopy.cli.pwalk import main\n"
         "assert main(sys.argv[1:]) == 0\nprint(*sorted(set(sys.modules) - before), file=sys.stderr)\n"
@@ -323,8 +324,8 @@ def test_a_plain_walk_loads_nothing_of_a_copy(area: Path) -> None:
     assert len([name for name in loaded if is_below(name, ("pcopy",))]) <= MOST_MODULES_OF_A_WALK
 
 
-def test_functions_are_simple_but_for_a_list_that_shrinks() -> None:
-    """The exceptions in pyproject.toml are those that are needed."""
+def test_functions_are_simple_except_for_a_shrinking_list() -> None:
+    """The exceptions in pyproject.toml are exactly those that are needed."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     excepted = {(file, rule) for file, rules in settings["per-file-ignores"].items() for rule in rules}
     command = [sys.executable, "-m", "ruff", "check", "--select", ",".join(COMPLEXITY), "--output-format", "json"]

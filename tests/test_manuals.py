@@ -1,4 +1,4 @@
-"""Manuals and reference: they are drawn from the parsers, and say what the programs say."""
+"""Manuals and reference are generated from the parsers and match the programs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def run(command: Sequence[str | Path], cwd: Path = ROOT) -> subprocess.Completed
 
 
 def manual(name: str) -> str:
-    """A manual page's source with its hyphens and fonts undone."""
+    """Return the source of a manual page without escapes of hyphens and fonts."""
     text = (ROOT / "docs" / "man" / f"{name}.1").read_text()
     return re.sub(r"\\f.|\\%", "", text).replace(r"\-", "-")
 
 
-def test_manuals_and_reference_are_those_that_are_drawn() -> None:
+def test_manuals_and_reference_are_up_to_date() -> None:
     done = run([sys.executable, "docs/man/draw_manuals.py", "--check"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "python docs/man/draw_manuals.py draws them anew"
 
 
-def test_every_option_is_in_the_manual_and_no_other() -> None:
+def test_manual_lists_exactly_the_options() -> None:
     reported = help_or_version(["--help"])
     assert reported is not None
     offered = set(OPTION.findall(reported.partition("examples:")[0]))
@@ -50,41 +50,41 @@ def test_every_option_is_in_the_manual_and_no_other() -> None:
     assert explained == offered
 
 
-def test_manual_knows_all_attributes_and_all_that_existing_takes() -> None:
-    """Bold, and so as what is typed."""
+def test_manual_lists_all_attributes_and_existing_policies() -> None:
+    """They are in bold, as literal input."""
     page = (ROOT / "docs" / "man" / "pcopy.1").read_text()
     assert [word for word in (*PRESERVABLE_METADATA, *EXISTING_CHOICES) if rf"\fB\%{word}\fR" not in page] == []
 
 
-def test_pverify_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_manual_of_pverify_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert pverify.main(["--help"]) == 0
     assert set(OPTION.findall(capsys.readouterr().out)) == set(
         OPTION.findall(manual("pverify").partition("OPTIONS")[2])
     )
 
 
-def test_prm_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_manual_of_prm_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert prm.main(["--help"]) == 0
     offered = set(OPTION.findall(capsys.readouterr().out))
     assert len(offered) > 10
     assert offered == set(OPTION.findall(manual("prm").partition("OPTIONS")[2]))
 
 
-def test_pstripe_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_manual_of_pstripe_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert pstripe.main(["--help"]) == 0
     offered = set(OPTION.findall(capsys.readouterr().out))
     assert len(offered) > 10
     assert offered == set(OPTION.findall(manual("pstripe").partition("OPTIONS")[2].partition("EXIT STATUS")[0]))
 
 
-def test_ptar_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_manual_of_ptar_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert ptar.main(["--help"]) == 0
     offered = set(OPTION.findall(capsys.readouterr().out))
     assert len(offered) > 10
     assert offered == set(OPTION.findall(manual("ptar").partition("OPTIONS")[2].partition("EXIT STATUS")[0]))
 
 
-def test_all_statuses_and_keys_of_prm_are_explained() -> None:
+def test_exit_statuses_and_keys_of_prm_are_documented() -> None:
     rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs/operations/removing.md").read_text(), re.MULTILINE)
     statuses = [errors.EXIT_OK, errors.EXIT_INCOMPLETE, errors.EXIT_REFUSED, errors.EXIT_INTERNAL, errors.EXIT_STOPPED]
     assert [int(row) for row in rows] == statuses
@@ -98,7 +98,7 @@ def test_all_statuses_and_keys_of_prm_are_explained() -> None:
 
 
 @pytest.mark.parametrize("page", MANUALS, ids=lambda page: page.name)
-def test_manuals_are_clean_and_of_this_version(page: Path) -> None:
+def test_manuals_format_without_warnings_and_name_this_version(page: Path) -> None:
     kind = {".1": "User Commands", ".5": "File Formats"}[page.suffix]
     head = f'.TH {page.stem.upper()} {page.suffix[1:]} "" "pcopy {__version__}" "{kind}"'
     assert page.read_text().splitlines()[0] == head
@@ -108,8 +108,8 @@ def test_manuals_are_clean_and_of_this_version(page: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_manual_of_files_has_the_keys_that_files_may_have() -> None:
-    """``--show-config`` lists them for each program, also those that are not set, but an option's other names."""
+def test_manual_of_configuration_files_lists_all_keys() -> None:
+    """``--show-config`` lists the keys of each program, also those that are not set, but not aliases of options."""
     reported = set()
     for program in ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod"):
         shown = run([sys.executable, ROOT / "bin" / program, "--show-config"]).stdout

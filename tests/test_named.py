@@ -1,4 +1,4 @@
-"""``pcopy.fast_named_tuple.NamedTuple`` against the one that it stands for."""
+"""``pcopy.fast_named_tuple.NamedTuple``, compared with that of ``typing``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pcopy import fast_named_tuple
 
 
 class Ours(fast_named_tuple.NamedTuple):
-    """What it is."""
+    """A named tuple with two default values."""
 
     first: int
     second: Any = b""
@@ -29,7 +29,7 @@ class Ours(fast_named_tuple.NamedTuple):
 
 
 class Theirs(typing.NamedTuple):
-    """What it is."""
+    """A named tuple with two default values."""
 
     first: int
     second: Any = b""
@@ -44,19 +44,19 @@ class Theirs(typing.NamedTuple):
         return cls(first, third=(first,))
 
 
-def test_it_is_not_the_one_of_typing() -> None:
+def test_fast_named_tuple_is_not_that_of_typing() -> None:
     assert fast_named_tuple.NamedTuple is not typing.NamedTuple
 
 
 @pytest.mark.parametrize("name", ["_fields", "_field_defaults", "__match_args__", "__doc__", "__module__", "__slots__"])
-def test_a_class_has_what_that_of_typing_has(name: str) -> None:
+def test_fast_class_has_the_attributes_of_typing_named_tuple(name: str) -> None:
     assert getattr(Ours, name) == getattr(Theirs, name)
     assert Ours.__annotations__.keys() == Theirs.__annotations__.keys()
     assert {type(Ours), type(Theirs)} == {type}
     assert Ours.__mro__[1:] == Theirs.__mro__[1:]
 
 
-def test_a_value_does_what_that_of_typing_does() -> None:
+def test_fast_value_behaves_like_typing_named_tuple() -> None:
     ours, theirs = Ours.made(4), Theirs.made(4)
     assert tuple(ours) == tuple(theirs) == (4, b"", (4,))
     assert (ours.third, ours.both) == (theirs.third, theirs.both)
@@ -72,7 +72,7 @@ def test_a_value_does_what_that_of_typing_does() -> None:
 
 
 @pytest.mark.parametrize("values", [(), (1, 2, (), 4)])
-def test_too_few_and_too_many_values_are_refused(values: tuple[Any, ...]) -> None:
+def test_wrong_number_of_values_is_refused(values: tuple[Any, ...]) -> None:
     for kind in (Ours, Theirs):
         with pytest.raises(TypeError):
             kind(*values)

@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning, and asks the network for nothing when it is read."""
+"""The documentation as a site: it builds without warnings, and reading it fetches nothing from the network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "use": "href"}
-"""What a browser fetches by itself, and the attribute that names it."""
+"""Elements for which a browser fetches a file, and the attribute that names it."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Fetched(HTMLParser):
-    """Notes what a page makes a browser fetch."""
+    """Records the files that a page makes a browser fetch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def read(page: Path) -> Fetched:
     return fetched
 
 
-def test_all_pages_are_in_the_site_and_fetch_nothing_from_elsewhere(site: Path) -> None:
+def test_site_contains_all_pages_and_fetches_nothing_remote(site: Path) -> None:
     sources = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
     expected = {source.with_suffix(".html") for source in sources if source.parts[0] != "man"}
     expected |= {Path("readme.html"), Path("contributing.html"), Path("changelog.html")}
@@ -63,11 +63,11 @@ def test_all_pages_are_in_the_site_and_fetch_nothing_from_elsewhere(site: Path) 
         assert [line for line in (site / page).read_text().splitlines() if "fonts.g" in line] == []
 
 
-def test_links_between_pages_inside_and_outside_of_docs_lead_to_pages_of_the_site(site: Path) -> None:
+def test_links_in_and_outside_docs_lead_to_pages_of_the_site(site: Path) -> None:
     links = read(site / "readme.html").links
     assert {"changelog.html", "contributing.html", "operations/errors.html"} <= set(links)
     for page in site.rglob("*.html"):
-        if page.name == "404.html":  # its links begin at the root of the site
+        if page.name == "404.html":  # its links start at the root of the site
             continue
         inside = [link.partition("#")[0] for link in read(page).links if "://" not in link]
         assert [link for link in inside if link and not (page.parent / link).exists()] == [], page

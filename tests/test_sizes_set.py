@@ -1,7 +1,7 @@
-"""Where a file gets its size by anything but a write: ``NewFile.extend`` only, and the rows of a table.
+"""Code that sets the size of a file other than by a write: only ``NewFile.extend``, and the rows of a table.
 
-A file whose size is set before its contents are durable may keep the size after a loss of power, and have no data. Only
-``NewFile`` knows that such a file must not get its final name before. So each other call has a reason here.
+A file whose size is set before its contents are durable may keep the size after a loss of power and have no data. Only
+``NewFile`` prevents such a file from getting its final name before. So each other call has a reason here.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ALLOWED = {
     "engine/backlog.py SpoolBacklog._load_frame": "a spool that no later run reads",
     "report/lines_file.py LinesFile.make_empty": "the list that --errors or --log names is emptied",
 }  # fmt: skip
-"""Functions that set the size of a file, or have another function do it, and why no file lacks its data for that."""
+"""Functions that set the size of a file, or pass a setter on, and why no file can lack its data because of that."""
 
 
 def setters(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the qualified name of the function around each use of a setter, and the use: also one without a call."""
+    """Yield each use of a setter, even without a call, with the qualified name of the function that contains it."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield from setters(node, (*inside, node.name))
@@ -82,15 +82,15 @@ def found() -> set[str]:
     }
 
 
-def test_sizes_are_set_by_functions_of_the_table_only(found: set[str]) -> None:
+def test_only_functions_of_the_table_set_sizes(found: set[str]) -> None:
     assert found - ALLOWED.keys() == set(), "use NewFile.extend, or add the function with its reason"
 
 
-def test_the_table_has_no_row_too_many(found: set[str]) -> None:
+def test_table_of_size_setters_has_no_stale_row(found: set[str]) -> None:
     assert ALLOWED.keys() - found == set()
 
 
-def test_uses_are_found_in_any_form() -> None:
+def test_setters_are_found_in_any_form() -> None:
     text = """
 class File:
     def call(self): os.ftruncate(self.fd, 5)
@@ -101,7 +101,7 @@ class File:
     assert [name for name, _ in setters(ast.parse(text))] == ["File.call", "File.hand_on", "File.by_name"]
 
 
-def test_fallocate_keeps_the_size() -> None:
+def test_fallocate_always_keeps_the_size() -> None:
     calls = [
         node
         for node in ast.walk(ast.parse((PACKAGE / "libc.py").read_bytes()))

@@ -1,7 +1,7 @@
-"""Files from outside cost memory and time in proportion to what is taken from them; limits hold to the number.
+"""Files from untrusted sources cost memory and time in proportion to the data that they contain, and limits are exact.
 
-Peak memory is that of a process of its own, beyond what it has before it reads (``VmHWM``). Time is counted as work:
-bytes that are asked for, and calls.
+Peak memory is that of a separate process, beyond what it uses before it reads (``VmHWM``). Time is measured as work:
+requested bytes, and calls.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ print(peak() - before)
 
 
 def peak_of(what: str, *arguments: object) -> tuple[int, str]:
-    """Return the bytes of memory that a statement takes in a process of its own, and what it says on standard error."""
+    """Return the bytes of memory that a statement takes in a separate process, and its standard error."""
     program = _MEASURE.format(what=what)
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)], check=True, capture_output=True, text=True
@@ -67,14 +67,14 @@ FIRST = b"#pcopy-tar-index 1 1099511627776 5\n"
     ],
     ids=["newlines", "newlines after line 1", "one line", "one line after line 1"],
 )
-def test_index_that_is_none_takes_no_memory(begin: bytes, rest: bytes, why: str, tmp_path: Path) -> None:
+def test_invalid_index_takes_no_memory(begin: bytes, rest: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "idx").write_bytes(begin + rest * (50 * MIB // len(rest)))
     peak, said = peak_of(READ_INDEX, tmp_path / "idx")
     assert why in said
     assert peak < 16 * MIB
 
 
-def test_index_takes_twice_its_offsets(tmp_path: Path) -> None:
+def test_memory_of_an_index_is_twice_that_of_its_offsets(tmp_path: Path) -> None:
     number = 400_000
     text = b"".join(b"%d\n" % (512 * each) for each in range(number))
     (tmp_path / "idx").write_bytes(FIRST + text + b"end %d\n" % (512 * number))
@@ -83,7 +83,7 @@ def test_index_takes_twice_its_offsets(tmp_path: Path) -> None:
 
 
 def test_index_is_limited_in_parts_and_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as are taken, and one more."""
+    """Tested with the maximum number and with one more."""
     monkeypatch.setattr(index, "MAX_OFFSETS", 10)
     monkeypatch.setattr(index, "MAX_FRAMES", 10)
     for more in (0, 1):
@@ -98,8 +98,8 @@ def test_index_is_limited_in_parts_and_offsets(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("number", [0, 1, 10, 11, 20, 21, 35])
-def test_writer_of_an_index_keeps_its_limits(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbours are one part, so that readers accept the index, as long as parts do not get too large."""
+def test_writer_of_an_index_obeys_its_limits(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbouring frames are joined so that readers accept the index, unless parts become too large."""
     monkeypatch.setattr(index, "MAX_FRAMES", 10)
     monkeypatch.setattr(index, "MAX_FRAME_SIZE", 15)
     frames = [(1 + each, 5) for each in range(number)]
@@ -111,8 +111,8 @@ def test_writer_of_an_index_keeps_its_limits(number: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_part_of_an_index_is_limited_in_the_archive(more: int, tmp_path: Path) -> None:
-    """It is read as a whole, and a sparse file of any size costs nobody anything."""
+def test_compressed_part_of_an_archive_is_limited_in_size(more: int, tmp_path: Path) -> None:
+    """Such a part is read as a whole, and a sparse file of any size costs an attacker nothing."""
     path, size = tmp_path / "a.tar.gz", index.LARGEST_COMPRESSED + more
     path.write_bytes(b"\x1f\x8b\x08")
     os.truncate(path, size)
@@ -128,14 +128,14 @@ def test_part_of_an_index_is_limited_in_the_archive(more: int, tmp_path: Path) -
 
 def test_file_with_too_many_frames_has_no_seek_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seekable_zstd, "MAX_FRAMES", 10)
-    frames = [seekable_zstd.Frame(9, 5)] * 10
+    frames = [seekable_zstd.ZstdFrame(9, 5)] * 10
     assert len(seekable_zstd.packed_seek_table(frames)) == 8 + 10 * 8 + 9
     assert seekable_zstd.packed_seek_table([*frames, frames[0]]) == b""
 
 
 @pytest.mark.parametrize("line", ["%d", "frame 0 %d"])
 def test_index_is_read_no_further_than_the_archive_reaches(line: str) -> None:
-    """Else 50 MB of lines, beside an archive of 2 KiB, would take many seconds."""
+    """Otherwise 50 MB of lines for an archive of 2 KiB would take many seconds."""
     stream = io.BytesIO(FIRST + "".join(f"{line % (512 * each)}\n" for each in range(100_000)).encode())
     with pytest.raises(ValueError, match=r"extends beyond the end of the archive|its parts are not those"):
         index.read_index(stream, 1 << 40, 5, 2048)
@@ -153,7 +153,7 @@ def record(key: bytes, value: bytes) -> bytes:
 
 
 def old_sparse(number: int, *, empty: bool = False) -> bytes:
-    """Stretches of one byte each (``empty``: of none), in GNU tar's old format."""
+    """A map of extents of one byte each (``empty``: of none), in the old format of GNU tar."""
     pairs = (
         [b"%011o\0%011o\0" % (0, 0)] * number
         if empty
@@ -173,7 +173,7 @@ def old_sparse(number: int, *, empty: bool = False) -> bytes:
 
 
 def pax_sparse(number: int, version: str) -> bytes:
-    """The same, in one of the three versions of pax."""
+    """The same map in one of the three pax versions."""
     data, words = b"d" * number, [b"%d" % value for each in range(number) for value in (2 * each, 1)]
     if version == "1.0":
         text = b"".join(word + b"\n" for word in [b"%d" % number, *words])
@@ -193,8 +193,8 @@ def pax_sparse(number: int, version: str) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["old", "0.0", "0.1", "1.0"])
-def test_sparse_maps_are_limited(form: str) -> None:
-    """To as many stretches as are allowed; one more is refused, the option named, and the next member read."""
+def test_number_of_extents_in_sparse_maps_is_limited(form: str) -> None:
+    """With one extent too many the member is refused, the option is named, and the next member is read."""
     for most in (4, 5, 100):
         for number in (most, most + 1):
             whole = old_sparse(number) if form == "old" else pax_sparse(number, form)
@@ -209,7 +209,7 @@ def test_sparse_maps_are_limited(form: str) -> None:
 
 
 def test_empty_entries_of_an_old_sparse_map_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map of empty entries takes no memory, but time: 10 KB of zstd hold millions of them."""
+    """A map of empty entries takes no memory, but time: 10 KB of zstd can contain millions of them."""
     added: list[bytes] = []
     monkeypatch.setattr(reader, "_add_extents", lambda found, fields: added.append(fields))
     for number, is_damage in ((4 + 5 * 21, False), (4 + 6 * 21, True), (4 + 500 * 21, True)):
@@ -221,7 +221,7 @@ def test_empty_entries_of_an_old_sparse_map_are_limited(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("form", ["old", "1.0"])
-def test_sparse_map_takes_few_times_16_bytes_an_extent(form: str, tmp_path: Path) -> None:
+def test_sparse_map_takes_a_few_times_16_bytes_per_extent(form: str, tmp_path: Path) -> None:
     number = 400_000
     (tmp_path / "a").write_bytes((old_sparse(number) if form == "old" else pax_sparse(number, form)) + END)
     what = (
@@ -234,8 +234,10 @@ def test_sparse_map_takes_few_times_16_bytes_an_extent(form: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", [b"x", b"L", b"K", b"g"])
-def test_headers_of_one_member_are_limited_in_sum(kind: bytes) -> None:
-    """At the limit the member is there; beyond it is damage, its body is no member, and the next one is read."""
+def test_total_size_of_the_headers_of_a_member_is_limited(kind: bytes) -> None:
+    """At the limit the member is read. Beyond it is damage, its body is not read as members, and the next member is
+    read.
+    """
     half = MOST_HEADERS // 2
     overhead = len(record(b"comment", b"c" * half)) - half
     for more in (0, 1):
@@ -247,13 +249,13 @@ def test_headers_of_one_member_are_limited_in_sum(kind: bytes) -> None:
         data = b"".join(item(b"e", body, kind) for body in bodies) + header(b"a") + header(b"after") + END
         found = read(data)
         assert isinstance(found[-1], FoundMember) and found[-1].member.name == b"after"
-        wanted = kind == b"g" or not more  # each global header counts alone
+        wanted = kind == b"g" or not more  # each global header counts separately
         assert all(isinstance(each, FoundMember) for each in found) == wanted, (kind, more)
 
 
 @pytest.mark.parametrize("order", ["size first", "size last"])
-def test_data_of_a_member_with_too_long_headers_are_no_members(order: str, tmp_path: Path) -> None:
-    """Its size stands in the header that is too long; GNU tar says which members there are."""
+def test_data_of_a_member_with_too_long_headers_is_not_read_as_members(order: str, tmp_path: Path) -> None:
+    """Its size is in the header that is too long. GNU tar serves as the reference for the members."""
     inner = item(b"planted", b"p" * 512)
     wanted = [record(b"path", b"real/name"), record(b"size", b"%d" % len(inner))]
     comment = [record(b"comment", b"c" * (MOST_HEADERS + 1))]
@@ -278,8 +280,8 @@ sys.exit(PTAR.main(sys.argv[1:]))
 """
 
 
-def test_an_index_that_is_written_is_within_the_limit(tmp_path: Path) -> None:
-    """Here of 8 offsets: where there are more members, offsets are further apart."""
+def test_written_index_is_within_the_limit(tmp_path: Path) -> None:
+    """The limit is 8 offsets here: with more members, offsets are further apart."""
     for number in range(40):
         (tmp_path / f"tree/{number}").mkdir(parents=True)
         (tmp_path / f"tree/{number}/file").write_bytes(b"x")
@@ -292,8 +294,8 @@ def test_an_index_that_is_written_is_within_the_limit(tmp_path: Path) -> None:
     assert lines[1] == b"0" and 1 < len(lines) - 2 <= 8
 
 
-def test_global_header_costs_once() -> None:
-    """Its records are not gone through for each member: the calls of a profile are as many as without it."""
+def test_global_header_is_processed_once() -> None:
+    """Its records are not processed for each member: a profile has as many calls as without the header."""
     import cProfile
     import pstats
 
@@ -371,8 +373,8 @@ print(stretches, found, peak() - before)
         ("links in a row", 40_000, 0, 40_000),
     ],
 )
-def test_rivals_by_the_hundred_thousand(what: str, number: int, stretches: int, links: int) -> None:
-    """A name that many members have, or that many links refer to: memory is that of sorters, and few bytes for each."""
+def test_memory_for_duplicate_names_is_bounded(what: str, number: int, stretches: int, links: int) -> None:
+    """If many members share a name, or many links refer to one, memory is that of sorters and a few bytes each."""
     done = subprocess.run(
         [sys.executable, "-c", _COMPARE, what, str(number)], check=True, capture_output=True, text=True
     )
@@ -381,8 +383,8 @@ def test_rivals_by_the_hundred_thousand(what: str, number: int, stretches: int, 
     assert found[2] < 24 * MIB
 
 
-def test_what_is_written_is_read_up_to_the_limit_of_headers() -> None:
-    """A member with as many bytes of attributes as are possible is read again; with one more it is not written."""
+def test_written_members_are_readable_up_to_the_header_limit() -> None:
+    """A member with the maximum size of attributes is read again; a larger one is not written."""
     whole = Member(b"a", b"0", 0o644, 0, 0, 0, xattrs=(("user.a", b"v"),))
     least = records_size(whole._replace(xattrs=(("user.a", b"v" * 1_000_000),)))
     for more in (0, 1):
@@ -399,7 +401,7 @@ def test_what_is_written_is_read_up_to_the_limit_of_headers() -> None:
             assert isinstance(found, FoundMember) and found.member.xattrs == member.xattrs
 
 
-def test_sparse_limit_lifts_the_limit_of_headers() -> None:
+def test_sparse_limit_option_raises_the_header_limit() -> None:
     number = 60_000
     data = pax_sparse(number, "0.1") + pax_sparse(number, "0.0") + END
     first, second = read(data, 1 << 22)[:2]

@@ -1,4 +1,4 @@
-"""Headers: Python's tarfile reads what is written; whatever is read, nothing but members and damages come of it."""
+"""Headers: Python's tarfile reads written headers, and any input yields only members and damage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read(data: bytes) -> list[FoundMember | Damage]:
 
 
 @given(described())
-def test_what_is_written_is_read_back(member: Member) -> None:
+def test_written_header_is_read_back(member: Member) -> None:
     header = member_header(member)
     assert len(header) == header_size(member)
     assert len(header) % BLOCK == size_in_archive(member) % BLOCK == 0
@@ -61,7 +61,7 @@ def test_what_is_written_is_read_back(member: Member) -> None:
 
 
 @given(described().filter(lambda member: member.size < 6000 and member.extents is None and 0 <= member.mtime < 1 << 62))
-def test_pythons_tarfile_reads_it(member: Member) -> None:
+def test_python_tarfile_reads_written_headers(member: Member) -> None:
     data = member_header(member) + bytes(size_in_archive(member) - header_size(member) + 1024)
     with tarfile.open(fileobj=io.BytesIO(data), errors="surrogateescape") as archive:
         (info,) = archive.getmembers()
@@ -72,7 +72,7 @@ def test_pythons_tarfile_reads_it(member: Member) -> None:
 
 @settings(max_examples=100)
 @given(st.lists(described().filter(lambda member: member.size < 6000), min_size=1, max_size=4), st.data())
-def test_a_damaged_archive_is_read_without_an_exception(some: list[Member], data: st.DataObject) -> None:
+def test_damaged_archive_raises_no_exception(some: list[Member], data: st.DataObject) -> None:
     whole = bytearray(b"".join(member_header(each) + bytes(size_in_archive(each) - header_size(each)) for each in some))
     whole += bytes(1024)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -85,12 +85,12 @@ def test_a_damaged_archive_is_read_without_an_exception(some: list[Member], data
 
 
 @given(st.binary(max_size=3000))
-def test_garbage_is_damage(garbage: bytes) -> None:
+def test_garbage_is_reported_as_damage(garbage: bytes) -> None:
     assert all(isinstance(each, Damage) for each in read(garbage))
 
 
 @given(st.lists(described().filter(lambda member: member.size < 6000), max_size=6))
-def test_skimming_finds_what_reading_finds(some: list[Member]) -> None:
+def test_skimming_and_reading_find_the_same_members(some: list[Member]) -> None:
     data = b"".join(member_header(each) + bytes(size_in_archive(each) - header_size(each)) for each in some) + bytes(
         1024
     )
@@ -110,7 +110,7 @@ def test_safe_names() -> None:
     assert {name: safe_path(name) for name in names} == names
 
 
-def test_acls_in_the_words_of_others() -> None:
+def test_acls_in_the_formats_of_gnu_tar_and_bsdtar() -> None:
     ours = b"user::rwx,user:1000:r--,group::r-x,mask::r-x,other::---"
     gnu = b"user::rwx\nuser:somebody:r--\ngroup::r-x\nmask::r-x\nother::---\n\n"
     bsd = b"user::rwx,group::r-x,other::---,user:nobody here:r--:1000,mask::r-x"
@@ -123,7 +123,7 @@ def test_acls_in_the_words_of_others() -> None:
             acl_from_text(text, lambda what, name: None)
 
 
-def test_an_index_that_does_not_fit_is_none() -> None:
+def test_index_that_does_not_fit_the_archive_is_rejected() -> None:
     index = Index(4096, 5, [0, 512, 2048], 3072, ((4000, 3000), (96, 72)))
     text = pack_index(index)
     again = read_index(io.BytesIO(text), 4096, 5)
@@ -142,7 +142,7 @@ def test_an_index_that_does_not_fit_is_none() -> None:
             read_index(io.BytesIO(text), size, mtime)
 
 
-def test_kinds_that_have_no_contents(tmp_path: Path) -> None:
+def test_types_without_contents(tmp_path: Path) -> None:
     for member in (Member(b"d/", DIRECTORY, 0o755, 0, 0, 0), Member(b"l", SYMLINK, 0o777, 0, 0, 0, link=b"t" * 150)):
         (found,) = read(member_header(member) + bytes(1024))
         assert isinstance(found, FoundMember)

@@ -1,4 +1,6 @@
-"""By what a run that goes on knows pieces again: however their files were put together, and not if anything differs."""
+"""The digest by which a resumed run recognizes pieces: it does not depend on the grouping of files, but on any
+difference.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ OWNERS: OwnerNames = {(0, 0): (b"root", b"root"), (7, 8): (b"lp", b"mail"), (9, 
 
 
 def files(*, path: bytes = b"d", uid: int = 7, mtime: int = 10**18, owners: OwnerNames = OWNERS) -> SimpleFiles:
-    """Of root, but for the last one."""
+    """Files that belong to root, except the last one."""
     rows = []
     for at in range(20):
         ids, whole = (uid, 8) if at == 19 else (0, 0), 1024 if at else 512
@@ -29,7 +31,7 @@ def one(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
 
 
 def several(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
-    """As if several ranks had scanned the directory; none of the first part has the second owner."""
+    """The parts if several ranks had scanned the directory; no file of the first part has the second owner."""
     owners = {(0, 0): OWNERS[0, 0]}
     first = SimpleFiles(0, whole.path, whole.prefix, whole.names[:9], whole.rows[: 9 * MEMBER_ROW.size], owners)
     return [first, whole.row_range(9, 11), whole.row_range(11, 20)]
@@ -44,7 +46,7 @@ def partly(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
 
 
 @pytest.mark.parametrize("way", [several, taken_apart, partly])
-def test_it_does_not_matter_how_files_were_put_together(
+def test_description_digest_does_not_depend_on_grouping(
     way: Callable[[SimpleFiles], list[bytes | SimpleFiles]],
 ) -> None:
     assert description_digest(way(files())) == description_digest(one(files()))
@@ -61,21 +63,23 @@ def test_it_does_not_matter_how_files_were_put_together(
     ],
 )
 @pytest.mark.parametrize("way", [one, several, taken_apart])
-def test_what_differs_does(way: Callable[[SimpleFiles], list[bytes | SimpleFiles]], other: SimpleFiles) -> None:
+def test_description_digest_changes_with_any_difference(
+    way: Callable[[SimpleFiles], list[bytes | SimpleFiles]], other: SimpleFiles
+) -> None:
     if len(other) == 20:
         assert description_digest(way(other)) != description_digest(one(files()))
     assert description_digest(one(other)) != description_digest(way(files()))
 
 
-def test_an_owner_that_no_file_has_does_not_matter() -> None:
+def test_unused_owner_does_not_change_the_digest() -> None:
     assert description_digest([files(owners={**OWNERS, (1, 1): (b"bin", b"bin")})]) == description_digest([files()])
 
 
-def test_where_one_directory_ends_matters() -> None:
+def test_directory_boundary_changes_the_digest() -> None:
     some, others = files().row_range(0, 10), files(path=b"e").row_range(10, 20)
     assert description_digest([some, others]) != description_digest([files()])
 
 
-def test_nor_does_it_if_another_directory_follows() -> None:
+def test_digest_does_not_depend_on_grouping_before_another_directory() -> None:
     behind = files(path=b"e")
     assert description_digest([*several(files()), behind]) == description_digest([files(), behind])

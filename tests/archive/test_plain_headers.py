@@ -1,4 +1,4 @@
-"""Plain members as C finds them: what Python's tarfile says of them, and of damaged archives what the reader says."""
+"""Simple members found by the C parser agree with Python's tarfile, and in damaged archives with the reader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lookup(what: str, name: str) -> int | None:
 
 @st.composite
 def archives(draw: Any) -> bytes:
-    """Small ones, of all formats, some of them damaged somewhere."""
+    """Small archives of all formats, some of them damaged."""
     stream = io.BytesIO()
     form = draw(st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
     with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
@@ -47,13 +47,13 @@ def archives(draw: Any) -> bytes:
             info.gname = draw(st.sampled_from(["", "known", "unknown"]))
             if form == tarfile.PAX_FORMAT:
                 info.pax_headers = draw(st.sampled_from([{}, {}, {"atime": "5"}, {"mtime": "7.5"}, {"comment": "c"}]))
-            with suppress(ValueError, UnicodeError):  # this format can't hold it
+            with suppress(ValueError, UnicodeError):  # this format cannot represent it
                 archive.addfile(info, io.BytesIO(bytes(range(256)) * 12))
     return stream.getvalue()
 
 
 def found_in_c(data: bytes, window: int = 1 << 20) -> list[tuple[bytes, MemberToExtract]]:
-    """All plain members that C finds, the reader stepping over the others; offsets and members."""
+    """All simple members that C finds, while the reader skips the others; offsets and members."""
     headers, at, found = TarHeaderParser(lookup), 0, list[tuple[bytes, MemberToExtract]]()
     while True:
         part = headers.parse_members(data[at : at + window], at, at, 1 << 62)
@@ -76,13 +76,13 @@ def _place(key: bytes) -> tuple[bytes, bytes]:
 
 
 @given(archives())
-def test_python_says_the_same(data: bytes) -> None:
+def test_c_parser_agrees_with_python_tarfile(data: bytes) -> None:
     found = {each.data: (key, each.member) for key, each in found_in_c(data)}
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         infos = [info for info in archive if info.isreg()]
     for info in infos:
         name = info.name.encode("utf-8", "surrogateescape")
-        if info.offset_data not in found:  # for the reader
+        if info.offset_data not in found:  # left to the reader
             parts = name.split(b"/")
             assert any(part in (b"", b".", b"..") or part.endswith(b".") or len(part) > 255 for part in parts) or (
                 info.mtime >= 1 << 33 or "comment" in info.pax_headers or len({each.uname for each in infos}) > 3
@@ -100,11 +100,11 @@ def test_python_says_the_same(data: bytes) -> None:
 
 
 @given(archives(), st.data())
-def test_the_reader_says_the_same_of_what_is_damaged(data: bytes, drawn: st.DataObject) -> None:
+def test_c_parser_agrees_with_the_reader_on_damaged_archives(data: bytes, drawn: st.DataObject) -> None:
     damaged = bytearray(data)
     for _ in range(drawn.draw(st.integers(1, 3))):
         damaged[drawn.draw(st.integers(0, min(len(data), 4096) - 1))] = drawn.draw(st.sampled_from(b"\0 /.0x7L\xff"))
-    data = mended(bytes(damaged)) if drawn.draw(st.booleans()) else bytes(damaged)
+    data = with_checksums(bytes(damaged)) if drawn.draw(st.booleans()) else bytes(damaged)
     window = drawn.draw(st.sampled_from([1 << 20, 1536, 700]))
     known = {each.data: each.member for each in read_members(lambda at, size: data[at : at + size], lookup)
              if isinstance(each, FoundMember)}  # fmt: skip
@@ -119,18 +119,18 @@ def test_the_reader_says_the_same_of_what_is_damaged(data: bytes, drawn: st.Data
         assert [found.uid, found.gid] == reported
 
 
-def mended(data: bytes) -> bytes:
-    """With checksums that are right, so that the damage is in what they cover."""
-    mended = bytearray(data)
+def with_checksums(data: bytes) -> bytes:
+    """Return ``data`` with correct checksums, so that the damage is in the fields that they cover."""
+    with_checksums = bytearray(data)
     for at in range(0, len(data) - 511, 512):
         if data[at + 257 : at + 262] == b"ustar":
             total = sum(data[at : at + 148]) + sum(data[at + 156 : at + 512]) + 256
-            mended[at + 148 : at + 156] = b"%06o\0 " % total
-    return bytes(mended)
+            with_checksums[at + 148 : at + 156] = b"%06o\0 " % total
+    return bytes(with_checksums)
 
 
 @given(archives(), st.data())
-def test_skimming_finds_the_same(data: bytes, drawn: st.DataObject) -> None:
+def test_skimming_in_c_agrees_with_python(data: bytes, drawn: st.DataObject) -> None:
     if drawn.draw(st.booleans()):
         at = drawn.draw(st.integers(0, len(data) - 1))
         data = data[:at] + b"\xff" + data[at + 1 :]
@@ -143,7 +143,7 @@ def test_skimming_finds_the_same(data: bytes, drawn: st.DataObject) -> None:
     )
 
 
-def test_more_owners_than_are_kept() -> None:
+def test_more_owners_than_the_cache_holds() -> None:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for number in range(40):

@@ -1,4 +1,4 @@
-"""Types of headers: what GNU tar unpacks says after which of them data stand; the reader and both skimmers agree."""
+"""Types of headers: GNU tar shows which of them are followed by data; the reader and both skimmers agree with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END = bytes(1024)
 
 
 def header(name: bytes, kind: bytes = b"0", size: int = 0, magic: bytes = MAGICS["posix"], **fields: bytes) -> bytes:
-    """``link`` and ``size_field`` are put there as they are."""
+    """A header; ``link`` and ``size_field`` are inserted unchanged."""
     block = bytearray(512)
     block[: len(name)] = name
     block[100:148] = b"0000755\0000000000\0000000000\0%011o\00014524770400\0" % size
@@ -53,7 +53,7 @@ def names(data: bytes) -> list[str]:
 
 
 def check_skimmed(data: bytes) -> None:
-    """Both skimmers find the members that the reader finds, as far as they understand the archive."""
+    """Check that both skimmers find the members that the reader finds, as far as they understand the archive."""
     found = [each.offset for each in read(data) if isinstance(each, FoundMember)]
     ways = [list(skim_offsets(lambda at, size: data[at : at + size]))]
     if not native.why_not():
@@ -74,8 +74,8 @@ def unpacked_by_tar(data: bytes, place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("magic", MAGICS)
-def test_data_follow_the_types_that_gnu_tar_unpacks_with_data(magic: str, tmp_path: Path) -> None:
-    """The block after a header that states 512 bytes is a header: who takes it for data has no ``inner``."""
+def test_data_follows_the_types_that_gnu_tar_extracts_with_data(magic: str, tmp_path: Path) -> None:
+    """The block after a header of size 512 is a header itself: if it is taken for data, ``inner`` is missing."""
     if os.geteuid():
         pytest.skip("devices are for root")
     more: Any = {"magic": MAGICS[magic]}
@@ -85,15 +85,15 @@ def test_data_follow_the_types_that_gnu_tar_unpacks_with_data(magic: str, tmp_pa
             data = b"".join([*heads, header(b"inner", **more), header(b"after", **more), END])
             case = tmp_path / f"{kind[0]}{'/' in name.decode()}"
             wanted = unpacked_by_tar(data, case)
-            if kind == b"V":  # a label, of which nothing is made
+            if kind == b"V":  # a label, for which nothing is created
                 wanted = [each for each in wanted if each != "q"]
             assert sorted(names(data)) == wanted, (magic, kind, name)
             check_skimmed(data)
 
 
 @pytest.mark.parametrize("kind", [b"\0", b"0", b"7"])
-def test_directory_by_its_long_name_has_no_data(kind: bytes) -> None:
-    """Whether the slash stands in a pax header, a long name of GNU tar, or behind a prefix that no name follows."""
+def test_directory_recognized_by_long_name_has_no_data(kind: bytes) -> None:
+    """The slash is in a pax header, a long name of GNU tar, or a prefix without a name."""
     long = b"d" * 120 + b"/"
     prefixed = bytearray(header(b"", kind, 512))
     prefixed[345:350] = b"above"
@@ -111,18 +111,20 @@ def test_directory_by_its_long_name_has_no_data(kind: bytes) -> None:
         check_skimmed(head + tails)
 
 
-def test_sparse_type_counts_only_in_the_format_that_has_it() -> None:
-    """In a header of GNU tar the block after it would be its data; elsewhere ``S`` is an unknown type, and a file."""
+def test_sparse_type_is_recognized_only_in_gnu_format() -> None:
+    """In a header of GNU tar the next block would be its data; in other formats ``S`` is an unknown type and means a
+    file.
+    """
     data = item(b"q", b"data", b"S") + header(b"after") + END
     (first, last) = read(data)
     assert isinstance(first, FoundMember) and isinstance(last, FoundMember)
     assert (first.member.extents, first.member.size, first.stored) == (None, 4, 4)
     assert "type that is not known" in first.warning
-    assert isinstance(read(item(b"q", b"data", b"S", magic=MAGICS["gnu"]) + END)[0], Damage)  # it has no map
+    assert isinstance(read(item(b"q", b"data", b"S", magic=MAGICS["gnu"]) + END)[0], Damage)  # it has no sparse map
 
 
 def test_hard_link_with_data_is_followed_by_the_next_member() -> None:
-    """As bsdtar reads what pax(1) allows; where no data stand there, the size means nothing."""
+    """Like bsdtar, as pax(1) allows. If no data follows, the size has no meaning."""
     for contents in (b"some data", b"x" * 2000, b"\0" * 700 + b"x"):
         data = item(b"a", contents) + item(b"b", contents, b"1", link=b"a") + header(b"after") + END
         assert names(data) == ["a", "b", "after"]
@@ -134,7 +136,7 @@ def test_hard_link_with_data_is_followed_by_the_next_member() -> None:
     assert names(item(b"a", b"1") + header(b"b", b"1", 4096, link=b"a") + END) == ["a", "b"]
 
 
-def test_extended_header_of_solaris_is_one_of_pax() -> None:
+def test_extended_header_of_solaris_is_read_as_pax() -> None:
     record = b"path=longer\n"
     data = pax(b"%d " % (len(record) + 3) + record, b"X") + header(b"short") + END
     assert names(data) == ["longer"]
@@ -153,8 +155,8 @@ def test_body_of_a_damaged_pax_header_is_not_read_as_members(kind: bytes) -> Non
     [(b"00000000005\0", 5), (b"          5\0", 5), (b"5\0", 5), (b"5\0 garbage", 5), (b"\0" * 12, 0),
      (b"\x80" + bytes(10) + b"\x05", 5), (b"000000000005", 5)],
 )  # fmt: skip
-def test_sizes_in_all_forms(field: bytes, size: int) -> None:
-    """As Python's tarfile reads them."""
+def test_sizes_in_all_encodings_are_read(field: bytes, size: int) -> None:
+    """Compared with Python's tarfile."""
     data = (
         header(b"a", size_field=field.ljust(12, b"\0"))
         + (b"12345".ljust(512, b"\0") if size else b"")
@@ -176,7 +178,7 @@ def test_header_of_solaris_describes_the_next_member() -> None:
 
 
 @pytest.mark.parametrize("moment", [1e-09, -1e-09, 1e-05, 2.5e-07, -1.25e-05, 1e16, 4e18, 0.5, 1.7e9])
-def test_times_that_python_writes_with_an_exponent_are_read(moment: float, tmp_path: Path) -> None:
+def test_times_with_an_exponent_are_read(moment: float, tmp_path: Path) -> None:
     info = tarfile.TarInfo("f")
     info.mtime = moment
     with tarfile.open(tmp_path / "a", "w", format=tarfile.PAX_FORMAT) as archive:
@@ -188,7 +190,7 @@ def test_times_that_python_writes_with_an_exponent_are_read(moment: float, tmp_p
 
 
 @pytest.mark.parametrize("text", [b"1e", b"1e-", b"e-09", b"1e+300", b"--1e5"])
-def test_times_that_are_no_numbers_raise_nothing(text: bytes) -> None:
+def test_times_that_are_not_numbers_raise_no_exception(text: bytes) -> None:
     body = b" mtime=%b\n" % text
     data = pax(b"%d%b" % (len(body) + 2, body)) + item(b"f", b"") + END
     assert len(read(data)) == 1

@@ -1,1 +1,1 @@
-"""Real jobs that are killed, lose power or disks, and are resumed; compared by oracles in the end."""
+"""Tests that kill real jobs, cut their power or break their disks, resume them, and compare the result with oracles."""

@@ -1,4 +1,4 @@
-"""Fixtures of tests that end jobs before they are done, and go on with them."""
+"""Fixtures of tests that end jobs early and resume them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.filesystems import scratch
 
 @pytest.fixture(scope="session")
 def tree() -> Iterator[Path]:
-    """A source, which no test changes; files with tests that need another one have their own."""
+    """A source tree that no test changes. Test files that need another source define their own fixture."""
     with scratch() as place:
         make_dataset(place / "source", 31, files=500, directories=70)
         yield place / "source"
@@ -23,7 +23,7 @@ def tree() -> Iterator[Path]:
 
 @pytest.fixture
 def env(area: Path) -> dict[str, str]:
-    """What makes the jobs of a test its own."""
+    """An environment in which each test has its own job directory."""
     return {"XDG_STATE_HOME": str(area / "state")}
 
 

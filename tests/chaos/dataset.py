@@ -1,4 +1,5 @@
-"""A tree with all that a job can meet: random items, large files, hard links across directories, closed directories."""
+"""A source tree of all kinds of items: random items, large files, hard links across directories, read-only
+directories."""
 
 from __future__ import annotations
 
@@ -10,18 +11,19 @@ from tests.support.trees import MIB, random_tree
 from tests.support.users import is_root
 
 LARGE = (5 * MIB, 7 * MIB + 1, 16 * MIB, 9 * MIB - 3)
-"""Files that are split with ``SPLIT``."""
+"""Sizes of files that are split with ``SPLIT``."""
 
 BLOCKS = 64 << 10
 
 SPLIT = ("--chunk-size", "1M", "--block-size", str(BLOCKS))
 
 IN_THE_WAY = ("large-1", "sparse", "small", "many names/place-5/small")
-"""Files that fail where a directory has their name: large ones, small ones."""
+"""Files that fail if a directory exists under their names: large ones and small ones."""
 
 
 def make_dataset(path: Path, seed: int, *, files: int = 700, directories: int = 90, crossing: int = 60) -> None:
-    """A new tree at ``path``; the same seed makes the same. ``crossing`` inodes have names in several directories."""
+    """Create a tree at ``path``; equal seeds create equal trees. ``crossing`` inodes have names in several
+    directories."""
     random_tree(path, seed, files=files, directories=directories, largest=6 * MIB, privileged=is_root())
     maker = random.Random(seed)
     many = path / "many names"

@@ -1,8 +1,8 @@
-"""A disk whose power can fail: the image of a file system in memory, of which copies are taken while it is written.
+"""A disk with simulated power failures: the image of a file system, copied while the file system is in use.
 
-The image file lies on an XFS, where a reflinked copy is made at one instant: it has what the disk had been given by
-then, and nothing of what was only in the page cache of the file system in the image. Mounted at the same place, from
-the same loop device, it is what a machine finds there that comes up again.
+The image file lies on XFS, where a reflinked copy is made at one instant. The copy contains what the disk had received
+by then, and nothing that was only in the page cache of the file system in the image. Mounted at the same mount point,
+from the same loop device, the copy is what a machine would find after a restart.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tests.support.filesystems import MAKE, make_image, mounted, unmount
 from tests.support.processes import wait_until
 
 SIZE = 600 << 20
-"""Bytes of the disk; its image is sparse."""
+"""Size of the disk in bytes; its image is sparse."""
 
 ROOM = 6 << 30
-"""Bytes for all images."""
+"""Space for all images, in bytes."""
 
 
 @contextmanager
-def stable(place: Path) -> Iterator[Path]:
-    """Where images can be copied in an instant."""
+def reflink_directory(place: Path) -> Iterator[Path]:
+    """Yield a directory in which images can be copied at one instant."""
     with mounted("xfs", place, size=ROOM) as point:
         yield point
 
 
 class Disk:
-    """The image ``kind`` below ``images``, mounted at ``point``."""
+    """A file system of the type ``kind``, mounted at ``point``; its image lies below ``images``."""
 
     def __init__(self, kind: str, images: Path, template: Path | None = None) -> None:
         self._kind = kind
@@ -57,22 +57,24 @@ class Disk:
             raise
 
     def _mount(self) -> None:
-        options = ["-o", "nouuid"] if self._kind == "xfs" else []  # several disks are copies of one
+        options = (
+            ["-o", "nouuid"] if self._kind == "xfs" else []
+        )  # several disks are copies of one image and have its UUID
         _run("mount", "-t", self._kind, *options, self._device, str(self.point))
 
     def sync(self) -> None:
-        """Of this file system alone: others may be slow, or stand still for another test."""
+        """Sync this file system only: other file systems may be slow, or frozen by another test."""
         _run("sync", "--file-system", str(self.point))
 
-    def as_it_is_now(self) -> Path:
-        """A copy of what would be left if the power failed now."""
+    def image_after_power_failure(self) -> Path:
+        """Return a copy of the image as it would be after a power failure at this moment."""
         self._copies += 1
         copy = self._place / f"copy-{self._copies}"
         clone(self.image, copy)
         return copy
 
-    def come_up_with(self, image: Path) -> None:
-        """What is on the disk becomes what ``image`` holds. The device stays, by which XFS is known."""
+    def restart_with(self, image: Path) -> None:
+        """Replace the contents of the disk by ``image``. The device remains the same: XFS is identified by it."""
         _run("umount", str(self.point))
         # Another test's mount namespace may hold a copy of the mount: then the device is still in use.
         assert wait_until(self._is_unused, seconds=60)
@@ -81,7 +83,7 @@ class Disk:
         self._mount()
 
     def _is_unused(self) -> bool:
-        """Is no file system mounted from it, wherever?"""
+        """Return True if no mount namespace has a mount of this device."""
         try:
             os.close(os.open(self._device, os.O_RDONLY | os.O_EXCL))
         except OSError as error:

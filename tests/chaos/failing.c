@@ -1,5 +1,5 @@
-/* To be preloaded: the first fsync(2) of a process on a path like PCOPY_TEST_FAILS, as fnmatch(3) has it, does nothing
-   and fails. Whichever of its threads makes it, and whatever others sync meanwhile, it is that one. */
+/* A library to be preloaded: the first fsync(2) of a process on a path that matches the pattern PCOPY_TEST_FAILS (see
+   fnmatch(3)) does nothing and fails, whichever thread makes it and whatever other threads sync. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fnmatch.h>

@@ -1,6 +1,6 @@
-/* To be preloaded: on the file system with the device number PCOPY_TEST_FOLDS names that differ in the case of ASCII
-   letters are one name, kept as it was first written. It can stand for a file system that folds case, where the kernel
-   of this machine has none: an existing name is looked for before each call that takes a directory and a name. */
+/* A library to be preloaded: on the file system with the device number PCOPY_TEST_FOLDS, names that differ only in the
+   case of ASCII letters are equal, and the first spelling is stored. It simulates a file system that folds case, if the
+   kernel has none: before each call with a directory and a name, an existing spelling of the name is looked up. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ struct spelling {
     char text[4096];
 };
 
-/* The spelling of `name` below `directory` that is there, or `name` itself. */
+/* Returns the existing spelling of `name` below `directory`, or `name` itself. */
 static const char *spelled(int directory, const char *name, struct spelling *found)
 {
     const char *device = getenv("PCOPY_TEST_FOLDS");

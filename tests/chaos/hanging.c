@@ -1,5 +1,5 @@
-/* To be preloaded: syncfs(2) hangs, from the call on that PCOPY_TEST_HANGS numbers; those before it do their work.
-   Once one hangs, there is the file that PCOPY_TEST_HANGING names, if it is set. */
+/* A library to be preloaded: syncfs(2) hangs from the call with the number PCOPY_TEST_HANGS on; earlier calls work.
+   When a call hangs, the file PCOPY_TEST_HANGING is created, if the variable is set. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,11 +9,11 @@
 int syncfs(int descriptor)
 {
     static int calls;
-    const char *first = getenv("PCOPY_TEST_HANGS"), *told = getenv("PCOPY_TEST_HANGING");
+    const char *first = getenv("PCOPY_TEST_HANGS"), *marker = getenv("PCOPY_TEST_HANGING");
 
     if (first != NULL && __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST) >= atoi(first)) {
-        if (told != NULL)
-            open(told, O_CREAT | O_WRONLY, 0600);
+        if (marker != NULL)
+            open(marker, O_CREAT | O_WRONLY, 0600);
         for (;;)
             pause();
     }

@@ -1,4 +1,4 @@
-"""One job with interruptions: it is killed or stopped, and resumed on another number of ranks, until it is done."""
+"""A job that is killed or stopped and then resumed with another number of ranks, until it is complete."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from pcopy.fsio.backend.choose import backend_name
 from tests.chaos.dataset import BLOCKS, IN_THE_WAY, SPLIT
-from tests.chaos.kinds import Grounds, check_totals, do_damage, kind_of
-from tests.chaos.prepared import COUNTED, written_over
+from tests.chaos.kinds import Baselines, check_totals, damage_files, kind_of
+from tests.chaos.prepared import COUNTED, overwritten_files
 from tests.support.command import Argument, Completed, new_token, show, start, summary
 from tests.support.filesystems import remove
 from tests.support.oracle import differences
@@ -28,16 +28,16 @@ from tests.support.walk import temporaries
 
 PHASES = ("copy", "link", "finish", "seal", "sync", "verify", "repair", "reverify", "sign")
 COPIED = ("finish", "seal", "sync")
-"""Phases in which everything is there, and nothing is verified yet."""
+"""Phases in which all items are copied and none is verified yet."""
 
 MOST_RANKS = 5
 EARLIEST = 0.12
-"""Seconds in which nothing has begun yet."""
+"""Seconds after the start in which no phase has begun."""
 
 MOST_INTERRUPTIONS = 5
 
 TROUBLE = ("excused", "changed", "vanished", "warnings")
-"""What none of these jobs meets, but for warnings where something is repaired."""
+"""Counters that are 0 in these jobs, except warnings in jobs that repair files."""
 
 TOTALS = (*COUNTED, *TROUBLE)
 
@@ -47,13 +47,13 @@ AT_THE_START = "start"
 OVER = "over"
 INCOMPLETE, STOPPED, LOST_RANK = 1, 75, 70
 
-_BEGUN = re.compile(rb"^pcopy: (\w+): [\d,]+ of [\d,]+ items done so far$", re.MULTILINE)
+_BEGUN = re.compile(rb"^pcopy: phase (\w+): [\d,]+ of [\d,]+ items done so far$", re.MULTILINE)
 _OVER = re.compile(rb'"state": *"over"')
 _DRAWN = re.compile(rb'^\{"time".*?"phase": "(\w+)"', re.MULTILINE)
 
 
 class Interruption(NamedTuple):
-    """What was done to a run, in which phase, and its exit status as a shell shows it."""
+    """How a run was ended, its phase at that time, and its exit status as a shell shows it."""
 
     what: str
     phase: str
@@ -62,23 +62,23 @@ class Interruption(NamedTuple):
 
 
 class InterruptedJob:
-    """``play`` does it all, in the fresh directory ``place``; ``story`` tells what happened."""
+    """Run one job in the new directory ``place``; ``history`` lists its interruptions."""
 
-    def __init__(self, grounds: Grounds, place: Path, seed: int, *, kind: str = "", slow: bool = False) -> None:
-        """``slow``: ranks stand still now and then, so that what one does meets what another has not done yet."""
-        self.story: list[Interruption] = []
+    def __init__(self, baselines: Baselines, place: Path, seed: int, *, kind: str = "", slow: bool = False) -> None:
+        """Choose the job by ``seed``. With ``slow``, ranks are stopped for short times, so that their order varies."""
+        self.history: list[Interruption] = []
         self._random = random.Random(seed)
         self.kind = kind_of(seed, kind)
-        self._ground = grounds.of(self.kind)
-        self._longest = grounds.seconds
+        self._baseline = baselines.of(self.kind)
+        self._longest = baselines.seconds
         self._place = place
         self._slow = random.Random(seed) if slow else None
-        self._there = place / "there"
-        self._copy = self._there / "tree"
+        self._destination = place / "there"
+        self._copy = self._destination / "tree"
         self._state = place / "state"
-        self._signs = self._random.random() < 0.7
+        self._has_signature = self._random.random() < 0.7
         self._repairs = "--repair" in self.kind.options
-        self._verifies = self._repairs or (self._signs and self.kind.verifies)
+        self._verifies = self._repairs or (self._has_signature and self.kind.verifies)
         self._options: list[Argument] = ["--checkpoint-interval", f"{self._random.uniform(0.05, 0.3):.3f}"]
         self._options += [
             "--errors",
@@ -90,81 +90,82 @@ class InterruptedJob:
             "--progress-interval",
             "0.01",
         ]
-        self._asked: list[Argument] = [*self._random.choice(CHUNKS), *self.kind.options]
-        if self._signs:
-            self._asked += ["--signature", place / "sig"]
+        self._job_options: list[Argument] = [*self._random.choice(CHUNKS), *self.kind.options]
+        if self._has_signature:
+            self._job_options += ["--signature", place / "sig"]
         if self._verifies and not self._repairs:
-            self._asked += ["--verify"]
+            self._job_options += ["--verify"]
         if self._random.random() < 0.3:
             self._options += ["--memory", "64K"]
         if self._random.random() < 0.3:
             self._options += ["--termination", "ring"]
         self._obstacles = self._random.random() < 0.25 and self.kind.obstacles
-        """Are there directories in the way of some files, so that these fail?"""
+        """True if directories exist under the names of some files, so that these files fail."""
         self._to_damage = self.kind.name == "repaired" and is_root()
         self._damaged = False
         self._inodes: dict[bytes, int] = {}
-        self._kept = False
+        self._is_resumable = False
         self._reached = 0
 
-    def play(self) -> list[Interruption]:
-        """Raises ``AssertionError``, with the story, for everything that is not as it should be."""
+    def run(self) -> list[Interruption]:
+        """Run the job to its end, with interruptions. Raise ``AssertionError``, with the history, for any wrong
+        result."""
         self._place.mkdir()
         try:
             for _ in range(self._random.randrange(1, MOST_INTERRUPTIONS + 1)):
                 if self._interrupt():
                     break
                 if self._random.random() < 0.5:
-                    self._clear_the_way()
+                    self._remove_obstacles()
             else:
-                self._clear_the_way()
-                self._to_the_end()
+                self._remove_obstacles()
+                self._finish()
             self._check_copy()
         except AssertionError as error:
-            reported = "\n".join(map(str, self.story))
+            reported = "\n".join(map(str, self.history))
             raise AssertionError(f"{self.kind.name}: {error}\nafter\n{reported}\n{self._errors()}") from error
-        return self.story
+        return self.history
 
     def _errors(self) -> str:
-        """What failed in the last run, all of it."""
+        """Return all errors of the last run."""
         with suppress(FileNotFoundError):
             return f"errors of the last run:\n{(self._place / 'errors').read_text()}"
-        return "no run has told of errors"
+        return "no run has reported errors"
 
     def _arguments(self) -> list[Argument]:
-        if self._kept:
+        if self._is_resumable:
             return [*self._options, "--resume"]
-        remove(self._there)  # nothing was on record yet: what there is belongs to nobody
-        if self._ground.stock is None:
-            self._there.mkdir()
+        remove(self._destination)  # nothing was recorded: remove the incomplete copy
+        if self._baseline.stock is None:
+            self._destination.mkdir()
         else:
-            self._ground.stock.take(self._there)
-        self._inodes = {path: self._inode(path) for path in self._written_over()}
+            self._baseline.stock.take(self._destination)
+        self._inodes = {path: self._inode(path) for path in self._overwritten_paths()}
         if self._obstacles:
-            for path in self._in_the_way():
+            for path in self._obstacle_paths():
                 (path / "full").mkdir(parents=True)
-        return [*self._options, *self._asked, "-T", self._ground.source, self._copy]
+        return [*self._options, *self._job_options, "-T", self._baseline.source, self._copy]
 
-    def _written_over(self) -> list[bytes]:
-        if "--inplace" not in self.kind.options or self._ground.prepared is None:
+    def _overwritten_paths(self) -> list[bytes]:
+        if "--inplace" not in self.kind.options or self._baseline.prepared is None:
             return []
-        return written_over(self._ground.source, self._ground.prepared)
+        return overwritten_files(self._baseline.source, self._baseline.prepared)
 
     def _inode(self, path: bytes) -> int:
         return os.lstat(os.path.join(os.fsencode(self._copy), path)).st_ino
 
-    def _in_the_way(self) -> list[Path]:
+    def _obstacle_paths(self) -> list[Path]:
         return [self._copy / path for path in IN_THE_WAY]
 
-    def _clear_the_way(self) -> None:
+    def _remove_obstacles(self) -> None:
         if self._obstacles:
             self._obstacles = False
-            for path in self._in_the_way():
+            for path in self._obstacle_paths():
                 if (path / "full").is_dir():
                     remove(path)
 
     def _in_flight(self) -> list[Argument]:
-        """Another run may keep more operations under way, or fewer."""
+        """Return an option for another number of concurrent operations."""
         if backend_name() != "c":
             return []
         return ["--in-flight", self._random.choice(("auto", "1", "2", "8", "64"))]
@@ -192,7 +193,7 @@ class InterruptedJob:
             process.wait()
 
     def _slow_down(self, run: Run, over: threading.Event) -> None:
-        """One rank after the other stands still for a moment."""
+        """Stop random ranks for short times until ``over`` is set."""
         while self._slow is not None and not over.wait(self._slow.uniform(0, 0.05)):
             for rank in self._slow.sample(ranks := run.ranks(), min(1, len(ranks))):
                 with suppress(ProcessLookupError):
@@ -205,14 +206,14 @@ class InterruptedJob:
         return Completed((), run.process.returncode, out, err)
 
     def _phase(self) -> str:
-        """The one that was last told of."""
+        """Return the phase that the run reported last."""
         text = (self._place / "err").read_bytes()
         found = [match for pattern in (_BEGUN, _DRAWN) for match in pattern.finditer(text)]
         return max(found, key=re.Match.start)[1].decode() if found else AT_THE_START
 
     def _wait(self, run: Run) -> None:
-        """Until some time has passed, or a phase has begun and a moment more."""
-        phases = [phase for phase in PHASES if self._meets(phase)]
+        """Wait for a random time, or until a random phase has begun."""
+        phases = [phase for phase in PHASES if self._has_phase(phase)]
         left = [phase for phase in phases if PHASES.index(phase) >= self._reached]
         longest, wanted = self._longest, tuple[str, ...]()
         if self._random.random() < 0.5 and not self._to_damage:
@@ -226,13 +227,13 @@ class InterruptedJob:
                 return
             time.sleep(0.003)
 
-    def _meets(self, phase: str) -> bool:
-        needed = {"verify": self._verifies, "sign": self._signs}
+    def _has_phase(self, phase: str) -> bool:
+        needed = {"verify": self._verifies, "sign": self._has_signature}
         needed["repair"] = needed["reverify"] = self._damaged or self.kind.name == "mended"
         return needed.get(phase, True)
 
     def _interrupt(self) -> bool:
-        """Starts the job, or resumes it, and ends it at some time; returns whether it was done before."""
+        """Start or resume the job and end it at a random time. Return True if the job was complete before that."""
         what = done = self._random.choice(("kill one", "kill all", "SIGTERM", "SIGINT"))
         with self._started() as run:
             self._wait(run)
@@ -248,17 +249,17 @@ class InterruptedJob:
                 run.process.send_signal(signal.Signals[what])
             status = run.end(30)
             assert run.survivors() == [], show(self._completed(run))
-            said = self._completed(run)
-        self._kept = self._jobs() != []
-        self._reached = PHASES.index(phase) if self._kept and phase in PHASES else 0
-        if self._to_damage and self._kept:
+            completed = self._completed(run)
+        self._is_resumable = self._jobs() != []
+        self._reached = PHASES.index(phase) if self._is_resumable and phase in PHASES else 0
+        if self._to_damage and self._is_resumable:
             done += self._damage()
-        self.story.append(Interruption(done, phase, status, self._kept))
-        if not self._kept and b'"exit_status": 0' in said.stdout:  # killed on its way out, if at all
-            self._check_end(said)
+        self.history.append(Interruption(done, phase, status, self._is_resumable))
+        if not self._is_resumable and b'"exit_status": 0' in completed.stdout:  # the job was complete before the kill
+            self._check_end(completed)
             return True
-        if phase == AT_THE_START and what == "SIGINT" and b"KeyboardInterrupt" in said.stderr:
-            return False  # even before the program had begun
+        if phase == AT_THE_START and what == "SIGINT" and b"KeyboardInterrupt" in completed.stderr:
+            return False  # the interpreter was still starting
         allowed = {
             "kill one": (0, LOST_RANK, 128 + signal.SIGKILL),
             "kill all": (0, 128 + signal.SIGKILL),
@@ -266,43 +267,45 @@ class InterruptedJob:
             "SIGINT": (0, STOPPED, 128 + signal.SIGINT),
         }
         if self._obstacles and status == INCOMPLETE:
-            assert self._kept, show(said)
-            assert summary(said)["failed"] == len(IN_THE_WAY), show(said)
-            assert summary(said)["found"] == self._ground.totals["found"], show(said)
+            assert self._is_resumable, show(completed)
+            assert summary(completed)["failed"] == len(IN_THE_WAY), show(completed)
+            assert summary(completed)["found"] == self._baseline.totals["found"], show(completed)
             return False
-        assert status in allowed[what], show(said)
-        assert b"Traceback" not in said.stderr, show(said)
+        assert status in allowed[what], show(completed)
+        assert b"Traceback" not in completed.stderr, show(completed)
         if status in (128 + signal.SIGTERM, 128 + signal.SIGINT):
-            assert phase in (AT_THE_START, OVER), show(said)  # before it could be stopped in order
+            assert phase in (AT_THE_START, OVER), show(
+                completed
+            )  # the signal came before the handlers were installed, or after their removal
         if status == STOPPED:
-            assert self._kept, show(said)
-            assert b"pcopy: to go on: pcopy --resume " in said.stderr, show(said)
+            assert self._is_resumable, show(completed)
+            assert b"pcopy: to go on: pcopy --resume " in completed.stderr, show(completed)
         return status == 0
 
     def _damage(self) -> str:
-        """The run has ended: was everything copied, and nothing verified? What is on record is not verified again."""
+        """Damage the copy if all items are copied and none is verified. Return a remark for the history."""
         phase = self._phase()
         if phase not in COPIED:
             self._to_damage = PHASES.index(phase) < PHASES.index(COPIED[0]) if phase in PHASES else True
             return ""
-        do_damage(self._copy, self._random)
+        damage_files(self._copy, self._random)
         self._to_damage, self._damaged = False, True
         return ", damaged"
 
-    def _to_the_end(self) -> None:
+    def _finish(self) -> None:
         with self._started() as run:
             run.end(60)
-            said = self._completed(run)
-        assert said.returncode == 0, show(said)
-        self._check_end(said)
+            completed = self._completed(run)
+        assert completed.returncode == 0, show(completed)
+        self._check_end(completed)
 
-    def _check_end(self, said: Completed) -> None:
-        reported = json.loads(said.stdout)
-        killed = any(one.what.startswith("kill") for one in self.story)
-        check_totals(reported, self._ground.totals, self._ground.unsure if killed else 0)
+    def _check_end(self, completed: Completed) -> None:
+        reported = json.loads(completed.stdout)
+        killed = any(one.what.startswith("kill") for one in self.history)
+        check_totals(reported, self._baseline.totals, self._baseline.unsure if killed else 0)
         met = [key for key in TROUBLE if reported[key]]
         warned = ["warnings"] if self._damaged or self.kind.name == "mended" else []
-        if not warned or met or not killed:  # a run that was killed may have told it, and not have it on record
+        if not warned or met or not killed:  # a killed run may have printed the warning without recording it
             assert met == warned, reported
         assert self._jobs() == [], "the job's directory is still there"
 
@@ -312,23 +315,23 @@ class InterruptedJob:
         return []
 
     def _is_begun(self, name: str) -> bool:
-        """A job that was killed while it was stored for the first time, or removed, is none. Another one goes on, also
-        if nothing is on record of it."""
+        """Return True if the job has started and is not over; a job killed while it was first stored or removed has
+        not."""
         with suppress(FileNotFoundError):
             return not _OVER.search((self._state / "pcopy" / name / "job").read_bytes())
         return False
 
     def _check_copy(self) -> None:
         assert temporaries(os.fsencode(self._copy)) == []
-        if self._signs:
-            assert signed(self._place / "sig") == self._ground.signature, "another signature"
-        wrong = differences(self._ground.wanted, self._copy)
-        if self._ground.prepared is not None:
-            wrong += differences(self._ground.prepared.elsewhere, self._there / "elsewhere")
+        if self._has_signature:
+            assert signed(self._place / "sig") == self._baseline.signature, "the signature differs"
+        wrong = differences(self._baseline.wanted, self._copy)
+        if self._baseline.prepared is not None:
+            wrong += differences(self._baseline.prepared.elsewhere, self._destination / "elsewhere")
         wrong += [f"not written over: {path!r}" for path, inode in self._inodes.items() if self._inode(path) != inode]
         assert not wrong, "\n".join(wrong[:20])
 
 
 def reported(seed: int, job: InterruptedJob) -> str:
-    """One line on a job."""
-    return json.dumps({"seed": seed, "kind": job.kind.name, "interruptions": [tuple(one) for one in job.story]})
+    """Return one line of JSON that describes a job."""
+    return json.dumps({"seed": seed, "kind": job.kind.name, "interruptions": [tuple(one) for one in job.history]})

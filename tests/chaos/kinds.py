@@ -1,5 +1,5 @@
-"""The kinds of jobs that a campaign plays: their options, what is in the destination before, and what is there in the
-end."""
+"""The kinds of jobs that a campaign runs: their options, the initial contents of the destination, and the expected
+result."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ PREPARED_SEED = 1
 
 
 class Kind(NamedTuple):
-    """Without a ``rule`` (of ``prepared.STAYS``) the destination is absent.
+    """A kind of job. ``rule`` is a key of ``prepared.KEPT_STATES``; if it is empty, the destination does not exist
+    before.
 
-    ``obstacles``: may directories be in the way of some files? ``verifies``: does it, where a signature is drawn?
+    ``obstacles``: True if directories may exist under the names of some files. ``verifies``: True if the job verifies
+    when it also creates a signature.
     """
 
     name: str
@@ -38,7 +40,9 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("plain"),
-    Kind("changed", ("--existing", "changed"), "changed", verifies=False),  # it would tell of the twins
+    Kind(
+        "changed", ("--existing", "changed"), "changed", verifies=False
+    ),  # verification would report the files in state "twin"
     Kind("in place", ("--inplace",), "replace"),
     Kind("newer", ("-u",), "newer"),
     Kind("repaired", ("--repair",)),
@@ -50,16 +54,16 @@ KINDS = (
     Kind("replaced", rule="replace"),
     Kind("plain"),
 )
-"""In turn, by the seed of a job."""
+"""Chosen in turn by the seed of a job."""
 
 
 def kind_of(seed: int, name: str = "") -> Kind:
-    """The seed's, or the one of that name."""
+    """Return the kind called ``name``, or the one for ``seed``."""
     return next((kind for kind in KINDS if kind.name == name), KINDS[seed % len(KINDS)])
 
 
-class Ground(NamedTuple):
-    """What all jobs of a kind have in common: where they begin, and how they must end."""
+class Baseline(NamedTuple):
+    """The source and the expected result that all jobs of a kind have in common."""
 
     source: Path
     wanted: Path
@@ -70,23 +74,23 @@ class Ground(NamedTuple):
     stock: Stock | None
 
 
-class Grounds:
-    """Those of all kinds, below ``place``; each is made when it is first asked for."""
+class Baselines:
+    """The baselines of all kinds, below ``place``; each is created on first use."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._made: dict[str, Ground] = {}
+        self._made: dict[str, Baseline] = {}
         self._stocked: tuple[Prepared, Stock] | None = None
         self._source = place / "source"
         make_dataset(self._source, SOURCE_SEED)
-        self._plain = Ground(
+        self._plain = Baseline(
             self._source, self._source, model(self._source, {}, "replace").totals, 0,
             expected(self._source, BLOCKS), None, None,
         )  # fmt: skip
         self.seconds = self._measure()
-        """What a plain job without interruptions takes."""
+        """Seconds that a simple job without interruptions takes."""
 
-    def of(self, kind: Kind) -> Ground:
+    def of(self, kind: Kind) -> Baseline:
         if kind.name not in self._made:
             self._made[kind.name] = self._make(kind)
         return self._made[kind.name]
@@ -112,7 +116,7 @@ class Grounds:
         remove(place)
         return seconds
 
-    def _make(self, kind: Kind) -> Ground:
+    def _make(self, kind: Kind) -> Baseline:
         if "-L" in kind.options:
             return self._followed()
         if not kind.rule:
@@ -131,16 +135,16 @@ class Grounds:
         prepared = prepare(self._source, self._place / "prepared", PREPARED_SEED, IN_THE_WAY)
         return prepared, Stock(prepared)
 
-    def _followed(self) -> Ground:
+    def _followed(self) -> Baseline:
         source, wanted = self._place / "with links", self._place / "followed"
         make_links(source, self._source)
         subprocess.run(["rsync", "-aHAXL", "--modify-window=-1", f"{source}/", wanted], check=True)
-        return Ground(source, wanted, model(wanted, {}, "replace").totals, 0, expected(wanted, BLOCKS), None, None)
+        return Baseline(source, wanted, model(wanted, {}, "replace").totals, 0, expected(wanted, BLOCKS), None, None)
 
 
 def make_links(path: Path, outside: Path) -> None:
-    """A tree of small files and of links: to files and directories in it, and to large, sparse and linked ones of
-    ``outside``, which some of them reach on two ways."""
+    """Create a tree of small files and symbolic links: to items in the tree, and to large, sparse and linked files in
+    ``outside``, some of which are reached in two ways."""
     for number in range(300):
         directory = path / f"directory-{number % 10}" / f"inner-{number % 3}"
         directory.mkdir(parents=True, exist_ok=True)
@@ -158,7 +162,7 @@ def make_links(path: Path, outside: Path) -> None:
 
 
 def check_totals(reported: dict[str, Any], totals: dict[str, int], unsure: int = 0) -> None:
-    """``unsure`` links that were there may have been counted as made."""
+    """Compare counts. Up to ``unsure`` existing links may have been counted as created."""
     more = min(max(totals["skipped"] - reported["skipped"], 0), unsure)
     moved = {"skipped": totals["skipped"] - more}
     moved |= {key: totals[key] + more for key in ("copied", "hardlinks")}
@@ -182,8 +186,8 @@ DAMAGES: tuple[Damage, ...] = (
 )
 
 
-def do_damage(copy: Path, chance: random.Random) -> None:
-    """To some of the files of a copy."""
+def damage_files(copy: Path, chance: random.Random) -> None:
+    """Damage some of the files of a copy."""
     files = [path for path in sorted(copy.rglob("*")) if path.is_file() and not path.is_symlink()]
     filled = [path for path in files if path.stat().st_size and not path.name.startswith(".pcopy-")]
     linked = [path for path in filled if path.stat().st_nlink > 1]

@@ -1,7 +1,7 @@
-"""A destination that holds something before the job begins, and a model of what has to become of it.
+"""A destination that contains items before the job begins, and a model of the expected result.
 
-The model follows the description of ``--existing``, not the program: which names stay, which become links to one that
-stays, and what is counted. From that follows the tree that a job must end with.
+The model follows the documentation of ``--existing``, not the program: which names are kept, which become hard links to
+a kept name, and what is counted. From the model follows the tree that a job must produce.
 """
 
 from __future__ import annotations
@@ -20,45 +20,48 @@ from typing import NamedTuple
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL
 from tests.support.walk import walk
 
-LATER = 1000 * 10**9
+TIME_DIFFERENCE = 1000 * 10**9
 PRIVATE = 0o640
 DIRECTORY_MODES = (0o700, 0o755, 0o770, 0o1777)
 OLD_ENOUGH = 5.5
-"""Seconds after which a resumed job does not take what is there for its own."""
+"""Seconds after which a resumed job no longer treats an existing item as its own."""
 
-FILE_STATES = ("absent", "absent", "equal", "equal", "dressed", "touched", "twin", "older", "newer", "longer",
+FILE_STATES = ("absent", "absent", "equal", "equal", "metadata", "touched", "twin", "older", "newer", "longer",
                "shared", "symlink")  # fmt: skip
-"""What may be there in the place of a file. Equal names of one inode are links of each other; "dressed" is another
-inode with other metadata, "touched" has another time only, "twin" other contents only; "shared" has a name elsewhere,
-too."""
+"""States of an existing target of a file.
+
+"equal": equal names of one inode are hard links of each other; "metadata": another inode with other metadata;
+"touched": only the time differs; "twin": only the contents differ; "shared": the file has another name elsewhere.
+"""
 
 NODE_STATES = ("absent", "equal", "symlink")
 
-ALIKE = ("equal", "dressed", "twin")
-"""They have the source's size and time."""
+SAME_SIZE_AND_TIME = ("equal", "metadata", "twin")
+"""States with the size and the time of the source."""
 
-LIKENED = (*ALIKE, "touched")
-"""Where contents are compared if times alone differ."""
+KEPT_BY_COMPARISON = (*SAME_SIZE_AND_TIME, "touched")
+"""States that are kept if contents are compared when only times differ."""
 
-STAYS: dict[str, tuple[str, ...]] = {
+KEPT_STATES: dict[str, tuple[str, ...]] = {
     "replace": (),
-    "changed": LIKENED,
-    "mended": ("equal", "dressed", "touched"),
-    "checksum": ("equal", "dressed", "touched"),
-    "newer": (*ALIKE, "newer"),
+    "changed": KEPT_BY_COMPARISON,
+    "mended": ("equal", "metadata", "touched"),
+    "checksum": ("equal", "metadata", "touched"),
+    "newer": (*SAME_SIZE_AND_TIME, "newer"),
     "skip": FILE_STATES[2:],
 }
-"""By the rule; "mended" is ``--existing changed`` with ``--repair``, which finds the twins."""
+"""The states that are kept, by rule. "mended" is ``--existing changed`` with ``--repair``, which finds files in state
+"twin"."""
 
-MENDING = ("changed", "mended")
-"""The rules by which what stays gets the metadata of its source; what would get a privilege so is replaced."""
+METADATA_UPDATING_RULES = ("changed", "mended")
+"""Rules by which kept items get the metadata of the source. An item that would get a privilege by that is replaced."""
 
 Totals = dict[str, int]
 
 
 class Prepared(NamedTuple):
-    """``place`` holds ``tree``, and ``elsewhere`` other names of its inodes; both are never changed. ``states`` are
-    by the source's paths, ``extra`` the paths of what the source lacks."""
+    """``place`` contains ``tree``, and ``elsewhere`` with other names of its inodes; neither is changed. ``states`` is
+    by the paths of the source; ``extra`` lists paths that the source lacks."""
 
     place: Path
     states: dict[bytes, str]
@@ -74,36 +77,38 @@ class Prepared(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """``kept`` names stay as they are, ``joined`` ones become links to a kept one; all others are the source's. Those
-    ``dressed`` stay with their contents, and get the source's metadata.
+    """The expected result.
 
-    ``unsure`` are links that were there, in groups that get further ones: if making those was not recorded, nobody can
-    tell them from what the job has made, and they may count as that.
+    ``kept``: names that are not changed. ``joined``: names that become hard links to a kept one. ``updated``: kept
+    names that get the metadata of the source. All other names are like the source.
+
+    ``unsure``: links that existed, in groups that get more links. If the job did not record the creation of those,
+    existing links cannot be distinguished from created ones, and may be counted as created.
     """
 
     kept: set[bytes]
     joined: dict[bytes, bytes]
     unsure: set[bytes]
     totals: Totals
-    dressed: set[bytes]
+    updated: set[bytes]
 
 
 def prepare(source: Path, place: Path, seed: int, leave_out: Collection[str]) -> Prepared:
-    """Copies ``source`` to ``place/tree`` and alters it; paths to ``leave_out`` are absent."""
+    """Copy ``source`` to ``place/tree`` and alter the copy; the paths in ``leave_out`` are removed from it."""
     maker = random.Random(seed)
     prepared = Prepared(place, {}, [])
     prepared.elsewhere.mkdir(parents=True)
     (prepared.elsewhere / "led to").write_bytes(b"not to be written through")
     subprocess.run(["cp", "-a", "--", source, place / "tree"], check=True)
     absent = {os.fsencode(path) for path in leave_out}
-    gone: set[bytes] = set()
+    removed: set[bytes] = set()
     for path, status in _listing(source):
         there = os.path.join(prepared.tree, path)
-        if os.path.dirname(path) in gone:
-            gone.add(path)
+        if os.path.dirname(path) in removed:
+            removed.add(path)
         elif stat.S_ISDIR(status.st_mode):
             if path and maker.random() < 0.2 and path != b"many names":
-                gone.add(path)
+                removed.add(path)
                 shutil.rmtree(there)
                 continue
             if maker.random() < 0.5:
@@ -118,7 +123,7 @@ def prepare(source: Path, place: Path, seed: int, leave_out: Collection[str]) ->
         else:
             state = maker.choice(FILE_STATES if stat.S_ISREG(status.st_mode) else NODE_STATES)
             if state == "twin" and not status.st_size:
-                state = "dressed"
+                state = "metadata"
             if path in absent:
                 state = "absent"
             _alter(there, state, status, maker, prepared.elsewhere)
@@ -131,18 +136,24 @@ def _alter(path: bytes, state: str, status: os.stat_result, maker: random.Random
     if state == "equal":
         return
     content = b""
-    if state in ("dressed", "touched"):
+    if state in ("metadata", "touched"):
         with open(path, "rb") as file:
             content = file.read()
     os.unlink(path)
     if state == "absent":
         return
-    earlier = {"touched": LATER, "older": LATER, "shared": LATER, "symlink": LATER, "newer": -LATER}.get(state, 0)
+    earlier = {
+        "touched": TIME_DIFFERENCE,
+        "older": TIME_DIFFERENCE,
+        "shared": TIME_DIFFERENCE,
+        "symlink": TIME_DIFFERENCE,
+        "newer": -TIME_DIFFERENCE,
+    }.get(state, 0)
     if state == "symlink":
         os.symlink(elsewhere.name, path)
     else:
         size = status.st_size if state == "twin" else status.st_size + 1 if state == "longer" else None
-        if state not in ("dressed", "touched"):
+        if state not in ("metadata", "touched"):
             content = maker.randbytes(maker.randrange(1 << 12) if size is None else size)
         with open(path, "xb") as file:
             file.write(content)
@@ -158,7 +169,7 @@ def _listing(tree: Path) -> list[tuple[bytes, os.stat_result]]:
 
 
 def model(source: Path, states: dict[bytes, str], rule: str) -> Outcome:
-    """What becomes of all names under a rule of ``STAYS``."""
+    """Return the expected result for all names under a rule of ``KEPT_STATES``."""
     outcome = Outcome(set(), {}, set(), dict.fromkeys(COUNTED, 0), set())
     groups: dict[tuple[int, int], list[bytes]] = {}
     for path, status in _listing(source):
@@ -170,8 +181,10 @@ def model(source: Path, states: dict[bytes, str], rule: str) -> Outcome:
     for names in groups.values():
         status = os.lstat(os.path.join(os.fsencode(source), names[0]))
         names.sort(key=os.path.split)
-        is_plain = rule not in MENDING or _is_plain(os.path.join(os.fsencode(source), names[0]), status)
-        _settle(names, status, states, rule, outcome, is_plain=is_plain)
+        is_unprivileged = rule not in METADATA_UPDATING_RULES or _is_unprivileged(
+            os.path.join(os.fsencode(source), names[0]), status
+        )
+        _decide_group(names, status, states, rule, outcome, is_unprivileged=is_unprivileged)
     outcome.totals["skipped"] = len(outcome.kept)
     outcome.totals["copied"] = outcome.totals["found"] - len(outcome.kept)
     return outcome
@@ -180,50 +193,52 @@ def model(source: Path, states: dict[bytes, str], rule: str) -> Outcome:
 COUNTED = ("found", "copied", "skipped", "failed", "files", "directories", "symlinks", "special", "hardlinks", "bytes")
 
 
-def _is_plain(path: bytes, status: os.stat_result) -> bool:
-    """Gives its metadata no privilege?"""
+def _is_unprivileged(path: bytes, status: os.stat_result) -> bool:
+    """Return True if the metadata gives no privilege."""
     names = () if stat.S_ISLNK(status.st_mode) else os.listxattr(path)
     return not status.st_mode & (stat.S_ISUID | stat.S_ISGID) and "security.capability" not in names
 
 
-def _settle(
+def _decide_group(
     names: list[bytes],
     status: os.stat_result,
     states: dict[bytes, str],
     rule: str,
     outcome: Outcome,
     *,
-    is_plain: bool,
+    is_unprivileged: bool,
 ) -> None:
-    """The names of one inode, in their order: one is copied or stays, and the others are linked to it, or stay."""
+    """Decide the names of one inode, in order: one is copied or kept, and the rest are linked to it, or kept."""
     for at, first in enumerate(names):
         state = states.get(first, "absent")
-        stays = state in STAYS[rule] and (state == "equal" or is_plain)
-        if stays:
+        is_kept = state in KEPT_STATES[rule] and (state == "equal" or is_unprivileged)
+        if is_kept:
             outcome.kept.add(first)
-            if rule in MENDING and state != "equal":
-                outcome.dressed.add(first)
-            if (state not in LIKENED and rule != "checksum") or rule in ("skip", "newer"):
-                continue  # the next one takes its place
+            if rule in METADATA_UPDATING_RULES and state != "equal":
+                outcome.updated.add(first)
+            if (state not in KEPT_BY_COMPARISON and rule != "checksum") or rule in ("skip", "newer"):
+                continue  # the next name is decided in the same way
         elif stat.S_ISREG(status.st_mode):
             outcome.totals["files"] += 1
             outcome.totals["bytes"] += status.st_size
         else:
             outcome.totals["symlinks" if stat.S_ISLNK(status.st_mode) else "special"] += 1
         others = names[at + 1 :]
-        there = {name for name in others if stays and states.get(name) == state == "equal"}
-        stay = there | {name for name in others if rule in ("skip", "newer") and states.get(name) in STAYS[rule]}
-        outcome.kept.update(stay)
-        outcome.totals["hardlinks"] += len(others) - len(stay)
-        if stays:
-            outcome.joined.update({name: first for name in others if name not in stay})
-            outcome.unsure.update(there if len(stay) < len(others) else ())
+        there = {name for name in others if is_kept and states.get(name) == state == "equal"}
+        kept_names = there | {
+            name for name in others if rule in ("skip", "newer") and states.get(name) in KEPT_STATES[rule]
+        }
+        outcome.kept.update(kept_names)
+        outcome.totals["hardlinks"] += len(others) - len(kept_names)
+        if is_kept:
+            outcome.joined.update({name: first for name in others if name not in kept_names})
+            outcome.unsure.update(there if len(kept_names) < len(others) else ())
         return
 
 
 def make_wanted(pure: Path, prepared: Prepared, outcome: Outcome, place: Path) -> Path:
-    """The tree that must be there in the end, in ``place``. ``pure`` is a copy of the source; its files, and those that
-    stay, get further names."""
+    """Create the expected tree in ``place``. ``pure`` is a copy of the source; its files, and kept ones, get hard
+    links."""
     wanted = place / pure.name
     tree, new = prepared.tree, os.fsencode(wanted)
     directories = []
@@ -231,8 +246,8 @@ def make_wanted(pure: Path, prepared: Prepared, outcome: Outcome, place: Path) -
         if stat.S_ISDIR(status.st_mode):
             directories.append(os.path.join(os.fsencode(pure.name), path).rstrip(b"/"))
             os.makedirs(os.path.join(new, path))
-        elif outcome.joined.get(path, path) in outcome.dressed:
-            _dress(pure, wanted, tree, path, outcome)
+        elif outcome.joined.get(path, path) in outcome.updated:
+            _link_with_source_metadata(pure, wanted, tree, path, outcome)
         elif path in outcome.kept or path in outcome.joined:
             _link(os.path.join(tree, outcome.joined.get(path, path)), os.path.join(new, path))
         else:
@@ -244,8 +259,8 @@ def make_wanted(pure: Path, prepared: Prepared, outcome: Outcome, place: Path) -
     return wanted
 
 
-def _dress(pure: Path, wanted: Path, tree: bytes, path: bytes, outcome: Outcome) -> None:
-    """The contents that were there, with the metadata of the source."""
+def _link_with_source_metadata(pure: Path, wanted: Path, tree: bytes, path: bytes, outcome: Outcome) -> None:
+    """Create the item with its existing contents and the metadata of the source."""
     new, first = os.fsencode(wanted), outcome.joined.get(path, path)
     if first != path and os.path.lexists(os.path.join(new, first)):
         _link(os.path.join(new, first), os.path.join(new, path))
@@ -263,8 +278,8 @@ def _link(old: bytes, new: bytes) -> None:
     os.link(old, new, follow_symlinks=False)
 
 
-def written_over(source: Path, prepared: Prepared) -> list[bytes]:
-    """The files that ``--inplace`` writes over: with a single name, on both sides."""
+def overwritten_files(source: Path, prepared: Prepared) -> list[bytes]:
+    """Return the files that ``--inplace`` overwrites: those with a single name on both sides."""
     reported = []
     for path, status in _listing(source):
         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and path in prepared.states:
@@ -275,7 +290,7 @@ def written_over(source: Path, prepared: Prepared) -> list[bytes]:
 
 
 class Stock:
-    """Copies of what was prepared, which grow old while others are used."""
+    """Copies of the prepared tree, which age while other copies are in use."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -290,7 +305,7 @@ class Stock:
         self._copies.append((path, time.monotonic()))
 
     def take(self, path: Path) -> None:
-        """Moves an old copy to ``path``."""
+        """Move a copy that is old enough to ``path``."""
         while len(self._copies) < 2:
             self._make()
         copy, made = self._copies.pop(0)

@@ -1,4 +1,4 @@
-/* To be preloaded: fsync(2) takes four seconds more as soon as there is the file that PCOPY_TEST_SLOW names. */
+/* A library to be preloaded: fsync(2) takes four more seconds as soon as the file PCOPY_TEST_SLOW exists. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>

@@ -1,7 +1,7 @@
 """Automounts below the source that expire while a program works on the tree around them.
 
-A file system that the system unmounts by itself, and mounts again when it is entered, is the same one: no item fails,
-and the deletion is not held back. Each mount of FUSE has a new device number, as those of network file systems have.
+A file system that the system unmounts, and mounts again when it is entered, is the same file system: no item fails, and
+the deletion is not prevented. Each mount of FUSE has a new device number, as mounts of network file systems have.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tests.support.oracle import differences
 LISTING = ("getdents64",)
 FILES = {"a/file", "m/auto/file", "m/auto/inner/file", "z/file"}
 LATE = Path("late")
-"""A file that DST lacks. It is opened when its directory has been scanned, and before anything is deleted."""
+"""A file that DST lacks. It is opened after its directory was scanned and before anything is deleted."""
 
 
 class Trees(NamedTuple):
     source: Path
     copy: Path
     point: Path
-    """It is mounted in SRC when it is entered."""
+    """A mount point in SRC; the file system is mounted when it is entered."""
 
 
 def fill(tree: Path, names: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ def in_output(area: Path, done: Completed) -> bool:
 
 
 def changed(area: Path, done: Completed) -> bool:
-    """The top directory of the mount, too."""
+    """Return True if all modes were changed, including that of the top directory of the mount."""
     trees = [area / "source", area / "served"]
     modes = [path.stat().st_mode for tree in trees for path in (tree, *tree.rglob("*"))]
     return b"10 found" in done.stdout and not any(mode & 0o077 for mode in modes)
@@ -102,18 +102,17 @@ PROGRAMS = {
     "pwalk": (in_output, ()),
     "pverify": (is_same, ()),
 }
-"""How to know that a run has seen all files, and its words. (prm removes nothing that is mounted.)"""
+"""By program: a function that checks that the run has processed all files, and the arguments. (prm removes no mounted
+items.)"""
 
 MOMENTS = {"before it is found": "SRC", "when it is found": "a", "while it is listed": "m/auto/inner"}
-"""Where the run lists when the mount expires."""
+"""The directory that the run is listing when the mount expires."""
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_automount_that_expires_is_entered_again(
-    area: Path, trees: Trees, program: str, moment: str, ranks: int
-) -> None:
+def test_expired_automount_is_entered_again(area: Path, trees: Trees, program: str, moment: str, ranks: int) -> None:
     has_all, options = PROGRAMS[program]
     words: list[Argument] = [area / "archive" if word == "ARCHIVE" else word for word in options]
     words.append(f"{trees.source}/" if program == "psync" else trees.source)
@@ -130,10 +129,10 @@ def test_automount_that_expires_is_entered_again(
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("words", [(), ("--max-delete", "50")], ids=["mirror", "max-delete"])
-def test_deletion_goes_on_when_an_automount_has_expired(
+def test_deletion_continues_after_an_automount_expired(
     area: Path, trees: Trees, words: Sequence[Argument], ranks: int
 ) -> None:
-    """The examination of the mounts enters it."""
+    """The check of the mounts enters it again."""
     write(trees.source / LATE, b"late")
     fill(trees.copy, ("a/extra", "m/auto/extra", "m/auto/inner/extra", "m/extra/file"))
     enter(trees)

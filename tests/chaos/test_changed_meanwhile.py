@@ -1,4 +1,4 @@
-"""What users change before they go on with a job: in the source, and in what the job has made."""
+"""Changes between two runs of a job: in the source, and in what the job has created."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.filesystems import Place, remove
 
 @pytest.fixture
 def large(area: Path) -> Path:
-    """A directory with a file that takes a while."""
+    """A directory with a file that takes some time to copy."""
     (area / "large").mkdir()
     piece = os.urandom(1 << 20)
     with open(area / "large" / "file", "wb") as file:
@@ -29,7 +29,7 @@ def large(area: Path) -> Path:
 
 
 def large_under_way(copy: Path) -> list[Path]:
-    """Split files that are being filled."""
+    """Return the temporary files of split files that are being written."""
     try:
         return [path for path in copy.iterdir() if path.name.startswith(".pcopy-") and under_way(path)]
     except OSError:
@@ -37,7 +37,7 @@ def large_under_way(copy: Path) -> list[Path]:
 
 
 def stop_in_the_midst(stop: Stop, large: Path, copy: Path, env: dict[str, str]) -> str:
-    """Killed when chunks are on record: some epochs after the file was opened."""
+    """Kill the job when chunks are recorded: some epochs after the file was opened."""
     seen: list[int] = []
 
     def later() -> bool:
@@ -49,7 +49,7 @@ def stop_in_the_midst(stop: Stop, large: Path, copy: Path, env: dict[str, str]) 
     return stop(large, copy, ranks=2, number=signal.SIGKILL, until=later, slow=("pwrite64", 1))
 
 
-def test_a_source_that_changed_meanwhile_is_copied_anew(
+def test_source_changed_between_runs_is_copied_again_from_the_start(
     large: Path, area: Path, env: dict[str, str], stop: Stop
 ) -> None:
     name = stop_in_the_midst(stop, large, area / "copy", env)
@@ -65,7 +65,7 @@ def test_a_source_that_changed_meanwhile_is_copied_anew(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("harm", ["truncated", "removed", "replaced"])
-def test_a_temporary_file_that_was_harmed_meanwhile(
+def test_temporary_file_damaged_between_runs_is_written_again(
     large: Path, area: Path, env: dict[str, str], stop: Stop, harm: str
 ) -> None:
     name = stop_in_the_midst(stop, large, area / "copy", env)
@@ -83,10 +83,10 @@ def test_a_temporary_file_that_was_harmed_meanwhile(
     assert summary(run)["files"] == 2
 
 
-def test_a_directory_that_vanished_meanwhile_is_reported(
+def test_directory_removed_between_runs_is_reported_or_recreated(
     tree: Path, area: Path, env: dict[str, str], stop: Stop
 ) -> None:
-    """Its items were copied and are gone, or could not be copied any more: the job says so, or makes it good."""
+    """The job recreates the items of the directory, or reports them as failed."""
     copy = area / "copy"
     name = stop(tree, copy)
     victims = [path for path in copy.iterdir() if path.is_dir() and not path.is_symlink()]
@@ -101,7 +101,7 @@ def test_a_directory_that_vanished_meanwhile_is_reported(
         assert summary(run)["failed"] > 0
 
 
-def test_another_directory_in_the_place_of_dst_is_refused(
+def test_resume_refuses_another_directory_at_the_path_of_dst(
     tree: Path, area: Path, env: dict[str, str], stop: Stop
 ) -> None:
     (area / "copy").mkdir()
@@ -119,7 +119,7 @@ def test_another_directory_in_the_place_of_dst_is_refused(
 
 
 def put_nothing(copy: Path, saved: Path) -> None:
-    """The directory is gone."""
+    """Leave the path without a directory."""
 
 
 def put_empty(copy: Path, saved: Path) -> None:
@@ -139,7 +139,7 @@ def put_copy(copy: Path, saved: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [put_nothing, put_empty, put_file, put_link, put_copy])
-def test_something_else_in_the_place_of_what_the_job_made_is_refused(
+def test_resume_refuses_another_item_at_the_path_of_the_created_copy(
     area: Path, env: dict[str, str], put: Callable[[Path, Path], None]
 ) -> None:
     (area / "source" / "blocked").mkdir(parents=True)
@@ -170,10 +170,10 @@ def fail_symlinks(area: Path) -> list[str]:
     return Fault(area / "log", ["symlinkat"], None, "EIO").wrap()
 
 
-def test_a_removed_directory_is_not_taken_for_a_new_one_with_its_inode(
+def test_resume_refuses_a_recreated_directory_with_the_same_inode_number(
     area: Path, env: dict[str, str], on: Place
 ) -> None:
-    """Such a file system gives the number of what was removed to what is made next."""
+    """ext4 reuses the inode number of a removed directory for the next one."""
     copy = on("ext4") / "copy"
     (area / "source").mkdir()
     os.symlink("nowhere", area / "source" / "late")

@@ -1,4 +1,4 @@
-"""What a job says in the end that was gone on with: each item counts once, in all its runs together."""
+"""Totals of a resumed job: each item is counted once over all its runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.filesystems import remove
 from tests.support.users import NOBODY, is_root
 
 
-def test_failed_items_are_tried_again(area: Path, env: dict[str, str]) -> None:
-    """What is unreadable for an ordinary user is made readable between the runs."""
+def test_resume_retries_failed_items(area: Path, env: dict[str, str]) -> None:
+    """Items that an ordinary user cannot read become readable between the runs."""
     source, copy = area / "source", area / "copy"
     make_dataset(source, 41, files=60, directories=10, crossing=10)
     os.chmod(source, 0o755)
@@ -53,7 +53,7 @@ def test_failed_items_are_tried_again(area: Path, env: dict[str, str]) -> None:
 
 
 def give_away(tree: Path) -> None:
-    """To the ordinary user, and without what only root could copy."""
+    """Give a tree to the ordinary user, and remove items and attributes that only root can copy."""
     if not is_root():
         return
     for directory, names, files in os.walk(tree):
@@ -71,7 +71,7 @@ def give_away(tree: Path) -> None:
                 os.chmod(path, stat.S_IMODE(mode) & 0o777 | 0o700)
 
 
-def test_a_job_that_stops_again_and_again_counts_nothing_below_zero(area: Path, env: dict[str, str]) -> None:
+def test_no_count_is_negative_in_a_job_that_was_stopped_many_times(area: Path, env: dict[str, str]) -> None:
     source, copy = area / "source", area / "copy"
     for name in "abc":
         (source / name).mkdir(parents=True)
@@ -85,8 +85,9 @@ def test_a_job_that_stops_again_and_again_counts_nothing_below_zero(area: Path, 
     assert (summary(run)["failed"], summary(run)["directories"]) == (3, 4)
 
 
-def test_a_directory_that_fails_before_it_counts_is_not_counted_below_zero(area: Path, env: dict[str, str]) -> None:
-    """It was to be finished when the job was stopped; its source is gone when its failed item is tried again."""
+def test_no_count_is_negative_if_a_directory_fails_before_it_is_counted(area: Path, env: dict[str, str]) -> None:
+    """The directory was not finished when the job was stopped; its source is missing when its failed item is
+    retried."""
     source, copy = area / "source", area / "copy"
     (source / "directory").mkdir(parents=True)
     (source / "directory" / "file").write_bytes(b"file")
@@ -106,8 +107,8 @@ def check_counts(run: Completed) -> None:
     assert counts["copied"] + counts["skipped"] + counts["failed"] <= counts["found"], counts
 
 
-def test_a_resumed_job_tells_of_all_that_was_verified(area: Path, env: dict[str, str]) -> None:
-    """Items and bytes of all its runs; what an earlier one verified is not read again."""
+def test_resumed_job_reports_items_verified_in_all_runs(area: Path, env: dict[str, str]) -> None:
+    """Items and bytes of all runs are reported; items that an earlier run verified are not read again."""
     source, copy = area / "source", area / "copy"
     source.mkdir()
     for number in range(5):

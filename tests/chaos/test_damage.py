@@ -1,4 +1,4 @@
-"""Job directories that were damaged, or that somebody had a hand in, through the command itself."""
+"""Job directories that are damaged or were modified by someone else, tested through the command."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.support.users import NOBODY, require_root
 RANKS = 3
 
 
-class Left(NamedTuple):
-    """A job that was killed: its source, and what it has left in ``world``."""
+class KilledJob(NamedTuple):
+    """A job that was killed: its source, and the directory ``world`` with its job directory and its copy."""
 
     source: Path
     world: Path
 
 
 @pytest.fixture(scope="module")
-def left() -> Iterator[Left]:
-    """Killed after its ranks had several epochs."""
+def killed_job() -> Iterator[KilledJob]:
+    """A job that was killed after each rank had recorded several epochs."""
     with scratch() as place:
         make_dataset(place / "source", 21, files=500, directories=80)
         world = place / "world"
@@ -45,7 +45,7 @@ def left() -> Iterator[Left]:
             assert wait_until(lambda: run.process.poll() is not None or epochs(world / "job") >= 3)
             run.kill_all()
             assert run.end(10) == 128 + signal.SIGKILL
-        yield Left(place / "source", world)
+        yield KilledJob(place / "source", world)
 
 
 def segments(job: Path) -> list[Path]:
@@ -58,7 +58,7 @@ def epochs(job: Path) -> int:
 
 
 def frames(segment: Path) -> list[tuple[int, int]]:
-    """Offset and length of each whole frame, by docs/formats/checkpoint.md."""
+    """Return offset and length of each complete frame, as docs/formats/checkpoint.md describes them."""
     data, at, found = segment.read_bytes(), 0, []
     while len(data) - at >= 24:
         length = 24 + int.from_bytes(data[at : at + 8], "big")
@@ -76,7 +76,8 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 class Case(NamedTuple):
-    """``harm`` changes the job; ``refused`` is part of the one line that names what was found, or None."""
+    """``harm`` changes the job directory; ``refused`` is a part of the one-line error message, or None if the job
+    resumes."""
 
     name: str
     harm: Callable[[Path], None]
@@ -166,16 +167,16 @@ CASES = [
     Case("a record that runs a command", evil_record, "run-1/facts-1: damaged at byte 0"),
     Case("a base that runs a command", evil_base, "run-1/base-0: damaged at byte 0"),
     Case("a symbolic link for a segment", symlink_for_a_segment, "run-1/facts-1: is a symbolic link"),
-    Case("a FIFO for a segment", fifo_for_a_segment, "run-1/facts-1: is no regular file"),
+    Case("a FIFO for a segment", fifo_for_a_segment, "run-1/facts-1: is not a regular file"),
 ]
 
 
 @pytest.mark.in_turn(8)
 @pytest.mark.parametrize("case", CASES, ids=[case.name.replace(" ", "-") for case in CASES])
-def test_damage_is_survived_or_named(left: Left, case: Case) -> None:
+def test_damaged_job_directory_is_resumed_or_reported(killed_job: KilledJob, case: Case) -> None:
     if "foreign" in case.name:
         require_root("give files away")
-    with restored(left) as world:
+    with restored(killed_job) as world:
         job = world / "job"
         case.harm(job)
         stored, copied = snapshot(job), snapshot(world / "copy")
@@ -183,7 +184,7 @@ def test_damage_is_survived_or_named(left: Left, case: Case) -> None:
         assert not (world / "executed").exists()
         assert b"Traceback" not in run.stderr, show(run)
         if case.refused is None:
-            check_whole(left, world, run)
+            check_whole(killed_job, world, run)
         else:
             assert run.returncode == REFUSED, show(run)
             (line,) = run.stderr.decode().splitlines()
@@ -193,29 +194,30 @@ def test_damage_is_survived_or_named(left: Left, case: Case) -> None:
 
 
 def without_locks(records: dict[bytes, Any]) -> dict[bytes, Any]:
-    """The directory's own times change with its locks; and files have been read."""
+    """Leave out the locks and the top directory, whose times change with the locks, and the access times."""
     kept = {path: record for path, record in records.items() if path and not path.startswith(b"lock-")}
     return {path: record._replace(atime=0) for path, record in kept.items()}
 
 
 class restored:  # noqa: N801
-    """The world as the job left it; put back from a copy afterwards, with the inodes of the roots and of the copy."""
+    """The files as the killed job left them. They are restored from a copy afterwards, with the same inodes of the
+    roots and of the copy."""
 
-    def __init__(self, left: Left) -> None:
-        self._left = left
-        self._kept = left.world.with_name("kept")
+    def __init__(self, killed_job: KilledJob) -> None:
+        self._job = killed_job
+        self._backup = killed_job.world.with_name("backup")
 
     def __enter__(self) -> Path:
-        if not self._kept.exists():
-            copy_tree(self._left.world, self._kept)
-        return self._left.world
+        if not self._backup.exists():
+            copy_tree(self._job.world, self._backup)
+        return self._job.world
 
     def __exit__(self, *_: object) -> None:
-        world = self._left.world
+        world = self._job.world
         for path in [*world.iterdir(), *(world / "copy").iterdir()]:
             if path != world / "copy":
                 remove(path)
-        copy_tree(self._kept, self._left.world)
+        copy_tree(self._backup, self._job.world)
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -224,7 +226,7 @@ def copy_tree(source: Path, target: Path) -> None:
     assert os.system(f"cp -a {source}/. {target}/") == 0
 
 
-def check_whole(left: Left, world: Path, run: Completed) -> None:
+def check_whole(killed_job: KilledJob, world: Path, run: Completed) -> None:
     assert run.returncode == 0, show(run)
     assert summary(run)["failed"] == 0
-    check_equal(left.source, world / "copy")
+    check_equal(killed_job.source, world / "copy")

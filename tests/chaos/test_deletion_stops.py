@@ -23,7 +23,7 @@ from pcopy.tasks.remove.stop_deletion import StopDeletion
 from pcopy.tasks.runner import TaskRunner
 from tests.support.command import REPOSITORY, Argument, mpiexec, pcopy, show
 from tests.support.files import write
-from tests.tasks.one_rank import Told, outcome, root_of, surroundings
+from tests.tasks.one_rank import RecordingSink, outcome, root_of, surroundings
 
 FAILED = 1
 RANKS = 3
@@ -47,10 +47,11 @@ def extras(copy: Path) -> set[str]:
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 @pytest.mark.parametrize("words", [(), ("--max-delete", "1000")], ids=["mirror", "max-delete"])
-def test_all_ranks_stop_when_one_has_lost_a_directory(
+def test_all_ranks_stop_deleting_when_one_misses_a_source_directory(
     area: Path, trees: tuple[Path, Path], words: tuple[str, ...], launcher: str | None
 ) -> None:
-    """Rank 1 has lost it while ranks 0 and 2 hold most of the others. Without a message they delete from all."""
+    """Rank 1 cannot find the directory while ranks 0 and 2 hold most of the other ones. Without a message they would
+    delete from all."""
     source, copy = trees
     place = area / "place"
     place.mkdir()
@@ -68,10 +69,10 @@ def test_all_ranks_stop_when_one_has_lost_a_directory(
 
 
 class Three:
-    """The ranks of a job in this process: tasks run on them one by one, as a test chooses."""
+    """The ranks of a job in this process: a test runs tasks on them one by one."""
 
-    def __init__(self, ranks: list[tuple[Rank, Told]]) -> None:
-        self.told = [reported for _, reported in ranks]
+    def __init__(self, ranks: list[tuple[Rank, RecordingSink]]) -> None:
+        self.results = [result for _, result in ranks]
         self.ranks = [rank for rank, _ in ranks]
         self._runners = [TaskRunner(rank) for rank in self.ranks]
 
@@ -106,15 +107,15 @@ def directory(name: str) -> Place:
     return Place(0, name.encode(), NO_DIRECTORY, NO_DIRECTORY, False, False)
 
 
-def test_message_stops_what_other_ranks_hold(trees: tuple[Path, Path], three: Three) -> None:
-    """Rank 1 finds the loss. Ranks 0 and 2 hold a directory that is to be compared, a part of a large one, and names
-    that were compared."""
+def test_stop_message_ends_deletion_tasks_of_other_ranks(trees: tuple[Path, Path], three: Three) -> None:
+    """Rank 1 notices the missing directory. Ranks 0 and 2 hold a directory to be compared, a part of a large one, and
+    names that were compared already."""
     source, copy = trees
     names = [three.compared(0, "000"), three.compared(2, "001")]
     assert len(extras(copy)) == DIRECTORIES
     (source / "007").rename(source / "lost")
     assert sorted(three.deliver(three.run(1, DeleteExtra(directory("007"))))) == [0, 0, 2]  # one reports the failure
-    assert [failure.path for failure in three.told[0].failed] == [bytes(source / "007")]
+    assert [failure.path for failure in three.results[0].failed] == [bytes(source / "007")]
     part = DeleteExtraNames(directory("002"), b"extra/file", b"ff", pack_numbers([0, 0]))
     for number, own in ((0, names[0]), (2, names[1])):
         for value in (own, part, DeleteExtra(directory("003"))):
@@ -122,7 +123,7 @@ def test_message_stops_what_other_ranks_hold(trees: tuple[Path, Path], three: Th
     assert extras(copy) == {f"{number:03}" for number in range(DIRECTORIES)}
 
 
-def test_message_of_earlier_run_stops_nothing(trees: tuple[Path, Path], three: Three) -> None:
+def test_stop_message_of_an_earlier_run_has_no_effect(trees: tuple[Path, Path], three: Three) -> None:
     three.run(0, StopDeletion(of_run=0))
     three.run(0, three.compared(0, "000"))
     assert "000" not in extras(trees[1])

@@ -1,4 +1,5 @@
-"""Jobs that end before their first checkpoint: killed they go on, and ended well they have cost nothing."""
+"""Jobs that end before their first checkpoint: killed jobs can be resumed, and successful ones have made no sync
+calls."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.support.processes import background, wait_until
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_a_kill_in_the_first_seconds_can_be_resumed(
+def test_job_killed_before_its_first_checkpoint_can_be_resumed(
     tree: Path, area: Path, env: dict[str, str], launcher: str | None
 ) -> None:
     copy = area / "copy"
@@ -23,7 +24,7 @@ def test_a_kill_in_the_first_seconds_can_be_resumed(
         assert wait_until(lambda: run.process.poll() is not None or copy.exists())
         run.kill_all()
         run.end(10)
-    assert wait_until(lambda: [job["state"] for job in listed(env)] == ["interrupted"])  # ranks of mpiexec die later
+    assert wait_until(lambda: [job["state"] for job in listed(env)] == ["interrupted"])  # ranks under mpiexec end later
     assert [job["destination"] for job in listed(env)] == [str(copy)]
     assert not [*area.glob("state/pcopy/*/current")]
     succeed("--resume", ranks=2, env=env)
@@ -31,7 +32,7 @@ def test_a_kill_in_the_first_seconds_can_be_resumed(
     assert listed(env) == []
 
 
-def test_the_first_checkpoint_comes_after_five_seconds(tree: Path, area: Path, env: dict[str, str]) -> None:
+def test_first_checkpoint_is_written_after_five_seconds(tree: Path, area: Path, env: dict[str, str]) -> None:
     began = time.monotonic()
     with background(tree, area / "copy", ranks=1, env=env, wrap=slowed(ITEM_BY_ITEM, 5 * SLOW)) as run:
         assert wait_until(lambda: run.process.poll() is not None or [*area.glob("state/pcopy/*/run-1/facts-0")], 60)
@@ -40,12 +41,12 @@ def test_the_first_checkpoint_comes_after_five_seconds(tree: Path, area: Path, e
         run.kill_all()
         run.end(10)
     (job,) = listed(env)
-    assert 0 < job["copied"] < job["found"], "what is on record is told"
+    assert 0 < job["copied"] < job["found"], "recorded items are reported"
     assert f"{job['copied']:,} of {job['found']:,}, " in succeed("--jobs", env=env).stdout.decode()
 
 
-def test_a_short_job_waits_for_no_storage(area: Path, env: dict[str, str]) -> None:
-    """But for the sync of the copies at its end."""
+def test_short_job_makes_no_sync_call_but_the_final_one(area: Path, env: dict[str, str]) -> None:
+    """Except the sync of the copies at the end of the job."""
     require_strace()
     for number in range(5):
         (area / "source" / f"{number}").mkdir(parents=True)
@@ -59,7 +60,7 @@ def test_a_short_job_waits_for_no_storage(area: Path, env: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("left", ["no job", "empty", "zeros", "only a lock", "nothing"])
-def test_what_a_power_cut_leaves_of_such_a_job_is_no_error(area: Path, env: dict[str, str], left: str) -> None:
+def test_remains_of_a_job_after_a_power_loss_cause_no_error(area: Path, env: dict[str, str], left: str) -> None:
     (area / "source").mkdir()
     job = area / "state" / "pcopy" / "0123456789"
     job.mkdir(parents=True, mode=0o700)

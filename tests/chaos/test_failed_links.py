@@ -1,4 +1,4 @@
-"""Names of one inode that failed: once a resumed job can have them, they are hard links again."""
+"""Names of one inode that failed become hard links when a resumed job can create them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.faults import Fault
 from tests.support.filesystems import remove
 
 
-def test_names_of_one_inode_that_failed_are_links_in_the_end(area: Path, env: dict[str, str]) -> None:
-    """Directories are in their way, and are gone when the job is resumed."""
+def test_failed_names_of_one_inode_become_hard_links_after_resume(area: Path, env: dict[str, str]) -> None:
+    """Directories exist under these names, and are removed before the job is resumed."""
     (area / "source").mkdir()
     for number in range(30):
         (area / "source" / f"{number}-0").write_bytes(b"%d" % number)
@@ -35,10 +35,10 @@ def test_names_of_one_inode_that_failed_are_links_in_the_end(area: Path, env: di
 
 @pytest.mark.parametrize("size", [10, 6 << 20], ids=["small", "split"])
 @pytest.mark.parametrize("free", ["a", "b", "c"])
-def test_names_that_failed_become_links_of_the_one_that_was_copied(
+def test_failed_names_become_hard_links_to_the_copied_name(
     area: Path, env: dict[str, str], free: str, size: int
 ) -> None:
-    """Whichever of an inode's names was copied first, in the end there is one inode again."""
+    """Whichever name was copied first, the result is one inode."""
     (area / "source").mkdir()
     (area / "source/a").write_bytes(os.urandom(size))
     for name in "bc":
@@ -61,10 +61,11 @@ def test_names_that_failed_become_links_of_the_one_that_was_copied(
 @pytest.mark.parametrize("size", [10, 6 << 20], ids=["small", "split"])
 @pytest.mark.parametrize("blocked", ["", "a", "c"])
 @pytest.mark.parametrize("options", [(), ("--verify",), ("--signature", "sig")], ids=["plain", "verify", "signature"])
-def test_an_inode_that_lacked_metadata_is_whole_in_the_end(
+def test_inode_without_metadata_is_completed_by_resume(
     area: Path, env: dict[str, str], size: int, blocked: str, options: tuple[str, ...]
 ) -> None:
-    """An attribute can't be set, and a directory may be in the way of another name, before it or after it."""
+    """An attribute cannot be set, and a directory may exist under another name of the inode, before or after the first
+    in order."""
     if not has_xattrs(bytes(area)):
         pytest.skip("no extended attributes here")
     (area / "source").mkdir()

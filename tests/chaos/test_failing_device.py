@@ -1,4 +1,4 @@
-"""Storage below the destination, or below the job directory, that fails: nothing is claimed that it does not hold."""
+"""Storage of the destination or of the job directory that fails: pcopy does not claim to have stored what was lost."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def tree() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def totals(tree: Path) -> Iterator[dict[str, object]]:
-    """Those of a job without troubles."""
+    """The totals of a job without errors."""
     with scratch() as place:
         run = succeed("--json", "--checkpoint", "none", tree, place / "copy", ranks=2)
         yield {key: summary(run)[key] for key in TOTALS}
 
 
 class Device:
-    """An ext4 whose image lies on a tmpfs that is too small for it; mounted at ``point``."""
+    """An ext4 file system at ``point``, whose image lies on a tmpfs that is too small for it."""
 
     def __init__(self, place: Path, below: Path) -> None:
         self._below = below
@@ -57,8 +57,8 @@ class Device:
         with loops.attached(self._image) as disk:
             subprocess.run(["mount", disk, self.point], check=True)
 
-    def mend(self) -> None:
-        """More room; whatever the file system has seen fail is forgotten by mounting it anew."""
+    def enlarge(self) -> None:
+        """Enlarge the tmpfs and mount the file system again, which clears its error state."""
         subprocess.run(["mount", "-o", "remount,size=1G", str(self._below)], check=True)
         unmount(self.point)
         # Another test's mount namespace may hold a copy of the mount: mounted now, it would be the same one again.
@@ -67,8 +67,8 @@ class Device:
         self._mount()
 
     def _is_attached(self) -> bool:
-        looked = ["losetup", "--noheadings", "--associated", str(self._image)]
-        return bool(subprocess.run(looked, check=True, capture_output=True).stdout)
+        command = ["losetup", "--noheadings", "--associated", str(self._image)]
+        return bool(subprocess.run(command, check=True, capture_output=True).stdout)
 
     def close(self) -> None:
         if self.point.is_mount():
@@ -89,18 +89,18 @@ def device(area: Path, room: int) -> Iterator[Device]:
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("interval", ["0.1", "60"])
 @pytest.mark.parametrize("room", [40 * MIB, 90 * MIB])
-def test_a_device_without_room_for_what_it_took(
+def test_copy_is_completed_after_the_device_lost_accepted_writes(
     tree: Path, totals: dict[str, object], area: Path, env: dict[str, str], room: int, interval: str
 ) -> None:
-    """The file system takes everything, and finds out later that it can't be written."""
+    """The file system accepts all writes, and fails to store them later."""
     with device(area, room) as destination:
         copy = destination.point / "copy"
         run = pcopy("--checkpoint-interval", interval, tree, copy, ranks=2, env=env)
         assert run.returncode in (INCOMPLETE, STOPPED), show(run)
-        destination.mend()
+        destination.enlarge()
         if b"to go on" in run.stderr:
-            done = go_on(env)
-        else:  # nothing could be recorded: from the beginning
+            done = resume(env)
+        else:  # nothing could be recorded: start from the beginning
             assert b"no checkpoint was stored: start it again" in run.stderr, show(run)
             done = succeed("--json", "-T", tree, copy, ranks=2, env=env)
         assert {key: summary(done)[key] for key in TOTALS} == totals, show(done)
@@ -108,32 +108,33 @@ def test_a_device_without_room_for_what_it_took(
         assert temporaries(os.fsencode(copy)) == []
 
 
-def go_on(env: dict[str, str]) -> Completed:
+def resume(env: dict[str, str]) -> Completed:
     return succeed("--resume", "--json", ranks=3, env=env)
 
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("when", ["1", "2", "3"])
-def test_a_sync_that_fails_once(
+def test_copy_is_completed_after_one_sync_failed(
     tree: Path, totals: dict[str, object], area: Path, env: dict[str, str], when: str
 ) -> None:
-    """The kernel tells of a lost write once; what was to be recorded by that sync is not, and nothing after it."""
+    """The kernel reports a lost write once. Items that this sync would have covered are not recorded, nor any later
+    ones."""
     (area / "copy").mkdir()
     fault = Fault(area / "log", ["syncfs"], None, "EIO", when=when, slow=[ITEM_BY_ITEM])
     run = pcopy(*BUSY, "-T", tree, area / "copy", ranks=2, env=env, wrap=fault.wrap())
     fault.check()
     assert run.returncode in (INCOMPLETE, STOPPED), show(run)
     assert b"synced" in run.stderr or b"syncfs" in run.stderr, show(run)
-    if when == "1":  # what the job begins with was on record before, and claims nothing
+    if when == "1":  # the initial record existed before, and lists no completed items
         assert b"to go on" in run.stderr, show(run)
     if b"to go on" in run.stderr:
-        done = go_on(env)
+        done = resume(env)
         assert {key: summary(done)[key] for key in TOTALS} == totals
         assert differences(tree, area / "copy") == []
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_no_room_for_the_job_costs_the_checkpoint_only(tree: Path, area: Path, ranks: int) -> None:
+def test_no_space_for_the_job_directory_only_disables_checkpoints(tree: Path, area: Path, ranks: int) -> None:
     require_root("mount a tmpfs")
     with mounted("tmpfs", area, size=32 << 10) as small:
         slow = slowed(ITEM_BY_ITEM, SLOW)

@@ -1,4 +1,4 @@
-"""What is made in a directory that has been finished, and so has its default ACL, inherits nothing of that."""
+"""Items created in a directory that is finished already do not inherit from its default ACL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("small", "large", "linked", "fifo")
 
 @pytest.fixture
 def trees(area: Path) -> tuple[Path, Path]:
-    """A source with a default ACL, and a copy of it without."""
+    """A source with a default ACL, and a copy without it."""
     if not has_acls(os.fsencode(area)):
         pytest.skip("no ACLs here")
     source, copy = area / "source", area / "copy"
@@ -42,7 +42,7 @@ def check(source: Path, copy: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_repaired(trees: tuple[Path, Path], ranks: int) -> None:
+def test_repaired_items_inherit_no_default_acl(trees: tuple[Path, Path], ranks: int) -> None:
     source, copy = trees
     for name in NAMES[:-1]:
         flip(copy / "directory" / name, 3)
@@ -57,7 +57,7 @@ def _put_in_the_way(path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_tried_again(trees: tuple[Path, Path], ranks: int) -> None:
+def test_retried_items_inherit_no_default_acl(trees: tuple[Path, Path], ranks: int) -> None:
     source, copy = trees
     env = {"XDG_STATE_HOME": str(source.parent / "state")}
     _each(copy, _put_in_the_way)

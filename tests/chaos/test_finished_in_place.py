@@ -1,4 +1,5 @@
-"""A large file that was written over is finished, and killed before that is on record: the next run goes on with it."""
+"""A large file was overwritten and finished, and the job was killed before it recorded that: the next run resumes
+it."""
 
 from __future__ import annotations
 
@@ -18,8 +19,10 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("again", [1, 2])
-def test_chunks_that_find_the_file_finished(area: Path, env: dict[str, str], again: int) -> None:
-    """Each run but the last was killed just after the file had got its mode; the pieces were not on record."""
+def test_resume_after_a_kill_between_finishing_a_file_and_recording_it(
+    area: Path, env: dict[str, str], again: int
+) -> None:
+    """Each run but the last is killed just after the file got its mode; its chunks are not recorded."""
     source, copy = area / "source", area / "copy"
     for tree, content in ((source, noise(12 * MIB)), (copy, b"old")):
         tree.mkdir()

@@ -1,4 +1,5 @@
-"""The first name of an inode is given, and another linked to it; then the job is killed, and the user saves his own."""
+"""The job creates the first name of an inode and a hard link to it, and is killed; then the user replaces the first
+name."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.support.oracle import differences
 
 @pytest.fixture
 def linked(area: Path) -> tuple[Path, Path]:
-    """Source and copy: two inodes with a second name each in another directory."""
+    """Source and copy; the source has two inodes, each with a second name in another directory."""
     require_strace()
     source, copy = area / "source", area / "copy"
     (source / "inner").mkdir(parents=True)
@@ -26,17 +27,19 @@ def linked(area: Path) -> tuple[Path, Path]:
 
 
 def killed(source: Path, copy: Path, env: dict[str, str], policy: str) -> str:
-    """The name that is given, in another directory than that of its link; that is not on record yet."""
+    """Kill the job and return the name that it created first; that is not recorded yet."""
     line = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=renameat2"]
     wrap = [*line, "-e", "inject=renameat2:signal=KILL:when=2"]
     run = pcopy("--existing", policy, "-T", source, copy, ranks=1, env=env, wrap=wrap)
     assert run.returncode not in (0, 1, 2, 70, 75), show(run)
-    given = [name for name in "ab" if (copy / "inner" / name).exists()]
-    assert len(given) == 1 and (copy / given[0]).samefile(copy / "inner" / given[0])
-    return given[0]
+    created = [name for name in "ab" if (copy / "inner" / name).exists()]
+    assert len(created) == 1 and (copy / created[0]).samefile(copy / "inner" / created[0])
+    return created[0]
 
 
-def test_the_link_is_no_users_file(linked: tuple[Path, Path], env: dict[str, str]) -> None:
+def test_hard_link_made_before_a_kill_is_not_treated_as_a_users_file(
+    linked: tuple[Path, Path], env: dict[str, str]
+) -> None:
     source, copy = linked
     name = killed(source, copy, env, "fail")
     (copy / "saved").write_bytes(b"mine")
@@ -48,7 +51,9 @@ def test_the_link_is_no_users_file(linked: tuple[Path, Path], env: dict[str, str
     check_whole(source, copy, succeed("--resume", "--json", ranks=2, env=env))
 
 
-def test_an_older_file_gives_way_to_a_further_link(linked: tuple[Path, Path], env: dict[str, str]) -> None:
+def test_older_file_at_the_first_name_is_replaced_by_a_hard_link(
+    linked: tuple[Path, Path], env: dict[str, str]
+) -> None:
     source, copy = linked
     name = killed(source, copy, env, "newer")
     (copy / "saved").write_bytes(b"mine")

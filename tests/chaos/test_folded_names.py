@@ -1,4 +1,4 @@
-"""Names that the destination takes for one: the second item fails, however often the job is gone on with."""
+"""Names that the destination regards as equal: the second item fails, however often the job is resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 @pytest.fixture(params=["ext4", "preloaded"])
 def folding(request: pytest.FixtureRequest, session_scratch: Path, area: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A directory that folds case, and the environment in which it does."""
+    """A directory in which names are case-insensitive, and the environment needed for that."""
     require_root("mount file systems")
     if request.param == "ext4":
         (area / "disk").mkdir()
@@ -49,7 +49,7 @@ def folding(request: pytest.FixtureRequest, session_scratch: Path, area: Path) -
 
 
 def make_pairs(top: Path) -> None:
-    """Two items each, which differ in the case of their names."""
+    """Create pairs of items whose names differ only in case."""
     top.mkdir(parents=True)
     for number, change in enumerate((str.lower, str.upper)):
         (top / change("file")).write_bytes(os.urandom(100 + number))
@@ -67,7 +67,7 @@ def make_pairs(top: Path) -> None:
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["made", "existing"])
-def test_what_fails_fails_again_when_the_job_goes_on(
+def test_names_that_collide_by_case_folding_fail_again_after_resume(
     area: Path, folding: tuple[Path, dict[str, str]], exists: bool
 ) -> None:
     place, env = folding

@@ -1,4 +1,4 @@
-"""The same command once more, after an interruption: it goes on, begins anew, or is refused, and nobody guesses."""
+"""The same command again after an interruption: it resumes, starts over, or is refused; pcopy never guesses."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def instead(job: str) -> bytes:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_arrow_up_and_return_is_refused_with_both_ways_on(
+def test_repeated_command_is_refused_with_resume_and_discard_commands(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, number: int
 ) -> None:
-    """Whatever words mean the same, under mpiexec and without checkpoints too."""
+    """This holds for all arguments with the same meaning, under mpiexec, and without checkpoints."""
     name = stop(tree, area / "copy", number=number)
     before = snapshot(area / "copy")
     for words in ([tree, "copy"], [tree, area / "copy"], [tree, "./copy/"], ["--checkpoint", "none", tree, "copy"]):
@@ -57,7 +57,7 @@ def test_arrow_up_and_return_is_refused_with_both_ways_on(
     check_equal(tree, area / "copy" / tree.name)
 
 
-def test_a_job_with_failed_items_is_no_other(area: Path, env: dict[str, str]) -> None:
+def test_job_with_failed_items_is_treated_like_an_interrupted_one(area: Path, env: dict[str, str]) -> None:
     source = area / "source"
     source.mkdir()
     (source / "file").write_bytes(b"x")
@@ -78,7 +78,7 @@ def test_a_job_with_failed_items_is_no_other(area: Path, env: dict[str, str]) ->
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_means_the_same_place_begins_anew_and_takes_the_old_job_with_it(
+def test_repeated_command_with_the_same_target_starts_over_and_removes_the_job(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, number: int
 ) -> None:
     copy = area / "copy"
@@ -105,7 +105,7 @@ def damaged(job: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [other_version, damaged])
-def test_a_job_that_cannot_be_read_is_told_of_and_what_it_may_have_cut_short_is_not_kept(
+def test_unreadable_job_is_reported_and_files_it_may_have_truncated_are_not_kept(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, change: Callable[[Path], None]
 ) -> None:
     copy = area / "copy"
@@ -140,7 +140,8 @@ def test_a_job_that_cannot_be_read_is_told_of_and_what_it_may_have_cut_short_is_
 
 
 def cut_short(area: Path, env: dict[str, str]) -> tuple[Path, Path, str]:
-    """A source with one file, a copy that was killed while this was empty there, and the job's name."""
+    """Create a source with one file and kill its copy while the copied file is empty. Return source, copy and job
+    name."""
     source, copy = area / "source", area / "copy"
     for directory in (source, copy):
         directory.mkdir()
@@ -157,8 +158,8 @@ def cut_short(area: Path, env: dict[str, str]) -> tuple[Path, Path, str]:
 
 
 @pytest.mark.parametrize("policy", ["newer", "skip"])
-def test_what_a_kill_has_cut_short_is_not_kept(area: Path, env: dict[str, str], policy: str) -> None:
-    """A small file has its name from the beginning, unless the job keeps what exists."""
+def test_file_truncated_by_a_kill_is_not_kept_by_skip_or_newer(area: Path, env: dict[str, str], policy: str) -> None:
+    """A small file has its final name from the start, unless the job keeps existing files."""
     source, copy, job = cut_short(area, env)
     before = snapshot(copy)
     ways = f"resume it (pcopy --resume {job}), or write --existing changed\n".encode()
@@ -179,10 +180,10 @@ def test_what_a_kill_has_cut_short_is_not_kept(area: Path, env: dict[str, str], 
 
 
 @pytest.mark.parametrize("words", [[], ["--max-errors", "1"]], ids=["failed", "stopped"])
-def test_it_is_not_kept_after_a_resume_that_has_not_copied_it(
+def test_truncated_file_is_not_kept_after_a_resume_that_failed_to_copy_it(
     area: Path, env: dict[str, str], words: list[Argument]
 ) -> None:
-    """A resume that ends in order does not make the file whole."""
+    """A resume that ends without error in another file does not complete the file."""
     source, copy, job = cut_short(area, env)
     for _ in range(2):
         fault = Fault(area / "log", READS, source / "file", "EIO")
@@ -201,22 +202,22 @@ def test_it_is_not_kept_after_a_resume_that_has_not_copied_it(
     succeed("--existing", "newer", f"{source}/", copy, env=env)
 
 
-def test_a_file_that_is_cut_short_is_told_of_if_its_source_has_gone(area: Path, env: dict[str, str]) -> None:
-    """And nothing else that is there."""
+def test_truncated_file_is_reported_if_its_source_was_removed(area: Path, env: dict[str, str]) -> None:
+    """No other item of the destination is reported."""
     source, copy, _ = cut_short(area, env)
     (copy / "user's").touch(mode=0o644)
     (source / "file").rename(area / "kept")
     run = succeed("--resume", "--json", env=env)
-    reported = f"pcopy: {copy}/file: may be cut short by a run that ended early, and is no longer in the source: "
-    assert run.stderr.decode().count(reported) == run.stderr.count(b"cut short") == 1, show(run)
+    reported = f"pcopy: {copy}/file: may be an incomplete copy of an earlier run, and its source no longer exists: "
+    assert run.stderr.decode().count(reported) == run.stderr.count(b"incomplete copy") == 1, show(run)
     assert (summary(run)["warnings"], (copy / "file").stat().st_size) == (1, 0)
     (area / "kept").rename(source / "file")
     succeed("--existing", "changed", f"{source}/", copy, env=env)
     assert (copy / "file").read_bytes() == b"whole"
 
 
-def test_what_a_job_that_was_stopped_has_copied_is_not_taken_for_cut_short(area: Path, env: dict[str, str]) -> None:
-    """It is whole, though its source has gone."""
+def test_files_copied_by_a_stopped_job_are_not_reported_as_truncated(area: Path, env: dict[str, str]) -> None:
+    """The file is complete, although its source was removed."""
     source, copy = area / "source", area / "copy"
     source.mkdir()
     for name in ("first", "second"):
@@ -232,8 +233,8 @@ def test_what_a_job_that_was_stopped_has_copied_is_not_taken_for_cut_short(area:
 
 
 @pytest.mark.parametrize("policy", ["newer", "skip"])
-def test_a_job_that_keeps_what_exists_leaves_nothing_cut_short(area: Path, env: dict[str, str], policy: str) -> None:
-    """Killed at any of the first calls on the name, the same command once more copies the file."""
+def test_killed_job_with_skip_or_newer_leaves_no_truncated_file(area: Path, env: dict[str, str], policy: str) -> None:
+    """After a kill at any of the first calls on the name, the same command copies the file."""
     source, copy = area / "source", area / "copy"
     for directory in (source, copy):
         directory.mkdir()
@@ -249,9 +250,7 @@ def test_a_job_that_keeps_what_exists_leaves_nothing_cut_short(area: Path, env: 
     check_equal(source, copy)
 
 
-def test_the_old_job_stays_unless_the_new_one_ends_well(
-    tree: Path, area: Path, env: dict[str, str], stop: Stop
-) -> None:
+def test_old_job_is_kept_until_the_new_one_succeeds(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
     words = ("-T", tree, area / "copy")
     name = stop(*words)
     other = stop(*words)
@@ -265,10 +264,10 @@ def test_the_old_job_stays_unless_the_new_one_ends_well(
     assert listed(env) == []
 
 
-def test_the_old_job_goes_also_when_the_new_one_has_needed_a_second_run(
+def test_old_job_is_removed_when_the_new_one_succeeds_after_a_resume(
     tree: Path, area: Path, env: dict[str, str], stop: Stop
 ) -> None:
-    """But not one that was gone on with since the new one began."""
+    """A job that was resumed after the new one began is not removed."""
     words = ("-T", tree, area / "copy")
     old = stop(*words)
     new = stop(*words)
@@ -283,7 +282,7 @@ def test_the_old_job_goes_also_when_the_new_one_has_needed_a_second_run(
     assert instead(old) not in run.stderr and [job["job"] for job in listed(env)] == [old], show(run)
 
 
-def test_a_job_that_runs_is_not_touched(tree: Path, area: Path, env: dict[str, str]) -> None:
+def test_running_job_is_not_changed_by_another_run(tree: Path, area: Path, env: dict[str, str]) -> None:
     copy = area / "copy"
     with background(tree, copy, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, 60)) as run:
         assert wait_until(lambda: listed(env) and copy.exists())
@@ -292,7 +291,7 @@ def test_a_job_that_runs_is_not_touched(tree: Path, area: Path, env: dict[str, s
         busy = b"job %s is still busy with this destination" % job["job"].encode()
         assert busy in other.stderr and b"--resume" not in other.stderr, show(other)
         assert b"wait for its end" in refused(job["job"], tree, copy, env=env)
-        for process in run.processes():  # else each may find a name that the other has made just now
+        for process in run.processes():  # otherwise each run may find a name that the other one has just created
             os.kill(process, signal.SIGSTOP)
         other = succeed("--no-sync", "-T", tree, copy, ranks=2, env=env)
         assert busy in other.stderr and b"--resume" not in other.stderr, show(other)
@@ -302,7 +301,7 @@ def test_a_job_that_runs_is_not_touched(tree: Path, area: Path, env: dict[str, s
     assert [found["job"] for found in listed(env)] == [job["job"]]
 
 
-def test_a_name_that_another_run_has_taken_meanwhile(area: Path, env: dict[str, str]) -> None:
+def test_item_fails_if_another_run_created_its_name(area: Path, env: dict[str, str]) -> None:
     (area / "source").mkdir()
     (area / "source" / "file").write_bytes(b"mine")
     with held(area / "trace", area / "source", area / "copy", calls=("mkdir", "mkdirat"), when="1+", env=env) as run:
@@ -316,8 +315,10 @@ def test_a_name_that_another_run_has_taken_meanwhile(area: Path, env: dict[str, 
     assert (area / "copy" / "file").read_bytes() == b"another's"
 
 
-def test_the_same_words_elsewhere_are_another_job(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
-    """From another directory, to what the user has made in the place of the copy, and from another source."""
+def test_same_arguments_for_other_directories_are_another_job(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """From another working directory, to a directory that replaced the copy, and from another source."""
     (area / "link").symlink_to(tree)
     words: list[Argument] = [f"{area}/link/", area / "one" / "copy"]
     name = stop(tree, area / "copy")
@@ -341,8 +342,8 @@ def test_the_same_words_elsewhere_are_another_job(tree: Path, area: Path, env: d
     assert instead(name) not in run.stderr and [job["job"] for job in listed(env)] == [name], show(run)
 
 
-def test_another_command_is_not_refused(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
-    """One that has never meant DST itself: its job was begun by other words."""
+def test_command_with_another_meaning_is_not_refused(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    """A command that never meant DST itself: the job was started with other arguments."""
     name = stop("-T", tree, area / "copy")
     run = succeed(tree, area / "copy", ranks=2, env=env)
     assert b"job %s has not finished with this destination" % name.encode() in run.stderr, show(run)
@@ -350,7 +351,7 @@ def test_another_command_is_not_refused(tree: Path, area: Path, env: dict[str, s
     assert [job["job"] for job in listed(env)] == [name]
 
 
-def test_another_file_system_in_the_same_place_is_another_job(
+def test_another_file_system_at_the_same_mount_point_is_another_job(
     tree: Path, area: Path, env: dict[str, str], stop: Stop
 ) -> None:
     require_root("mount")
@@ -366,7 +367,7 @@ def test_another_file_system_in_the_same_place_is_another_job(
 
 
 @pytest.mark.parametrize("where", [".old", "{}/copy/.old/"])
-def test_a_relative_or_unusual_path_of_backup_is_the_same_the_next_time(area: Path, where: str) -> None:
+def test_repeated_command_recognises_a_relative_or_unusual_backup_path(area: Path, where: str) -> None:
     for number in range(60):
         write(area / f"source/{number}", b"new")
         write(area / f"copy/{number}", b"older")

@@ -1,4 +1,5 @@
-"""``--inplace``: a file is marked from before it is emptied until its new contents are on stable storage."""
+"""``--inplace``: a file is marked as incomplete from before its truncation until its new contents are on stable
+storage."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def is_marked(path: Path) -> bool:
 
 
 def prepare(area: Path, size: int, mode: int = 0o644) -> Path:
-    """A newer source, and the file that is to be written over."""
+    """Create a newer source file and the file to be overwritten; return the latter."""
     write(area / "source/file", os.urandom(size))
     (area / "source/file").chmod(0o640)
     write(area / "copy/file", b"old", THEN)
@@ -38,7 +39,7 @@ def prepare(area: Path, size: int, mode: int = 0o644) -> Path:
 
 
 def killed_at(area: Path, call: str, *words: Argument, path: Path, **options: Any) -> None:
-    """A run that is killed as soon as it has made that call on the file."""
+    """Kill a run as soon as it has made that call on the file."""
     number = len([*area.glob("trace-*")])
     with held(area / f"trace-{number}", *words, calls=(call,), path=path, **options) as run:
         run.run.kill_all()
@@ -70,8 +71,8 @@ def test_mode_owner_and_set_id_bits_survive_a_kill(area: Path, size: str, policy
 
 @pytest.mark.parametrize("size", ["small", "split"])
 @pytest.mark.parametrize("policy", ["newer", "skip", "changed", "fail"])
-def test_another_job_does_not_keep_it(area: Path, size: str, policy: str) -> None:
-    """Its time is newer than the source's, and its content nobody's."""
+def test_another_job_does_not_keep_a_half_written_file(area: Path, size: str, policy: str) -> None:
+    """The half-written file is newer than the source."""
     target = prepare(area, SIZES[size])
     begin: list[Argument] = [
         "--inplace",
@@ -93,8 +94,9 @@ def test_another_job_does_not_keep_it(area: Path, size: str, policy: str) -> Non
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_what_is_whole_keeps_its_mark_until_it_is_durable(area: Path, size: str) -> None:
-    """Killed before that it counts as copied in the end, not as skipped, though it is as new as the source."""
+def test_complete_file_keeps_its_incomplete_mark_until_it_is_on_storage(area: Path, size: str) -> None:
+    """If the job is killed before, the file counts as copied in the end, not as skipped, although it is as new as the
+    source."""
     target = prepare(area, SIZES[size])
     words: list[Argument] = ["--json", "--inplace", "--existing", "newer", "--chunk-size", "4M"]
     words += ["--checkpoint", area / "job", f"{area}/source/", area / "copy"]
@@ -108,7 +110,7 @@ def test_what_is_whole_keeps_its_mark_until_it_is_durable(area: Path, size: str)
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("size", SIZES)
-def test_the_order_of_things(area: Path, size: str, sync: bool) -> None:
+def test_mark_is_set_before_truncation_and_removed_after_the_sync(area: Path, size: str, sync: bool) -> None:
     require_strace()
     target = prepare(area, SIZES[size])
     calls = ("fsetxattr", "fchmod", "ftruncate", "pwrite64", "write", "copy_file_range", "fsync", "fremovexattr")
@@ -117,7 +119,7 @@ def test_the_order_of_things(area: Path, size: str, sync: bool) -> None:
     words: list[Argument] = ["--inplace", "--chunk-size", "4M", *option, f"{area}/source/", area / "copy"]
     succeed(*words, ranks=2, wrap=wrap)
     lines = [line.split(None, 1)[1] for line in (area / "trace").read_text().splitlines() if "(" in line]
-    seen = [line.split("(")[0] for line in lines if not line.startswith("???(")]  # of a process that is just ending
+    seen = [line.split("(")[0] for line in lines if not line.startswith("???(")]  # of a process that is ending
     assert seen.index("fsetxattr") < seen.index("fchmod") < seen.index("ftruncate")
     assert seen.index("fsetxattr") == 0
     assert seen[-1] == "fremovexattr"
@@ -126,7 +128,7 @@ def test_the_order_of_things(area: Path, size: str, sync: bool) -> None:
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_what_does_not_get_to_storage_has_failed(area: Path, size: str) -> None:
+def test_file_whose_sync_fails_is_counted_as_failed(area: Path, size: str) -> None:
     target = prepare(area, SIZES[size])
     words: list[Argument] = ["--json", "--inplace", "--chunk-size", "4M", f"{area}/source/", area / "copy"]
     fault = Fault(area / "trace", ["fsync"], target, "EIO")
@@ -147,16 +149,16 @@ def test_what_does_not_get_to_storage_has_failed(area: Path, size: str) -> None:
     [("replace", "fsync"), ("replace", "fremovexattr"), ("changed", "fremovexattr"), ("newer", "fsync")],
 )
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_links_to_what_does_not_get_to_storage_are_made_anew_with_it(
+def test_hard_links_to_a_file_whose_sync_failed_are_recreated_by_resume(
     area: Path, size: str, policy: str, call: str
 ) -> None:
-    """Its further names lead to the same contents, which may not be on storage, and carry the same mark."""
+    """The other names lead to the same contents, which may not be on storage, and have the same mark."""
     target = prepare(area, SIZES[size])
     for name in ("other", "sub/third"):
         (area / "source" / name).parent.mkdir(exist_ok=True)
         os.link(area / "source/file", area / "source" / name)
     options: list[Argument] = ["--json", "--inplace", "--verify", "--existing", policy, "--chunk-size", "4M"]
-    options += ["--no-preserve", "acl"]  # else there are other attributes to be removed
+    options += ["--no-preserve", "acl"]  # otherwise other attributes would be removed as well
     fault = Fault(area / "trace", [call], target, "EIO")
     env = {"XDG_STATE_HOME": str(area / "state")}
     run = pcopy(*options, f"{area}/source/", area / "copy", ranks=2, wrap=fault.wrap(), env=env)
@@ -173,16 +175,16 @@ def test_links_to_what_does_not_get_to_storage_are_made_anew_with_it(
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_what_lacks_metadata_and_keeps_its_mark_has_failed_once(area: Path, size: str) -> None:
+def test_file_without_metadata_and_with_its_mark_counts_as_one_failure(area: Path, size: str) -> None:
     target = prepare(area, SIZES[size])
     words: list[Argument] = ["--json", "--inplace", "--chunk-size", "4M", f"{area}/source/", area / "copy"]
-    fault = Fault(area / "trace", ["fremovexattr"], target, "EIO")  # of an ACL, and of the mark
+    fault = Fault(area / "trace", ["fremovexattr"], target, "EIO")  # removal of an ACL and of the mark
     env = {"XDG_STATE_HOME": str(area / "state")}
     run = pcopy(*words, ranks=2, wrap=fault.wrap(), env=env)
     fault.check()
     reported = summary(run)
     assert (run.returncode, reported["failed"], reported["files"], reported["bytes"]) == (1, 1, 0, 0), show(run)
-    assert "its mark as incomplete cannot be removed: removexattr" in run.stderr.decode(), show(run)
+    assert "its mark of incompleteness cannot be removed: removexattr" in run.stderr.decode(), show(run)
     assert is_marked(target)
     reported = summary(succeed("--resume", "--json", ranks=2, env=env))
     assert (reported["failed"], reported["files"], reported["bytes"]) == (0, 1, SIZES[size])
@@ -192,7 +194,7 @@ def test_what_lacks_metadata_and_keeps_its_mark_has_failed_once(area: Path, size
 
 @pytest.mark.parametrize("options", [(), ("--no-preserve", "xattr,acl"), ("--hash", "xxh3-128")])
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_a_marked_source_fails_as_incomplete(area: Path, size: str, options: tuple[str, ...]) -> None:
+def test_source_file_marked_as_incomplete_fails(area: Path, size: str, options: tuple[str, ...]) -> None:
     target = prepare(area, SIZES[size])
     write(area / "copy/other", b"other")
     words: list[Argument] = [
@@ -220,7 +222,7 @@ def test_a_marked_source_fails_as_incomplete(area: Path, size: str, options: tup
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_an_ordinary_user_takes_the_mark_from_what_he_may_not_write(area: Path, size: str) -> None:
+def test_ordinary_user_removes_the_mark_from_an_own_read_only_file(area: Path, size: str) -> None:
     require_root("become somebody else")
     target = prepare(area, SIZES[size])
     (area / "source/file").chmod(0o444)
@@ -234,7 +236,7 @@ def test_an_ordinary_user_takes_the_mark_from_what_he_may_not_write(area: Path, 
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_a_group_that_a_user_could_not_give_back_stays(area: Path, size: str) -> None:
+def test_group_that_the_user_could_not_restore_is_not_changed(area: Path, size: str) -> None:
     require_root("become somebody else")
     target = prepare(area, SIZES[size], mode=0o640)
     os.chown(area / "copy", NOBODY, NOBODY)
@@ -246,14 +248,15 @@ def test_a_group_that_a_user_could_not_give_back_stays(area: Path, size: str) ->
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (NOBODY, 1, 0o640)
 
 
-def test_nobody_gets_a_set_id_program_by_a_mark_of_his_own(area: Path) -> None:
-    """The owner of a destination's file can give it an attribute, and leave it as root's job would have."""
+def test_forged_mark_does_not_set_set_id_bits(area: Path) -> None:
+    """The owner of a file in the destination can set the attribute, so that it looks as a job of root would leave
+    it."""
     require_root("give files away")
     target = prepare(area, 1000, mode=0o600)
     for name in ("user.pcopy.incomplete", MARK):
         if name.startswith("trusted"):
             os.removexattr(target, "user.pcopy.incomplete")
-            os.chown(target, NOBODY, NOBODY)  # root's attribute, but the file has been given away
+            os.chown(target, NOBODY, NOBODY)  # an attribute that root set, but the owner of the file was changed
         os.setxattr(target, name, b"job 104755 0 0\n")
         succeed("--inplace", "--no-preserve", "mode,ownership", f"{area}/source/", area / "copy")
         assert stat.S_IMODE(target.stat().st_mode) == 0o600

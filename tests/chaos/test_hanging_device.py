@@ -1,7 +1,8 @@
-"""A device that takes no more writes: a sync hangs in the kernel, where no signal reaches it, and the job ends in time.
+"""A device that accepts no more writes: a sync hangs in the kernel, where no signal reaches it, and the job still ends
+in time.
 
-The destination is in an image that lies on another file system, and that one is frozen: reads are answered from the
-page cache and writes wait, as with storage that has gone away for a while.
+The destination is in an image that lies on another file system, and that file system is frozen: reads are served from
+the page cache and writes wait, as with storage that is temporarily unreachable.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.support.users import require_root
 INNER, OUTER = 400 << 20, 700 << 20
 
 HANGS_FOR = 0.3
-"""Seconds in the kernel after which a call hangs."""
+"""Seconds in the kernel after which a call is considered to hang."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def tree() -> Iterator[Path]:
 
 
 class Device:
-    """The file system at ``point``, and what its image lies on."""
+    """The file system at ``point``, whose image lies on the file system ``below``."""
 
     def __init__(self, below: Path, point: Path) -> None:
         self._below = below
@@ -47,7 +48,8 @@ class Device:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Ends with this process at the latest: until then every sync(2) on the machine hangs, too."""
+        """Freeze the file system below; it is unfrozen at the latest when this process ends. Until then every sync(2)
+        on the machine hangs, too."""
         line = 'fsfreeze --freeze "$1" && echo frozen && cat; fsfreeze --unfreeze "$1"'
         command = ["sh", "-c", line, "sh", str(self._below)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holding:
@@ -64,15 +66,15 @@ def device(area: Path) -> Iterator[Device]:
     require_root("freeze a file system")
     if not shutil.which("fsfreeze"):
         pytest.skip("there is no fsfreeze here")
-    # XFS as the inner one: what is written to it while its log waits stays in memory, and does not wait itself
+    # the inner file system is XFS: writes to it stay in memory while its log waits, and do not wait
     with mounted("ext4", area, size=OUTER) as below, mounted("xfs", below, size=INNER) as point:
         yield Device(below, point)
 
 
 def hanging(run: Run) -> set[Path]:
-    """The threads of its processes that no signal can end, by their names in /proc: they stay in state D.
+    """Return the threads of a run that no signal can end, as paths in /proc: they stay in state D.
 
-    Any thread is in that state for a moment now and then.
+    Any thread is in that state for short times.
     """
     threads = {thread for pid in run.processes() for thread in Path(f"/proc/{pid}/task").glob("*")}
     if waiting := waiting_of(threads):
@@ -81,7 +83,7 @@ def hanging(run: Run) -> set[Path]:
 
 
 def waiting_of(threads: Iterable[Path]) -> set[Path]:
-    """Those that are in state D. The first thread of their process may have ended."""
+    """Return those in state D. The first thread of a process may have ended."""
     return {thread for thread in threads if _state_of(thread) == "D"}
 
 
@@ -94,10 +96,10 @@ def _state_of(thread: Path) -> str:
 @pytest.mark.in_turn(1)
 @pytest.mark.alone
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_a_sync_that_hangs_in_the_kernel_does_not_keep_the_job(
+def test_sync_that_hangs_in_the_kernel_does_not_delay_a_stop(
     tree: Path, area: Path, env: dict[str, str], device: Device, launcher: str | None
 ) -> None:
-    """Each phase of a job that is resumed waits for its sync, so that this one surely is under way."""
+    """Each phase of a resumed job waits for its sync, so that the sync is certainly running."""
     copy = device.point / "copy"
     for name in ("sparse", "small"):
         (copy / name / "in the way").mkdir(parents=True)
@@ -116,7 +118,7 @@ def test_a_sync_that_hangs_in_the_kernel_does_not_keep_the_job(
             _, err = run.process.communicate(timeout=GRACE)
             assert run.process.returncode == STOPPED, err
             assert b"pcopy: to go on: pcopy --resume" in err
-            assert waiting_of(threads), "it was no sync that hangs"
+            assert waiting_of(threads), "no sync was hanging"
             frozen.close()
             assert run.survivors() == []
             assert wait_until(lambda: not waiting_of(threads))

@@ -1,4 +1,4 @@
-"""Troubles of one moment: the next run mends what they have done, and leaves nothing of it."""
+"""Transient errors: the next run repairs their effects completely."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.processes import background, wait_until
 from tests.support.users import NOBODY
 
 
-def test_a_directory_that_could_not_be_opened_to_be_verified(area: Path, env: dict[str, str]) -> None:
+def test_resume_verifies_a_directory_that_could_not_be_opened_before(area: Path, env: dict[str, str]) -> None:
     source, copy = area / "source", area / "copy"
     (source / "directory").mkdir(parents=True)
     (source / "directory/file").write_bytes(b"file")
@@ -33,7 +33,7 @@ def test_a_directory_that_could_not_be_opened_to_be_verified(area: Path, env: di
 
 
 @pytest.mark.parametrize("which", ["1", "2"])
-def test_an_inherited_acl_that_could_not_be_removed(area: Path, env: dict[str, str], which: str) -> None:
+def test_resume_removes_an_inherited_acl_after_a_failed_removal(area: Path, env: dict[str, str], which: str) -> None:
     source, copy = area / "source", area / "copy"
     (source / "directory").mkdir(parents=True)
     copy.mkdir()
@@ -48,8 +48,10 @@ def test_an_inherited_acl_that_could_not_be_removed(area: Path, env: dict[str, s
 
 
 @pytest.mark.parametrize("number", range(1, 9))
-def test_a_name_that_is_not_found_for_a_moment_stays_a_link(area: Path, env: dict[str, str], number: int) -> None:
-    """Each look at something in the directory in its turn; where the job has not noticed all names are links."""
+def test_name_that_is_temporarily_not_found_is_copied_as_a_hard_link(
+    area: Path, env: dict[str, str], number: int
+) -> None:
+    """Each status call in the directory fails in turn. Where the job does not notice it, all names are hard links."""
     source, copy = area / "source", area / "copy"
     for name in ("one", "other"):
         (source / name).mkdir(parents=True)
@@ -65,9 +67,11 @@ def test_a_name_that_is_not_found_for_a_moment_stays_a_link(area: Path, env: dic
     assert (copy / "one/a").stat().st_nlink == 3
 
 
-@pytest.mark.parametrize("goes_on", [True, False], ids=["resumed", "discarded"])
-def test_a_signature_that_was_being_written(area: Path, env: dict[str, str], goes_on: bool) -> None:
-    """Its temporary file carries the job, and goes with it."""
+@pytest.mark.parametrize("resumes", [True, False], ids=["resumed", "discarded"])
+def test_temporary_signature_file_is_removed_by_resume_and_discard(
+    area: Path, env: dict[str, str], resumes: bool
+) -> None:
+    """The name of the temporary file contains the job, and the file is removed with it."""
     source, copy, there, job = area / "source", area / "copy", area / "there", area / "job"
     source.mkdir()
     there.mkdir()
@@ -79,7 +83,7 @@ def test_a_signature_that_was_being_written(area: Path, env: dict[str, str], goe
         kill(run)
     (name,) = os.listdir(there)
     assert re.fullmatch(r"\.pcopy-[0-9a-f]{10}-1-[0-9a-f]{16}", name)
-    if goes_on:
+    if resumes:
         succeed("--resume", job, ranks=1, env=env)
         assert os.listdir(there) == ["signature"]
         check_equal(source, copy)
@@ -88,7 +92,7 @@ def test_a_signature_that_was_being_written(area: Path, env: dict[str, str], goe
         assert os.listdir(there) == []
 
 
-def test_the_rate_of_a_run_that_goes_on_is_its_own(area: Path, env: dict[str, str], stop: Stop) -> None:
+def test_resumed_run_reports_only_its_own_transfer_rate(area: Path, env: dict[str, str], stop: Stop) -> None:
     source, copy = area / "source", area / "copy"
     source.mkdir()
     for number in range(60):

@@ -1,4 +1,4 @@
-"""A copy of one's home: the job's own directory lies in the source, comes while it is copied, and goes."""
+"""A copy of the home directory: the job directory lies in the source, appears while it is copied, and is removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ITEMS = DIRECTORIES * (FILES + 1) + 6
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL])
-def test_a_job_does_not_copy_itself(area: Path, home: Path, number: int) -> None:
+def test_job_directory_inside_the_source_is_not_copied(area: Path, home: Path, number: int) -> None:
     env = {"XDG_STATE_HOME": str(area / "state")}
     words = ("--verify", "--signature", area / "sig")
     if number:

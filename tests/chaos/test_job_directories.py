@@ -1,4 +1,4 @@
-"""The directory that a job is kept in: it is named, or can not be used, or is not there."""
+"""The job directory: named by an option, unusable, or missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.processes import Run, background, wait_until
 from tests.support.users import require_root
 
 
-def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: dict[str, str]) -> None:
+def test_same_command_line_starts_and_resumes_a_job(tree: Path, area: Path, env: dict[str, str]) -> None:
     job = area / "job"
     arguments: list[Argument] = ["--checkpoint", job, *BUSY, "--signature", area / "sig", tree, area / "copy"]
     with background(*arguments, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
@@ -45,7 +45,7 @@ def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: d
 
 
 def check_outputs_of_a_resume(tree: Path, area: Path, arguments: list[Argument], env: dict[str, str]) -> None:
-    """They are looked at before anything is copied, as in a first run."""
+    """The outputs are checked before anything is copied, as in a first run."""
     before = snapshot(area / "copy")
     (area / "sig").mkdir()
     for words in (arguments, ["--resume", area / "job"]):
@@ -60,10 +60,8 @@ def check_outputs_of_a_resume(tree: Path, area: Path, arguments: list[Argument],
     assert changes(before, snapshot(area / "copy")) == []
 
 
-def test_a_job_in_a_directory_that_was_named_is_there_from_the_start(
-    tree: Path, area: Path, env: dict[str, str]
-) -> None:
-    """Killed before anything is on record it begins anew, twice, and with the target that the first run meant."""
+def test_job_in_a_named_directory_is_stored_before_copying_starts(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """Killed before anything is recorded, the job starts over, twice, with the target that the first run meant."""
     job, copy = area / "job", area / "copy"
     arguments: list[Argument] = ["--checkpoint", job, *SPLIT, tree, copy]
     for words in (arguments, arguments, ["--resume", job]):
@@ -82,15 +80,15 @@ def test_a_job_in_a_directory_that_was_named_is_there_from_the_start(
 
 
 def announced(run: Run) -> bytes:
-    """The first line of output, which comes once the job is in its directory."""
+    """Return the first line of output, which appears once the job is stored."""
     assert run.process.stdout is not None
     return bytes(run.process.stdout.readline())
 
 
 UNUSABLE = {
-    "full": b"which is not a job's; name a new or an empty directory",
+    "full": b"which pcopy did not create; name a new or an empty directory",
     "full/file": b"Not a directory; name a job directory, or one that does not exist yet",
-    "full/file/job": b"not a directory, so that",
+    "full/file/job": b"not a directory, so ",
     "source": b"copied from or to; name another directory",
     "source/job": b"copied from or to; name another directory",
     "copy": b"copied from or to; name another directory",
@@ -101,7 +99,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("launcher", "place"), [("mpi", "full"), *((None, place) for place in UNUSABLE)])
-def test_a_directory_that_cannot_be_used_is_refused_at_once(
+def test_unusable_job_directory_is_refused_before_copying_starts(
     area: Path, env: dict[str, str], place: str, launcher: str | None
 ) -> None:
     for name in ("source", "full"):
@@ -116,8 +114,8 @@ def test_a_directory_that_cannot_be_used_is_refused_at_once(
     assert os.listdir(area / "source") == os.listdir(area / "full") == ["file"]
 
 
-def test_nobody_waits_for_a_job_that_cannot_be_stored(tree: Path, area: Path, env: dict[str, str]) -> None:
-    """What is in the way came after the start."""
+def test_run_that_cannot_store_its_job_continues_without_delay(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """The obstacle appears after the start of the job."""
     state = area / "state" / "pcopy"
     state.mkdir(parents=True, mode=0o700)
     began = time.monotonic()
@@ -136,7 +134,7 @@ def test_nobody_waits_for_a_job_that_cannot_be_stored(tree: Path, area: Path, en
     check_equal(tree, area / "copy")
 
 
-def test_a_state_directory_that_takes_no_file_is_told_of_before_the_first_item(
+def test_unwritable_state_directory_is_reported_before_the_first_item(
     tree: Path, area: Path, env: dict[str, str]
 ) -> None:
     require_root("be let into a directory that takes no file")
@@ -147,14 +145,14 @@ def test_a_state_directory_that_takes_no_file_is_told_of_before_the_first_item(
         run.send_signal(signal.SIGTERM)
         began = time.monotonic()
         _, err = run.process.communicate(timeout=60)
-    assert time.monotonic() - began < 2.5, "for a record that cannot be"
+    assert time.monotonic() - began < 2.5, "the run waited for a record that cannot be written"
     first, *_, last = err.splitlines()
     assert first.startswith(b"pcopy: no more checkpoints, the job goes on without and cannot be resumed: /proc/pcopy: ")
     assert b"no checkpoint was stored: start it again" in last
     assert run.process.returncode == STOPPED
 
 
-def test_a_copy_without_a_checkpoint_is_started_again_with_the_same_meaning(
+def test_stop_without_a_checkpoint_prints_a_command_with_the_same_target(
     tree: Path, area: Path, env: dict[str, str]
 ) -> None:
     state = area / "state" / "pcopy"

@@ -1,4 +1,4 @@
-"""What users do with jobs that did not end: they list them, go on with them as they may, and discard them."""
+"""Commands for unfinished jobs: list, resume and discard."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from tests.support.processes import background, wait_until
 from tests.support.walk import temporaries
 
 
-def test_jobs_are_listed_and_chosen(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
-    """One is gone on with by itself, several are not guessed from; a killed one is told from a stopped one."""
+def test_unfinished_jobs_are_listed_and_resumed_by_name(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """A single job is resumed without a name; with several jobs a name is required. Killed and stopped jobs are
+    distinguished."""
     assert succeed("--jobs", env=env).stdout == b"no unfinished jobs in %s\n" % os.fsencode(area / "state" / "pcopy")
     first = stop(tree, area / "one")
     second = stop(tree, area / "two", number=signal.SIGKILL)
@@ -31,7 +34,7 @@ def test_jobs_are_listed_and_chosen(tree: Path, area: Path, env: dict[str, str],
     assert first in table and second in table
     refused = pcopy("--resume", env=env)
     assert refused.returncode == REFUSED, show(refused)
-    assert b"2 unfinished jobs can be meant; name one: pcopy --resume JOB" in refused.stderr
+    assert b"2 unfinished jobs match; name one: pcopy --resume JOB" in refused.stderr
     assert first.encode() in refused.stderr and second.encode() in refused.stderr
     succeed("--resume", second, env=env, cwd="/")
     check_equal(tree, area / "two")
@@ -42,16 +45,16 @@ def test_jobs_are_listed_and_chosen(tree: Path, area: Path, env: dict[str, str],
     assert pcopy("--resume", first, env=env).returncode == REFUSED
 
 
-def test_a_job_that_writes_over_files_is_gone_on_with(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
-    """A resumed one removes the marks of what it writes over, by the names of a whole batch."""
+def test_inplace_job_can_be_resumed(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    """A resumed job removes the marks of the files that it overwrites, by the names of a whole batch."""
     stop(f"{tree}/", area / "copy", "--inplace")
     assert len([path for path in (area / "copy").rglob("*") if path.is_file()]) < 450
     succeed("--resume", env=env)
     check_equal(tree, area / "copy")
 
 
-def test_nobody_else_goes_on_with_a_job_that_runs(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
-    """Neither with its first run, nor with a resumed one; once it is dead, at once."""
+def test_running_job_cannot_be_resumed_or_discarded(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+    """Neither during its first run nor during a resumed one; after a kill it can be resumed immediately."""
     name = stop(tree, area / "copy")
     with background("--resume", name, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, 50)) as run:
         assert wait_until(lambda: len(listed(env)[0]["locked"]) == 2)
@@ -78,7 +81,7 @@ def test_a_discarded_job_leaves_no_temporary_files(tree: Path, area: Path, env: 
     assert again.returncode == REFUSED, show(again)
 
 
-def test_a_job_is_not_discarded_while_its_destination_is_not_mounted(
+def test_job_is_not_discarded_while_its_destination_is_not_mounted(
     tree: Path, area: Path, env: dict[str, str], stop: Stop
 ) -> None:
     (area / "mounted").mkdir()
@@ -103,7 +106,7 @@ REFUSED_OPTIONS: list[list[Argument]] = [
 ]
 
 
-def test_options_that_change_the_result_are_refused(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+def test_resume_refuses_options_that_change_the_result(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
     name = stop(tree, area / "copy")
     for options in REFUSED_OPTIONS:
         run = pcopy("--resume", name, *options, env=env)
@@ -116,7 +119,9 @@ def test_options_that_change_the_result_are_refused(tree: Path, area: Path, env:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("first", ["mpi", None], ids=["begun under mpiexec", "begun locally"])
-def test_launchers_may_change(tree: Path, area: Path, env: dict[str, str], stop: Stop, first: str | None) -> None:
+def test_job_can_be_resumed_with_another_launcher(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop, first: str | None
+) -> None:
     then = None if first else "mpi"
     until = (lambda: [*area.glob("state/pcopy/*/run-1/facts-2")]) if first else (lambda: True)
     if first:
@@ -130,7 +135,9 @@ def test_launchers_may_change(tree: Path, area: Path, env: dict[str, str], stop:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("store", ["lmdb", "auto", "pickle"])
-def test_waiting_work_in_files(tree: Path, area: Path, env: dict[str, str], stop: Stop, store: str) -> None:
+def test_job_with_tasks_spilled_to_disk_can_be_resumed(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop, store: str
+) -> None:
     (area / "spool").mkdir()
     options: list[Argument] = ["--memory", "4K", "--spool", area / "spool", "--checkpoint-store", store]
     name = stop(*options, tree, area / "copy", number=signal.SIGKILL)
@@ -139,8 +146,8 @@ def test_waiting_work_in_files(tree: Path, area: Path, env: dict[str, str], stop
     assert os.listdir(area / "spool") == []
 
 
-def test_a_job_of_which_only_the_signature_is_missing(tree: Path, area: Path, env: dict[str, str]) -> None:
-    """Its place was taken while the job ran."""
+def test_job_with_only_its_signature_missing_can_be_resumed(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """A directory was created at the path of the signature while the job ran."""
     words = (*BUSY, "--signature", area / "sig", tree, area / "copy")
     with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
         assert wait_until(lambda: run.process.poll() is not None or [*area.glob("state/pcopy/*/run-1/facts-0")])
@@ -155,8 +162,10 @@ def test_a_job_of_which_only_the_signature_is_missing(tree: Path, area: Path, en
     assert (area / "sig").is_file()
 
 
-def test_what_has_become_of_an_unfinished_copy_is_told(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
-    """Whatever words name its destination now."""
+def test_unfinished_job_with_the_same_destination_is_reported(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """The destination may be given in another form."""
     name = stop(tree, area / "copy")
     goes_on = b"pcopy --resume %s resumes it\n" % name.encode()
     reported = b"pcopy: job %s has not finished with this destination: %s" % (name.encode(), goes_on)
@@ -169,17 +178,17 @@ def test_what_has_become_of_an_unfinished_copy_is_told(tree: Path, area: Path, e
     assert [job["job"] for job in listed(env)] == [name]
 
 
-@pytest.mark.parametrize("anew", ["source", "copy"])
-def test_a_job_that_cannot_go_on_is_named_with_its_other_way(
-    tree: Path, area: Path, env: dict[str, str], stop: Stop, anew: str
+@pytest.mark.parametrize("moved", ["source", "copy"])
+def test_job_that_cannot_be_resumed_is_reported_with_its_discard_command(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop, moved: str
 ) -> None:
-    """No resume is advised that would be refused."""
+    """A resume that would be refused is not suggested."""
     source, copy = area / "source", area / "copy"
     subprocess.run(["cp", "-a", tree, source], check=True)
     name = stop("-T", source, copy)
-    shutil.move(area / anew, area / "moved")
-    if anew == "source":
-        (area / anew).mkdir()
+    shutil.move(area / moved, area / "moved")
+    if moved == "source":
+        (area / moved).mkdir()
     run = succeed("-T", source, copy, ranks=2, env=env)
     assert b"pcopy --discard %s discards it\n" % name.encode() in run.stderr and b"--resume" not in run.stderr, show(
         run

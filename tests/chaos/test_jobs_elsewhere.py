@@ -1,4 +1,4 @@
-"""Jobs whose directory, source or destination is not where it was, or not usable: what is told, and what is left."""
+"""Jobs whose directory, source or destination was moved or is unusable: messages and leftovers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.processes import background, wait_until
 from tests.support.users import require_root
 
 UNKNOWN = 54321
-"""A user of whom the system knows no home."""
+"""A user without an entry in the user database."""
 
 
-def kept_in(job: Path, *words: Argument, env: dict[str, str], user: int | None = None) -> str:
-    """Stops a job that is kept in ``job``; returns the command that goes on with it."""
+def stopped_in(job: Path, *words: Argument, env: dict[str, str], user: int | None = None) -> str:
+    """Stop a job whose job directory is ``job``; return the command that resumes it."""
     words = ("--checkpoint", job, *BUSY, *words)
     with background(*words, ranks=2, env=env, user=user, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
         assert wait_until(lambda: run.process.poll() is not None or (job / "run-1" / "facts-0").exists())
@@ -41,7 +41,7 @@ def refused(*words: Argument, env: dict[str, str], cwd: Path | None = None) -> C
     return run
 
 
-def test_a_job_without_a_home_goes_by_its_directory(area: Path) -> None:
+def test_job_of_a_user_without_a_home_is_named_by_its_directory(area: Path) -> None:
     require_root("be somebody else")
     env = {"HOME": "", "XDG_STATE_HOME": ""}
     for number in range(900):
@@ -50,16 +50,16 @@ def test_a_job_without_a_home_goes_by_its_directory(area: Path) -> None:
     (area / "mine").mkdir()
     os.chown(area / "mine", UNKNOWN, UNKNOWN)
     job, copy = area / "mine" / "job", area / "mine" / "copy"
-    command = kept_in(job, "--no-preserve", "ownership", area / "source", copy, env=env, user=UNKNOWN)
+    command = stopped_in(job, "--no-preserve", "ownership", area / "source", copy, env=env, user=UNKNOWN)
     assert shlex.split(command) == ["pcopy", "--resume", str(job)]
     succeed("--discard", "job", env=env, user=UNKNOWN, cwd=area / "mine")
     assert os.listdir(area / "mine") == ["copy"]
 
 
 @pytest.mark.parametrize("name", ["my job; it's $HOME", "it's\n a \\\udce4 job"])
-def test_the_command_that_goes_on_is_one_for_the_shell(tree: Path, area: Path, env: dict[str, str], name: str) -> None:
+def test_printed_resume_command_is_quoted_for_the_shell(tree: Path, area: Path, env: dict[str, str], name: str) -> None:
     job = area / name
-    command = kept_in(job, tree, area / "copy", env=env)
+    command = stopped_in(job, tree, area / "copy", env=env)
     read = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
     assert read == b"pcopy\0--resume\0%s\0" % bytes(job)
     other = refused("--checkpoint", job, *BUSY, tree, area / "other", env=env)
@@ -69,10 +69,10 @@ def test_the_command_that_goes_on_is_one_for_the_shell(tree: Path, area: Path, e
     check_equal(tree, area / "copy")
 
 
-def test_only_what_was_given_differs(tree: Path, area: Path, env: dict[str, str]) -> None:
-    """A destination in other words is the same, and a digest that is needed was not asked for."""
+def test_only_options_that_were_given_are_reported_as_different(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """A destination that is given in another form is the same, and a required digest is not a requested one."""
     job = area / "job"
-    kept_in(job, tree, area / "copy", env=env)
+    stopped_in(job, tree, area / "copy", env=env)
     for options, reported in (
         (["--verify"], b"(different: --verify)"),
         (["--verify", "--hash", "blake3"], b"(different: --hash, --verify)"),
@@ -90,7 +90,7 @@ def test_only_what_was_given_differs(tree: Path, area: Path, env: dict[str, str]
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_discarding_tells_of_a_copy_that_was_moved(
+def test_discard_reports_a_copy_that_was_moved(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, replaced: bool
 ) -> None:
     name = stop(tree, area / "copy")
@@ -103,7 +103,7 @@ def test_discarding_tells_of_a_copy_that_was_moved(
     assert b"(.pcopy-%s-*) may be left" % name.encode() in run.stderr, show(run)
 
 
-def test_discarding_tells_nothing_of_a_copy_that_was_never_made(area: Path, tree: Path, env: dict[str, str]) -> None:
+def test_discard_reports_nothing_if_the_copy_was_never_created(area: Path, tree: Path, env: dict[str, str]) -> None:
     words = ("--checkpoint", area / "job", tree, area / "copy")
     with background(*words, ranks=2, env=env, wrap=slowed("fsync", 300)) as run:
         assert wait_until(lambda: run.process.poll() is not None or (area / "job/job").exists())
@@ -115,10 +115,11 @@ def test_discarding_tells_nothing_of_a_copy_that_was_never_made(area: Path, tree
 
 
 @pytest.mark.parametrize(("there", "files"), [("*/run-1/facts-0", 1), ("*/run-1/facts-*", 2)])
-def test_nobody_is_told_to_go_on_with_a_job_that_is_gone(
+def test_no_resume_is_suggested_if_the_job_directory_vanished(
     tree: Path, area: Path, env: dict[str, str], there: str, files: int
 ) -> None:
-    """Before the first record that record fails; later ranks write into files that they hold open, and don't notice."""
+    """If the directory vanishes before the first record, the record fails. Later, ranks write into files that they hold
+    open, and do not notice."""
     words = (*BUSY, tree, area / "copy")
     jobs = area / "state" / "pcopy"
     with background(*words, ranks=2, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
@@ -133,8 +134,8 @@ def test_nobody_is_told_to_go_on_with_a_job_that_is_gone(
 
 
 @pytest.mark.alone
-def test_a_job_that_is_removed_while_it_runs(tree: Path, area: Path, env: dict[str, str]) -> None:
-    """Nobody waits for it, or is told to go on with it."""
+def test_job_directory_removed_during_the_run_disables_resume(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """The run does not wait for the job directory, and does not suggest a resume."""
     job = area / "job"
     words = ("--checkpoint", job, "--checkpoint-interval", "1.5", tree, area / "copy")
     with background(*words, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, 40)) as run:
@@ -153,7 +154,9 @@ def test_a_job_that_is_removed_while_it_runs(tree: Path, area: Path, env: dict[s
     assert b"share" not in err, err
 
 
-def test_a_copy_around_an_unfinished_one_is_told(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+def test_unfinished_job_inside_the_destination_is_reported(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
     (area / "copy").mkdir()
     name = stop(tree, area / "copy" / "inner")
     run = succeed("-T", "--existing", "skip", tree, area / "copy", ranks=2, env=env)
@@ -161,7 +164,7 @@ def test_a_copy_around_an_unfinished_one_is_told(tree: Path, area: Path, env: di
     assert reported in run.stderr.decode(), show(run)
 
 
-def test_nothing_is_left_of_a_job_that_cannot_be_stored(tree: Path, area: Path, env: dict[str, str]) -> None:
+def test_job_that_cannot_be_stored_leaves_nothing_behind(tree: Path, area: Path, env: dict[str, str]) -> None:
     require_root("mount")
     with mounted("tmpfs", area, size=4096) as full:
         (full / "filled").write_bytes(bytes(4096))
@@ -183,10 +186,10 @@ def test_nothing_is_left_of_a_job_that_cannot_be_stored(tree: Path, area: Path, 
     [("rename,renameat,renameat2", ""), ("unlink,unlinkat", ""), ("unlinkat", "state/pcopy")],
     ids=["rename", "unlink", "rmdir"],
 )
-def test_what_a_kill_leaves_of_no_job_goes_after_a_day(
+def test_remains_of_a_job_killed_before_it_was_stored_are_removed_after_a_day(
     tree: Path, area: Path, env: dict[str, str], calls: str, place: str
 ) -> None:
-    """A job that is not stored yet, or over, is none that anybody could resume or discard.
+    """A job that was not stored completely, or is over, can neither be resumed nor discarded.
 
     ``place``: only calls in this directory count.
     """
@@ -208,26 +211,26 @@ def test_what_a_kill_leaves_of_no_job_goes_after_a_day(
     assert [path.name for path in state.iterdir()] == ["mine"]
 
 
-def test_directories_that_were_made_for_a_job_go_with_it(tree: Path, area: Path, env: dict[str, str]) -> None:
-    """Also when the job has gone on meanwhile; those that were there stay."""
+def test_directories_created_for_a_job_are_removed_with_it(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """Also after a resume; existing directories are kept."""
     (area / "there").mkdir()
     succeed("--checkpoint", area / "there/a/b/job", tree, area / "copy", ranks=2, env=env)
     assert os.listdir(area / "there") == []
     job = area / "there" / "c" / "d" / "job"
-    kept_in(job, tree, area / "other", env=env)
+    stopped_in(job, tree, area / "other", env=env)
     (area / "there" / "c" / "mine").touch()
     succeed("--resume", job, ranks=2, env=env)
     check_equal(tree, area / "other")
     assert [*area.glob("there/**/*")] == [area / "there/c", area / "there/c/mine"]
-    kept_in(job, tree, area / "moved", env=env)
+    stopped_in(job, tree, area / "moved", env=env)
     (area / "mine/empty").mkdir(parents=True)
     job.rename(area / "mine/empty/job")
     succeed("--resume", area / "mine/empty/job", ranks=2, env=env)
-    assert [*area.glob("mine/*")] == [area / "mine/empty"], "it took a directory that it had not made"
+    assert [*area.glob("mine/*")] == [area / "mine/empty"], "a directory was removed that the job had not created"
     assert [*area.glob("there/**/*")] == [area / "there/c", area / "there/c/mine"]
 
 
-def test_a_job_that_cannot_be_used_is_named(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+def test_unusable_job_is_reported_with_the_reason(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
     name = stop(tree, area / "copy")
     job = area / "state" / "pcopy" / name
     job.chmod(0o777)
@@ -247,7 +250,9 @@ def test_a_job_that_cannot_be_used_is_named(tree: Path, area: Path, env: dict[st
     check_equal(tree, area / "copy")
 
 
-def test_a_job_of_somebody_else_is_named(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+def test_job_of_another_user_is_reported_with_its_owner(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
     require_root("give a job away")
     name = stop(tree, area / "copy")
     job = area / "state" / "pcopy" / name

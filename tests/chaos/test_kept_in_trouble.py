@@ -1,4 +1,4 @@
-"""What a job that is kept meets on its way: no room for what it records or puts aside, and odd destinations."""
+"""Resumable jobs under difficult conditions: no space for records or spilled tasks, and unusual destinations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tree() -> Iterator[Path]:
         yield place / "source"
 
 
-def test_a_mount_below_the_target_is_synced_by_another_run(area: Path, env: dict[str, str]) -> None:
+def test_resumed_run_syncs_a_mount_below_the_target(area: Path, env: dict[str, str]) -> None:
     require_root("mount a tmpfs")
     source, copy = area / "source", area / "copy"
     for number in range(40):
@@ -57,7 +57,7 @@ def recorded(area: Path) -> bool:
 
 
 @pytest.mark.parametrize("options", [(), ("--checkpoint", "none")])
-def test_a_directory_that_may_be_written_and_not_be_read(area: Path, options: tuple[str, ...]) -> None:
+def test_copy_into_a_directory_that_is_writable_but_not_readable(area: Path, options: tuple[str, ...]) -> None:
     require_root("own what another user writes to")
     (area / "source").mkdir()
     (area / "source" / "file").write_bytes(b"for the box")
@@ -80,7 +80,7 @@ def fill(small: Path) -> None:
             file.write(bytes(1 << 12))
 
 
-def test_no_room_for_the_next_run_is_refused(tree: Path, area: Path) -> None:
+def test_resume_is_refused_if_the_job_directory_has_no_space(tree: Path, area: Path) -> None:
     require_root("mount a tmpfs")
     with mounted("tmpfs", area, size=16 << 20) as small:
         job = small / "job"
@@ -111,7 +111,7 @@ def wide() -> Iterator[Path]:
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("store", ["lmdb", "pickle"])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_no_room_for_tasks_that_wait_stops_the_job(
+def test_no_space_for_waiting_tasks_stops_the_job(
     wide: Path, area: Path, env: dict[str, str], store: str, ranks: int
 ) -> None:
     require_root("mount a tmpfs")
@@ -129,10 +129,11 @@ def test_no_room_for_tasks_that_wait_stops_the_job(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize(("rank", "launcher"), [(0, None), (1, None), (1, "mpi")])
-def test_one_rank_that_can_record_nothing_ends_the_checkpoints_of_all(
+def test_one_rank_without_space_for_records_ends_checkpoints_of_all_ranks(
     tree: Path, area: Path, rank: int, launcher: str | None
 ) -> None:
-    """Else phases would go on that are not on record: an ordinary user could not write in finished directories."""
+    """Otherwise phases would continue that are not recorded, and an ordinary user could not write in finished
+    directories."""
     job = area / "job"
     wrap = Fault(area / "log", ["write"], job / f"run-1/facts-{rank}", "ENOSPC", when="3+").wrap()
     run = pcopy(*BUSY, "--checkpoint", job, tree, area / "copy", ranks=2, wrap=wrap, launcher=launcher)
@@ -143,16 +144,16 @@ def test_one_rank_that_can_record_nothing_ends_the_checkpoints_of_all(
     assert differences(tree, area / "copy") == []
 
 
-def test_a_job_that_cannot_be_recorded_any_more_is_removed_at_once(tree: Path, area: Path) -> None:
+def test_job_that_can_no_longer_be_recorded_is_removed_immediately(tree: Path, area: Path) -> None:
     require_root("mount a tmpfs")
     with mounted("tmpfs", area, size=1 << 20) as small:
         job = small / "job"
-        wrap = slowed(ITEM_BY_ITEM, 20 * SLOW)  # the last page of a file takes some more records
+        wrap = slowed(ITEM_BY_ITEM, 20 * SLOW)  # the last page of a file has space for some more records
         with background(*BUSY, "--checkpoint", job, tree, area / "copy", ranks=2, wrap=wrap) as run:
             assert wait_until(lambda: run.process.poll() is not None or (job / "current").exists())
             fill(small)
             assert wait_until(lambda: run.process.poll() is not None or not job.exists())
             run.kill_all()
-        assert differences(tree, area / "copy") != [], "it was not removed before the end"
+        assert differences(tree, area / "copy") != [], "the job directory was not removed before the end"
         again = pcopy("--resume", job, ranks=2)
         assert again.returncode == REFUSED, show(again)

@@ -1,4 +1,4 @@
-"""``-u`` exchanges an older file for the new one, and looks at both: a kill in between loses nothing."""
+"""``-u`` exchanges the names of the older file and the new one, and examines both: a kill in between loses nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OLD, MIDDLE = 10**9, 1_500_000_000
 
 @pytest.fixture(params=["one name", "a further name"])
 def names(request: pytest.FixtureRequest, area: Path) -> Path:
-    """The user's older file ``b`` is there: of a source with one name each, or as the second name of one inode."""
+    """The user's older file ``b`` exists; in the source, ``b`` is a file with one name, or the second name of an
+    inode."""
     source, copy = area / "source", area / "copy"
     source.mkdir()
     copy.mkdir()
@@ -34,8 +35,8 @@ def names(request: pytest.FixtureRequest, area: Path) -> Path:
 
 
 def run_until_killed(copy: Path, env: dict[str, str], until: str, *, saves: bool) -> None:
-    """Killed when the new file has the name that it is exchanged under, or ``until`` it is exchanged; the user saves a
-    newer one just before that."""
+    """Kill the job when the new file has its intermediate name, or after the exchange (``until``). With ``saves``, the
+    user saves a newer file just before."""
     log = copy.parent / "calls"
     words = (*BUSY, "-u", "-T", copy.parent / "source", copy)
     with held(log, *words, calls=("renameat", "renameat2"), path=copy, when="1+", ranks=1, env=env) as run:
@@ -55,7 +56,9 @@ UNTIL = pytest.mark.parametrize("until", ["renameat(", "RENAME_EXCHANGE"], ids=[
 
 @UNTIL
 @pytest.mark.parametrize("saves", [False, True], ids=["old", "newer"])
-def test_the_job_goes_on(names: Path, env: dict[str, str], until: str, saves: bool) -> None:
+def test_job_killed_during_a_name_exchange_is_resumed(
+    names: Path, env: dict[str, str], until: str, saves: bool
+) -> None:
     run_until_killed(names, env, until, saves=saves)
     reported = summary(succeed("--resume", "--json", ranks=2, env=env))
     assert reported["skipped"] == saves
@@ -66,38 +69,40 @@ def test_the_job_goes_on(names: Path, env: dict[str, str], until: str, saves: bo
 
 @UNTIL
 @pytest.mark.parametrize("saves", [False, True], ids=["old", "newer"])
-def test_the_job_is_discarded(names: Path, env: dict[str, str], until: str, saves: bool) -> None:
+def test_job_killed_during_a_name_exchange_is_discarded_without_loss(
+    names: Path, env: dict[str, str], until: str, saves: bool
+) -> None:
     run_until_killed(names, env, until, saves=saves)
     (job,) = os.listdir(names.parent / "state" / "pcopy")
     done = succeed("--discard", job, env=env)
     left = temporaries(os.fsencode(names))
     if until == "RENAME_EXCHANGE":
-        check_told(done, left)
+        check_reported(done, left)
     kept = [names / os.fsdecode(name) for name in (b"b", *left)]
     assert (b"newer" if saves else b"old") in [path.read_bytes() for path in kept]
 
 
-def check_told(run: Completed, left: list[bytes]) -> None:
+def check_reported(run: Completed, left: list[bytes]) -> None:
     assert len(left) == 1
     assert left[0] in run.stderr, show(run)
 
 
-def test_what_nobody_goes_on_with_is_told(names: Path, env: dict[str, str]) -> None:
-    """The user has removed the copy, and what came out of the exchange waits for him."""
+def test_users_file_under_a_temporary_name_is_reported(names: Path, env: dict[str, str]) -> None:
+    """The user removed the copy; the user's file remains under a temporary name."""
     run_until_killed(names, env, "RENAME_EXCHANGE", saves=True)
     (names / "b").unlink()
     for _ in range(2):
         run = pcopy("--resume", "--json", ranks=2, env=env)
         assert run.returncode == INCOMPLETE, show(run)
         left = temporaries(os.fsencode(names))
-        check_told(run, left)
+        check_reported(run, left)
     (names / os.fsdecode(left[0])).rename(names / "b")
     succeed("--resume", ranks=2, env=env)
     assert (names / "b").read_bytes() == b"newer"
 
 
-def test_another_item_that_was_exchanged_is_no_copy(names: Path, env: dict[str, str]) -> None:
-    """Whoever may write in the directory has put it in the new one's place before that."""
+def test_foreign_item_exchanged_instead_of_the_copy_fails(names: Path, env: dict[str, str]) -> None:
+    """Another process with write access replaced the new file before the exchange."""
     words = ("-u", "-T", names.parent / "source", names)
     with held(names.parent / "calls", *words, calls=("renameat",), path=names, ranks=1, env=env) as run:
         (aside,) = names.glob(".pcopy-*-exchanged-*")

@@ -1,4 +1,5 @@
-"""Temporary files of whole files, which no task knows by name: what a kill leaves goes by a resume or ``--discard``."""
+"""Temporary files of unsplit files, which no task knows by name: a resume or ``--discard`` removes what a kill
+leaves."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from tests.support.walk import temporaries
 
 SIZE = 24 << 20
 SLOWLY = 250
-"""Milliseconds for each read of a slow file: it is under way for seconds, longer than a busy machine may stand still.
-Nobody waits for its end: the run is killed."""
+"""Milliseconds for each read of a slow file: it takes seconds to copy, longer than a busy machine may pause. The run is
+killed before its end."""
 
 
 def write(path: Path) -> Path:
@@ -36,9 +37,9 @@ def killed(
     on_record: bool = True,
     after: Path | None = None,
 ) -> str:
-    """Run pcopy on one rank, kill it while it fills ``copy`` from the file ``slow``, and return the job's name.
+    """Run pcopy on one rank, kill it while it writes the copy of the file ``slow``, and return the name of the job.
 
-    ``after``: not before this file exists.
+    ``after``: do not kill before this file exists.
     """
     words: list[Argument] = []
     if "--resume" not in arguments:
@@ -50,7 +51,7 @@ def killed(
         return bool(under_way(area) - before) and (after is None or after.exists())
 
     def epochs() -> int:
-        with suppress(FileNotFoundError):  # an earlier run's is being removed
+        with suppress(FileNotFoundError):  # the directory of an earlier run is being removed
             return sum(path.stat().st_size for path in area.glob("state/pcopy/*/run-*/facts-0"))
         return 0
 
@@ -66,12 +67,12 @@ def killed(
 
 
 def under_way(area: Path) -> set[Path]:
-    """The temporary files anywhere. (The job removes files of its own meanwhile; walk takes no notice.)"""
+    """Return all temporary files below ``area``. (Other files may be removed during the walk.)"""
     return {Path(top, name) for top, _, names in os.walk(area) for name in names if name.startswith(".pcopy-")}
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_resume_removes_what_lies_beside_single_items(area: Path, env: dict[str, str], several: bool) -> None:
+def test_resume_removes_temporary_files_next_to_single_items(area: Path, env: dict[str, str], several: bool) -> None:
     source, copy = write(area / "source/file"), area / "copy"
     copy.mkdir()
     others: list[Argument] = []
@@ -87,8 +88,8 @@ def test_a_resume_removes_what_lies_beside_single_items(area: Path, env: dict[st
 
 
 @pytest.mark.parametrize("on_record", [True, False])
-def test_discarding_removes_them_in_directories(area: Path, env: dict[str, str], on_record: bool) -> None:
-    """Also those of a job that had nothing on record yet; whatever a symbolic link leads to is not touched."""
+def test_discard_removes_temporary_files_in_directories(area: Path, env: dict[str, str], on_record: bool) -> None:
+    """Also those of a job without records; the target of a symbolic link is not changed."""
     source, copy, outside = area / "source", area / "copy", area / "outside"
     slow = write(source / "one/two/file")
     where: list[Argument] = [] if on_record else ["--checkpoint", area / "job", "--checkpoint-interval", "60"]
@@ -104,8 +105,8 @@ def test_discarding_removes_them_in_directories(area: Path, env: dict[str, str],
     assert temporaries(bytes(outside)) == [f".pcopy-{name}-1-0.1".encode()]
 
 
-def test_discarding_removes_what_earlier_runs_have_left(area: Path, env: dict[str, str]) -> None:
-    """One of the files is done when the second run is killed: only its directory is still named by a task."""
+def test_discard_removes_temporary_files_of_earlier_runs(area: Path, env: dict[str, str]) -> None:
+    """One of the files is complete when the second run is killed: tasks name only its directory."""
     source, copy = area / "source", area / "copy"
     files = [write(source / directory / "file") for directory in "ab"]
     wrap = slowed(",".join(READS), SLOWLY, *(word for file in files for word in ("-P", str(file))))

@@ -1,4 +1,5 @@
-"""A file that stays gets links of the job's own, which touches it: it is none of the job's files for all that."""
+"""A skipped file gets hard links from the job, which changes its ctime; it is still not treated as created by the
+job."""
 
 from __future__ import annotations
 
@@ -30,8 +31,10 @@ def has_birth(directory: Path) -> bool:
 @pytest.mark.in_turn(4)
 @pytest.mark.parametrize("kind", ["ext4", "ext4-128"])
 @pytest.mark.parametrize("options", [("skip",), ("newer",), ("changed",), ("skip", "--inplace")], ids=" ".join)
-def test_what_stays_is_not_taken_for_the_jobs_own(on: Place, area: Path, kind: str, options: tuple[str, ...]) -> None:
-    """The job was killed when it had made the links, and that was not on record."""
+def test_skipped_file_is_not_treated_as_created_by_job(
+    on: Place, area: Path, kind: str, options: tuple[str, ...]
+) -> None:
+    """The job was killed after it had created the links and before it recorded them."""
     place = on(kind)
     assert has_birth(place) == (kind == "ext4")
     source, copy, env = place / "source", place / "copy", {"XDG_STATE_HOME": str(area / "state")}
@@ -54,8 +57,8 @@ def test_what_stays_is_not_taken_for_the_jobs_own(on: Place, area: Path, kind: s
     for facts in area.glob("state/pcopy/*/run-1/facts-*"):
         facts.unlink()
     reported = summary(succeed("--resume", "--json", ranks=2, env=env))
-    compared = options == ("changed",)  # the others keep what they have not compared
-    # Without a time of birth nothing says that the file is older than the job, which may have written half of it.
+    compared = options == ("changed",)  # the other policies keep files that were not compared
+    # Without a birth time the file may be a half-written one of the job.
     again = compared and kind == "ext4-128"
     for name, size in SIZES.items():
         assert (copy / name).read_bytes() == (b"n" if again else b"o") * size
@@ -63,12 +66,12 @@ def test_what_stays_is_not_taken_for_the_jobs_own(on: Place, area: Path, kind: s
         assert (copy / name).samefile(copy / f"{name}, too") == compared
         assert (copy / f"{name}, too").read_bytes() == (b"o" if compared and not again else b"n") * size
     counted = (reported["found"], reported["symlinks"], reported["hardlinks"], reported["files"], reported["skipped"])
-    # What has its name and is on no record is taken for the user's, where nothing is replaced unasked.
+    # A named item without a record is treated as the user's if the policy replaces nothing.
     assert counted == ((6, 1, 2, 2 if again else 0, 0 if again else 2) if compared else (6, 1, 0, 0, 4))
 
 
-def test_rsync_gives_unchanged_files_the_mode_of_the_source(area: Path) -> None:
-    """What ``changed`` has to do, too: the contents stay, and the rest becomes as in the source."""
+def test_rsync_and_pcopy_give_unchanged_files_the_mode_of_the_source(area: Path) -> None:
+    """``--existing changed`` does the same: the contents are kept, and the metadata becomes that of the source."""
     for tree, byte, mode in (
         (area / "source", b"n", 0o600),
         (area / "rsync", b"o", 0o640),

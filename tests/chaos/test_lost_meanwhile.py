@@ -1,4 +1,5 @@
-"""What an earlier run has copied is removed or cut before the job is resumed: it does not end as if all were there."""
+"""Items copied by an earlier run are removed or changed before the resume: the job does not end as if they were
+complete."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ FOUND = 1 + DIRECTORIES * 6
 
 
 AGE = CLOCK_GRACE / 10**9 + 0.2
-"""Seconds after which nobody doubts that an item is older than a job that begins."""
+"""Seconds after which an item is certainly older than a job that begins."""
 
 
 def make(source: Path) -> Path:
@@ -43,7 +44,7 @@ def make(source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[Path]:
-    """For tests that leave it as it is."""
+    """A source for tests that do not change it."""
     with scratch() as place:
         yield make(place / "source")
 
@@ -67,12 +68,12 @@ def below(copy: Path) -> list[Path]:
 
 
 def stop_halfway(stop: Stop, source: Path, copy: Path, number: int = signal.SIGTERM) -> None:
-    """Ends a job whose directories are all there, and most of them not yet full."""
+    """Stop a job when all directories exist and most of them are incomplete."""
     stop(source, copy, number=number, until=lambda: len(below(copy)) > 3 * DIRECTORIES // 2)
 
 
 def check_end(env: dict[str, str]) -> None:
-    """The job goes on, and ends with all items."""
+    """Resume the job and check that it ends with all items."""
     run = succeed("--json", "--resume", ranks=2, env=env)
     assert summary(run)["found"] == summary(run)["copied"] == FOUND
 
@@ -80,10 +81,10 @@ def check_end(env: dict[str, str]) -> None:
 @pytest.mark.in_turn(3)
 @pytest.mark.parametrize("damage", [Path.unlink, cut, grown, replaced], ids=["removed", "cut", "grown", "replaced"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
-def test_items_that_were_copied(
+def test_copied_items_damaged_between_runs_are_copied_again_or_reported(
     area: Path, source: Path, env: dict[str, str], stop: Stop, damage: Callable[[Path], None], number: int
 ) -> None:
-    """Each is copied again, since that was not on record, or its directory is told of."""
+    """Each item is copied again if it was not recorded; otherwise its directory is reported."""
     copy = area / "copy"
     stop_halfway(stop, source, copy, number)
     for path in below(copy):
@@ -92,7 +93,9 @@ def test_items_that_were_copied(
     run = pcopy("--json", "--resume", ranks=2, env=env)
     lost = set(re.findall(r"(?:^| )([^ /]+)/two$", "\n".join(differences(source, copy)), re.MULTILINE))
     reported = {
-        path.name for path in copy.iterdir() if b"%b: look: an item that was copied is gone" % bytes(path) in run.stderr
+        path.name
+        for path in copy.iterdir()
+        if b"%b: look: an item that was copied is missing" % bytes(path) in run.stderr
     }
     assert lost == reported, show(run)
     said = summary(run)
@@ -108,10 +111,10 @@ def test_items_that_were_copied(
 
 
 @pytest.mark.parametrize("removed", ["", "file"])
-def test_directories_that_were_there_already_and_are_removed_meanwhile(
+def test_existing_directories_removed_between_runs_are_restored_or_reported(
     area: Path, env: dict[str, str], stop: Stop, removed: str
 ) -> None:
-    """Or what is in them. Nothing was left to do in them, so that no task names them any more."""
+    """Or their contents. These directories were complete, so that no remaining task names them."""
     source, copy = area / "source", area / "copy"
     there = [source / f"there-{number}" for number in range(20)]
     for directory in there:
@@ -128,10 +131,10 @@ def test_directories_that_were_there_already_and_are_removed_meanwhile(
     assert run.returncode == (INCOMPLETE if lost else 0), show(run)
 
 
-def test_a_directory_that_cannot_be_listed_any_more_is_told(
+def test_source_directory_that_cannot_be_listed_on_resume_is_reported(
     area: Path, source: Path, env: dict[str, str], stop: Stop
 ) -> None:
-    """Nobody knows then whether something of it is lost; the next resume looks again."""
+    """Whether items of it are lost is unknown then; the next resume checks again."""
     copy = area / "copy"
     stop_halfway(stop, source, copy)
     fault = Fault(area / "log", ["getdents64"], source / "7", "EIO")
@@ -143,7 +146,7 @@ def test_a_directory_that_cannot_be_listed_any_more_is_told(
     check_equal(source, copy)
 
 
-def test_what_has_changed_in_the_source_since_is_nothing_that_was_lost(
+def test_files_changed_in_the_source_between_runs_are_not_reported_as_lost(
     area: Path, env: dict[str, str], stop: Stop
 ) -> None:
     source, copy = make(area / "source"), area / "copy"
@@ -152,15 +155,15 @@ def test_what_has_changed_in_the_source_since_is_nothing_that_was_lost(
         grown(path)
         (path.parent / "new").touch()
     run = succeed("--json", "--resume", ranks=2, env=env)
-    new = [*copy.glob("*/new")]  # of directories whose scan was not on record
+    new = [*copy.glob("*/new")]  # in directories whose scan was not recorded
     assert summary(run)["found"] == summary(run)["copied"] == FOUND + len(new)
 
 
 @pytest.mark.parametrize("existing", ["skip", "newer"])
-def test_what_was_kept_is_nothing_that_was_lost(
+def test_skipped_files_are_not_reported_as_lost(
     area: Path, source: Path, env: dict[str, str], stop: Stop, existing: str
 ) -> None:
-    """Though it is no copy, and younger than the clocks can tell."""
+    """Although the file is not a copy, and its age is within the tolerance of the clocks."""
     copy = area / "copy"
     for number in range(DIRECTORIES):
         (copy / f"{number}").mkdir(parents=True)
@@ -174,7 +177,7 @@ def test_what_was_kept_is_nothing_that_was_lost(
     assert {path.read_bytes() for path in copy.glob("*/two")} == {b"kept"}
 
 
-def test_what_one_file_system_leaves_out_is_nothing_that_was_lost(
+def test_items_excluded_by_one_file_system_are_not_reported_as_lost(
     area: Path, session_scratch: Path, env: dict[str, str], stop: Stop
 ) -> None:
     require_root("mount")

@@ -1,4 +1,4 @@
-"""``--inplace`` where a file system knows no extended attributes: a file beside it marks what is half written."""
+"""``--inplace`` on a file system without extended attributes: a sidecar file marks a half-written file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.support.walk import temporaries
 
 @pytest.fixture
 def without_attributes(area: Path) -> Iterator[Path]:
-    """A directory on a file system that has none (bindfs)."""
+    """A directory on a file system without extended attributes (bindfs)."""
     require_root("mount")
     if not shutil.which("bindfs"):
         pytest.skip("there is no bindfs here")
     for name in ("below", "point"):
         (area / name).mkdir()
-    now = ["-o", "attr_timeout=0"]  # else a link's change of the other name's ctime is seen a second later
+    now = ["-o", "attr_timeout=0"]  # otherwise the new ctime of the other name is visible a second later
     line = ["bindfs", "--xattr-none", *now, str(area / "below"), str(area / "point")]
     tried = subprocess.run(line, check=False, capture_output=True, text=True)
     if tried.returncode:
@@ -42,7 +42,7 @@ def without_attributes(area: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_where_there_are_no_attributes_a_file_beside_it_tells(without_attributes: Path, size: str) -> None:
+def test_sidecar_file_marks_an_incomplete_file_without_attributes(without_attributes: Path, size: str) -> None:
     area = without_attributes
     target = prepare(area, SIZES[size])
     os.chown(target, NOBODY, 1)
@@ -51,12 +51,12 @@ def test_where_there_are_no_attributes_a_file_beside_it_tells(without_attributes
     words: list[Argument] = ["--json", "--inplace", "--existing", "newer", "--no-preserve", "mode,ownership"]
     words += ["--chunk-size", "4M", "--checkpoint", place / "job", f"{area}/source/", area / "copy"]
     killed_at(place, "ftruncate", *words, path=target, ranks=2)
-    (beside,) = (name for name in os.listdir(area / "copy") if name != "file")
-    assert beside.startswith(".pcopy-incomplete-")
-    run = pcopy("--json", area / "copy", place / "further", ranks=2)  # it is no item, and must not pass for one
+    (sidecar,) = (name for name in os.listdir(area / "copy") if name != "file")
+    assert sidecar.startswith(".pcopy-incomplete-")
+    run = pcopy("--json", area / "copy", place / "further", ranks=2)  # the sidecar file must not be copied as an item
     assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
     assert b"is incomplete" in run.stderr
-    assert beside not in os.listdir(place / "further")
+    assert sidecar not in os.listdir(place / "further")
     reported = summary(succeed(*words, ranks=2))
     status = target.stat()
     assert (reported["files"], reported["failed"]) == (1, 0)
@@ -69,14 +69,16 @@ def test_where_there_are_no_attributes_a_file_beside_it_tells(without_attributes
 
 @pytest.mark.parametrize("policy", ["skip", "newer"])
 @pytest.mark.parametrize("edit", ["saved", "given its number", "chmod"])
-def test_what_may_be_another_file_neither_stays_nor_gives_way(without_attributes: Path, policy: str, edit: str) -> None:
-    """Inodes' numbers are given again, and are others with each mount; so nobody knows whether it is half written."""
+def test_marked_file_of_uncertain_identity_is_neither_kept_nor_replaced(
+    without_attributes: Path, policy: str, edit: str
+) -> None:
+    """Inode numbers are reused and may change with each mount, so it is uncertain whether the file is half-written."""
     area = without_attributes
     target = prepare(area, SIZES["small"])
     place = area.parent
     words: list[Argument] = ["--inplace", "--checkpoint", "none", f"{area}/source/", area / "copy"]
     killed_at(place, "ftruncate", "--existing", "newer", *words, path=target, ranks=1)
-    (beside,) = target.parent.glob(".pcopy-incomplete-*")
+    (sidecar,) = target.parent.glob(".pcopy-incomplete-*")
     mine = b""
     if edit == "chmod":
         target.chmod(0o644)
@@ -86,13 +88,13 @@ def test_what_may_be_another_file_neither_stays_nor_gives_way(without_attributes
         target.write_bytes(mine)
         target.chmod(0o600 if edit == "saved" else 0o644)
         number = target.stat().st_ino + (edit == "saved")
-        beside.write_bytes(re.sub(rb"(?m)^\d+ ", b"%d " % number, beside.read_bytes()))
+        sidecar.write_bytes(re.sub(rb"(?m)^\d+ ", b"%d " % number, sidecar.read_bytes()))
     for _ in range(2):
         run = pcopy("--existing", policy, *words, ranks=1)
         assert run.returncode == 1, show(run)
-        assert beside.name.encode() in run.stderr
+        assert sidecar.name.encode() in run.stderr
         assert target.read_bytes() == mine
-    beside.unlink()
+    sidecar.unlink()
     if edit == "chmod":
         target.unlink()
     succeed("--existing", policy, *words, ranks=1)
@@ -100,8 +102,8 @@ def test_what_may_be_another_file_neither_stays_nor_gives_way(without_attributes
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_a_file_beside_goes_with_what_it_marks(without_attributes: Path, size: str) -> None:
-    """The other name of the inode has become the copy, and a resumed job puts a link to it in place of the first."""
+def test_sidecar_file_is_removed_with_the_file_that_it_marks(without_attributes: Path, size: str) -> None:
+    """The other name of the inode was copied, and a resumed job replaces the first name by a link to it."""
     area = without_attributes
     target = prepare(area, SIZES[size])
     os.link(area / "source/file", area / "source/other")
@@ -120,30 +122,32 @@ def test_a_file_beside_goes_with_what_it_marks(without_attributes: Path, size: s
 
 @pytest.mark.parametrize("edit", ["saved", "removed"])
 @pytest.mark.parametrize("moment", ["ftruncate", "fsync"])
-def test_a_file_beside_goes_with_what_the_user_replaces(without_attributes: Path, moment: str, edit: str) -> None:
-    """The job was killed before it had written the file, or before it took the mark away."""
+def test_sidecar_file_is_removed_if_the_user_replaced_the_marked_file(
+    without_attributes: Path, moment: str, edit: str
+) -> None:
+    """The job was killed before it wrote the file, or before it removed the mark."""
     area = without_attributes
     target = prepare(area, SIZES["small"])
-    beside = area / "copy" / os.fsdecode(incomplete_mark.sidecar_name(b"file"))
+    sidecar = area / "copy" / os.fsdecode(incomplete_mark.sidecar_name(b"file"))
     env = {"XDG_STATE_HOME": str(area.parent / "state")}
     words: list[Argument] = ["--inplace", "--checkpoint-interval", "0.05", f"{area}/source/", area / "copy"]
-    when = "1" if moment == "ftruncate" else "2"  # the first one comes when it is whole
+    when = "1" if moment == "ftruncate" else "2"  # the first fsync comes when the file is complete
     killed_at(area.parent, moment, *words, path=target, when=when, ranks=1, env=env)
-    assert beside.exists()
+    assert sidecar.exists()
     if edit == "saved":
         (area / "saved").write_bytes(b"the user's")
         os.rename(area / "saved", target)
     else:
         target.unlink()
     succeed("--resume", ranks=1, env=env)
-    assert not beside.exists()
+    assert not sidecar.exists()
     succeed(area / "copy", area.parent / "further", ranks=1, env=env)
 
 
-def test_a_file_beside_goes_when_what_was_filled_was_replaced(without_attributes: Path) -> None:
+def test_sidecar_file_of_a_replaced_file_is_removed_by_its_own_job_only(without_attributes: Path) -> None:
     target = without_attributes / "file"
     target.write_bytes(b"new")
-    beside = without_attributes / os.fsdecode(incomplete_mark.sidecar_name(b"file"))
+    sidecar = without_attributes / os.fsdecode(incomplete_mark.sidecar_name(b"file"))
     directory, descriptor = os.open(target.parent, os.O_RDONLY), os.open(target, os.O_RDONLY)
     try:
         status = os.fstat(descriptor)
@@ -152,9 +156,9 @@ def test_a_file_beside_goes_when_what_was_filled_was_replaced(without_attributes
         (target.parent / "saved").write_bytes(b"the user's")
         os.rename(target.parent / "saved", target)
         mark_complete(directory, b"file", status.st_ino, "another", sync=True)
-        assert beside.exists()
+        assert sidecar.exists()
         mark_complete(directory, b"file", status.st_ino, "job", sync=True)
-        assert not beside.exists()
+        assert not sidecar.exists()
     finally:
         os.close(descriptor)
         os.close(directory)

@@ -1,4 +1,4 @@
-"""A mirror that is killed while it deletes is gone on with, and ends as if nothing had happened."""
+"""A mirror that is killed while it deletes is resumed and ends with the result of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIRECTORIES, FILES = 12, 25
 
 @pytest.fixture
 def trees(area: Path) -> Path:
-    """Three times as much as in the source is in the copy."""
+    """A source, and a copy with three times as many items."""
     for number in range(DIRECTORIES):
         for file in range(FILES):
             write(area / f"source/{number}/{file}", b"content")
@@ -35,7 +35,7 @@ def trees(area: Path) -> Path:
 
 
 IN_FLIGHT = 2
-"""Items whose removal a killed run may not have counted: one for each rank that was between the call and the count."""
+"""Removals that a killed run may not have counted: one for each rank that was between the call and the count."""
 
 
 def is_count_of(counted: int, deleted: int, number: int, runs: int = 1) -> bool:
@@ -49,7 +49,7 @@ def extras(copy: Path) -> int:
 
 
 @pytest.mark.parametrize(("first", "then", "kills"), [(1, 3, 1), (3, 1, 1), (3, 2, 3)])
-def test_killed_while_it_deletes(trees: Path, first: int, then: int, kills: int) -> None:
+def test_mirror_killed_during_deletion_is_completed_by_resume(trees: Path, first: int, then: int, kills: int) -> None:
     env = {"XDG_STATE_HOME": str(trees / "state")}
     copy, random = trees / "copy", Random(first * 10 + kills)
     words: list[Argument] = ["--mirror", f"{trees}/source/", copy]
@@ -69,16 +69,16 @@ def test_killed_while_it_deletes(trees: Path, first: int, then: int, kills: int)
         assert 0 < left < all_extras
         if kill + 1 < kills:
             pcopy("--discard", name, env=env)
-    for number in range(DIRECTORIES):  # whatever is done already, all of them are looked at once more
+    for number in range(DIRECTORIES):  # all directories are compared again, including completed ones
         write(copy / f"{number}/late", b"extra")
-    told = summary(succeed("--json", "--resume", name, ranks=then, env=env))
+    totals = summary(succeed("--json", "--resume", name, ranks=then, env=env))
     check_equal(trees / "source", copy)
-    assert told["failed"] == 0 and left <= told["deleted"] <= all_extras + DIRECTORIES
-    assert told["found"] == told["copied"] + told["skipped"]
+    assert totals["failed"] == 0 and left <= totals["deleted"] <= all_extras + DIRECTORIES
+    assert totals["found"] == totals["copied"] + totals["skipped"]
     assert listed(env) == []
 
 
-def test_what_had_failed_keeps_all_until_a_resume_has_healed_it(trees: Path) -> None:
+def test_nothing_is_deleted_until_a_resume_has_copied_the_failed_item(trees: Path) -> None:
     env = {"XDG_STATE_HOME": str(trees / "state")}
     copy, before = trees / "copy", extras(trees / "copy")
     write(trees / "source/3/new", b"new")
@@ -87,14 +87,14 @@ def test_what_had_failed_keeps_all_until_a_resume_has_healed_it(trees: Path) -> 
     fault.check()
     assert run.returncode == 1 and extras(copy) == before, show(run)
     assert b"nothing was deleted: 1 item has failed" in run.stderr, show(run)
-    told = summary(succeed("--json", "--resume", env=env))
+    totals = summary(succeed("--json", "--resume", env=env))
     check_equal(trees / "source", copy)
-    assert told["deleted"] == before
+    assert totals["deleted"] == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_the_source_has_lost_meanwhile_counts(trees: Path, number: int) -> None:
-    """What a job that goes on would delete is counted anew: never are more items deleted than ``--max-delete``."""
+def test_items_removed_from_the_source_between_runs_count_for_max_delete(trees: Path, number: int) -> None:
+    """A resumed job counts the items to delete again: it never deletes more than ``--max-delete``."""
     env = {"XDG_STATE_HOME": str(trees / "state")}
     copy, most = trees / "copy", extras(trees / "copy")
     words: list[Argument] = ["--mirror", "--max-delete", str(most), f"{trees}/source/", copy]
@@ -110,8 +110,8 @@ def test_what_the_source_has_lost_meanwhile_counts(trees: Path, number: int) -> 
     assert reported and is_count_of(int(reported[1]), most - left, number), show(run)
 
 
-def test_stopped_while_it_counts(trees: Path) -> None:
-    """It counts anew, from the beginning."""
+def test_mirror_stopped_while_counting_deletions_can_be_resumed(trees: Path) -> None:
+    """The resumed job counts again from the beginning."""
     env = {"XDG_STATE_HOME": str(trees / "state")}
     copy, most = trees / "copy", extras(trees / "copy")
     words: list[Argument] = ["--mirror", "--max-delete", str(most), f"{trees}/source/", copy]
@@ -125,8 +125,8 @@ def test_stopped_while_it_counts(trees: Path) -> None:
     check_equal(trees / "source", copy)
 
 
-def test_each_run_counts_for_itself(trees: Path) -> None:
-    """However often a job is killed, what its earlier runs have counted does not count against ``--max-delete``."""
+def test_items_counted_by_killed_runs_do_not_count_again_for_max_delete(trees: Path) -> None:
+    """Items counted by earlier runs do not count against ``--max-delete``, however often the job is killed."""
     env = {"XDG_STATE_HOME": str(trees / "state")}
     copy, most = trees / "copy", extras(trees / "copy")
     words: list[Argument] = ["--mirror", "--max-delete", str(most), f"{trees}/source/", copy]
@@ -137,9 +137,9 @@ def test_each_run_counts_for_itself(trees: Path) -> None:
         assert wait_until(lambda: run.process.poll() is not None or extras(copy) < left - 40)
         run.kill_all()
     assert 0 < extras(copy) < left
-    told = summary(succeed("--json", "--resume", env=env))
+    totals = summary(succeed("--json", "--resume", env=env))
     check_equal(trees / "source", copy)
-    assert told["failed"] == 0 and is_count_of(told["deleted"], most, signal.SIGKILL, runs=2) and listed(env) == []
+    assert totals["failed"] == 0 and is_count_of(totals["deleted"], most, signal.SIGKILL, runs=2) and listed(env) == []
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
@@ -148,7 +148,7 @@ def test_each_run_counts_for_itself(trees: Path) -> None:
 def test_limit_and_count_of_deletions_cover_all_runs(
     trees: Path, backend: str, number: int, words: tuple[str, ...], slow: str
 ) -> None:
-    """Also of a run that was killed between two records."""
+    """This includes a run that was killed between two records."""
     env = {"XDG_STATE_HOME": str(trees / "state"), "PCOPY_BACKEND": backend}
     copy, most = trees / "copy", extras(trees / "copy")
     mirror: list[Argument] = ["--mirror", "--max-delete", str(most), "--checkpoint-interval", "30"]

@@ -1,4 +1,4 @@
-"""File systems that are mounted again, or not, between two runs of one job, or while it runs."""
+"""File systems that are mounted, unmounted or replaced between two runs of a job, or while it runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ XFS_BYTES = 300 << 20
 
 
 class Loop:
-    """An image of XFS at ``point``, attached to a device of its own choosing each time."""
+    """An image of XFS at ``point``, attached to another loop device each time."""
 
     def __init__(self, image: Path, point: Path) -> None:
         self._image, self.point = image, point
@@ -34,7 +34,7 @@ class Loop:
         self._devices.append(loops.attach(self._image))
 
     def mount(self) -> int:
-        """Mounts the device that was attached last; returns its number."""
+        """Mount the device that was attached last; return its device number."""
         subprocess.run(["mount", "-o", "nouuid", self._devices[-1].path, self.point], check=True)
         return self.point.stat().st_dev
 
@@ -58,10 +58,10 @@ def xfs(area: Path) -> Iterator[Loop]:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_xfs_that_returns_under_another_device_number(
+def test_resume_accepts_xfs_under_another_device_number(
     area: Path, env: dict[str, str], stop: Stop, xfs: Loop, side: str
 ) -> None:
-    """Its fsid is that number, and its UUID stays."""
+    """The fsid depends on the device number; the UUID does not."""
     first = xfs.mount()
     source = (xfs.point if side == "source" else area) / "tree"
     copy = (xfs.point if side == "target" else area) / "copy"
@@ -77,7 +77,7 @@ def test_xfs_that_returns_under_another_device_number(
 
 @pytest.fixture
 def disk(area: Path, session_scratch: Path) -> Iterator[Path]:
-    """What is mounted in the area; nothing there is at the end."""
+    """A tmpfs to be mounted below the area; all mounts below the area are removed at the end."""
     with mounted("tmpfs", session_scratch) as point:
         try:
             yield point
@@ -104,10 +104,10 @@ def grow(tree: Path, files: int = 300) -> Path:
     return tree
 
 
-def test_what_was_mounted_in_the_source_has_to_be_there(
+def test_resume_refuses_if_a_mount_in_the_source_is_missing(
     area: Path, env: dict[str, str], stop: Stop, disk: Path
 ) -> None:
-    """The directory below would be copied, as an empty one."""
+    """Otherwise the empty directory below the mount point would be copied."""
     source, copy = grow(area / "tree"), area / "copy"
     grow(disk / "data")
     points = [source / str(number) / "mount" for number in range(10)]
@@ -130,10 +130,10 @@ def test_what_was_mounted_in_the_source_has_to_be_there(
     assert len(os.listdir(copy / "7/mount")) == 10
 
 
-def test_what_was_mounted_in_the_destination_has_to_be_there(
+def test_resume_refuses_if_a_mount_in_the_destination_is_missing(
     area: Path, env: dict[str, str], stop: Stop, disk: Path
 ) -> None:
-    """Nothing is written below it, and its temporary files are not forgotten."""
+    """Nothing is written to the directory below the mount point, and temporary files on the mount are not forgotten."""
     source, copy = grow(area / "tree"), area / "copy"
     point = copy / "3"
     point.mkdir(parents=True)
@@ -151,8 +151,10 @@ def test_what_was_mounted_in_the_destination_has_to_be_there(
 
 
 @pytest.mark.parametrize("side", ["source", "copy"])
-def test_what_is_mounted_later_is_refused(area: Path, env: dict[str, str], stop: Stop, disk: Path, side: str) -> None:
-    """It hides what was copied, or what is to be copied."""
+def test_resume_refuses_if_a_mount_was_added(
+    area: Path, env: dict[str, str], stop: Stop, disk: Path, side: str
+) -> None:
+    """The mount hides copied items, or items to be copied."""
     source, copy = grow(area / "source"), area / "copy"
     (copy / "3").mkdir(parents=True)
     name = stop("-T", source, copy)
@@ -166,10 +168,10 @@ def test_what_is_mounted_later_is_refused(area: Path, env: dict[str, str], stop:
 
 
 @pytest.mark.parametrize("side", ["source", "copy"])
-def test_what_is_mounted_while_the_job_runs_fails_until_it_is_unmounted(
+def test_mount_added_during_the_job_fails_until_it_is_unmounted(
     area: Path, env: dict[str, str], disk: Path, side: str
 ) -> None:
-    """Whether a directory was found before that or afterwards."""
+    """Whether a directory was found before or after the mount."""
     source, copy = area / "source", area / "copy"
     for number in range(30):
         write(source / str(number) / "inner/file", b"content")
@@ -191,10 +193,10 @@ def test_what_is_mounted_while_the_job_runs_fails_until_it_is_unmounted(
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_what_is_mounted_in_the_destination_is_synced_by_who_has_not_been_there(
+def test_rank_syncs_a_destination_mount_that_it_has_not_written_to(
     area: Path, env: dict[str, str], stop: Stop, disk: Path, ranks: int
 ) -> None:
-    """In the second run other ranks may finish its directories than the one that syncs it."""
+    """In the second run, other ranks than the one that syncs the mount may finish its directories."""
     source, copy = grow(area / "tree"), area / "copy"
     (copy / "mounted").mkdir(parents=True)
     for number in range(20):
@@ -207,10 +209,10 @@ def test_what_is_mounted_in_the_destination_is_synced_by_who_has_not_been_there(
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("chunks", [(), ("--chunk-size", "1M")])
-def test_large_files_on_what_is_mounted_in_the_destination(
+def test_large_files_are_copied_to_a_mount_in_the_destination(
     area: Path, env: dict[str, str], disk: Path, ranks: int, chunks: tuple[str, ...]
 ) -> None:
-    """Ranks get them that have not been there yet."""
+    """Chunks go to ranks that have not used the mount yet."""
     source, copy = area / "tree", area / "copy"
     (copy / "mounted").mkdir(parents=True)
     for number in range(24):

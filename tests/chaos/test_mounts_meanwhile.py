@@ -1,8 +1,8 @@
-"""File systems that are unmounted or mounted while a program works on the tree around them.
+"""File systems that are mounted or unmounted while a program works on the tree around them.
 
-A table: every program that goes through a tree, over every change. A run stops at a system call, the mount is changed,
-and the run goes on. No run may take the directory below a mount for what was mounted there, and no run that could not
-look at something may report success.
+A table of all programs that traverse a tree, and all changes. A run stops at a system call, the mount is changed, and
+the run continues. No run may mistake the directory below a mount for the mounted file system, and no run that could not
+examine an item may report success.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Trees(NamedTuple):
     source: Path
     copy: Path
     other: Path
-    """What else may be mounted: another file system, which has ``strange``."""
+    """Another file system to be mounted, which contains ``strange``."""
 
 
 def fill(tree: Path) -> None:
@@ -62,7 +62,7 @@ def trees(area: Path, session_scratch: Path) -> Iterator[Trees]:
 
 
 def mount(tree: Path) -> Path:
-    """A tmpfs in the place of ``mount``, with the same files; returns the mount point."""
+    """Mount a tmpfs with the same files at ``mount``; return the mount point."""
     point = tree / "mount"
     for path in sorted(point.rglob("*"), reverse=True):
         (path.rmdir if path.is_dir() else path.unlink)()
@@ -84,7 +84,7 @@ def appear(tree: Path, trees: Trees) -> None:
 
 
 def appear_from_same_file_system(tree: Path, trees: Trees) -> None:
-    """It has the same device number."""
+    """The mount has the same device number."""
     (tree.parent / "hidden").mkdir()
     subprocess.run(["mount", "--bind", tree.parent / "hidden", tree / "mount"], check=True)
 
@@ -94,7 +94,7 @@ CHANGES: dict[str, tuple[bool, Callable[[Path, Trees], None]]] = {
     "appears": (False, appear),
     "appears from the same file system": (False, appear_from_same_file_system),
 }
-"""Whether something is mounted when the run begins, and what happens then."""
+"""Whether a file system is mounted when the run begins, and the change."""
 
 MIRRORS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "psync": ("psync", ("--checkpoint", "none")),
@@ -107,7 +107,7 @@ MIRRORS: dict[str, tuple[str, tuple[Argument, ...]]] = {
 
 
 LATE = Path("late")
-"""A file that DST lacks. It is opened when its directory has been scanned, and before anything is deleted."""
+"""A file that DST lacks. It is opened after its directory was scanned and before anything is deleted."""
 
 
 def mirror(area: Path, trees: Trees, way: str, name: str, ranks: int, calls: Sequence[str], path: Path) -> Completed:
@@ -121,7 +121,7 @@ def mirror(area: Path, trees: Trees, way: str, name: str, ranks: int, calls: Seq
 
 
 def add_extra(trees: Trees, name: str) -> set[str]:
-    """Files that the source lacks; returns all that DST has then."""
+    """Create files that the source lacks; return all files of DST."""
     if CHANGES[name][0]:
         mount(trees.source)
     for path in EXTRA:
@@ -150,8 +150,8 @@ def test_nothing_is_deleted_if_mounts_of_source_change_before_deletion(
 def test_only_extra_items_are_deleted_if_mounts_of_source_change_during_deletion(
     area: Path, trees: Trees, way: str, name: str, ranks: int
 ) -> None:
-    """DST is listed for the first time when extra items are looked for. Directories that are open already may still be
-    compared as they were."""
+    """DST is listed for the first time in the search for extra items. Directories that are open already may be compared
+    in their earlier state."""
     before = add_extra(trees, name)
     done = mirror(area, trees, way, name, ranks, LISTING, trees.copy)
     left = files(trees.copy)
@@ -166,7 +166,7 @@ def test_only_extra_items_are_deleted_if_mounts_of_source_change_during_deletion
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("way", ["psync", "max-delete"])
 def test_deletion_stops_where_a_directory_cannot_be_compared(area: Path, trees: Trees, way: str, ranks: int) -> None:
-    """Nothing else that is extra is deleted if the first directory that is compared has gone."""
+    """No other extra item is deleted if the first compared directory is missing."""
     for number in range(30):
         write(trees.copy / "z" / f"extra-{number}/file", b"")
     program, words = MIRRORS[way]
@@ -181,10 +181,10 @@ def test_deletion_stops_where_a_directory_cannot_be_compared(area: Path, trees: 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("way", [way for way in MIRRORS if way != "dry run"])
-def test_nothing_strange_is_deleted_if_mounts_of_target_change(
+def test_nothing_on_a_changed_mount_of_the_target_is_deleted(
     area: Path, trees: Trees, way: str, name: str, ranks: int
 ) -> None:
-    """What is mounted in DST meanwhile keeps its files, and the directory below a mount that vanishes gets none."""
+    """Files on a new mount in DST are kept, and no files are created in the directory below a removed mount."""
     program, words = MIRRORS[way]
     if CHANGES[name][0]:
         mount(trees.copy)
@@ -216,30 +216,30 @@ def seen_in_output(area: Path, done: Completed) -> bytes:
 
 
 def seen_in_number(area: Path, done: Completed) -> bytes:
-    """All nine items of SRC were found."""
+    """Return ``ALL`` if nine items of SRC were found."""
     return ALL if b"9 found" in done.stdout else b""
 
 
 def seen_by_comparison(area: Path, done: Completed) -> bytes:
-    """The other side has all files."""
+    """Return ``ALL`` if all items were compared; the other side has all files."""
     return ALL if b"pverify: 18 items" in done.stderr or b"pverify: 20 items" in done.stderr else b""
 
 
 def removed(area: Path, done: Completed) -> bytes:
-    """Nothing that is mounted was in the way, and nothing of it was removed."""
+    """Return ``ALL`` if SRC was removed: no mount prevented that, and no mounted item was removed."""
     return b"" if (area / "source").exists() else ALL
 
 
 class Program(NamedTuple):
-    """A program that goes through SRC, with the ``words`` before it.
+    """A program that traverses SRC, with the arguments ``words``.
 
-    ``seen`` returns what it has seen of SRC if its status is 0, which says that it was all.
+    ``seen`` returns what the program has processed of SRC if its exit status is 0, which means all of it.
     """
 
     seen: Callable[[Path, Completed], bytes]
     words: tuple[Argument, ...] = ()
     changed: tuple[int, ...] = (FAILED,)
-    """The statuses of a run that could not look at a part of SRC."""
+    """Exit statuses of a run that could not examine a part of SRC."""
 
 
 PROGRAMS: dict[str, Program] = {
@@ -263,17 +263,18 @@ MOMENTS = {
 """The call at which a run stops, and the directory in SRC or the name of a file that it is for."""
 
 LARGE = 5 << 20
-"""Bytes of a file that is copied and compared by tasks of its own, after its directory was scanned."""
+"""Size in bytes of a file that is copied and compared by its own tasks, after its directory was scanned."""
 
 
 def happens(program: str, name: str, moment: str) -> bool:
-    """Return True if a run of ``program`` has such a moment, and the documentation promises that it notices."""
+    """Return True if a run of ``program`` has this moment, and the documentation promises that it notices the
+    change."""
     if moment == "before it is found":
-        # psync lists SRC before the job begins. What is mounted from the same file system later is not noticed.
+        # psync lists SRC before the job begins. A later mount from the same file system is not noticed.
         return program != "psync" and CHANGES[name][1] is not appear_from_same_file_system
     if moment == "when a file in it is read":
         return program in ("pcopy", "psync", "ptar", "pverify")
-    return moment == "when it is found" or program != "prm" or not CHANGES[name][0]  # it enters no mount
+    return moment == "when it is found" or program != "prm" or not CHANGES[name][0]  # prm enters no mount
 
 
 SITUATIONS = [each for each in product(PROGRAMS, CHANGES, MOMENTS) if happens(*each)]
@@ -281,10 +282,10 @@ SITUATIONS = [each for each in product(PROGRAMS, CHANGES, MOMENTS) if happens(*e
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize(("program", "name", "moment"), SITUATIONS)
-def test_no_program_takes_another_mount_for_what_was_there(
+def test_no_program_mistakes_a_changed_mount_for_the_original_directory(
     area: Path, trees: Trees, program: str, name: str, moment: str, ranks: int
 ) -> None:
-    """A run that has opened the directory before it changes may use it as it was, if it uses all of it."""
+    """A run that opened the directory before the change may use its earlier state, if it uses all of it."""
     chosen, source = PROGRAMS[program], trees.source
     call, directory = MOMENTS[moment]
     if CHANGES[name][0]:

@@ -1,4 +1,5 @@
-"""Under skip, newer and fail items wait for their names: what a job leaves that is stopped, discarded or repaired."""
+"""With the policies skip, newer and fail, items get their final names late: state after a stop, a discard or a
+repair."""
 
 from __future__ import annotations
 
@@ -28,9 +29,7 @@ def make_source(source: Path) -> None:
 
 
 @pytest.mark.parametrize("calls", ["utimensat", "renameat2"])
-def test_a_job_that_is_not_kept_leaves_nothing_under_temporary_names(
-    area: Path, env: dict[str, str], calls: str
-) -> None:
+def test_stopped_job_without_checkpoint_leaves_no_temporary_names(area: Path, env: dict[str, str], calls: str) -> None:
     source, copy = area / "source", area / "copy"
     make_source(source)
 
@@ -48,8 +47,10 @@ def test_a_job_that_is_not_kept_leaves_nothing_under_temporary_names(
 
 
 @pytest.mark.parametrize("kind", ["files", "links"])
-def test_nor_what_lacks_metadata(area: Path, env: dict[str, str], kind: str) -> None:
-    """Of a task that has not come to its end."""
+def test_stopped_job_without_checkpoint_leaves_no_items_that_lack_metadata(
+    area: Path, env: dict[str, str], kind: str
+) -> None:
+    """The items belong to a task that is not complete."""
     require_root("give files away")
     source, copy = area / "source", area / "copy"
     source.mkdir()
@@ -71,7 +72,7 @@ def test_nor_what_lacks_metadata(area: Path, env: dict[str, str], kind: str) -> 
 
 
 @pytest.mark.parametrize("calls", ["utimensat", "renameat2"])
-def test_a_discarded_job_leaves_nothing_under_temporary_names(area: Path, env: dict[str, str], calls: str) -> None:
+def test_discarded_job_leaves_no_temporary_names(area: Path, env: dict[str, str], calls: str) -> None:
     source, copy = area / "source", area / "copy"
     make_source(source)
     words: list[Argument] = [*BUSY, "--existing", "skip", "-T", source, copy]
@@ -90,8 +91,8 @@ def test_a_discarded_job_leaves_nothing_under_temporary_names(area: Path, env: d
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_the_user_has_written_to_is_not_repaired(area: Path, env: dict[str, str], policy: str) -> None:
-    """What has the source's time still has been damaged, and is."""
+def test_file_changed_by_the_user_is_not_repaired(area: Path, env: dict[str, str], policy: str) -> None:
+    """A changed file that still has the time of the source is treated as damaged, and repaired."""
     source, copy = area / "source", area / "copy"
     make_source(source)
     words: list[Argument] = ["--existing", policy, "--repair", "-T", source, copy]
@@ -106,16 +107,18 @@ def test_what_the_user_has_written_to_is_not_repaired(area: Path, env: dict[str,
                     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         out, err = run.process.communicate(timeout=60)
     assert run.process.returncode == 1, (out, err)
-    assert b"it was changed since it was copied" in err
+    assert b"the copy was changed after it was written" in err
     mended = [(copy / f"directory-{number}/file-38").read_bytes() for number in range(8)]
     assert b"38" in mended
     written = {(copy / f"directory-{number}/file-39").read_bytes() for number in range(8)}
     assert written == {b"XX"}
 
 
-FLAGS_ARE_NOT_KNOWN = ("inject=renameat2:error=EINVAL",)
-NOR_ARE_LINKS = (*FLAGS_ARE_NOT_KNOWN, "inject=linkat:error=EPERM")
-WAYS = pytest.mark.parametrize("faults", [FLAGS_ARE_NOT_KNOWN, NOR_ARE_LINKS], ids=["by links", "over placeholders"])
+WITHOUT_RENAME_FLAGS = ("inject=renameat2:error=EINVAL",)
+WITHOUT_FLAGS_AND_LINKS = (*WITHOUT_RENAME_FLAGS, "inject=linkat:error=EPERM")
+WAYS = pytest.mark.parametrize(
+    "faults", [WITHOUT_RENAME_FLAGS, WITHOUT_FLAGS_AND_LINKS], ids=["by links", "over placeholders"]
+)
 
 
 def traced(*expressions: str) -> list[str]:
@@ -124,8 +127,8 @@ def traced(*expressions: str) -> list[str]:
     return [*line, *(word for expression in expressions for word in ("-e", expression))]
 
 
-def put_the_users_own(source: Path, copy: Path) -> list[Path]:
-    """Newer than the source, and of no less size."""
+def create_users_files(source: Path, copy: Path) -> list[Path]:
+    """Create files that are newer than the source and not smaller."""
     mine = [copy / f"directory-{number}" / name for number in range(3) for name in ("file-7", "file-8")]
     for path in mine:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,12 +146,12 @@ def unlink_and_keep_times(path: Path) -> None:
 
 @WAYS
 @pytest.mark.parametrize("policy", ["skip", "newer"])
-def test_names_are_given_where_renames_know_no_flags(
+def test_items_get_their_names_where_rename_supports_no_flags(
     area: Path, env: dict[str, str], policy: str, faults: tuple[str, ...]
 ) -> None:
     source, copy = area / "source", area / "copy"
     make_source(source)
-    mine = put_the_users_own(source, copy)
+    mine = create_users_files(source, copy)
     reported = summary(
         succeed("--json", "--existing", policy, "-T", source, copy, ranks=2, env=env, wrap=traced(*faults))
     )
@@ -161,11 +164,13 @@ def test_names_are_given_where_renames_know_no_flags(
 
 
 @WAYS
-def test_killed_while_a_name_is_given_without_flags(area: Path, env: dict[str, str], faults: tuple[str, ...]) -> None:
-    """The item has both names then, or an empty file of the job's own has the final one."""
+def test_job_killed_while_naming_an_item_without_rename_flags_is_resumed(
+    area: Path, env: dict[str, str], faults: tuple[str, ...]
+) -> None:
+    """After the kill the item has both names, or an empty placeholder of the job has the final name."""
     source, copy = area / "source", area / "copy"
     make_source(source)
-    halfway = "unlinkat" if faults == FLAGS_ARE_NOT_KNOWN else "renameat"
+    halfway = "unlinkat" if faults == WITHOUT_RENAME_FLAGS else "renameat"
     words: list[Argument] = [*BUSY, "--existing", "skip", "-T", source, copy]
     run = pcopy(*words, ranks=1, env=env, wrap=traced(*faults, f"inject={halfway}:signal=KILL:when=30"))
     assert run.returncode not in (0, 1, 2, 70, STOPPED), show(run)

@@ -1,4 +1,5 @@
-"""Names of one inode in a directory that only a resumed job can read: they are hard links to what was found before."""
+"""Names of one inode in a directory that only a resumed job can read: they become hard links to the names found
+before."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ INODES = 3
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """``fill`` makes what is in it: of each inode two names can be read, and one can't."""
+    """An empty source; ``fill`` creates inodes with readable names and one unreadable name each."""
     for directory in ("open", "closed"):
         (area / "source" / directory).mkdir(parents=True)
     (area / "copy").mkdir()
@@ -32,12 +33,12 @@ def source(area: Path) -> Path:
 
 @pytest.fixture
 def as_user(area: Path, env: dict[str, str]) -> Mapping[str, Any]:
-    """His permissions count."""
+    """Options that run pcopy as an ordinary user, so that permissions apply."""
     return {"env": env, "user": NOBODY}
 
 
 def fill(source: Path, size: int, further: int = 1) -> None:
-    """Of each inode there are so many ``further`` names that can be read."""
+    """Create inodes with ``further`` additional readable names each."""
     for number in range(INODES):
         (source / f"open/{number}").write_bytes(os.urandom(size))
         for name in range(further):
@@ -63,8 +64,10 @@ def check_end(source: Path, user: Mapping[str, Any], further: int = 1) -> None:
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("size", [5, 6 << 20], ids=["small", "large"])
 @pytest.mark.parametrize("policy", ["skip", "newer", "fail"])
-def test_the_copy_waits_for_its_name(source: Path, as_user: Mapping[str, Any], policy: str, size: int) -> None:
-    """Nothing has its name yet when the first run ends."""
+def test_names_found_by_resume_are_links_to_a_copy_that_had_no_name_yet(
+    source: Path, as_user: Mapping[str, Any], policy: str, size: int
+) -> None:
+    """No item has its final name when the first run ends."""
     require_strace()
     fill(source, size)
     wrap = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=renameat2"]
@@ -76,8 +79,10 @@ def test_the_copy_waits_for_its_name(source: Path, as_user: Mapping[str, Any], p
 
 
 @pytest.mark.parametrize("names", [2, 3, 6])
-def test_links_are_being_made(source: Path, as_user: Mapping[str, Any], names: int) -> None:
-    """The copy is on record, and some of its links may be."""
+def test_names_found_by_resume_are_links_if_only_some_links_existed(
+    source: Path, as_user: Mapping[str, Any], names: int
+) -> None:
+    """The copy is recorded, and some of its links may be."""
     fill(source, 5, further=3)
     copy = source.parent / "copy"
     with background(*BUSY, "-T", source, copy, ranks=1, wrap=slowed("linkat", 200), **as_user) as run:
@@ -89,8 +94,10 @@ def test_links_are_being_made(source: Path, as_user: Mapping[str, Any], names: i
 
 
 @pytest.mark.parametrize("policy", ["replace", "skip"])
-def test_large_ones_are_being_copied(source: Path, as_user: Mapping[str, Any], policy: str) -> None:
-    """That is on record when the run is killed."""
+def test_names_found_by_resume_are_links_to_a_partly_copied_large_file(
+    source: Path, as_user: Mapping[str, Any], policy: str
+) -> None:
+    """The large copies are recorded when the run is killed."""
     fill(source, 20 << 20)
     copy, state = source.parent / "copy", source.parent / "state"
     words = (*BUSY, "--existing", policy, "-T", source, copy)
@@ -106,8 +113,10 @@ def test_large_ones_are_being_copied(source: Path, as_user: Mapping[str, Any], p
     check_end(source, as_user)
 
 
-def test_others_have_failed(source: Path, as_user: Mapping[str, Any]) -> None:
-    """Directories are in their way."""
+def test_names_found_by_resume_are_links_if_the_other_names_had_failed(
+    source: Path, as_user: Mapping[str, Any]
+) -> None:
+    """Directories exist under the other names."""
     fill(source, 5)
     copy = source.parent / "copy"
     for path in source.glob("open/*"):

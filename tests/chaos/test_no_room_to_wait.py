@@ -1,4 +1,5 @@
-"""No room for what does not fit into memory, beside the queue: names of one inode, entries of a signature, joins."""
+"""No disk space for data that does not fit into memory, except the task queue: names of an inode, signature entries,
+joins."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.support.oracle import differences
 from tests.support.users import require_root
 
 NAMES = 16000
-"""Names of one inode whose notes are more than a spool keeps in memory."""
+"""Number of names of one inode; their notes do not fit into the memory of a spool."""
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +32,13 @@ def linked() -> Iterator[Path]:
 
 @pytest.fixture
 def small(area: Path) -> Iterator[Path]:
-    """A directory for temporary files that is too small."""
+    """A directory for temporary files, with too little space."""
     require_root("mount a tmpfs")
     with mounted("tmpfs", area, size=64 << 10) as place:
         yield place
 
 
-def assert_told(run: Completed, status: int, small: Path, advice: str) -> None:
+def assert_reported(run: Completed, status: int, small: Path, advice: str) -> None:
     assert run.returncode == status, show(run)
     (line,) = (line for line in run.stderr.decode().splitlines() if "waiting tasks cannot be written" in line)
     assert f"waiting tasks cannot be written to {small}: No space left on device; {advice}" in line, line
@@ -47,19 +48,21 @@ def assert_told(run: Completed, status: int, small: Path, advice: str) -> None:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_job_stops_and_goes_on_where_there_is_room(
+def test_job_without_spool_space_stops_and_resumes_with_another_spool(
     linked: Path, area: Path, small: Path, env: dict[str, str], ranks: int
 ) -> None:
     advice = "name another directory with --spool"
     run = pcopy("--spool", small, "-T", linked, area / "copy", ranks=ranks, env=env)
-    assert_told(run, STOPPED, small, advice)
-    assert_told(pcopy("--resume", "--spool", small, ranks=ranks, env=env), REFUSED, small, advice)
+    assert_reported(run, STOPPED, small, advice)
+    assert_reported(pcopy("--resume", "--spool", small, ranks=ranks, env=env), REFUSED, small, advice)
     succeed("--resume", "--spool", area, ranks=4 - ranks, env={**env, "TMPDIR": str(small)})
     assert differences(linked, area / "copy") == []
 
 
-def test_a_job_is_not_discarded_blindly(linked: Path, area: Path, small: Path, env: dict[str, str]) -> None:
-    """What remains of so small a job is found in memory: one that has little of it stands for a large job."""
+def test_job_is_not_discarded_if_its_remains_cannot_be_determined(
+    linked: Path, area: Path, small: Path, env: dict[str, str]
+) -> None:
+    """The remains of a job this small would fit into memory; a lower memory limit stands for a large job."""
     run = pcopy("--spool", small, "-T", linked, area / "copy", ranks=2, env=env)
     assert run.returncode == STOPPED, show(run)
     (job,) = (area / "state/pcopy").iterdir()
@@ -70,7 +73,7 @@ def test_a_job_is_not_discarded_blindly(linked: Path, area: Path, small: Path, e
     line, environment = command("--discard", job.name, env={**env, "TMPDIR": str(small)})
     words = [line[0], "-c", program, *line[-2:]]
     discard = subprocess.run(words, check=False, env=environment, capture_output=True)
-    assert_told(discard, REFUSED, small, "set TMPDIR to another directory")
+    assert_reported(discard, REFUSED, small, "set TMPDIR to another directory")
     assert list((area / "state/pcopy").iterdir()) == [job]
     succeed("--discard", job.name, env={**env, "TMPDIR": str(small)})
     assert list((area / "state/pcopy").iterdir()) == []
@@ -78,10 +81,10 @@ def test_a_job_is_not_discarded_blindly(linked: Path, area: Path, small: Path, e
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_is_only_read_is_trouble(linked: Path, area: Path, small: Path, ranks: int) -> None:
+def test_pverify_without_temporary_space_ends_with_status_2(linked: Path, area: Path, small: Path, ranks: int) -> None:
     assert pverify("-q", "--create", area / "sig", "--manifest", area / "manifest", linked).returncode == 0
     env = {"TMPDIR": str(small)}
     for words in (("--create", area / "new"), ("--manifest", area / "manifest")):
         run = pverify(*words, linked, ranks=ranks, env=env)
-        assert_told(run, REFUSED, small, "set TMPDIR to another directory")
+        assert_reported(run, REFUSED, small, "set TMPDIR to another directory")
     assert not (area / "new").exists()

@@ -1,4 +1,4 @@
-"""A FUSE file system, whose sync does not reach its server: files and directories are synced one by one."""
+"""A FUSE file system, whose syncfs does not reach its server: files and directories are synced individually."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tree() -> Iterator[Path]:
 
 @pytest.fixture
 def fuse(area: Path) -> Iterator[Path]:
-    """An empty directory, as a FUSE server shows it; what it is really, with its hard links, is in ``behind``."""
+    """An empty directory that a FUSE server shows; ``behind`` is the real directory, with its hard links."""
     require_root("mount with FUSE")
     if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("there is no bindfs here, or no FUSE")
@@ -75,7 +75,7 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """What one rank calls, in its order."""
+    """The system calls of one rank, in order."""
 
     def __init__(self, log: Path) -> None:
         require_strace()
@@ -92,11 +92,13 @@ class Calls:
             if match and " = -1 " not in line:
                 found.append(Call(match[1], re.findall(r"<([^<>]*)>", line), re.findall(r'"([^"]*)"', line), line))
         inside = [call for call in found if any(path.startswith(str(place)) for path in call.paths)]
-        return [call for call in inside if "-examination" not in call.line]  # before the job; nothing relies on it
+        return [
+            call for call in inside if "-examination" not in call.line
+        ]  # made before the job; nothing depends on it
 
 
 def whole_lines(log: Path) -> Iterator[str]:
-    """strace cuts a line in two if another thread calls something meanwhile; it counts when the call is over."""
+    """Yield the lines of a log; a call that strace split over two lines counts at its end."""
     begun: dict[str, str] = {}
     for line in log.read_text(errors="replace").splitlines():
         thread = line.split(maxsplit=1)[0]
@@ -111,14 +113,14 @@ def copied(calls: Calls, tree: Path, target: Path, *options: Argument, env: dict
 
 
 def names_made_in(call: Call) -> list[str]:
-    """The directories in which it makes a name."""
+    """Return the directories in which a call creates a name."""
     if call.name == "openat":  # the last path is that of the new descriptor
         return [call.paths[-2]] if "O_CREAT" in call.line else []
     return [call.paths[-1]] if call.name in NAMING else []
 
 
 @pytest.mark.parametrize("in_flight", ["1", "4"])
-def test_each_file_when_it_is_made_and_each_directory_after_it(
+def test_each_file_is_synced_when_created_and_each_directory_afterwards(
     tree: Path, area: Path, fuse: Path, env: dict[str, str], in_flight: str
 ) -> None:
     calls = Calls(area / "log")
@@ -136,7 +138,7 @@ def test_each_file_when_it_is_made_and_each_directory_after_it(
             temporary = f"{call.paths[0]}/{call.names[0]}"
             assert synced[temporary] > made[temporary], call.line
         for directory in names_made_in(call):
-            if directory in begun:  # by an earlier task, whose names are synced when it is over
+            if directory in begun:  # created by an earlier task, whose names are synced at its end
                 assert synced.get(os.path.dirname(directory), 0) > begun[directory], call.line
             if call.name.startswith("mkdir"):
                 begun[f"{directory}/{call.names[-1]}"] = number
@@ -145,7 +147,7 @@ def test_each_file_when_it_is_made_and_each_directory_after_it(
             if call.name == "openat" and not call.names[-1].endswith("-clock"):
                 files.add(f"{directory}/{call.names[-1]}")
     assert len(files) == sum(1 for path in tree.rglob("file-*")) + 2
-    for path in files:  # small ones under their names, large ones under temporary ones
+    for path in files:  # small files under their final names, large ones under temporary names
         assert synced[path] > made[path], path
     directories = {str(fuse), *(str(fuse / "copy" / path.relative_to(tree)) for path in (tree, *tree.rglob("*/")))}
     for directory in directories & made.keys():
@@ -153,17 +155,17 @@ def test_each_file_when_it_is_made_and_each_directory_after_it(
     assert all(str(fuse / "copy" / path.relative_to(tree)) in made for path in tree.rglob("below"))
 
 
-def test_each_chunk_is_synced_by_who_has_written_it(tree: Path, area: Path, fuse: Path, env: dict[str, str]) -> None:
+def test_each_chunk_is_synced_by_the_rank_that_wrote_it(
+    tree: Path, area: Path, fuse: Path, env: dict[str, str]
+) -> None:
     calls = Calls(area / "log")
     succeed(*SPLIT, "-T", tree / "split", fuse / "copy", ranks=2, env=env, wrap=calls.wrap())
     syncs = re.findall(rf" fsync\(\d+<{fuse}/\.pcopy-", (area / "log").read_text(errors="replace"))
-    assert len(syncs) == 1 + 9 + 1  # when it was made, the chunks, and before it was renamed
+    assert len(syncs) == 1 + 9 + 1  # after its creation, after each chunk, and before the rename
     subprocess.run(["cmp", tree / "split", fuse / "copy"], check=True)
 
 
-def test_a_job_that_is_not_kept_syncs_nothing_one_by_one(
-    tree: Path, area: Path, fuse: Path, env: dict[str, str]
-) -> None:
+def test_job_without_checkpoint_syncs_no_single_files(tree: Path, area: Path, fuse: Path, env: dict[str, str]) -> None:
     calls = Calls(area / "log")
     run = copied(calls, tree, fuse / "copy", "--checkpoint", "none", env=env)
     assert run.returncode == 0, show(run)
@@ -180,10 +182,10 @@ def test_a_job_that_is_not_kept_syncs_nothing_one_by_one(
     ],
     ids=["small file", "large file", "directory"],
 )
-def test_a_sync_of_one_that_fails(
+def test_failed_sync_of_one_file_or_directory_is_reported_and_resumed(
     tree: Path, area: Path, fuse: Path, env: dict[str, str], pattern: str, status: int, reported: bytes
 ) -> None:
-    """A file fails then; after a directory nothing is recorded any more."""
+    """A failed sync of a file fails that file; after a failed sync of a directory nothing more is recorded."""
     failing = preloaded(FAILING) | {"PCOPY_TEST_FAILS": pattern}
     run = pcopy(*SPLIT, "-T", tree, fuse / "copy", ranks=1, env=env | failing)
     assert run.returncode == status, show(run)

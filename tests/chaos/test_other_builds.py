@@ -1,4 +1,4 @@
-"""A job that one build of pcopy has stopped, and another one, with other kinds of tasks, is to go on with."""
+"""Resume a job with another build of pcopy, which has other kinds of tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.command import BEING_WRITTEN, REPOSITORY, pcopy, show, succee
 from tests.support.edits import Edit, edit_file
 
 for module in pkgutil.walk_packages(tasks.__path__, "pcopy.tasks."):
-    import_module(module.name)  # which makes its kinds known
+    import_module(module.name)  # registers its task kinds
 
 ANOTHER_KIND = '''
 
@@ -49,7 +49,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     16: ("FinishFile", "file digest chunk writers"),
     17: ("Unmark", "place names inodes lacks_metadata"),
     18: ("NameItems", "place names temporaries inodes marks kinds sizes versions digests attempt writer durations"),
-    19: ("NameGroup", "item unnamed_copy known chunk writers shortcoming duration"),
+    19: ("NameGroup", "item unnamed_copy known chunk writers metadata_problem duration"),
     20: ("DistributeChunks", "file chunks"),
     21: ("ReportLayouts", ""),
     22: ("UsedLayouts", "used"),
@@ -57,7 +57,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     30: ("LinkNote", "place names mounts inodes sizes attempt bucket"),
     31: ("GatherHardLinks", "bucket"),
     32: ("CopyLinkGroup", "item"),
-    33: ("CreateHardLinks", "item copy are_further_names counted_name"),
+    33: ("CreateHardLinks", "item copy is_first_name_finished counted_name"),
     34: ("InodeCopiedNote", "item copy"),
     35: ("ReplaceIncompleteCopy", "item inode mark size_and_mtime has_metadata"),
     36: ("InodesCopiedNote", "notes bucket"),
@@ -171,7 +171,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     175: ("WritePart", "file temporary_size number offset"),
     176: ("FinishRecoded", "file temporary_size frames digest"),
 }
-"""The name and the fields of each kind, by code. A change needs another ``TASK_FORMAT``; no code is reused."""
+"""Name and fields of each task kind, by code. A change needs another ``TASK_FORMAT``; codes are never reused."""
 
 MORE = Edit("tasks/files/remove_marks.py", "", "", ANOTHER_KIND)
 FEWER = Edit("tasks/files/copy_files.py", "CopyFiles", "10", "198")
@@ -183,7 +183,7 @@ Build = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def build(area: Path, env: dict[str, str]) -> Build:
-    """The environment in which pcopy is one with some edits."""
+    """Return the environment of a pcopy with the given edits."""
 
     def made(*edits: Edit) -> dict[str, str]:
         place = area / "build"
@@ -197,7 +197,7 @@ def build(area: Path, env: dict[str, str]) -> Build:
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("edit", [MORE, FEWER, SHAPE], ids=["one kind more", "one fewer", "another shape"])
-def test_a_build_with_other_kinds_refuses_the_job_and_leaves_it_alone(
+def test_build_with_other_task_kinds_refuses_the_job_without_changing_it(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, build: Build, edit: Edit
 ) -> None:
     name = stop(tree, area / "copy")
@@ -215,7 +215,7 @@ def test_a_build_with_other_kinds_refuses_the_job_and_leaves_it_alone(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("edit", [FEWER, SHAPE], ids=["one kind fewer", "another shape"])
-def test_a_build_whose_version_was_forgotten_takes_no_task_for_another(
+def test_build_with_other_task_kinds_and_the_same_version_refuses_the_job(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, build: Build, edit: Edit
 ) -> None:
     name = stop(tree, area / "copy")
@@ -227,6 +227,6 @@ def test_a_build_whose_version_was_forgotten_takes_no_task_for_another(
     check_equal(tree, area / "copy")
 
 
-def test_codes_are_never_given_again() -> None:
+def test_task_codes_and_fields_match_the_recorded_table() -> None:
     assert {code: (kind.__name__, " ".join(kind.fields)) for code, kind in KIND_BY_CODE.items()} == KNOWN
     assert TASK_FORMAT == OF_FORMAT

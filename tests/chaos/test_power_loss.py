@@ -1,4 +1,5 @@
-"""The power fails while a job runs: what is found on the disk is gone on with, and in the end nothing is missing."""
+"""The power fails while a job runs: the job is resumed from the contents of the disk, and in the end nothing is
+missing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.chaos.dataset import SPLIT, make_dataset
-from tests.chaos.disk import Disk, stable
+from tests.chaos.disk import Disk, reflink_directory
 from tests.chaos.interrupted import TOTALS
 from tests.support.command import BEING_WRITTEN, REPOSITORY, Argument, Completed, pcopy, show, summary
 from tests.support.extent import in_turn
@@ -26,7 +27,7 @@ from tests.support.users import require_root
 from tests.support.walk import temporaries, walk
 
 GRACE = 6
-"""Seconds, more than those for which an item of the destination counts as the job's own."""
+"""Seconds; longer than the time for which an item of the destination counts as created by the job."""
 
 INSTANTS = 3
 RANKS = 3
@@ -43,7 +44,7 @@ CASES = in_turn(ALL_CASES, 3, "power loss")
 
 
 class World(NamedTuple):
-    """``templates`` are disks with an older copy of some of the source, by kind of file system."""
+    """``templates``: by type of file system, images of disks that contain an older copy of a part of the source."""
 
     source: Path
     images: Path
@@ -54,7 +55,7 @@ class World(NamedTuple):
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     require_root("mount images")
-    with scratch() as place, stable(place) as images:
+    with scratch() as place, reflink_directory(place) as images:
         make_dataset(place / "source", 11, files=400, directories=60)
         templates = {}
         for kind in ("ext4", "xfs"):
@@ -62,14 +63,14 @@ def world() -> Iterator[World]:
             make_older_copy(place / "source", disk.point / "copy")
             disk.sync()
             templates[kind] = images / f"{kind}.template"
-            disk.as_it_is_now().rename(templates[kind])
+            disk.image_after_power_failure().rename(templates[kind])
             disk.close()
         time.sleep(GRACE)
         yield World(place / "source", images, place, templates)
 
 
 def make_older_copy(source: Path, copy: Path) -> None:
-    """Some of the files, each unchanged, or with other contents, older or newer."""
+    """Copy some of the files: unchanged, or with other contents and an older or newer time."""
     chance = random.Random(5)
     copy.mkdir()
     root = os.fsencode(source)
@@ -97,14 +98,14 @@ def disk_of(world: World, kind: str) -> Iterator[Disk]:
 
 
 def undisturbed(world: World, kind: str, options: Sequence[str]) -> tuple[dict[str, Any], Path]:
-    """The totals, and the image of the disk in the end."""
+    """Run the job without interruption; return its totals and the image of the disk afterwards."""
     with disk_of(world, kind) as disk:
         run = pcopy("--json", *options, "-T", world.source, disk.point / "copy", ranks=2, env=environment(disk))
         assert run.returncode in (0, 1), show(run)
         disk.sync()
         wanted = world.images / "wanted"
         wanted.unlink(missing_ok=True)
-        disk.as_it_is_now().rename(wanted)
+        disk.image_after_power_failure().rename(wanted)
     return {key: summary(run)[key] for key in TOTALS}, wanted
 
 
@@ -117,7 +118,8 @@ def arguments(world: World, disk: Disk, options: Sequence[str]) -> list[Argument
 
 
 def images_of_a_job(world: World, disk: Disk, options: Sequence[str], seed: int) -> list[Path]:
-    """What the disk held at some instants of a job that then ended with the power: once it could be gone on with."""
+    """Return images of the disk at some instants of a job that has begun to record checkpoints and ends with the
+    power."""
     chance = random.Random(seed)
     images: list[Path] = []
     words, env = arguments(world, disk, options), environment(disk)
@@ -126,9 +128,9 @@ def images_of_a_job(world: World, disk: Disk, options: Sequence[str], seed: int)
         assert wait_until(lambda: run.process.poll() is not None or [*begun.glob("*/current")])
         while run.process.poll() is None and len(images) < INSTANTS:
             time.sleep(chance.uniform(0, 0.15))
-            images.append(disk.as_it_is_now())
-    assert images, "it was over too soon"
-    assert run.survivors() == []  # a sync that was under way holds the file system
+            images.append(disk.image_after_power_failure())
+    assert images, "the job ended too soon"
+    assert run.survivors() == []  # a running sync uses the file system
     return images
 
 
@@ -137,16 +139,16 @@ def resumed(disk: Disk, ranks: int) -> Completed:
 
 
 @pytest.mark.parametrize(("kind", "existing"), CASES, ids=[f"{kind}-{existing}" for kind, existing in CASES])
-def test_what_the_disk_holds_is_gone_on_with(world: World, kind: str, existing: str) -> None:
+def test_job_is_resumed_from_the_disk_contents_after_a_power_loss(world: World, kind: str, existing: str) -> None:
     options = [*EXISTING[existing], *SPLIT]
     totals, wanted = undisturbed(world, kind, options)
     with disk_of(world, kind) as disk, disk_of(world, kind) as other:
-        other.come_up_with(wanted)
+        other.restart_with(wanted)
         for number, image in enumerate(images_of_a_job(world, disk, options, seed=hash_of(kind, existing))):
-            disk.come_up_with(image)
+            disk.restart_with(image)
             run = resumed(disk, number + 1)
             if run.returncode == REFUSED and not (totals["failed"] or [*disk.point.glob("state/pcopy/*/current")]):
-                assert b"there is no unfinished job" in run.stderr, show(run)  # it was over at that instant
+                assert b"there is no unfinished job" in run.stderr, show(run)  # the job was complete at that instant
                 assert differences(other.point / "copy", disk.point / "copy") == []
                 continue
             assert run.returncode == (1 if totals["failed"] else 0), show(run)
@@ -159,30 +161,30 @@ def hash_of(*words: str) -> int:
     return sum(b"".join(map(str.encode, words)))
 
 
-BROKEN = """\
-        if self._begin():
-            self._append(record)
+RECORD_WITHOUT_SYNC = """\
+        if self._store_base():
+            self._append_record(record)
         import os, time
         mark = os.path.join({marks!r}, str(os.getpid()))
         open(mark, "x").close()
         until = time.monotonic() + 20
         while os.path.exists(mark) and time.monotonic() < until:
             time.sleep(0.002)
-        self._under_way -= size
+        self._pending_bytes -= size
         return
 """
 
 
-def test_a_record_before_the_sync_loses_data(world: World, tmp_path: Path) -> None:
-    """That the test above would see it if nothing were synced before the end, and the power failed after a record."""
+def test_recording_before_the_sync_would_lose_data(world: World, tmp_path: Path) -> None:
+    """Check that the test above would fail if nothing were synced before a record."""
     shutil.copytree(REPOSITORY / "pcopy", tmp_path / "pcopy", ignore=BEING_WRITTEN)
     marks = tmp_path / "marks"
     marks.mkdir()
     journal = tmp_path / "pcopy" / "checkpoint" / "journal.py"
-    head = "    def _record(self, record: Record, size: int) -> None:\n"
+    head = "    def _store_record(self, record: FactRecord, size: int) -> None:\n"
     text = journal.read_text()
     assert text.count(head) == 1
-    journal.write_text(text.replace(head, head + BROKEN.format(marks=str(marks))))
+    journal.write_text(text.replace(head, head + RECORD_WITHOUT_SYNC.format(marks=str(marks))))
     with disk_of(world, "ext4") as disk:
         images: list[Path] = []
         words, env = arguments(world, disk, SPLIT), environment(disk) | {"PYTHONPATH": str(tmp_path)}
@@ -191,7 +193,7 @@ def test_a_record_before_the_sync_loses_data(world: World, tmp_path: Path) -> No
                 assert wait_until(lambda: run.process.poll() is not None or len(os.listdir(marks)) == RANKS)
                 if run.process.poll() is not None:
                     break
-                images.append(disk.as_it_is_now())
+                images.append(disk.image_after_power_failure())
                 for name in os.listdir(marks):
                     (marks / name).unlink()
         assert run.survivors() == []
@@ -199,5 +201,5 @@ def test_a_record_before_the_sync_loses_data(world: World, tmp_path: Path) -> No
 
 
 def _does_harm(world: World, disk: Disk, image: Path) -> bool:
-    disk.come_up_with(image)
+    disk.restart_with(image)
     return resumed(disk, 2).returncode != 0 or differences(world.source, disk.point / "copy") != []

@@ -1,4 +1,4 @@
-"""With ``-q`` nothing at all is said when all goes well; what goes wrong is."""
+"""With ``-q`` a run without problems prints nothing; problems are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_silent(run: Completed) -> None:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_what_goes_well_says_nothing(
+def test_quiet_run_without_problems_prints_nothing(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, launcher: str | None
 ) -> None:
     first, second, third = (stop(tree, area / name) for name in ("one", "two", "three"))
@@ -43,7 +43,7 @@ def test_what_goes_well_says_nothing(
         check_silent(pverify("-q", "-v", *words, area / "copy", ranks=2, launcher=launcher))
 
 
-def test_what_goes_wrong_is_told(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+def test_quiet_run_reports_problems(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
     name = stop(tree, area / "copy")
     run = pcopy("-q", "--existing", "fail", "-T", tree, area / "copy", ranks=2, env=env)
     assert run.returncode == INCOMPLETE, show(run)
@@ -56,12 +56,12 @@ def test_what_goes_wrong_is_told(tree: Path, area: Path, env: dict[str, str], st
     assert run.returncode == 1 and run.stdout, show(run)
 
 
-def test_json_is_asked_for(tree: Path, area: Path, env: dict[str, str]) -> None:
+def test_quiet_run_still_prints_json(tree: Path, area: Path, env: dict[str, str]) -> None:
     run = succeed("-q", "--json", tree, area / "copy", ranks=2, env=env)
     assert summary(run)["failed"] == 0 and run.stderr == b""
 
 
-def test_several_jobs_are_discarded_at_once(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+def test_several_jobs_are_discarded_by_one_command(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
     names = [stop(tree, area / name) for name in ("one", "two", "three")]
     run = pcopy("--discard", names[0], "nothing", env=env)
     assert run.returncode == REFUSED and run.stdout == b"", show(run)
@@ -74,7 +74,9 @@ def test_several_jobs_are_discarded_at_once(tree: Path, area: Path, env: dict[st
 AGES = ("7", "d", "7x", "-1d", "1e3d", "", "7 d", "1d2h", "7D")
 
 
-def test_old_jobs_are_discarded_and_told(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
+def test_invalid_ages_are_refused_and_recent_jobs_are_not_discarded(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
     old, new = stop(tree, area / "old"), stop(tree, area / "new")
     for path in [*(area / "state" / "pcopy" / old).rglob("*")]:
         os.utime(path, (1.7e9, 1.7e9))
@@ -88,7 +90,7 @@ def test_old_jobs_are_discarded_and_told(tree: Path, area: Path, env: dict[str, 
     assert {job["job"] for job in listed(env)} == {old, new}
 
 
-def test_the_age_of_a_job_is_that_of_its_last_record(area: Path, env: dict[str, str], stop: Stop, tree: Path) -> None:
+def test_age_of_a_job_is_the_age_of_its_last_record(area: Path, env: dict[str, str], stop: Stop, tree: Path) -> None:
     names = [stop(tree, area / name) for name in ("one", "two")]
     time.sleep(0.6)
     run = succeed("--discard", "--older-than", "0.5s", env=env)

@@ -1,4 +1,4 @@
-"""Directories are removed from the destination of a job that was stopped: it makes them anew, and counts them once."""
+"""Directories are removed from the destination of a stopped job: a resume recreates them, and counts them once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def linked(source: Path, copy: Path) -> int:
 
 
 def finished(source: Path, copy: Path) -> int:
-    """How many directories have got their times."""
+    """Return the number of directories that have their final times."""
     found = (Path(path) for path, _, _ in os.walk(source))
     both = ((path, copy / path.relative_to(source)) for path in found)
     return sum(there.exists() and there.stat().st_mtime_ns == path.stat().st_mtime_ns for path, there in both)
@@ -63,18 +63,20 @@ MOMENTS: dict[str, tuple[str, int, Callable[[Path, Path], bool]]] = {
 
 
 def remove(copy: Path) -> None:
-    """Half of those that share names of inodes, and others with all that is below them."""
-    gone = sorted((copy / MANY).glob("place-*"))[::2]
-    gone += sorted(path for path in copy.iterdir() if path.is_dir() and not path.is_symlink() and path.name != MANY)[:3]
-    assert len(gone) > 6
-    for path in gone:
+    """Remove half of the directories with shared inodes, and some other directories with their contents."""
+    removed = sorted((copy / MANY).glob("place-*"))[::2]
+    removed += sorted(path for path in copy.iterdir() if path.is_dir() and not path.is_symlink() and path.name != MANY)[
+        :3
+    ]
+    assert len(removed) > 6
+    for path in removed:
         shutil.rmtree(path)
 
 
 @pytest.mark.in_turn(3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_all_is_there_in_the_end_and_counts_once(
+def test_directories_removed_between_runs_are_copied_again_and_counted_once(
     area: Path, tree: Path, env: dict[str, str], stop: Stop, moment: str, number: int
 ) -> None:
     copy = area / "copy"
@@ -93,10 +95,10 @@ def test_all_is_there_in_the_end_and_counts_once(
     ("existing", "moment", "name"),
     [("replace", "copy", "place-3"), ("skip", "copy", "place-3"), ("newer", "link", "place-0")],
 )
-def test_another_directory_in_its_place_is_told_and_nothing_is_put_into_it(
+def test_replaced_directory_is_reported_and_nothing_is_written_to_it(
     area: Path, tree: Path, env: dict[str, str], stop: Stop, existing: str, moment: str, name: str
 ) -> None:
-    """A mount may be missing there. Once it is moved away, the directory is made anew."""
+    """A mount may be missing there. When the replacement is moved away, the directory is recreated."""
     copy = area / "copy"
     place = copy / MANY / name
     calls, milliseconds, until = MOMENTS[moment]
@@ -115,7 +117,7 @@ def test_another_directory_in_its_place_is_told_and_nothing_is_put_into_it(
 
 
 def one_inode(source: Path) -> Path:
-    """A file with a name in each of three directories."""
+    """Create a file with a name in each of three directories."""
     for name in ("first", "second", "third"):
         (source / name).mkdir(parents=True)
     (source / "first/name").write_bytes(SHARED)
@@ -128,9 +130,9 @@ def one_inode(source: Path) -> Path:
 
 
 @pytest.mark.parametrize("existing", ["replace", "skip"])
-@pytest.mark.parametrize(("gone", "failing"), [("first", 0), ("second", 1)])
-def test_names_of_an_inode_that_lacked_metadata_are_links_again(
-    area: Path, env: dict[str, str], existing: str, gone: str, failing: int
+@pytest.mark.parametrize(("removed", "failing"), [("first", 0), ("second", 1)])
+def test_names_of_an_inode_without_metadata_are_linked_again_after_removal(
+    area: Path, env: dict[str, str], existing: str, removed: str, failing: int
 ) -> None:
     require_root("give files away")
     source, copy = one_inode(area / "source"), area / "copy"
@@ -139,8 +141,8 @@ def test_names_of_an_inode_that_lacked_metadata_are_links_again(
     run = pcopy(*words, copy, ranks=1, env=env, wrap=fault.wrap())
     fault.check()
     assert run.returncode == INCOMPLETE, show(run)
-    shutil.rmtree(copy / gone)
-    for _ in range(failing):  # what stays on record must be whole, too
+    shutil.rmtree(copy / removed)
+    for _ in range(failing):  # the remaining records must be complete, too
         run = pcopy("--json", "--resume", ranks=1, env=env, wrap=fault.wrap())
         assert run.returncode == INCOMPLETE, show(run)
     run = succeed("--json", "--resume", ranks=2, env=env)
@@ -149,16 +151,18 @@ def test_names_of_an_inode_that_lacked_metadata_are_links_again(
 
 
 @pytest.mark.in_turn(1)
-@pytest.mark.parametrize("gone", [("first",), ("second",), ("first", "second")])
-def test_the_bytes_of_an_inode_are_found_once(area: Path, env: dict[str, str], gone: tuple[str, ...]) -> None:
-    """They were counted in the directory of its first name."""
+@pytest.mark.parametrize("removed", [("first",), ("second",), ("first", "second")])
+def test_bytes_of_an_inode_are_counted_once_after_a_removal(
+    area: Path, env: dict[str, str], removed: tuple[str, ...]
+) -> None:
+    """The bytes were counted in the directory of the first name."""
     require_root("give files away")
     source, copy = one_inode(area / "source"), area / "copy"
     fault = Fault(area / "log", ["fchown"], None, "EIO", when="1+")
     run = pcopy("--existing", "skip", "-T", source, copy, ranks=1, env=env, wrap=fault.wrap())
     fault.check()
     assert run.returncode == INCOMPLETE, show(run)
-    for name in gone:
+    for name in removed:
         shutil.rmtree(copy / name)
     words = ("--progress", "json", "--progress-interval", "0.1", "--resume")
     run = succeed(*words, ranks=1, env=env, wrap=slowed(ITEM_BY_ITEM, 300))
@@ -167,8 +171,8 @@ def test_the_bytes_of_an_inode_are_found_once(area: Path, env: dict[str, str], g
     check_equal(source, copy)
 
 
-def test_another_directory_in_the_place_of_one_that_was_finished(area: Path, env: dict[str, str]) -> None:
-    """Nothing is left to do in it; that the job knows it by its hard links is enough to tell that it has gone."""
+def test_finished_directory_replaced_by_a_symlink_is_reported(area: Path, env: dict[str, str]) -> None:
+    """No task remains for the directory; the job notices the replacement by the recorded hard links."""
     source, copy = area / "source", area / "copy"
     for name in ("first", "second"):
         (source / name).mkdir(parents=True)
@@ -189,8 +193,8 @@ def test_another_directory_in_the_place_of_one_that_was_finished(area: Path, env
     check_equal(source, copy)
 
 
-def test_a_directory_that_was_made_anew_is_known_in_later_runs(area: Path, env: dict[str, str]) -> None:
-    """Also by the notes on its hard links."""
+def test_recreated_directory_is_recognised_in_later_runs(area: Path, env: dict[str, str]) -> None:
+    """Also by the records of its hard links."""
     source, copy = area / "source", area / "copy"
     for name in ("first", "second", "third"):
         (source / name).mkdir(parents=True)
@@ -211,8 +215,8 @@ def test_a_directory_that_was_made_anew_is_known_in_later_runs(area: Path, env: 
     check_equal(source, copy)
 
 
-def test_a_destination_that_cannot_be_opened_is_told_by_its_own_name(area: Path) -> None:
-    """And not as a job's directory that cannot be written."""
+def test_destination_that_cannot_be_opened_is_reported_with_its_path(area: Path) -> None:
+    """The message does not name the job directory."""
     root = root_of(area, area)._replace(target=bytes(area / "copy"))
     missing = DirectoryRepair((root,), (), io.BytesIO, Options())
     reported = f"^{area}/copy: cannot be opened: No such file or directory$"

@@ -1,4 +1,5 @@
-"""What is tried again in a resumed job counts once: the totals are those of an undisturbed one, however often it is."""
+"""Items that a resumed job retries are counted once: the totals are those of an uninterrupted job, after any number of
+resumes."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def totals(run: Completed) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("directory", [False, True], ids=["file", "and directory"])
-def test_what_is_excused_counts_once(area: Path, env: dict[str, str], directory: bool) -> None:
-    """An ordinary user copies what belongs to root, and can't read all of it."""
+def test_excused_items_are_counted_once_over_all_runs(area: Path, env: dict[str, str], directory: bool) -> None:
+    """An ordinary user copies files of root, and cannot read all of them."""
     require_root("have files that are not the user's")
     source = area / "source"
     (source / "closed").mkdir(parents=True)
@@ -41,7 +42,7 @@ def test_what_is_excused_counts_once(area: Path, env: dict[str, str], directory:
         path.chmod(0)
     failing = [pcopy("--json", "-T", source, area / "copies/one", ranks=2, env=env, user=NOBODY)]
     failing += [pcopy("--resume", "--json", ranks=ranks, env=env, user=NOBODY) for ranks in (1, 3)]
-    not_roots = 2 if directory else 4  # of five items: those that were copied
+    not_roots = 2 if directory else 4  # the copied ones of five items
     for run in failing:
         assert run.returncode == INCOMPLETE, show(run)
         assert summary(run)["excused"] == not_roots, show(run)
@@ -59,8 +60,8 @@ def walk(tree: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("kind", ["small", "split", "link"])
-def test_what_was_excused_before_it_failed_does_not_count(area: Path, env: dict[str, str], kind: str) -> None:
-    """A new item has got its metadata when it shows that a full directory has its name; so it is made once more."""
+def test_item_excused_before_it_failed_is_not_counted_as_excused(area: Path, env: dict[str, str], kind: str) -> None:
+    """A new item has its metadata before a full directory is found under its name; it is created again later."""
     require_root("have files that are not the user's")
     source, copy = area / "source", area / "copy"
     source.mkdir()
@@ -80,7 +81,7 @@ def test_what_was_excused_before_it_failed_does_not_count(area: Path, env: dict[
     assert summary(done)["excused"] == 2, show(done)
 
 
-def test_what_was_excused_of_a_file_that_could_not_be_closed_does_not_count(area: Path, env: dict[str, str]) -> None:
+def test_excused_file_that_could_not_be_closed_is_not_counted_as_excused(area: Path, env: dict[str, str]) -> None:
     require_root("have files that are not the user's")
     source, copy = area / "source", area / "copy"
     source.mkdir()
@@ -98,7 +99,7 @@ def test_what_was_excused_of_a_file_that_could_not_be_closed_does_not_count(area
 
 
 @pytest.mark.parametrize("repair", [True, False], ids=["repaired", "resumed"])
-def test_what_was_excused_of_what_did_not_verify_counts_once(area: Path, env: dict[str, str], repair: bool) -> None:
+def test_excused_items_that_failed_verification_are_counted_once(area: Path, env: dict[str, str], repair: bool) -> None:
     require_root("have files that are not the user's")
     source, copy = area / "source", area / "copies/one"
     source.mkdir()
@@ -120,11 +121,11 @@ def test_what_was_excused_of_what_did_not_verify_counts_once(area: Path, env: di
         ended = pcopy("--resume", "--json", ranks=3, env=env, user=NOBODY)
     assert ended.returncode == 0, show(ended)
     whole = succeed(*words, area / "copies/two", ranks=2, env=env, user=NOBODY)
-    assert summary(ended)["excused"] == summary(whole)["excused"] == 5, show(ended)  # one for each inode
+    assert summary(ended)["excused"] == summary(whole)["excused"] == 5, show(ended)  # once per inode
 
 
-def test_what_fails_again_in_pieces_is_remembered_as_copied_before(area: Path, env: dict[str, str]) -> None:
-    """What did not verify is copied again, fails in one of its chunks, and is tried once more by the next run."""
+def test_excused_file_whose_chunk_fails_on_resume_is_counted_once(area: Path, env: dict[str, str]) -> None:
+    """A file that failed verification is copied again, fails in one of its chunks, and is retried by the next run."""
     require_root("have files that are not the user's")
     source, copy = area / "source", area / "copy"
     source.mkdir()
@@ -144,8 +145,11 @@ def test_what_fails_again_in_pieces_is_remembered_as_copied_before(area: Path, e
     assert summary(done)["excused"] == 2, show(done)
 
 
-def test_a_directory_that_became_a_link_is_what_it_was(area: Path, env: dict[str, str], stop: Stop) -> None:
-    """Not all of its files had been copied when the job was stopped, and none can be any more; it is there itself."""
+def test_source_directory_replaced_by_a_symlink_still_counts_as_a_directory(
+    area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """Some of its files were not copied when the job was stopped, and can no longer be; the copied directory itself
+    exists."""
     source, copy = area / "source", area / "copy"
     for number in range(6):
         (source / str(number)).mkdir(parents=True)
@@ -166,8 +170,9 @@ def test_a_directory_that_became_a_link_is_what_it_was(area: Path, env: dict[str
         assert 50 - copied <= summary(run)["failed"] <= 50, show(run)
 
 
-def test_a_directory_without_a_source_fails_if_something_is_put_into_it(area: Path, env: dict[str, str]) -> None:
-    """A name that could not be linked before is linked now, and what times the directory had nobody knows any more."""
+def test_directory_without_a_source_fails_if_a_resume_writes_into_it(area: Path, env: dict[str, str]) -> None:
+    """A name that could not be linked before is linked now, and the source times of the directory are no longer
+    available."""
     source, copy = area / "source", area / "copy"
     for name in "ab":
         (source / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A signal ends a job in time, whatever is under way, and what was on storage by then is not done again."""
+"""A signal ends a job in time, whatever it is doing, and items that were on storage by then are not copied again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module")
 def huge() -> Iterator[Path]:
-    """Two chunks of 1 GiB, at least the first of which is full."""
+    """A file with two chunks of 1 GiB; at least the first is full."""
     with scratch() as place:
         piece = os.urandom(1 << 20)
         with open(place / "huge", "wb") as file:
@@ -37,7 +37,7 @@ def huge() -> Iterator[Path]:
 
 @pytest.fixture
 def hanging() -> dict[str, str]:
-    """An environment in which syncfs hangs from the fourth call of each rank on: when there are files on record."""
+    """An environment in which syncfs hangs from the fourth call of each rank on, when files are recorded."""
     return hanging_syncs(4)
 
 
@@ -54,14 +54,14 @@ def the_job(area: Path) -> Path:
 
 
 def wait_for_chunks(run: Run, area: Path) -> None:
-    """Until the large file is being filled."""
+    """Wait until the large file is being written."""
     assert wait_until(lambda: run.process.poll() is not None or [*area.glob(".pcopy-*.[0-9]*")])
     assert run.process.poll() is None, run.process.communicate()
 
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("options", [(), ("--hash", "xxh3-128")], ids=["plain", "digested"])
-def test_chunks_of_a_gibibyte_do_not_delay_the_end(
+def test_large_chunks_do_not_delay_a_stop(
     huge: Path, area: Path, env: dict[str, str], options: tuple[str, ...]
 ) -> None:
     calls = slowed("pwrite64", 100)
@@ -86,10 +86,10 @@ def inodes(copy: Path) -> dict[bytes, int]:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]], ids=["once", "twice"])
-def test_a_sync_that_hangs_does_not_delay_the_end(
+def test_hanging_sync_does_not_delay_a_stop(
     tree: Path, area: Path, env: dict[str, str], hanging: dict[str, str], numbers: list[signal.Signals]
 ) -> None:
-    """What was on record before the sync that hangs is not done again."""
+    """Items recorded before the hanging sync are not copied again."""
     arguments: list[Argument] = [
         "--checkpoint-interval",
         "0.1",
@@ -105,7 +105,7 @@ def test_a_sync_that_hangs_does_not_delay_the_end(
         assert run.process.poll() is None, run.process.communicate()
         for number in numbers:
             run.send_signal(number)
-            time.sleep(0.2)  # sooner the second would be taken for an echo of the first
+            time.sleep(0.2)  # an earlier second signal would be regarded as an echo of the first
         _, err = run.process.communicate(timeout=GRACE)
         once = len(numbers) == 1
         assert run.process.returncode == (STOPPED if once else 128 + signal.SIGINT), err
@@ -116,13 +116,13 @@ def test_a_sync_that_hangs_does_not_delay_the_end(
     assert done["failed"] == done["skipped"] == 0
     assert differences(tree, area / "copy") == []
     after = inodes(area / "copy")
-    assert [path for path, inode in before.items() if after.get(path) == inode], "everything was copied anew"
+    assert [path for path, inode in before.items() if after.get(path) == inode], "everything was copied again"
     assert os.listdir(area / "state" / "pcopy") == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_status_says_whether_there_is_a_checkpoint(
+def test_exit_status_shows_whether_a_checkpoint_exists(
     huge: Path, area: Path, env: dict[str, str], number: signal.Signals, kept: bool
 ) -> None:
     options = [] if kept else ["--checkpoint", "none"]
@@ -135,18 +135,18 @@ def test_the_status_says_whether_there_is_a_checkpoint(
         assert (b"to go on" in err) == kept
     assert (area / "state").exists() == kept
     if kept:
-        said = succeed("--discard", the_job(area).name, env=env)
-        assert os.listdir(area / "state" / "pcopy") == [], show(said)
+        discarded = succeed("--discard", the_job(area).name, env=env)
+        assert os.listdir(area / "state" / "pcopy") == [], show(discarded)
     assert temporaries(os.fsencode(area)) == []
 
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("quick", [True, False])
-def test_a_sync_at_the_end_does_not_delay_it(
+def test_hanging_final_sync_does_not_delay_a_stop(
     tree: Path, area: Path, env: dict[str, str], hanging: dict[str, str], kept: bool, quick: bool
 ) -> None:
-    """A quick job syncs by itself, one that has taken its time by a process that is started for it."""
+    """A quick job syncs in its own process, a longer one in a process started for that."""
     reported = area / "hanging"
     env_of_run = env | hanging | {"PCOPY_TEST_HANGS": "1", "PCOPY_TEST_HANGING": str(reported)}
     options = () if kept else ("--checkpoint", "none")
@@ -169,7 +169,7 @@ def test_a_sync_at_the_end_does_not_delay_it(
 
 
 def seconds_on_a_processor(run: Run) -> float:
-    """Those of all its processes together."""
+    """Return the processor time of all processes of a run."""
     ticks = 0
     for pid in run.processes():
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

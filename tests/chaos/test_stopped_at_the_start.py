@@ -1,6 +1,6 @@
-"""Signals while a job is stored, or made ready to go on, and where the storage of jobs is slow.
+"""Signals while a job is first stored, while a resume is prepared, and while the storage of the job directory is slow.
 
-A batch script that asks for status 75 starts the job again, whenever the signal came.
+A batch script that checks for status 75 restarts the job, whenever the signal came.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 PROMISED = 5
 ALLOWED = PROMISED + 2
-"""Seconds from the signal to the end; some more than promised, for a machine that is not all ours."""
+"""Seconds from the signal to the end; longer than promised, since the machine may be busy."""
 
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_while_the_next_run_is_made_ready(
+def test_signal_during_the_preparation_of_a_resume_keeps_the_job(
     tree: Path, area: Path, env: dict[str, str], stop: Stop, number: signal.Signals
 ) -> None:
     job = area / "state" / "pcopy" / stop(tree, area / "copy")
@@ -44,11 +44,13 @@ def test_a_signal_while_the_next_run_is_made_ready(
     check_equal(tree, area / "copy")
 
 
-def test_a_signal_under_mpiexec(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
-    """To each rank in turn."""
+def test_signal_under_mpiexec_during_the_preparation_of_a_resume(
+    tree: Path, area: Path, env: dict[str, str], stop: Stop
+) -> None:
+    """The signal is sent to each rank in turn."""
     job = area / "state" / "pcopy" / stop(tree, area / "copy")
     for rank in (0, 1):
-        shutil.rmtree(job / "run-2", ignore_errors=True)  # the run before has left it, as a crash would
+        shutil.rmtree(job / "run-2", ignore_errors=True)  # the previous run left it, as a crash would
         err = signalled(job / "run-2", signal.SIGUSR1, "--resume", env=env, launcher="mpi", rank=rank)
         assert b"pcopy: to go on: pcopy --resume %s\n" % os.fsencode(job.name) in err, err
         assert (reported(signal.SIGUSR1) in err) == (rank == 0)
@@ -57,8 +59,10 @@ def test_a_signal_under_mpiexec(tree: Path, area: Path, env: dict[str, str], sto
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_a_signal_while_a_job_is_stored(tree: Path, area: Path, env: dict[str, str], launcher: str | None) -> None:
-    """Nothing of it is left, and the same command line begins it."""
+def test_signal_while_a_job_is_first_stored_leaves_nothing(
+    tree: Path, area: Path, env: dict[str, str], launcher: str | None
+) -> None:
+    """Nothing is left of the job, and the same command line starts it."""
     words = ("--checkpoint", area / "above" / "job", tree, area / "copy")
     err = signalled(area / "above" / "job" / "lock-0", signal.SIGTERM, *words, env=env, launcher=launcher)
     assert err == reported(signal.SIGTERM) + b"pcopy: no checkpoint was stored: start it again\n"
@@ -66,15 +70,15 @@ def test_a_signal_while_a_job_is_stored(tree: Path, area: Path, env: dict[str, s
     assert not (area / "copy").exists()
     succeed(*words, ranks=2, env=env)
     check_equal(tree, area / "copy")
-    assert not (area / "above").exists(), "what was made for the job is left"
+    assert not (area / "above").exists(), "directories created for the job are left"
 
 
 CALLS = "mkdir,openat,close,fsync,flock,rename,renameat,renameat2,unlink,unlinkat,rmdir,clone3"
-"""What a job that is stored, or gone on with, asks of the system."""
+"""System calls of a run that stores or resumes a job."""
 
 
-def test_a_signal_at_each_system_call_while_a_job_is_stored(tree: Path, area: Path, env: dict[str, str]) -> None:
-    """It leaves nothing, or a job that can be gone on with."""
+def test_signal_at_each_system_call_while_a_job_is_first_stored(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """The run leaves nothing, or a job that can be resumed."""
     job = area / "above" / "job"
     for err in signalled_at_each_call(area, "-n", "1", "--checkpoint", job, tree, area / "copy", env=env):
         if err == reported(signal.SIGTERM) + b"pcopy: no checkpoint was stored: start it again\n":
@@ -86,7 +90,7 @@ def test_a_signal_at_each_system_call_while_a_job_is_stored(tree: Path, area: Pa
             shutil.rmtree(area / "copy", ignore_errors=True)
 
 
-def test_a_signal_at_each_system_call_while_the_next_run_is_made_ready(
+def test_signal_at_each_system_call_during_the_preparation_of_a_resume(
     tree: Path, area: Path, env: dict[str, str], stop: Stop
 ) -> None:
     job = stop(tree, area / "copy")
@@ -97,7 +101,8 @@ def test_a_signal_at_each_system_call_while_the_next_run_is_made_ready(
 
 
 def signalled_at_each_call(area: Path, *words: Argument, env: dict[str, str]) -> Iterator[bytes]:
-    """What runs tell that get a SIGTERM at one of the system calls of their first thread before their first task."""
+    """Yield the messages of runs that get a SIGTERM at one of the system calls of their first thread before the first
+    task."""
     require_strace()
     log = area / "log"
 
@@ -108,22 +113,24 @@ def signalled_at_each_call(area: Path, *words: Argument, env: dict[str, str]) ->
         assert all(line.startswith(b"pcopy: ") for line in ended.stderr.splitlines()), (inject, ended.stderr)
         return bytes(ended.stderr)
 
-    for _ in range(2):  # the first run compiles what nobody has compiled
+    for _ in range(2):  # the first run compiles modules
         yield run(f"{ITEM_BY_ITEM}:error=EIO", INCOMPLETE)
     calls = calls_before_the_first_task(log.read_text(errors="replace"))
-    told_of = 0
+    reported_signals = 0
     for number, call in calls:
-        # A run may make a call more than the one before: then the signal comes too early to be told of.
+        # A run may make one more call than the previous one: then the signal comes too early to be reported.
         if err := run(f"{call}:signal=SIGTERM:when={number}", STOPPED, -signal.SIGTERM):
-            told_of += 1
+            reported_signals += 1
             yield err
-    assert told_of > len(calls) // 2
+    assert reported_signals > len(calls) // 2
 
 
 def calls_before_the_first_task(log: str) -> list[tuple[int, str]]:
-    """Each call with its number among those of its name; from where signals are taken to where they are taken again.
+    """Return each call with its number among calls of the same name, between the first and the last installation of
+    signal handlers.
 
-    That is done first when a job is about to be stored or gone on with, and last when its ranks are about to start.
+    Handlers are installed first when a job is about to be stored or resumed, and last when its ranks are about to
+    start.
     """
     names = [line.partition("(")[0] for line in log.splitlines()]
     taken = [at for at, line in enumerate(log.splitlines()) if line.startswith("rt_sigaction(SIGTERM, {sa_handler=0x")]
@@ -145,7 +152,7 @@ def signalled(
     launcher: str | None = None,
     rank: int = 0,
 ) -> bytes:
-    """What a run has told that was signalled as soon as a file was there."""
+    """Return the messages of a run that was signalled as soon as the file ``there`` existed."""
     with background(*words, ranks=2, env=env, wrap=SLOW_SYNCS, launcher=launcher) as run:
         assert wait_until(lambda: run.process.poll() is not None or there.exists())
         if launcher is None:
@@ -154,7 +161,7 @@ def signalled(
             os.kill(process_of(run, rank), number)
         _, err = run.process.communicate(timeout=60)
     assert run.process.returncode == STOPPED, err
-    # strace may say there that a process that it delays is delayed already.
+    # strace may report there that a delayed process is delayed already.
     return b"".join(line for line in err.splitlines(keepends=True) if not line.startswith(b"strace: "))
 
 
@@ -165,10 +172,8 @@ def process_of(run: Run, rank: int) -> int:
 
 
 @pytest.mark.alone
-def test_slow_storage_of_jobs_does_not_keep_one_that_was_told_to_stop(
-    tree: Path, area: Path, env: dict[str, str]
-) -> None:
-    """What is on record holds without its last words."""
+def test_slow_storage_of_the_job_directory_does_not_delay_a_stop(tree: Path, area: Path, env: dict[str, str]) -> None:
+    """The recorded items are valid without the last messages of the job."""
     slow = area / "slow"
     environment = {**env, **preloaded(Path(__file__).with_name("slow.c")), "PCOPY_TEST_SLOW": str(slow)}
     words = ("--checkpoint-interval", "0.1", "--checkpoint", area / "job", tree, area / "copy")

@@ -1,4 +1,4 @@
-"""What failed is tried again when the job is resumed, as if it were for the first time: nothing tells afterwards."""
+"""A resume retries failed items as if for the first time: the result shows no trace of the failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Run = Callable[..., Completed]
 
 @pytest.fixture
 def run(area: Path, env: dict[str, str]) -> Run:
-    """``run(arguments…)`` is a pcopy of an ordinary user, whose permissions count."""
+    """``run(arguments…)`` runs pcopy as an ordinary user, so that permissions apply."""
     (area / "state").mkdir()
     for name in ("source", "copy"):
         (area / name).mkdir()
@@ -49,8 +49,10 @@ def date(*paths: Path) -> None:
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 @pytest.mark.parametrize("mode", [0o755, 0o555], ids=["writable", "read-only"])
 @pytest.mark.parametrize("size", [5, 6 << 20], ids=["small", "split"])
-def test_a_directory_that_could_not_be_read(area: Path, run: Run, times: int, mode: int, size: int) -> None:
-    """The one around it keeps its times, and names of an inode on both sides are hard links."""
+def test_resume_copies_a_directory_that_could_not_be_read_before(
+    area: Path, run: Run, times: int, mode: int, size: int
+) -> None:
+    """The parent directory keeps its times, and names of an inode on both sides are hard links."""
     source, copy = area / "source", area / "copy"
     closed, around = source / "around" / "closed", source / "around"
     closed.mkdir(parents=True)
@@ -78,7 +80,7 @@ def test_a_directory_that_could_not_be_read(area: Path, run: Run, times: int, mo
 
 
 @pytest.mark.parametrize("edited", [False, True], ids=["as it was", "edited"])
-def test_what_was_in_the_way_is_not_replaced(area: Path, run: Run, edited: bool) -> None:
+def test_existing_file_that_made_an_item_fail_is_not_replaced_by_resume(area: Path, run: Run, edited: bool) -> None:
     for name in ("file", "other", "link"):
         (area / "source" / name).write_bytes(b"new")
         (area / "copy" / name).write_bytes(b"old")
@@ -102,8 +104,8 @@ def test_what_was_in_the_way_is_not_replaced(area: Path, run: Run, edited: bool)
 
 
 @pytest.mark.parametrize("closed", ["directory/file", "directory", "link", "."])
-def test_what_was_written_before_the_source_could_be_read(area: Path, run: Run, closed: str) -> None:
-    """It is newer, and stays."""
+def test_newer_file_written_before_the_source_became_readable_is_kept(area: Path, run: Run, closed: str) -> None:
+    """The file is newer than the source, and is kept."""
     (area / "source/directory").mkdir()
     (area / "source/directory/file").write_bytes(b"old")
     (area / "source/link").write_bytes(b"linked")
@@ -125,8 +127,9 @@ def test_what_was_written_before_the_source_could_be_read(area: Path, run: Run, 
     assert {(area / "copy" / name).read_bytes() for name in written} == {b"newer, by the user"}
 
 
-def test_a_directory_that_fails_each_time_counts_once(area: Path, run: Run) -> None:
-    """It was not finished when its source went, and something in it fails, too; in the end all is well."""
+def test_directory_that_fails_in_every_run_is_counted_once(area: Path, run: Run) -> None:
+    """The directory was not finished when its source was removed, and an item in it fails as well; in the end all
+    succeeds."""
     directory = area / "source" / "directory"
     directory.mkdir()
     (directory / "file").write_bytes(b"file")

@@ -1,4 +1,4 @@
-"""Without ``mode`` the umask decides: that of the job's first run, whatever the shell has that goes on with it."""
+"""Without ``mode`` the umask applies: that of the first run of the job, whatever the umask of the resuming shell."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ACCESS_ACL = "system.posix_acl_access"
 
 
 def kinds(tree: Path) -> dict[bytes, tuple[int, int]]:
-    """Type and mode of all that has a mode of its own below ``tree``, by path."""
+    """Return type and mode of all items below ``tree`` except symbolic links, by path."""
     statuses = [(entry.path, entry.status.st_mode) for entry in walk(os.fsencode(tree))]
     return {path: (stat.S_IFMT(mode), stat.S_IMODE(mode)) for path, mode in statuses if not stat.S_ISLNK(mode)}
 
 
 @pytest.mark.parametrize(("first", "later"), [(0o027, 0), (0, 0o077)])
-def test_a_resumed_job_has_the_umask_of_its_first_run(area: Path, env: dict[str, str], first: int, later: int) -> None:
+def test_resumed_job_uses_the_umask_of_its_first_run(area: Path, env: dict[str, str], first: int, later: int) -> None:
     source, copy = area / "source", area / "copy"
     make_dataset(source, 59, files=150, directories=40, crossing=10)
-    for path, (kind, _) in kinds(source).items():  # everywhere: some are left to the second run
+    for path, (kind, _) in kinds(source).items():  # in all directories, so that some remain for the second run
         if kind == stat.S_IFDIR:
             os.mkfifo(os.path.join(os.fsencode(source), path, b"fifo"))
     for path, (kind, _) in kinds(source).items():
         item = os.path.join(os.fsencode(source), path)
-        if ACCESS_ACL in os.listxattr(item):  # a copy without it gets fewer rights, whatever the umask is
+        if ACCESS_ACL in os.listxattr(item):  # a copy without the ACL gets fewer permissions, whatever the umask
             os.removexattr(item, ACCESS_ACL)
         os.chmod(item, 0o777 if stat.S_ISDIR(kind) else 0o6666)
     shell = ["sh", "-c", f'umask {first:o}; exec "$@"', "sh"]

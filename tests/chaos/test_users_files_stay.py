@@ -1,4 +1,4 @@
-"""Under skip, newer and fail nothing that the user has is overwritten, whenever a job is killed and gone on with."""
+"""With the policies skip, newer and fail, no file of the user is overwritten, whenever a job is killed and resumed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LONG_AGO = 10**9 * 10**9
 FILES, DIRECTORIES = 24, 4
 BUSY: tuple[Argument, ...] = ("--checkpoint-interval", "0.05", "--chunk-size", "4M", "-q")
 SELDOM: tuple[Argument, ...] = ("--checkpoint-interval", "60")
-"""So what gets its name is not on record."""
+"""With this interval, named items are not recorded."""
 SLOW = 15
-"""Milliseconds that a call of each item takes."""
+"""Milliseconds that one call of each item takes."""
 
 
 class Moment(NamedTuple):
-    """When a job is killed: ``calls`` are slow, and something is there."""
+    """When a job is killed: ``calls`` are slow, and ``reached`` returns True."""
 
     calls: str
     reached: Callable[[Path], object]
@@ -80,7 +80,7 @@ def make_source(source: Path) -> None:
 
 
 def put(path: Path) -> None:
-    """The user saves his own by rename, as editors do."""
+    """Replace a file as an editor does: write a new one and rename it."""
     part = path.with_name("part")
     kind = path.name
     if kind == "f-fifo":
@@ -120,9 +120,11 @@ def started(place: Path, policy: str, moment: Moment, env: dict[str, str], *inte
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_users_own_survives(place: Path, kind: str, policy: str, moment: str) -> None:
-    """Older than the job by less than clocks may differ; chmod'ed, saved or made meanwhile, also where only the job
-    has made the directory."""
+def test_files_of_the_user_are_not_overwritten_after_kill_and_resume(
+    place: Path, kind: str, policy: str, moment: str
+) -> None:
+    """Files that are older than the job by less than the tolerance of clocks; files that were changed, saved or created
+    during the job, also in directories that only the job created."""
     source, copy, env = place / "source", place / "copy", {"XDG_STATE_HOME": str(place / "state")}
     make_source(source)
     mine = [copy / "old-0" / name for name in ("f00", "f01", "f02", "f-link", "f-fifo")]
@@ -150,7 +152,7 @@ def test_the_users_own_survives(place: Path, kind: str, policy: str, moment: str
     assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
     assert reported["failed" if policy == "fail" else "skipped"] > 4
     assert run.returncode == (INCOMPLETE if policy == "fail" else 0), show(run)
-    for path in mine:  # all else is the source's
+    for path in mine:  # all other items are like the source
         os.unlink(path)
         os.unlink(source / path.relative_to(copy))
     left = [line for line in differences(source, copy) if "f" in line.rpartition("/")[2]]
@@ -160,7 +162,7 @@ def test_the_users_own_survives(place: Path, kind: str, policy: str, moment: str
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS[:1])
-def test_what_the_user_removes_of_what_was_named_is_copied_again(place: Path, kind: str, policy: str) -> None:
+def test_named_files_that_the_user_removed_are_copied_again(place: Path, kind: str, policy: str) -> None:
     source, copy, env = place / "source", place / "copy", {"XDG_STATE_HOME": str(place / "state")}
     make_source(source)
     started(place, policy, MOMENTS["name"], env, *SELDOM)
@@ -174,7 +176,7 @@ def test_what_the_user_removes_of_what_was_named_is_copied_again(place: Path, ki
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS[:1])
-def test_links_across_a_directory_that_the_user_removes_stay_links(place: Path, kind: str, policy: str) -> None:
+def test_hard_links_into_a_removed_directory_are_restored_as_links(place: Path, kind: str, policy: str) -> None:
     source, copy, env = place / "source", place / "copy", {"XDG_STATE_HOME": str(place / "state")}
     for name in ("new-0", "new-1"):
         (source / name).mkdir(parents=True)
@@ -191,7 +193,7 @@ def test_links_across_a_directory_that_the_user_removes_stay_links(place: Path, 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kind", KINDS[:1])
-def test_what_the_job_has_named_is_known_as_its_own(place: Path, kind: str, policy: str) -> None:
+def test_resume_recognises_files_that_the_job_has_named(place: Path, kind: str, policy: str) -> None:
     source, copy, env = place / "source", place / "copy", {"XDG_STATE_HOME": str(place / "state")}
     make_source(source)
     started(place, policy, MOMENTS["name"], env)

@@ -1,4 +1,4 @@
-"""What was in the destination before, and is not to come from the source, is the same after a kill and a resume."""
+"""Existing properties of the destination that do not come from the source are unchanged after a kill and a resume."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.processes import background, wait_until
 from tests.support.users import NOBODY, require_root
 
 GRACE = 5.5
-"""Seconds, more than those for which an item of the destination counts as the job's own."""
+"""Seconds; longer than the time for which an item of the destination counts as created by the job."""
 
 SIZE = 24 << 20
 
 
-def test_a_private_directory_that_was_filled_is_not_taken_for_a_new_one(area: Path, env: dict[str, str]) -> None:
-    """Nothing was on record but the beginning; one directory was there before, the other one the job has made."""
+def test_existing_private_directory_keeps_its_mode_after_kill_and_resume(area: Path, env: dict[str, str]) -> None:
+    """Only the start of the job is recorded; one directory existed before, and the job created the other one."""
     source, copy = area / "source", area / "copy"
     for directory in (source / "old", source / "new", copy / "old"):
         directory.mkdir(parents=True)
@@ -38,7 +38,7 @@ def test_a_private_directory_that_was_filled_is_not_taken_for_a_new_one(area: Pa
     run = pcopy(*arguments, ranks=2, env=env)
     assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
     assert (mode_of(copy / "old"), mode_of(copy / "new")) == (0o700, 0o755)
-    (copy / "new").chmod(0o700)  # as it is until it is finished
+    (copy / "new").chmod(0o700)  # the mode of an unfinished directory
     for facts in area.glob("state/pcopy/*/run-1/facts-*"):
         facts.unlink()
     remove(copy / "failing")
@@ -47,8 +47,8 @@ def test_a_private_directory_that_was_filled_is_not_taken_for_a_new_one(area: Pa
     assert (mode_of(copy / "old"), mode_of(copy / "new")) == (0o700, 0o755 if born else 0o700)
 
 
-def test_a_finished_directory_is_not_taken_for_a_new_one(area: Path, env: dict[str, str]) -> None:
-    """Nothing was on record but the beginning when directories were finished, one of which now looks like a new one."""
+def test_finished_directory_is_not_treated_as_newly_created(area: Path, env: dict[str, str]) -> None:
+    """Only the start of the job is recorded; directories were finished, and one of them now looks like a new one."""
     source, copy = area / "source", area / "copy"
     for tree in (source, copy):
         (tree / "directory" / "inner").mkdir(parents=True)
@@ -80,8 +80,10 @@ def birth_of_path(path: Path) -> int:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("option", ["mode", "ownership", "mode,ownership"])
-def test_a_file_that_was_being_written_over(area: Path, env: dict[str, str], option: str, ranks: int) -> None:
-    """With two ranks it is split, and what it had before is on record."""
+def test_resumed_overwrite_restores_owner_and_mode_that_are_not_preserved(
+    area: Path, env: dict[str, str], option: str, ranks: int
+) -> None:
+    """With two ranks the file is split, and its earlier owner and mode are recorded."""
     require_root("give files away")
     source, copy = area / "source/file", area / "copy/file"
     for path, content in ((source, os.urandom(SIZE)), (copy, b"old")):
@@ -98,7 +100,9 @@ def test_a_file_that_was_being_written_over(area: Path, env: dict[str, str], opt
         kill(run)
     kept = copy.stat()
     owner = (NOBODY, 1) if "ownership" in option else (0, 0)
-    mode = {"mode": 0o640, "ownership": 0o604, "mode,ownership": 0o4640}[option]  # set-id bits are for the old owner
+    mode = {"mode": 0o640, "ownership": 0o604, "mode,ownership": 0o4640}[
+        option
+    ]  # set-id bits are valid for the old owner only
     assert (kept.st_uid, kept.st_gid, stat.S_IMODE(kept.st_mode)) == (0, 0, 0o600)
     succeed("--resume", ranks=ranks, env=env)
     now = copy.stat()

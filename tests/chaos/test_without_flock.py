@@ -1,4 +1,5 @@
-"""A job directory where there is no flock: two runs could not be told apart, so no job is stored or gone on with."""
+"""A job directory on a file system without flock: concurrent runs could not be detected, so no job is stored or
+resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def missing(area: Path) -> Fault:
     return Fault(area / "log", ["flock"], None, "ENOSYS")
 
 
-def test_no_job_is_stored(area: Path, env: dict[str, str]) -> None:
+def test_job_is_not_stored_without_flock(area: Path, env: dict[str, str]) -> None:
     source = area / "source"
     source.mkdir()
     (source / "file").write_bytes(b"file")
@@ -36,7 +37,7 @@ def test_no_job_is_stored(area: Path, env: dict[str, str]) -> None:
     check_equal(source, area / "copy")
 
 
-def test_no_job_is_gone_on_with(area: Path, env: dict[str, str]) -> None:
+def test_job_is_not_resumed_without_flock(area: Path, env: dict[str, str]) -> None:
     source, copy = area / "source", area / "copy"
     source.mkdir()
     (source / "file").write_bytes(b"file")

@@ -1,4 +1,4 @@
-"""Jobs that are ended before they are done: how they come about, and what is looked at in the end."""
+"""Jobs that are ended before they are complete: how they are created, and what is checked in the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRACE = PROMPT
 BUSY = ("--checkpoint-interval", "0.05", *SPLIT)
 
 Stop = Callable[..., str]
-"""What the fixture ``stop`` is: ``stopped`` in the place of the test."""
+"""The type of the fixture ``stop``: ``stopped`` with the directory and the environment of the test."""
 
 
 def stopped(
@@ -36,9 +36,9 @@ def stopped(
     slow: tuple[str, int] = (ITEM_BY_ITEM, SLOW),
     **options: Any,
 ) -> str:
-    """Starts a job with ``arguments``, ends it when it has epochs on record, and returns its name.
+    """Start a job with ``arguments``, end it when it has recorded epochs, and return its name.
 
-    Each of its items takes ``SLOW`` milliseconds: it is far from its end by then.
+    Each of its items takes ``SLOW`` milliseconds, so that the job is far from its end by then.
     """
     state = area / "state" / "pcopy"
     before = set(os.listdir(state)) if state.exists() else set()
@@ -57,7 +57,7 @@ def stopped(
 
 
 def stopped_while_saving(area: Path, kept: Path, env: dict[str, str], *arguments: Argument) -> str:
-    """A job with 60 files in ``source`` to replace those in ``copy`` is killed when it has saved some in ``kept``."""
+    """Kill a job that replaces 60 files in ``copy`` when it has backed up some of them in ``kept``; return its name."""
     for number in range(60):
         write(area / f"source/{number}", b"new")
         write(area / f"copy/{number}", b"older")
@@ -73,12 +73,13 @@ def stopped_while_saving(area: Path, kept: Path, env: dict[str, str], *arguments
 
 
 def under_way(path: Path) -> bool:
-    """Is this temporary file a split one that has been on record? Epochs pass faster than such a file is filled."""
+    """Return True if a temporary file is a split file that was recorded: epochs are shorter than the time to write such
+    a file."""
     return "-clock" not in path.name
 
 
 def kill(run: Run) -> None:
-    """Kills a run of one rank that is under way, and not strace: without that it would copy at full speed."""
+    """Kill a running run of one rank, but not strace: without strace it would copy at full speed."""
     assert run.process.poll() is None, run.process.communicate()
     run.send_signal(signal.SIGKILL)
     run.process.communicate()
@@ -89,6 +90,6 @@ def listed(env: dict[str, str], **options: Any) -> list[dict[str, Any]]:
 
 
 def check_equal(source: Path, copy: Path) -> None:
-    """They are the same, and nothing was left."""
+    """Check that both trees are equal and no temporary files are left."""
     assert differences(source, copy) == []
     assert temporaries(os.fsencode(copy)) == []

@@ -59,7 +59,7 @@ def disk(area: Path) -> Iterator[Path]:
     st.lists(st.one_of(st.just(-1), st.just(-2), st.integers(0, 3000), st.integers(0, 3000)), max_size=80),
     st.sampled_from((1, 3, 128)),
 )
-def test_first_in_first_out(kind: str, steps: list[int], frame_tasks: int) -> None:
+def test_stored_tasks_are_returned_in_order(kind: str, steps: list[int], frame_tasks: int) -> None:
     with (
         scratch() as spool,
         mock.patch("pcopy.engine.backlog.FRAME_TASKS", frame_tasks),
@@ -68,31 +68,31 @@ def test_first_in_first_out(kind: str, steps: list[int], frame_tasks: int) -> No
         conformance.first_in_first_out(STORES[kind], spool, steps)
 
 
-def test_it_grows_and_gives_its_room_back(store: conformance.Open, disk: Path) -> None:
+def test_backlog_grows_and_frees_its_space(store: conformance.Open, disk: Path) -> None:
     conformance.grows_and_shrinks(store, disk, 60_000)
 
 
-def test_large_tasks(store: conformance.Open, disk: Path) -> None:
+def test_backlog_stores_large_tasks(store: conformance.Open, disk: Path) -> None:
     conformance.large_tasks(store, disk)
 
 
-def test_it_leaves_nothing(store: conformance.Open, disk: Path) -> None:
+def test_closed_backlog_leaves_no_file_and_frees_its_space(store: conformance.Open, disk: Path) -> None:
     conformance.leaves_nothing(store, disk)
 
 
-def test_a_full_spool_is_an_error(store: conformance.Open, area: Path) -> None:
+def test_appending_to_a_full_spool_is_an_error(store: conformance.Open, area: Path) -> None:
     with mounted("tmpfs", area, size=8 << 20) as point:
         conformance.full_spool(store, point)
         assert not list(point.iterdir())
 
 
-def test_lmdb_uses_its_room_again(area: Path) -> None:
+def test_lmdb_reuses_freed_space(area: Path) -> None:
     """A plain spool grows until it is empty; a database does not."""
     with mounted("tmpfs", area, size=8 << 20) as point:
         conformance.room_is_used_again(open_lmdb, point, rounds=2000, held=5000)
 
 
-def test_lmdb_names_the_full_spool_and_loses_nothing(area: Path) -> None:
+def test_lmdb_reports_full_spool_and_loses_no_task(area: Path) -> None:
     with mounted("tmpfs", area, size=4 << 20) as point:
         error = conformance.full_spool(open_lmdb, point)
         assert error.filename == str(point)
@@ -108,7 +108,7 @@ def test_lmdb_names_the_full_spool_and_loses_nothing(area: Path) -> None:
         store.close()
 
 
-def test_tasks_are_taken_from_a_full_spool(store: conformance.Open, area: Path) -> None:
+def test_tasks_can_be_read_from_a_full_spool(store: conformance.Open, area: Path) -> None:
     """Whoever has filled it; and their room serves later ones when there is some again."""
     with mounted("tmpfs", area, size=8 << 20) as point:
         waiting = store(point)
@@ -126,7 +126,7 @@ def test_tasks_are_taken_from_a_full_spool(store: conformance.Open, area: Path) 
         waiting.close()
 
 
-def test_lmdb_gives_tasks_that_it_cannot_delete(area: Path) -> None:
+def test_lmdb_returns_tasks_although_deleting_them_fails(area: Path) -> None:
     """Deleting writes. What failed is made up for, so the room is used again."""
     with mounted("tmpfs", area, size=8 << 20) as point:
         store = open_lmdb(point)
@@ -141,7 +141,7 @@ def test_lmdb_gives_tasks_that_it_cannot_delete(area: Path) -> None:
         store.close()
 
 
-def test_lmdb_needs_no_name_while_it_is_open(area: Path) -> None:
+def test_lmdb_files_have_no_name_while_open(area: Path) -> None:
     """So nothing is left by a process that is killed."""
     made: list[int] = []
     real = tempfile.mkdtemp
@@ -161,7 +161,7 @@ def test_lmdb_needs_no_name_while_it_is_open(area: Path) -> None:
     store.close()
 
 
-def test_lmdb_tells_of_a_spool_that_is_not_there(area: Path) -> None:
+def test_lmdb_reports_missing_spool_directory(area: Path) -> None:
     store = open_lmdb(area / "gone")
     with pytest.raises(FileNotFoundError, match="gone"):
         for number in range(1000):
@@ -176,7 +176,7 @@ from pcopy.engine.task import Task
 def own():
     return int([line.split()[1] for line in open("/proc/self/status") if line.startswith("RssAnon")][0])
 
-lmdb_backlog.FIRST_MAP = 1 << 20
+lmdb_backlog.FIRST_MAP_BYTES = 1 << 20
 store, tasks = lmdb_backlog.LmdbBacklog(os.fsencode(sys.argv[1])), int(sys.argv[2])
 before = most = own()
 for number in range(tasks):
@@ -195,7 +195,7 @@ print(most - before)
 """
 
 
-def test_lmdb_holds_little_in_memory(area: Path) -> None:
+def test_lmdb_uses_little_memory(area: Path) -> None:
     """200,000 tasks, whose payloads alone are 20 MB, in less than 8 MiB of the process's own memory."""
     command = [sys.executable, "-c", MEMORY_PROGRAM, str(area), os.environ.get("PCOPY_TEST_TASKS", "200000")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -57,7 +57,7 @@ def attempt(request: pytest.FixtureRequest) -> bool:
     return bool(request.param != "from scratch")
 
 
-def test_compaction_leaves_the_old_state_or_the_new_one(area: Path, attempt: bool) -> None:
+def test_crash_during_compaction_leaves_old_or_new_state(area: Path, attempt: bool) -> None:
     job, old, new = worked_on(area)
     if attempt:
         (job / "run-2").mkdir(mode=0o700)
@@ -80,7 +80,7 @@ def test_compaction_leaves_the_old_state_or_the_new_one(area: Path, attempt: boo
     assert all(seen[-3:])
 
 
-def test_a_job_begins_whole_or_not_at_all(area: Path) -> None:
+def test_crash_during_creation_leaves_a_complete_job_or_none(area: Path) -> None:
     job = make_job(area)
     power = Power(job)
     power.run(lambda: write_first_run(job, 2, COUNTS, FIRST))
@@ -98,7 +98,7 @@ def test_a_job_begins_whole_or_not_at_all(area: Path) -> None:
     assert all(begun[-3:])
 
 
-def test_an_appended_record_is_durable(area: Path) -> None:
+def test_appended_record_is_durable(area: Path) -> None:
     """The first one too, whose file is new."""
     job = make_job(area)
     write_first_run(job, 1, COUNTS, FIRST)
@@ -139,7 +139,7 @@ class Nth:
         return replacement
 
 
-def test_an_error_at_any_step_leaves_the_old_state_or_the_new_one(area: Path) -> None:
+def test_error_during_compaction_leaves_old_or_new_state(area: Path) -> None:
     for number in count(1):
         place = area / str(number)
         place.mkdir()
@@ -166,7 +166,7 @@ def test_an_error_at_any_step_leaves_the_old_state_or_the_new_one(area: Path) ->
     assert number > 30
 
 
-def test_a_failed_compaction_gives_its_room_back(area: Path) -> None:
+def test_failed_compaction_removes_its_files(area: Path) -> None:
     job, _, _ = worked_on(area)
 
     def address(each: Task) -> Task:
@@ -177,7 +177,7 @@ def test_a_failed_compaction_gives_its_room_back(area: Path) -> None:
     assert sorted(os.listdir(job)) == ["current", "run-1"]
 
 
-def test_no_room_for_a_record_is_final(area: Path) -> None:
+def test_no_record_is_written_after_the_disk_was_full(area: Path) -> None:
     """The half of it that had room is cut off, and nothing is written behind it even if there is room again."""
     with mounted("tmpfs", area, size=1 << 20) as point:
         job = make_job(point)
@@ -199,7 +199,7 @@ def test_no_room_for_a_record_is_final(area: Path) -> None:
 
 
 @pytest.mark.parametrize("when", [1, 2])
-def test_a_failed_sync_of_a_record_is_final(area: Path, when: int) -> None:
+def test_no_record_is_written_after_a_failed_sync(area: Path, when: int) -> None:
     """The kernel reports it once, and may have dropped the pages: a second fsync would succeed over a hole."""
     job = make_job(area)
     write_first_run(job, 1, COUNTS, FIRST)
@@ -221,7 +221,7 @@ def test_a_failed_sync_of_a_record_is_final(area: Path, when: int) -> None:
     assert state(job)[0].epoch == when - 1
 
 
-def test_a_segment_is_created_by_the_first_record_and_is_private(area: Path) -> None:
+def test_first_record_creates_a_private_segment_file(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 1, COUNTS, FIRST)
     facts = job / "run-1" / "facts-0"

@@ -60,7 +60,7 @@ def refused(job: Path, why: str) -> None:
     assert sorted(job.rglob("*")) == before
 
 
-def test_a_segment_cut_off_anywhere_counts_up_to_its_last_whole_record(job: Path, history: History) -> None:
+def test_truncated_segment_counts_up_to_its_last_complete_record(job: Path, history: History) -> None:
     facts = job / "run-1" / "facts-1"
     whole = facts.read_bytes()
     at, ends = 0, []
@@ -77,7 +77,7 @@ def test_a_segment_cut_off_anywhere_counts_up_to_its_last_whole_record(job: Path
             assert {each.id: each for each in tasks} == history.remaining(reported.epoch)
 
 
-def test_a_flipped_byte_in_a_segment(job: Path) -> None:
+def test_flipped_byte_is_ignored_in_last_record_and_refused_elsewhere(job: Path) -> None:
     """In the last record: as if it had been torn. Anywhere else: refused, with path and offset."""
     facts = job / "run-1" / "facts-1"
     whole = bytearray(facts.read_bytes())
@@ -92,7 +92,7 @@ def test_a_flipped_byte_in_a_segment(job: Path) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", ["base-{}", "current"])
-def test_what_was_written_once_is_whole_or_refused(job: Path, name: str, rank: int) -> None:
+def test_damaged_base_or_current_file_is_refused(job: Path, name: str, rank: int) -> None:
     """Cut off at any length, or with any byte flipped: it was complete before its name counted."""
     path = job / "run-1" / name.format(rank) if "{}" in name else job / name
     whole = path.read_bytes()
@@ -109,20 +109,20 @@ def test_what_was_written_once_is_whole_or_refused(job: Path, name: str, rank: i
 
 
 @pytest.mark.parametrize("name", ["current", "run-1/base-0", "run-1/base-1"])
-def test_a_missing_file_is_refused(job: Path, name: str) -> None:
+def test_missing_checkpoint_file_is_refused(job: Path, name: str) -> None:
     (job / name).unlink()
     refused(job, f"{name}: is missing")
 
 
-def test_a_missing_run_is_refused(job: Path) -> None:
+def test_missing_run_directory_is_refused(job: Path) -> None:
     (job / "run-1").rename(job / "run-4")
     refused(job, "run-1: ")
 
 
-def test_a_base_of_another_rank_or_run_is_refused(job: Path) -> None:
+def test_base_of_another_rank_or_run_is_refused(job: Path) -> None:
     (job / "run-1" / "base-0").replace(job / "run-1" / "base-1")
     (job / "run-1" / "base-0").write_bytes((job / "run-1" / "base-1").read_bytes())
-    refused(job, "base-1: damaged at byte 0: belongs to run 1, rank 0")
+    refused(job, "base-1: damaged at byte 0: the file was written for run 1, rank 0")
 
 
 def pickled(*values: Any) -> bytes:
@@ -140,7 +140,7 @@ HEAD = ("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 2, -1, ())
             "version 7 of pcopy-base; this pcopy reads version 6; end the job",
         ),
         ((("pcopy-base", 1, *HEAD[2:]), 0), "version 1 of pcopy-base; this pcopy reads version 6; end the job"),
-        ((("pcopy", *HEAD[1:]), 0), "no file of the format pcopy-base"),
+        ((("pcopy", *HEAD[1:]), 0), "the file does not have the format pcopy-base"),
         ((HEAD[:-1], 0), "not the header"),
         ((HEAD, [], 1), "the end of 1 tasks"),
         ((HEAD, 0, 0), "the end of 0 tasks"),
@@ -148,12 +148,12 @@ HEAD = ("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 2, -1, ())
         ((HEAD, [tuple(FIRST[0])], 0), "the end of 0 tasks"),
         ((HEAD, [tuple(FIRST[0])]), "it ends after 1 tasks"),
         ((HEAD, [7], 1), "not a task"),
-        ((HEAD, "tasks", 0), "neither tasks nor the end"),
-        ((("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 3, -1, ()), 0), "for 3 ranks; the run has 2"),
-        ((*HEAD,), "no file of the format"),
+        ((HEAD, "tasks", 0), "neither tasks nor their number"),
+        ((("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 3, -1, ()), 0), "was written for 3 ranks, but the run has 2"),
+        ((*HEAD,), "the file does not have the format"),
     ],
 )
-def test_a_base_with_anything_else_in_it_is_refused(job: Path, values: tuple[Any, ...], why: str) -> None:
+def test_base_with_invalid_contents_is_refused(job: Path, values: tuple[Any, ...], why: str) -> None:
     (job / "run-1" / "base-1").write_bytes(pickled(*values))
     refused(job, f"base-1: .*{why}")
 
@@ -170,18 +170,18 @@ def test_a_base_with_anything_else_in_it_is_refused(job: Path, values: tuple[Any
         (("pcopy-checkpoint", JOB_FORMAT_VERSION, 1, 0), "not the number of a run"),
         (("pcopy-checkpoint", JOB_FORMAT_VERSION, 0, 2), "not the number of a run"),
         (("pcopy-checkpoint", JOB_FORMAT_VERSION, "1", 2), "not the number of a run"),
-        (("pcopy-checkpoint", "1", 1, 2), "no file of the format"),
-        ((), "no file of the format"),
-        (1, "no file of the format"),
+        (("pcopy-checkpoint", "1", 1, 2), "the file does not have the format"),
+        ((), "the file does not have the format"),
+        (1, "the file does not have the format"),
     ],
 )
-def test_anything_else_in_current_is_refused(job: Path, value: Any, why: str) -> None:
+def test_current_with_invalid_contents_is_refused(job: Path, value: Any, why: str) -> None:
     (job / "current").write_bytes(pickled(value))
     refused(job, f"current: .*{why}")
 
 
 @pytest.mark.parametrize("name", ["current", "run-1/base-0", "run-1/base-1", "run-1/facts-0", "run-1/facts-1"])
-def test_no_pickle_runs_a_command(area: Path, job: Path, name: str) -> None:
+def test_pickled_command_is_not_executed(area: Path, job: Path, name: str) -> None:
     proof = area / "proof"
     evil = Evil(proof)
     good = (job / name).read_bytes()
@@ -199,7 +199,7 @@ ALL = ["current", "run-1", "run-1/base-0", "run-1/base-1", "run-1/facts-0", "run
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_belongs_to_somebody_else_is_refused(job: Path, name: str) -> None:
+def test_checkpoint_file_of_another_user_is_refused(job: Path, name: str) -> None:
     require_root("give files away")
     os.chown(job / name, NOBODY, -1)
     refused(job, f"{(job / name).name}: belongs to user {NOBODY}")
@@ -207,7 +207,7 @@ def test_what_belongs_to_somebody_else_is_refused(job: Path, name: str) -> None:
 
 @pytest.mark.parametrize("bit", [0o020, 0o002])
 @pytest.mark.parametrize("name", ALL)
-def test_what_others_may_write_is_refused(job: Path, name: str, bit: int) -> None:
+def test_checkpoint_file_that_others_may_write_is_refused(job: Path, name: str, bit: int) -> None:
     mode = (job / name).stat().st_mode & 0o777 | bit
     (job / name).chmod(mode)
     refused(job, f"{(job / name).name}: .*{mode:04o}")
@@ -216,7 +216,7 @@ def test_what_others_may_write_is_refused(job: Path, name: str, bit: int) -> Non
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["fifo", "link", "dangling link", "directory"])
 @pytest.mark.parametrize("name", [name for name in ALL if name != "."])
-def test_what_is_no_file_is_refused(area: Path, job: Path, name: str, kind: str) -> None:
+def test_item_that_is_no_regular_file_is_refused(area: Path, job: Path, name: str, kind: str) -> None:
     path = job / name
     path.rename(area / "moved")
     if kind == "fifo":
@@ -228,7 +228,7 @@ def test_what_is_no_file_is_refused(area: Path, job: Path, name: str, kind: str)
     refused(job, path.name)
 
 
-def test_a_base_is_read_with_the_same_care(area: Path, job: Path) -> None:
+def test_reading_a_base_refuses_unsafe_modes_and_links(area: Path, job: Path) -> None:
     (job / "run-1").chmod(0o770)
     with pytest.raises(RequestRefused, match=r"run-1: .*0770"):
         list(read_base(job, 1, 0))

@@ -41,7 +41,7 @@ numbers()
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_counts_on_a_file_system_that_becomes_full(tmp_path: Path, kind: str) -> None:
+def test_deletions_are_counted_on_a_file_system_that_becomes_full(tmp_path: Path, kind: str) -> None:
     with mounted(kind, tmp_path, SIZES[kind]) as place:
         job = place / "job"
         job.mkdir(mode=0o700)
@@ -51,7 +51,7 @@ def test_counts_on_a_file_system_that_becomes_full(tmp_path: Path, kind: str) ->
         assert items_deleted(os.fsencode(job)) == 7
 
 
-def test_a_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
+def test_count_file_with_a_second_hard_link_is_not_written(tmp_path: Path) -> None:
     other, job = tmp_path / "other", os.fsencode(tmp_path)
     tmp_path.chmod(0o700)
     other.write_bytes(b"precious")
@@ -62,12 +62,20 @@ def test_a_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
     assert other.read_bytes() == b"precious"
 
 
-def test_files_of_another_size_count_nothing(tmp_path: Path) -> None:
+def test_count_files_of_wrong_size_count_as_zero(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     for rank, size in enumerate((0, 1, 17, 1 << 43)):
         (tmp_path / f"deleted-{rank}").touch(mode=0o600)
         os.truncate(tmp_path / f"deleted-{rank}", size)
     assert items_deleted(os.fsencode(tmp_path)) == 0
     os.mkfifo(tmp_path / "deleted-9", 0o600)
-    with pytest.raises(RequestRefused, match="no regular file"):
+    with pytest.raises(RequestRefused, match="not a regular file"):
         items_deleted(os.fsencode(tmp_path))
+
+
+def test_missing_job_directory_is_reported_and_deletions_go_on(tmp_path: Path) -> None:
+    messages: list[str] = []
+    numbers = deletion_counters(os.fsencode(tmp_path / "missing"), 3, messages.append)
+    assert numbers() is None and numbers() is None
+    (message,) = messages
+    assert message.startswith("cannot record the number of deletions of rank 3: ") and "missing" in message

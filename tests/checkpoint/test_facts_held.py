@@ -64,14 +64,14 @@ def held(journal: FactJournal, until: Callable[[], bool]) -> int:
     raise AssertionError("it holds any number of facts")
 
 
-def test_a_cut_is_wanted_from_32_mebibytes_on(journal: FactJournal, storage: Storage) -> None:
+def test_journal_needs_a_cut_from_32_mebibytes(journal: FactJournal, storage: Storage) -> None:
     assert held(journal, lambda: journal.needs_cut) == 32 * MIB
     journal.end_epoch(1, 0)
     assert not journal.needs_cut
     assert held(journal, lambda: journal.needs_cut) == 32 * MIB
 
 
-def test_facts_that_have_cancelled_out_count_no_more(journal: FactJournal) -> None:
+def test_facts_of_tasks_spawned_and_done_use_no_memory(journal: FactJournal) -> None:
     for number in range(1, 200):
         task = Task((1, 0, number), 0, PAYLOAD, 1)
         journal.record_spawned(task)
@@ -79,7 +79,7 @@ def test_facts_that_have_cancelled_out_count_no_more(journal: FactJournal) -> No
         assert not journal.needs_cut
 
 
-def test_a_rank_is_full_at_64_mebibytes_until_some_are_on_storage(journal: FactJournal, storage: Storage) -> None:
+def test_rank_waits_at_64_mebibytes_until_facts_are_on_storage(journal: FactJournal, storage: Storage) -> None:
     assert held(journal, lambda: journal.must_wait_for_storage) == 64 * MIB
     journal.end_epoch(1, 0)
     assert journal.must_wait_for_storage, "what is under way to storage is in memory"
@@ -88,7 +88,7 @@ def test_a_rank_is_full_at_64_mebibytes_until_some_are_on_storage(journal: FactJ
     assert storage.epochs == [1]
 
 
-def test_what_is_under_way_counts_with_what_has_come_since(journal: FactJournal, storage: Storage) -> None:
+def test_facts_being_stored_count_together_with_newer_ones(journal: FactJournal, storage: Storage) -> None:
     held(journal, lambda: journal.needs_cut)
     journal.end_epoch(1, 0)
     assert not journal.must_wait_for_storage
@@ -98,7 +98,7 @@ def test_what_is_under_way_counts_with_what_has_come_since(journal: FactJournal,
     assert journal.needs_cut
 
 
-def test_a_job_cuts_and_waits_by_its_facts_whatever_the_time(journal: FactJournal, storage: Storage) -> None:
+def test_job_cuts_and_waits_by_size_of_facts_before_the_interval_ends(journal: FactJournal, storage: Storage) -> None:
     """The interval of 60 s has not begun to pass. Each task spawns one of 1 MiB for a later phase."""
     rank = Spoken(0, 1, Directions(first=200, phases=2), journal=journal, limits=Limits())
     rank.node.start(0.0)

@@ -34,7 +34,7 @@ def file(area: Path) -> Path:
     return area / "facts"
 
 
-def test_frames_are_as_defined(file: Path) -> None:
+def test_frames_have_the_defined_form(file: Path) -> None:
     some = payloads(0, 1, 100, 70000)
     stream = io.BytesIO()
     for payload in some:
@@ -58,7 +58,7 @@ def test_short_writes_are_completed() -> None:
 
 
 @pytest.mark.parametrize("tail", ["nothing", "zeros", "more zeros", "zeros in the place of the rest"])
-def test_a_torn_tail_of_any_length_is_ignored(file: Path, tail: str) -> None:
+def test_torn_tail_of_any_length_is_ignored(file: Path, tail: str) -> None:
     some = payloads(3, 300, 40)
     whole = framed(*some)
     second = len(framed(*some[:2]))
@@ -70,13 +70,13 @@ def test_a_torn_tail_of_any_length_is_ignored(file: Path, tail: str) -> None:
         assert read(file, content) == some[: 2 if length >= second else 1], length
 
 
-def test_zeros_behind_whole_frames_are_ignored(file: Path) -> None:
+def test_zeros_after_complete_frames_are_ignored(file: Path) -> None:
     some = payloads(3, 300)
     for zeros in (1, 7, 8, HEADER - 1, HEADER, HEADER + 1, 4096, 3 << 20):
         assert read(file, framed(*some) + bytes(zeros)) == some
 
 
-def test_a_torn_tail_whose_first_page_is_missing_is_ignored(file: Path) -> None:
+def test_torn_tail_without_its_first_page_is_ignored(file: Path) -> None:
     """A power loss may lose the page in which a frame begins, and keep those behind it: zeros, and then its payload."""
     some = payloads(3, 300, 40)
     first, last = len(framed(*some[:1])), framed(*some[2:])
@@ -89,7 +89,7 @@ def test_a_torn_tail_whose_first_page_is_missing_is_ignored(file: Path) -> None:
         read(file, begun[:first] + bytes(100) + begun[first + 100 :] + last)
 
 
-def test_a_flipped_bit_in_the_last_frame_is_a_torn_tail_unless_it_moves_its_end(file: Path) -> None:
+def test_flipped_bit_in_last_frame_is_a_torn_tail_unless_it_shortens_it(file: Path) -> None:
     some = payloads(3, 300, 40)
     whole = bytearray(framed(*some))
     last = len(framed(*some[:2]))
@@ -100,11 +100,11 @@ def test_a_flipped_bit_in_the_last_frame_is_a_torn_tail_unless_it_moves_its_end(
                 assert read(file, bytes(whole)) == some[:2]
             except RequestRefused as error:
                 assert at == last + 7, f"{at}: {error}"  # shorter than it was: something lies behind it
-                assert f"damaged at byte {last}: a wrong digest" in str(error)
+                assert f"damaged at byte {last}: the record does not match its digest" in str(error)
             whole[at] ^= bit
 
 
-def test_a_flipped_bit_in_any_other_frame_is_refused(file: Path) -> None:
+def test_flipped_bit_in_any_earlier_frame_is_refused(file: Path) -> None:
     """Also in its length, which then points beyond the end of the file, or right at it."""
     some = payloads(3, 300, 40)
     whole = bytearray(framed(*some))
@@ -123,14 +123,14 @@ def test_a_flipped_bit_in_any_other_frame_is_refused(file: Path) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"\1", bytes(500) + b"\1", framed(*payloads(50))[:-1]])
-def test_a_wrong_digest_with_anything_behind_it_is_refused(file: Path, behind: bytes) -> None:
+def test_wrong_digest_followed_by_data_is_refused(file: Path, behind: bytes) -> None:
     """The frame was synced before anything was written behind it, so it is no torn one. What is behind it may be."""
     some = framed(*payloads(3, 300))
-    with pytest.raises(RequestRefused, match=f"at byte {len(framed(*payloads(3)))}: a wrong digest"):
+    with pytest.raises(RequestRefused, match=f"at byte {len(framed(*payloads(3)))}: the record does not match"):
         read(file, some[:-9] + bytes([some[-9] ^ 1]) + some[-8:] + behind)
 
 
-def test_a_frame_far_behind_the_damage_is_found(file: Path) -> None:
+def test_complete_frame_far_after_the_damage_is_found(file: Path) -> None:
     """Wherever it lies with regard to the blocks in which it is searched for."""
     for shift in range(-3, HEADER + 3):
         junk = b"\xff" * ((1 << 20) + shift)
@@ -141,7 +141,7 @@ def test_a_frame_far_behind_the_damage_is_found(file: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 600), max_size=5), st.binary(max_size=40), st.integers(0, 3000))
-def test_whatever_follows_whole_frames_they_are_read_first(sizes: list[int], junk: bytes, at: int) -> None:
+def test_complete_frames_before_damage_are_read(sizes: list[int], junk: bytes, at: int) -> None:
     some = payloads(*sizes)
     content = framed(*some)
     content = content[:at] + junk + content[at + len(junk) :]
@@ -160,7 +160,7 @@ def test_whatever_follows_whole_frames_they_are_read_first(sizes: list[int], jun
 
 
 @pytest.mark.parametrize("user", [65534])
-def test_a_file_of_somebody_else_is_refused(file: Path, user: int) -> None:
+def test_record_file_of_another_user_is_refused(file: Path, user: int) -> None:
     read(file, framed(*payloads(1)))
     if os.geteuid():
         pytest.skip("only root can give files away")
@@ -170,7 +170,7 @@ def test_a_file_of_somebody_else_is_refused(file: Path, user: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
+def test_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
     read(file, framed(*payloads(1)))
     file.chmod(mode)
     with pytest.raises(RequestRefused, match=f"facts: .*{mode:04o}"):
@@ -178,14 +178,14 @@ def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_file_is_refused(area: Path) -> None:
+def test_item_that_is_no_regular_file_is_refused(area: Path) -> None:
     os.mkfifo(area / "fifo", 0o600)
     (area / "directory").mkdir(mode=0o700)
     (area / "target").write_bytes(framed(*payloads(1)))
     (area / "link").symlink_to("target")
     for name, why in (
-        ("fifo", "is no regular file"),
-        ("directory", "is no regular file"),
+        ("fifo", "is not a regular file"),
+        ("directory", "is not a regular file"),
         ("link", "is a symbolic link"),
         ("gone", "is missing"),
     ):

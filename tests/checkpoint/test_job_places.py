@@ -29,7 +29,7 @@ from tests.support.refusals import refusal
 from tests.support.users import NOBODY, as_user, require_root
 
 
-def test_jobs_are_kept_where_xdg_says(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_directory_follows_xdg_state_home(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = area / "home"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(area / "state"))
@@ -43,7 +43,9 @@ def test_jobs_are_kept_where_xdg_says(area: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("home", [None, "", "relative"])
-def test_without_home_the_system_is_asked(home: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_is_read_from_user_database_if_variable_is_unset(
+    home: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.delenv("HOME")
     if home is not None:
@@ -60,7 +62,7 @@ def test_without_home_the_system_is_asked(home: str | None, monkeypatch: pytest.
     assert "--checkpoint none" in text
 
 
-def test_a_state_directory_that_may_not_be_written_is_refused_with_what_to_do(area: Path, state: Path) -> None:
+def test_refusal_of_unwritable_state_directory_names_options(area: Path, state: Path) -> None:
     require_root("make a directory that the user may not write")
 
     def tried() -> None:
@@ -76,7 +78,7 @@ def test_a_state_directory_that_may_not_be_written_is_refused_with_what_to_do(ar
     assert not os.listdir(area), "looking has made something"
 
 
-def test_a_state_directory_of_somebody_else_is_refused(state: Path) -> None:
+def test_state_directory_of_another_user_is_refused(state: Path) -> None:
     require_root("give a directory away")
     state.mkdir(parents=True)
     os.chown(state, NOBODY, NOBODY)
@@ -85,7 +87,7 @@ def test_a_state_directory_of_somebody_else_is_refused(state: Path) -> None:
     assert not os.listdir(state)
 
 
-def test_what_is_no_directory_is_in_the_way(area: Path) -> None:
+def test_file_in_the_path_of_a_job_directory_is_refused(area: Path) -> None:
     (area / "file").touch()
     assert "--checkpoint DIR" in refusal(lambda: check_can_make(bytes(area / "file" / "job")))
     for path in (area / "file", area / "file" / "job"):
@@ -107,14 +109,14 @@ def uses(directory: Path) -> list[Callable[[], object]]:
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o720, 0o707, 0o702, 0o1777])
-def test_a_directory_that_others_may_write_is_refused(mode: int, area: Path) -> None:
+def test_job_directory_that_others_may_write_is_refused(mode: int, area: Path) -> None:
     made(area / "job")
     (area / "job").chmod(mode)
     for use in uses(area / "job"):
         assert "others may write" in refusal(use)
 
 
-def test_a_file_that_others_may_write_is_refused(area: Path) -> None:
+def test_file_that_others_may_write_is_refused(area: Path) -> None:
     stored = made(area / "job")
     (area / "job" / "job").chmod(0o620)
     text = refusal(lambda: open_job(stored.path))
@@ -123,7 +125,7 @@ def test_a_file_that_others_may_write_is_refused(area: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["directory", "file"])
-def test_what_belongs_to_somebody_else_is_refused_also_by_root(what: str, area: Path) -> None:
+def test_job_owned_by_another_user_is_refused_even_by_root(what: str, area: Path) -> None:
     require_root("give a file away")
     stored = made(area / "job")
     os.chown(area / "job" if what == "directory" else area / "job" / "job", NOBODY, NOBODY)
@@ -132,7 +134,7 @@ def test_what_belongs_to_somebody_else_is_refused_also_by_root(what: str, area: 
     assert stored.path == bytes(area / "job")
 
 
-def test_roots_job_is_none_for_others(area: Path) -> None:
+def test_job_owned_by_root_is_refused_for_other_users(area: Path) -> None:
     require_root("be two users")
     made(area / "job")
     (area / "job").chmod(0o755)
@@ -146,13 +148,13 @@ def test_roots_job_is_none_for_others(area: Path) -> None:
     as_user(tried)
 
 
-def test_a_job_of_another_user_is_refused(area: Path) -> None:
+def test_job_recorded_for_another_user_is_refused(area: Path) -> None:
     stored = made(area / "job", user=os.geteuid() + 1)
     assert f"a job of user {os.geteuid() + 1}" in refusal(lambda: open_job(stored.path))
 
 
 @pytest.mark.parametrize("ending", ["", "/", "//", "/."])
-def test_a_link_to_a_job_is_refused(ending: str, area: Path) -> None:
+def test_symbolic_link_to_a_job_directory_is_refused(ending: str, area: Path) -> None:
     made(area / "job")
     (area / "link").symlink_to("job")
     actions: list[Callable[[bytes], object]] = [open_job, open_unfinished, check_can_make, jobs.has_unfinished_job]
@@ -161,7 +163,7 @@ def test_a_link_to_a_job_is_refused(ending: str, area: Path) -> None:
     assert "a symbolic link" in refusal(lambda: create_job(os.fsencode(f"{area}/link{ending}"), job_of(some_root())))
 
 
-def test_a_link_in_place_of_the_file_is_not_followed(area: Path) -> None:
+def test_symbolic_link_in_place_of_the_job_file_is_not_followed(area: Path) -> None:
     stored = made(area / "job")
     (area / "job" / "job").rename(area / "moved")
     (area / "job" / "job").symlink_to(area / "moved")
@@ -171,20 +173,20 @@ def test_a_link_in_place_of_the_file_is_not_followed(area: Path) -> None:
     assert not (area / "job" / "job").is_symlink()
 
 
-def test_a_fifo_in_place_of_the_file_is_not_waited_for(area: Path) -> None:
+def test_fifo_in_place_of_the_job_file_does_not_block(area: Path) -> None:
     stored = made(area / "job")
     (area / "job" / "job").unlink()
     os.mkfifo(area / "job" / "job", 0o600)
-    assert "no regular file" in refusal(lambda: open_job(stored.path))
+    assert "not a regular file" in refusal(lambda: open_job(stored.path))
 
 
-def test_a_directory_above_may_be_a_link(area: Path) -> None:
+def test_parent_of_a_job_directory_may_be_a_link(area: Path) -> None:
     (area / "real").mkdir()
     (area / "link").symlink_to("real")
     assert open_job(made(area / "link" / "job").path).file.name == "0123456789"
 
 
-def test_a_directory_that_another_process_has_taken_is_left(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_directory_locked_by_another_process_is_not_removed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was made by this one, and locked by that one in the same moment."""
     path = area / "job"
 
@@ -199,7 +201,7 @@ def test_a_directory_that_another_process_has_taken_is_left(area: Path, monkeypa
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_nothing_is_left_of_a_job_that_was_not_stored(area: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+def test_interrupted_creation_of_a_job_leaves_nothing(area: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
     """Whatever ends it: a signal, too, raises at any point."""
     path = area / "above" / "job"
     if there:

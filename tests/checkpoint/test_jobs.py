@@ -37,14 +37,14 @@ from tests.support.filesystems import mounted
 from tests.support.refusals import refusal
 
 
-def test_everything_comes_back(area: Path) -> None:
+def test_stored_job_is_read_back_unchanged(area: Path) -> None:
     job = job_of(some_root(), some_root()._replace(item=b""), runs=3, state=STOPPED)
     stored, lock = create_job(bytes(area / "job"), job)
     lock.close()
     assert open_job(bytes(area / "job")) == stored == StoredJob(bytes(area / "job"), job)
 
 
-def test_named_tuples_and_lists_come_back_as_tuples(area: Path) -> None:
+def test_named_tuples_and_lists_are_read_back_as_tuples(area: Path) -> None:
     stored = made(area / "job", options={"root": some_root(), "list": [1, [b"2"]], "map": {"bytes": {"map": b"3"}}})
     options = open_job(stored.path).file.options
     assert options == {"root": tuple(some_root()), "list": (1, (b"2",)), "map": {"bytes": {"map": b"3"}}}
@@ -57,7 +57,7 @@ def test_only_primitives_are_stored(value: object) -> None:
         encode(job_of(some_root(), options={"key": value}))
 
 
-def test_people_can_read_it(area: Path) -> None:
+def test_job_file_is_json_with_a_checksum(area: Path) -> None:
     stored = made(area / "job")
     head, _, body = (area / "job" / "job").read_bytes().partition(b"\n")
     assert head == b"pcopy job 6 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
@@ -88,7 +88,7 @@ def _calls(action: Callable[[], object]) -> int:
     return number
 
 
-def test_each_of_many_roots_costs_little_to_store() -> None:
+def test_number_of_calls_to_store_a_root_is_limited() -> None:
     """Two calls for each field, and some more for a name that is met first; what is written is what json reads."""
     few, many = _of_many(100), _of_many(600)
     assert _calls(lambda: encode(many)) - _calls(lambda: encode(few)) < 500 * 45
@@ -98,7 +98,7 @@ def test_each_of_many_roots_costs_little_to_store() -> None:
     assert json.loads(body)["roots"][-1] == [*head, name, name, name, name, *tail, [0, 0, 0, 0]]
 
 
-def test_the_nonce_is_read_without_the_roots(area: Path) -> None:
+def test_nonce_is_read_without_parsing_the_roots(area: Path) -> None:
     """Each rank compares it before its first record."""
     job = _of_many(600)._replace(nonce="cd" * 16)
     _, lock = create_job(bytes(area / "many"), job)
@@ -117,7 +117,7 @@ def test_the_nonce_is_read_without_the_roots(area: Path) -> None:
         decode_nonce(many.replace(b"job 6 ", b"job 5 "))
 
 
-def test_a_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> None:
+def test_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> None:
     stored = made(area / "job")
     path = area / "job" / "job"
     path.write_bytes(path.read_bytes().replace(b"pcopy job 6", b"pcopy job 1", 1))
@@ -128,7 +128,7 @@ def test_a_job_of_another_version_is_refused_and_can_be_discarded(area: Path) ->
     assert not (area / "job").exists()
 
 
-def test_the_roots_of_a_job_of_another_version_are_known_if_they_have_this_ones_form() -> None:
+def test_roots_of_another_version_are_read_if_their_form_is_unchanged() -> None:
     """And if what is stored is whole."""
     body = encode(job_of(some_root())).partition(b"\n")[2]
     job, fields = job_of(some_root()), json.loads(body)
@@ -145,7 +145,7 @@ def test_the_roots_of_a_job_of_another_version_are_known_if_they_have_this_ones_
             assert caught.value.roots == found
 
 
-def test_any_damage_is_noticed() -> None:
+def test_any_damage_of_a_job_file_is_detected() -> None:
     contents = encode(job_of(some_root()))
     for at in range(len(contents)):
         for damaged in (contents[:at], contents[:at] + bytes([contents[at] ^ 4]) + contents[at + 1 :]):
@@ -160,21 +160,21 @@ BODIES = (
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:30]))
-def test_what_pcopy_would_not_write_is_refused(body: bytes, area: Path) -> None:
+def test_job_file_with_invalid_body_is_refused(body: bytes, area: Path) -> None:
     stored = made(area / "job")
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     (area / "job" / "job").write_bytes(b"pcopy job 6 %s\n%s" % (digest, body))
     assert "job/job: not what pcopy writes" in refusal(lambda: open_job(stored.path))
 
 
-def test_a_kind_of_value_that_pcopy_has_not_is_refused() -> None:
+def test_unknown_kind_of_value_in_job_file_is_refused() -> None:
     body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"map"', b'"mop"', 1)
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     with pytest.raises(ValueError, match="no kind of value: mop"):
         decode(b"pcopy job 6 %s\n%s" % (digest, body))
 
 
-def test_a_field_that_is_missing_is_named() -> None:
+def test_missing_field_of_job_file_is_named() -> None:
     body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"stored"', b'"shored"', 1)
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     with pytest.raises(ValueError, match=r"^not what pcopy writes: the field stored is missing$"):
@@ -184,14 +184,14 @@ def test_a_field_that_is_missing_is_named() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"name": "../x"}, {"name": ""}, {"state": "well"}, {"runs": 0}, {"runs": "1"}, {"totals": ()}]
 )
-def test_values_that_no_job_has_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_values_in_job_file_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not what pcopy writes"):
         decode(encode(job_of(some_root(), **wrong)))
     with pytest.raises(ValueError, match="not what pcopy writes"):
         decode(encode(job_of()))
 
 
-def test_all_that_is_made_is_the_owners_only(area: Path) -> None:
+def test_job_files_are_private_whatever_the_umask(area: Path) -> None:
     before = os.umask(0)
     try:
         job = made(area / "a" / "b" / "job")
@@ -203,7 +203,7 @@ def test_all_that_is_made_is_the_owners_only(area: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_old_file_stays_until_the_new_one_is_on_storage(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_job_file_is_synced_before_it_replaces_the_old_one(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = made(area / "job")
     calls: list[str] = []
     fsync, rename = os.fsync, os.rename
@@ -223,7 +223,7 @@ def test_the_old_file_stays_until_the_new_one_is_on_storage(area: Path, monkeypa
     assert open_job(stored.path).file.runs == 2
 
 
-def test_a_full_disk_leaves_the_old_file(session_scratch: Path) -> None:
+def test_full_disk_keeps_the_old_job_file(session_scratch: Path) -> None:
     with mounted("tmpfs", session_scratch, size=64 << 10) as point:
         stored = made(point / "job")
         with open(point / "filler", "wb") as filler:
@@ -237,23 +237,25 @@ def test_a_full_disk_leaves_the_old_file(session_scratch: Path) -> None:
         assert os.listdir(point) == ["filler"]
 
 
-def test_a_foreign_directory_never_becomes_a_job(area: Path) -> None:
+def test_directory_with_other_files_is_refused_as_job_directory(area: Path) -> None:
     (area / "job").mkdir(0o755)
     (area / "job" / "thesis").write_text("mine")
-    assert "holds thesis, which is not a job's" in refusal(lambda: create_job(bytes(area / "job"), job_of(some_root())))
+    assert "contains thesis, which pcopy did not create" in refusal(
+        lambda: create_job(bytes(area / "job"), job_of(some_root()))
+    )
     assert "no job is in" in refusal(lambda: open_unfinished(bytes(area / "job")))
     assert not jobs.has_unfinished_job(bytes(area / "job"))
     assert os.listdir(area / "job") == ["thesis"]
 
 
-def test_an_empty_directory_becomes_one(area: Path) -> None:
+def test_empty_directory_can_become_a_job_directory(area: Path) -> None:
     (area / "job").mkdir(0o755)
     check_can_make(bytes(area / "job"))
     made(area / "job")
     assert jobs.has_unfinished_job(bytes(area / "job"))
 
 
-def test_a_job_is_never_written_over(area: Path) -> None:
+def test_existing_job_is_never_overwritten(area: Path) -> None:
     stored = made(area / "job")
     other = job_of(some_root(), name="other")
     assert "contains a job already" in refusal(lambda: create_job(bytes(area / "job"), other))
@@ -265,7 +267,7 @@ def test_a_job_is_never_written_over(area: Path) -> None:
     lock.close()
 
 
-def test_what_an_earlier_job_has_left_is_cleared(area: Path) -> None:
+def test_new_job_removes_files_of_a_finished_one(area: Path) -> None:
     stored = made(area / "job")
     write_job_file(stored._replace(file=stored.file._replace(state=OVER)))
     fill(area / "job")
@@ -288,14 +290,14 @@ def fill(directory: Path) -> None:
         (directory / name).write_text("x")
 
 
-def test_a_job_goes_without_a_trace(area: Path) -> None:
+def test_removed_job_leaves_no_files(area: Path) -> None:
     made(area / "job")
     fill(area / "job")
     assert remove_job(*open_unfinished(bytes(area / "job"))) == []
     assert not os.listdir(area)
 
 
-def test_what_is_written_while_a_job_goes_is_removed_too(area: Path) -> None:
+def test_records_written_during_removal_of_a_job_are_removed(area: Path) -> None:
     """By ranks that do not know yet; but not what a new job in its place has made."""
     made(area / "job")
     job, lock = open_unfinished(bytes(area / "job"))
@@ -311,7 +313,7 @@ def test_what_is_written_while_a_job_goes_is_removed_too(area: Path) -> None:
     assert all((area / "job" / name).exists() for name in OURS)
 
 
-def test_only_what_pcopy_made_is_removed(area: Path) -> None:
+def test_removal_of_a_job_keeps_files_that_pcopy_did_not_create(area: Path) -> None:
     made(area / "job")
     fill(area / "job")
     (area / "outside").mkdir()
@@ -329,7 +331,7 @@ def test_only_what_pcopy_made_is_removed(area: Path) -> None:
     assert all((area / "job" / name).read_text() == "mine" for name in foreign)
 
 
-def test_a_job_that_was_half_removed_is_none(area: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partly_removed_job_counts_as_finished(area: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = made(None)
     fill(state / "0123456789")
     unlink = os.unlink
@@ -348,7 +350,7 @@ def test_a_job_that_was_half_removed_is_none(area: Path, state: Path, monkeypatc
     assert "the job is finished" in refusal(lambda: open_unfinished(stored.path))
 
 
-def test_unfinished_jobs_are_found_newest_first(state: Path) -> None:
+def test_unfinished_jobs_are_listed_newest_first(state: Path) -> None:
     assert unfinished_jobs(bytes(state)) == []
     for name, created in (("a", 2.0), ("b", 3.5), ("c", 1.0)):
         made(None, name=name, created=created)
@@ -366,7 +368,7 @@ def test_unfinished_jobs_are_found_newest_first(state: Path) -> None:
     assert "symbolic link" in found[4].reason
 
 
-def test_a_job_that_is_worked_on_is_not_taken(area: Path) -> None:
+def test_job_in_use_is_not_opened(area: Path) -> None:
     stored = made(area / "job")
     with (
         child(HOLD, stored.path, "3") as holder,
@@ -377,7 +379,7 @@ def test_a_job_that_is_worked_on_is_not_taken(area: Path) -> None:
     lock.close()
 
 
-def test_of_two_that_make_a_job_one_does(area: Path) -> None:
+def test_only_one_of_two_processes_creates_a_job(area: Path) -> None:
     first, lock = create_job(bytes(area / "job"), job_of(some_root()))
     with pytest.raises(JobLocked):
         create_job(bytes(area / "job"), job_of(some_root(), name="other"))
@@ -385,7 +387,7 @@ def test_of_two_that_make_a_job_one_does(area: Path) -> None:
     lock.close()
 
 
-def test_where_there_is_no_job_no_lock_is_left(area: Path) -> None:
+def test_opening_a_missing_job_leaves_no_lock_file(area: Path) -> None:
     (area / "empty").mkdir()
     refusal(lambda: open_unfinished(bytes(area / "empty")))
     refusal(lambda: open_unfinished(bytes(area / "missing")))
@@ -393,7 +395,7 @@ def test_where_there_is_no_job_no_lock_is_left(area: Path) -> None:
     assert not os.listdir(area / "empty")
 
 
-def test_what_was_asked_is_compared_by_name(area: Path) -> None:
+def test_requested_arguments_are_compared_by_name(area: Path) -> None:
     asked = {"SRC": [b"/a"], "--existing": "newer", "--preserve": (True, (-1, -1))}
     stored = open_job(made(area / "job", asked=asked).path).file
     assert stored.differing_keys(asked) == []
@@ -404,7 +406,7 @@ def test_what_was_asked_is_compared_by_name(area: Path) -> None:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["with its directory", "but for its directory"])
 @pytest.mark.parametrize("action", [open_unfinished, open_and_lock])
-def test_a_job_may_end_while_somebody_asks_for_it(
+def test_job_that_ends_while_it_is_opened_is_reported_as_finished(
     area: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[bytes], object], whole: bool
 ) -> None:
     """Its end leaves no trace, nor does who asked."""

@@ -29,7 +29,7 @@ class Spools:
 
 
 @pytest.mark.parametrize("budget", [10 * TASK, 500 * TASK, 1 << 30])
-def test_what_remains_is_found_by_id_in_whatever_order_facts_come(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_tasks_do_not_depend_on_order_of_facts(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consecutive numbers, as real ids have. What the budget does not hold is on disk, and nothing more."""
     monkeypatch.setattr(module, "JOIN_MEMORY_BYTES", budget)
     spools = Spools()
@@ -57,7 +57,7 @@ def test_what_remains_is_found_by_id_in_whatever_order_facts_come(budget: int, m
         ([1, 3], [2], "task 2 of rank 0 in run 1 was done and was never spawned"),
     ],
 )
-def test_facts_that_do_not_fit_are_refused(
+def test_inconsistent_facts_are_refused(
     budget: int, spawned: list[int], done: list[int], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "JOIN_MEMORY_BYTES", budget)
@@ -71,7 +71,7 @@ def test_facts_that_do_not_fit_are_refused(
     join.close()
 
 
-def test_spools_are_closed_when_only_some_tasks_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spools_are_closed_after_partial_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "JOIN_MEMORY_BYTES", 10 * TASK)
     spools = Spools()
     join = RemainingTasksFinder(spools, where="run-1")

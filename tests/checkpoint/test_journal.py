@@ -56,7 +56,7 @@ def good(request: pytest.FixtureRequest) -> int:
     return number
 
 
-def test_what_is_synced_is_recorded() -> None:
+def test_each_epoch_is_synced_and_then_recorded() -> None:
     storage = Storage()
     journal = journal_of(storage)
     for epoch in (1, 2, 3):
@@ -67,7 +67,7 @@ def test_what_is_synced_is_recorded() -> None:
     assert not journal.has_lost_data
 
 
-def test_after_data_that_are_lost_nothing_is_synced_or_recorded(good: int) -> None:
+def test_nothing_is_synced_or_recorded_after_lost_data(good: int) -> None:
     storage = Storage(syncs=good)
     journal = journal_of(storage)
     for epoch in range(1, 5):
@@ -79,7 +79,7 @@ def test_after_data_that_are_lost_nothing_is_synced_or_recorded(good: int) -> No
     assert journal.durable_epoch == good
 
 
-def test_the_base_goes_before_a_sync_that_may_take_long() -> None:
+def test_base_is_stored_before_the_first_sync() -> None:
     storage = Storage(syncs=0)
     journal = journal_of(storage)
     journal.record_base(0, ())
@@ -88,7 +88,7 @@ def test_the_base_goes_before_a_sync_that_may_take_long() -> None:
     assert storage.told == ["begin", "sync"]
 
 
-def test_after_a_record_that_is_lost_the_job_is_withdrawn(good: int) -> None:
+def test_job_can_be_removed_after_a_failed_record(good: int) -> None:
     storage = Storage(appends=good)
     journal = journal_of(storage)
     for epoch in range(1, 5):
@@ -104,7 +104,7 @@ def test_after_a_record_that_is_lost_the_job_is_withdrawn(good: int) -> None:
     assert journal.durable_epoch == LAST_EPOCH
 
 
-def test_who_is_told_to_give_up_records_nothing_and_says_nothing() -> None:
+def test_abandoned_journal_records_nothing_and_does_not_warn() -> None:
     storage = Storage()
     journal = journal_of(storage)
     journal.abandon()
@@ -115,7 +115,7 @@ def test_who_is_told_to_give_up_records_nothing_and_says_nothing() -> None:
     assert journal.warning is None
 
 
-def test_who_is_told_to_give_up_during_a_sync_records_nothing() -> None:
+def test_journal_abandoned_during_a_sync_records_nothing() -> None:
     """The job is being removed by then, and what came into its directory would be left there."""
     storage = Storage()
 
@@ -129,7 +129,7 @@ def test_who_is_told_to_give_up_during_a_sync_records_nothing() -> None:
     assert storage.told == ["withdraw"]
 
 
-def test_a_job_that_is_told_to_stop_waits_for_no_rank_that_can_record_nothing() -> None:
+def test_stopping_job_does_not_wait_for_a_failed_journal() -> None:
     storage = Storage()
     journal = journal_of(storage)
     journal.stop_recording(OSError(errno.ENOENT, os.strerror(errno.ENOENT)))

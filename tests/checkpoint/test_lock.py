@@ -65,7 +65,7 @@ def ranks(path: bytes) -> list[int]:
     return [holder.rank for holder in lock_holders(path)]
 
 
-def test_a_lock_tells_who_has_it(path: bytes) -> None:
+def test_lock_names_its_holder(path: bytes) -> None:
     before = time.time()
     with child(HOLD, path, "0", "12") as process:
         found = lock_holders(path)
@@ -79,7 +79,7 @@ def test_a_lock_tells_who_has_it(path: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_a_lock_goes_with_its_process(number: int, path: bytes) -> None:
+def test_lock_is_released_when_its_process_ends(number: int, path: bytes) -> None:
     with child(HOLD, path, "0", "3") as process:
         assert ranks(path) == [0, 3]
         process.send_signal(number)
@@ -90,21 +90,21 @@ def test_a_lock_goes_with_its_process(number: int, path: bytes) -> None:
         take_lock(path, 3).close()
 
 
-def test_a_process_that_stands_still_keeps_its_lock(path: bytes) -> None:
+def test_stopped_process_keeps_its_lock(path: bytes) -> None:
     with child(HOLD, path, "0") as process:
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(JobLocked):
             take_only_lock(path)
 
 
-def test_a_run_is_kept_out_by_any_rank(path: bytes) -> None:
+def test_lock_of_any_rank_prevents_another_run(path: bytes) -> None:
     with child(HOLD, path, "5", "7"):
         with pytest.raises(JobLocked, match=r"rank 5 on .*, and 1 more, still work on this job"):
             take_only_lock(path)
         assert ranks(path) == [5, 7], "who was refused has left its own lock"
 
 
-def test_a_child_has_not_its_parents_lock(path: bytes) -> None:
+def test_forked_child_does_not_inherit_the_lock(path: bytes) -> None:
     with child(FORK, path) as parent:
         assert wait_until(lambda: ranks(path) == [0, 1])
         grandchild = lock_holders(path)[1].pid
@@ -117,7 +117,7 @@ def test_a_child_has_not_its_parents_lock(path: bytes) -> None:
             os.kill(grandchild, signal.SIGKILL)
 
 
-def test_a_program_that_is_started_has_not_its_parents_lock(path: bytes) -> None:
+def test_started_program_does_not_inherit_the_lock(path: bytes) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     parent = subprocess.Popen([sys.executable, "-c", SPAWN, path], env=environment, stdout=subprocess.PIPE)
     assert parent.stdout is not None
@@ -134,7 +134,7 @@ def test_a_program_that_is_started_has_not_its_parents_lock(path: bytes) -> None
         parent.communicate()
 
 
-def test_of_many_that_start_at_once_one_goes_on(path: bytes) -> None:
+def test_only_one_of_several_simultaneous_starts_gets_the_lock(path: bytes) -> None:
     racers = [
         subprocess.Popen(
             [sys.executable, "-c", RACE, path],
@@ -161,7 +161,7 @@ def test_of_many_that_start_at_once_one_goes_on(path: bytes) -> None:
             racer.communicate()
 
 
-def test_what_an_earlier_holder_has_written_is_gone(path: bytes) -> None:
+def test_contents_of_earlier_lock_holder_are_replaced(path: bytes) -> None:
     with open(path + b"/lock-0", "wb") as file:
         file.write(b"x" * 1000)
     lock = take_lock(path, 0)
@@ -172,7 +172,7 @@ def test_what_an_earlier_holder_has_written_is_gone(path: bytes) -> None:
     lock.close()
 
 
-def test_lookers_keep_nobody_out(path: bytes) -> None:
+def test_reading_lock_holders_does_not_prevent_locking(path: bytes) -> None:
     take_lock(path, 0).close()
     end = threading.Event()
 
@@ -192,14 +192,14 @@ def test_lookers_keep_nobody_out(path: bytes) -> None:
             looker.join()
 
 
-def test_lookers_do_not_see_each_other(path: bytes) -> None:
+def test_readers_of_locks_are_not_reported_as_holders(path: bytes) -> None:
     take_lock(path, 0).close()
     with open(os.path.join(path, b"lock-0"), "rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
         assert lock_holders(path) == []
 
 
-def test_a_lock_is_on_the_file_that_has_the_name(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_is_retried_if_its_file_was_removed(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between open and flock the job may end, and take the file with it."""
     flock = fcntl.flock
     opened: list[int] = []
@@ -217,7 +217,7 @@ def test_a_lock_is_on_the_file_that_has_the_name(path: bytes, monkeypatch: pytes
     lock.close()
 
 
-def test_a_file_that_changes_all_the_time_is_not_waited_for(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeatedly_removed_lock_file_is_refused(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     flock = fcntl.flock
 
     def late(descriptor: int, how: int) -> None:
@@ -230,7 +230,7 @@ def test_a_file_that_changes_all_the_time_is_not_waited_for(path: bytes, monkeyp
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 9999, b"[]", b'{"host": 1}', b'{"host": "h", "pid": "x"}'])
-def test_a_file_that_says_nothing_counts_by_its_lock(content: bytes, path: bytes) -> None:
+def test_lock_file_with_invalid_contents_still_counts_as_held(content: bytes, path: bytes) -> None:
     with child(HOLD, path, "4"):
         Path(os.fsdecode(path), "lock-4").write_bytes(content)
         assert ranks(path) == [4]
@@ -239,7 +239,7 @@ def test_a_file_that_says_nothing_counts_by_its_lock(content: bytes, path: bytes
     take_only_lock(path).close()
 
 
-def test_what_is_no_lock_file_is_not_used(path: bytes, area: Path) -> None:
+def test_invalid_lock_files_are_refused_or_ignored(path: bytes, area: Path) -> None:
     (area / "victim").write_text("mine")
     (area / "other").write_text("mine")
     (area / "job" / "lock-0").symlink_to(area / "victim")
@@ -255,7 +255,7 @@ def test_what_is_no_lock_file_is_not_used(path: bytes, area: Path) -> None:
     assert lock_holders(path) == []
 
 
-def test_other_directories_are_refused(path: bytes, area: Path) -> None:
+def test_locking_in_a_directory_that_others_may_write_is_refused(path: bytes, area: Path) -> None:
     (area / "job").chmod(0o770)
     for action in (lambda: take_lock(path, 0), lambda: lock_holders(path)):
         with pytest.raises(RequestRefused, match="others may write"):
@@ -264,7 +264,7 @@ def test_other_directories_are_refused(path: bytes, area: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
-def test_trouble_with_locks_is_no_free_lock(code: int, path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_flock_is_not_taken_for_a_free_lock(code: int, path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(descriptor: int, how: int) -> None:
         raise OSError(code, os.strerror(code))
 

@@ -56,14 +56,14 @@ def test_ids_are_packed_in_16_bytes(ids: list[TaskId]) -> None:
 
 
 @given(RECORDS)
-def test_a_record_is_read_as_it_was_packed(record: FactRecord) -> None:
+def test_record_is_read_as_it_was_packed(record: FactRecord) -> None:
     packed = record.pack()
     assert read_record(packed) == record
     assert read_head(packed) == (*record[:6], len(record.done_ids) // 16, len(record.spawned_tasks), record.cut_time)
     assert [tuple(checked_task(each)) for each in record.spawned_tasks] == list(record.spawned_tasks)
 
 
-def test_a_record_holds_primitives_only() -> None:
+def test_record_holds_primitives_only() -> None:
     packed = FactRecord(1, 0, 1, 1, -1, (1,), pack_id((1, 0, 1)), (tuple(task(5)),)).pack()
     names = {opcode.name for opcode, _, _ in pickletools.genops(packed)}
     assert not {name for name in names if "GLOBAL" in name or "REDUCE" in name or "OBJ" in name}
@@ -109,7 +109,7 @@ ONE = (tuple(task(5)),)
         7,
     ],
 )
-def test_anything_else_is_no_record(parts: Any) -> None:
+def test_invalid_record_is_refused(parts: Any) -> None:
     packed = b"".join(pickle.dumps(part, 5) for part in parts) if isinstance(parts, tuple) else pickle.dumps(parts)
     with pytest.raises(ValueError, match=r"not |number|cannot be unpickled"):
         read_record(packed)
@@ -136,12 +136,12 @@ def test_anything_else_is_no_record(parts: Any) -> None:
         ((1, 0, 1), 0, b"", 1, False, None),
     ],
 )
-def test_anything_else_is_no_task(fields: Any) -> None:
+def test_invalid_task_is_refused(fields: Any) -> None:
     with pytest.raises(ValueError, match="not a task"):
         checked_task(fields)
 
 
-def test_a_record_of_many_tasks() -> None:
+def test_record_of_many_tasks_consists_of_several_pickles() -> None:
     """More than one pickle holds."""
     spawned = tuple(tuple(task(number)) for number in range(1, 2500))
     record = FactRecord(1, 0, 1, 1, -1, (1,), b"", spawned)
@@ -151,7 +151,7 @@ def test_a_record_of_many_tasks() -> None:
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from("sdnc"), st.integers(0, 5), st.integers(0, 3)), max_size=40))
-def test_a_window_holds_what_a_later_reader_needs(actions: list[tuple[str, int, int]]) -> None:
+def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]]) -> None:
     """Against a model: spawn a task, end one or more, begin a phase, cut."""
     window = FactCollector(3, 2, 8)
     waiting: list[Task] = [task(number, run=2) for number in range(1, 5)]
@@ -191,7 +191,7 @@ def test_a_window_holds_what_a_later_reader_needs(actions: list[tuple[str, int, 
         ) + 16 * len(done)
 
 
-def test_a_task_that_is_told_twice_or_not_at_all_is_recorded_so() -> None:
+def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -> None:
     """One that settles itself is done once; one that was given no number to tell of leaves its counts only."""
     window = FactCollector(3, 2, 8)
     window.add_done((2, 0, 5), (1,), [(2, 0, 5), (2, 0, 6)])
@@ -201,7 +201,7 @@ def test_a_task_that_is_told_twice_or_not_at_all_is_recorded_so() -> None:
     assert record.counts == (11,)
 
 
-def test_counters_are_added_one_by_one() -> None:
+def test_counters_of_different_lengths_are_added() -> None:
     assert counter_sums((), ()) == ()
     assert counter_sums((1, 2), ()) == counter_sums((), (1, 2)) == (1, 2)
     assert counter_sums((1, 2, 3), (10, 20)) == (11, 22, 3)

@@ -57,7 +57,9 @@ def check(job: Path, history: History, epoch: int) -> dict[tuple[int, int, int],
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(RUN, min_size=1, max_size=3), st.sampled_from([200, 2000, 1 << 26]), st.integers(1, 5))
-def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[int]]], budget: int, last: int) -> None:
+def test_progress_of_any_history_agrees_with_a_model(
+    runs: list[tuple[int, list[Step | str], list[int]]], budget: int, last: int
+) -> None:
     """What is told and dealt out after each of several runs, on other numbers of ranks, is what the model holds."""
     with scratch() as area, mock.patch.object(join, "JOIN_MEMORY_BYTES", budget):
         job = make_job(area)
@@ -84,7 +86,7 @@ def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[i
             assert load_progress(job, open_spool=open_spool)[0] == reported
 
 
-def test_a_missing_or_empty_segment_leaves_the_base_alone(area: Path) -> None:
+def test_missing_or_empty_segment_counts_as_no_records(area: Path) -> None:
     for content in (None, b""):
         job = make_job(area)
         write_first_run(job, 2, COUNTS, [task(1), task(2)], phase=1)
@@ -98,7 +100,7 @@ def test_a_missing_or_empty_segment_leaves_the_base_alone(area: Path) -> None:
         job.rename(area / f"done-{content is None}")
 
 
-def test_epochs_behind_a_gap_do_not_count(area: Path) -> None:
+def test_epochs_after_a_gap_do_not_count(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 1, COUNTS, [task(1), task(2), task(3)])
     history = History(1, 1, [task(1), task(2), task(3)], COUNTS)
@@ -111,7 +113,7 @@ def test_epochs_behind_a_gap_do_not_count(area: Path) -> None:
 
 
 @pytest.mark.parametrize("epochs", [(1, 1), (1, 2, 1), (2, 1), (0,)])
-def test_epochs_that_do_not_ascend_are_refused(area: Path, epochs: tuple[int, ...]) -> None:
+def test_epochs_out_of_order_are_refused(area: Path, epochs: tuple[int, ...]) -> None:
     job = make_job(area)
     write_first_run(job, 1, COUNTS, [task(1)])
     history = History(1, 1, [], COUNTS)
@@ -119,18 +121,22 @@ def test_epochs_that_do_not_ascend_are_refused(area: Path, epochs: tuple[int, ..
     for epoch in epochs:
         writer.append(history.windows[0].take_record(epoch))
     writer.close()
-    with pytest.raises(RequestRefused, match=r"facts-0: damaged at byte \d+: epoch \d after epoch \d"):
+    with pytest.raises(
+        RequestRefused, match=r"facts-0: damaged at byte \d+: the record of epoch \d follows that of epoch \d"
+    ):
         load_progress(job, open_spool=open_spool)
 
 
 @pytest.mark.parametrize(("run", "rank", "size"), [(2, 0, 1), (1, 1, 1), (1, 0, 2)])
-def test_another_ranks_segment_is_refused(area: Path, run: int, rank: int, size: int) -> None:
+def test_segment_of_another_rank_is_refused(area: Path, run: int, rank: int, size: int) -> None:
     job = make_job(area)
     write_first_run(job, 1, COUNTS, [task(1)])
     writer = RecordFileWriter(job, 1, 0)
     writer.append(History(1, 1, [], COUNTS).windows[0].take_record(1)._replace(run=run, rank=rank, size=size))
     writer.close()
-    with pytest.raises(RequestRefused, match=f"facts-0: damaged at byte 0: from run {run}, rank {rank} of {size}"):
+    with pytest.raises(
+        RequestRefused, match=f"facts-0: damaged at byte 0: the record is from run {run}, rank {rank} of {size}"
+    ):
         load_progress(job, open_spool=open_spool)
 
 
@@ -145,7 +151,7 @@ def test_another_ranks_segment_is_refused(area: Path, run: int, rank: int, size:
         ((77,), (78,), "done and was never spawned"),
     ],
 )
-def test_facts_that_contradict_each_other_are_refused(
+def test_contradictory_facts_are_refused(
     area: Path, spawned: tuple[int, ...], done: tuple[int, ...], wrong: str, budget: int
 ) -> None:
     """Else what remains would be a guess, and a task could be lost in silence. Tasks 1 to 8 are in the base."""
@@ -165,7 +171,7 @@ def test_facts_that_contradict_each_other_are_refused(
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 9, 25, 300])
-def test_tasks_are_dealt_out_evenly(area: Path, size: int) -> None:
+def test_tasks_are_distributed_evenly(area: Path, size: int) -> None:
     job = make_job(area)
     made = [task(number, owner=number % 40 if number % 5 == 0 else ANY_RANK) for number in range(2000)]
     write_first_run(job, size, COUNTS, made)
@@ -179,7 +185,7 @@ def test_tasks_are_dealt_out_evenly(area: Path, size: int) -> None:
         assert {each.owner for each in own} <= {ANY_RANK, rank}
 
 
-def test_tasks_are_addressed_anew_or_left_out(area: Path) -> None:
+def test_tasks_are_readdressed_or_omitted(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 2, COUNTS, [task(number, owner=number % 2) for number in range(10)] + [task(50), task(60)])
 
@@ -213,7 +219,7 @@ class Mended:
 
 
 @pytest.mark.parametrize("ranks", [1, 65])
-def test_counts_are_taken_back_by_their_labels(area: Path, ranks: int) -> None:
+def test_counts_are_subtracted_by_label(area: Path, ranks: int) -> None:
     """Those of all runs and ranks, and none of epochs that do not count."""
     job = make_job(area)
     write_first_run(job, 2, (100, 20), [task(1), task(2)])
@@ -231,13 +237,13 @@ def test_counts_are_taken_back_by_their_labels(area: Path, ranks: int) -> None:
         )
         writer.close()
     mended = Mended(b"0/a")
-    assert write_next_run(job, 2, mending=mended, open_spool=open_spool).counts == (104, 20 + ranks - 1, 4)
+    assert write_next_run(job, 2, replacement=mended, open_spool=open_spool).counts == (104, 20 + ranks - 1, 4)
     assert {each.id for each in mended.seen} == {task(1).id, task(2).id}
     assert [each.id for each in chain(*bases(job, 3, 2))] == [task(70).id]
-    assert write_next_run(job, 1, mending=Mended(b"0/a", b"0/b"), open_spool=open_spool).counts == (100, 20, 4)
+    assert write_next_run(job, 1, replacement=Mended(b"0/a", b"0/b"), open_spool=open_spool).counts == (100, 20, 4)
 
 
-def test_what_is_no_job_directory_is_refused(area: Path) -> None:
+def test_missing_or_started_checkpoint_directory_is_refused(area: Path) -> None:
     with pytest.raises(RequestRefused, match="nowhere: "):
         load_progress(area / "nowhere", open_spool=open_spool)
     job = make_job(area)
@@ -249,7 +255,7 @@ def test_what_is_no_job_directory_is_refused(area: Path) -> None:
     assert load_progress(job, open_spool=open_spool)[0] == JobProgress(1, 1, 0, 0, COUNTS)
 
 
-def test_only_rank_0_tells_the_phase(area: Path) -> None:
+def test_phase_is_read_from_records_of_rank_0_only(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 2, COUNTS, [task(1)], phase=1)
     history = History(1, 2, [task(1)], COUNTS, 1)
@@ -261,14 +267,14 @@ def test_only_rank_0_tells_the_phase(area: Path) -> None:
     check(job, history, 1)
 
 
-def test_rank_0_alone_holds_counts_and_phase(area: Path) -> None:
+def test_only_base_of_rank_0_holds_counts_and_phase(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 2, COUNTS, [], phase=3)
     assert read_base_header(job, 1, 0) == (1, 0, 2, 3, COUNTS)
     assert read_base_header(job, 1, 1) == (1, 1, 2, -1, ())
 
 
-def test_what_an_earlier_attempt_left_is_removed(area: Path) -> None:
+def test_files_of_an_earlier_attempt_are_removed(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 1, COUNTS, [task(1)])
     for stale in ("run-2", "run-0", "run-17"):
@@ -283,7 +289,7 @@ def test_what_an_earlier_attempt_left_is_removed(area: Path) -> None:
     assert area.is_dir()
 
 
-def test_what_cannot_be_removed_is_no_error_once_the_job_is_safe(area: Path) -> None:
+def test_failure_to_remove_the_old_run_is_no_error(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 1, COUNTS, [task(1)])
     (job / "run-1" / "directory").mkdir()
@@ -324,7 +330,7 @@ print(peak() - before)
 """
 
 
-def test_memory_is_bounded(area: Path) -> None:
+def test_memory_of_a_resume_is_bounded(area: Path) -> None:
     """300,000 tasks: 12 MiB above what the process had for their records; 80 MiB, were the ids held at once."""
     job = make_job(area)
     command = [sys.executable, "-c", MEMORY_PROGRAM, str(job), "300000", "2000", str(1 << 20)]

@@ -24,7 +24,7 @@ def trees(area: Path) -> tuple[Path, Path]:
     return area / "source", area / "target"
 
 
-def test_roots_are_seen_as_stat_sees_them(on: Place) -> None:
+def test_identities_of_roots_agree_with_stat(on: Place) -> None:
     paths = [on(kind) for kind in ("ext4", "xfs", "tmpfs")]
     for source in paths:
         for target in paths:
@@ -40,7 +40,7 @@ def test_device_numbers_may_change(trees: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_another_directory_of_the_name_is_refused(side: str, trees: tuple[Path, Path]) -> None:
+def test_replaced_root_directory_is_refused(side: str, trees: tuple[Path, Path]) -> None:
     job = job_of(root_of(*trees))
     path = trees[side == "target"]
     path.rename(path.with_name("moved"))
@@ -87,7 +87,7 @@ def test_another_file_system_of_the_same_type_is_refused(session_scratch: Path) 
             subprocess.run(["umount", first], check=True)
 
 
-def test_a_file_system_that_was_mounted_again_is_the_same(session_scratch: Path, area: Path) -> None:
+def test_remounted_file_system_is_accepted(session_scratch: Path, area: Path) -> None:
     require_root("mount ext4")
     image = session_scratch / "again.image"
     try:
@@ -108,7 +108,7 @@ def test_a_file_system_that_was_mounted_again_is_the_same(session_scratch: Path,
         image.unlink(missing_ok=True)
 
 
-def test_a_root_that_was_replaced_before_the_job_began_is_refused(trees: tuple[Path, Path]) -> None:
+def test_root_replaced_before_the_job_began_is_refused(trees: tuple[Path, Path]) -> None:
     root = root_of(*trees)
     with pytest.raises(RequestRefused, match="was replaced by another"):
         with_file_systems((root._replace(target_id=root.source_id).as_root,))
@@ -119,7 +119,7 @@ def made_in(trees: tuple[Path, Path]) -> tuple[JobRoot, Path]:
     return root_of(*trees)._replace(name=b"copy"), trees[1] / "copy"
 
 
-def test_what_the_job_has_made_is_known_once_it_is_there(trees: tuple[Path, Path]) -> None:
+def test_identity_of_created_target_is_recorded_once_it_exists(trees: tuple[Path, Path]) -> None:
     root, copy = made_in(trees)
     assert with_target_identity(root) == root
     copy.symlink_to(trees[0])
@@ -137,7 +137,7 @@ def test_what_the_job_has_made_is_known_once_it_is_there(trees: tuple[Path, Path
 
 
 @pytest.mark.parametrize("field", range(4))
-def test_another_directory_than_the_one_that_was_made_is_refused(field: int, trees: tuple[Path, Path]) -> None:
+def test_directory_other_than_the_created_target_is_refused(field: int, trees: tuple[Path, Path]) -> None:
     root, copy = made_in(trees)
     copy.mkdir()
     root = with_target_identity(root)
@@ -152,7 +152,7 @@ def test_another_directory_than_the_one_that_was_made_is_refused(field: int, tre
     assert check_roots(job_of(unknown)) == (unknown,), "an older kernel, or another host, does not know"
 
 
-def test_a_destination_that_is_gone_is_told_from_one_that_is_not_mounted(
+def test_removed_destination_is_distinguished_from_unmounted_one(
     trees: tuple[Path, Path], session_scratch: Path
 ) -> None:
     gone = root_of(*trees)
@@ -165,6 +165,6 @@ def test_a_destination_that_is_gone_is_told_from_one_that_is_not_mounted(
         (point / "target").mkdir()
         away = root_of(trees[0], point / "target")
         check_targets(job_of(away))
-    with pytest.raises(RequestRefused, match="not mounted there") as caught:
+    with pytest.raises(RequestRefused, match="does not seem to be mounted") as caught:
         check_targets(job_of(away))
     assert not isinstance(caught.value, DestinationRemoved)

@@ -1,4 +1,4 @@
-"""Files of options in tests, and what command lines mean beside them."""
+"""Configuration files in tests, and the result of command lines combined with them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Files = Callable[..., None]
 
 @pytest.fixture
 def files(area: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
-    """Writes the machine's file, the user's, and ``more.yaml``, which is named relative to the working directory."""
+    """A function that writes the system's file, the user's file, and ``more.yaml`` in the working directory."""
     (area / "user").mkdir()
     monkeypatch.setattr(cli_program, "SYSTEM_CONFIG_FILE", os.fsencode(area / "system.yaml"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(area / "user"))

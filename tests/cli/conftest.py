@@ -1,4 +1,4 @@
-"""Where the tests of stored jobs keep them."""
+"""The directory of stored jobs for the tests."""
 
 from __future__ import annotations
 

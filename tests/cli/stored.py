@@ -1,4 +1,4 @@
-"""Stored jobs whose runs have died, and what is told of them."""
+"""Stored jobs whose runs were killed, and the output about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEGUN = 1_700_000_000.0
 
 
 def made(area: Path, name: str, directory: Path | None = None, **fields: Any) -> StoredJob:
-    """A job from ``area/source`` to ``area/target``, whose run has died."""
+    """Create a job from ``area/source`` to ``area/target`` whose run was killed."""
     for tree in ("source", "target"):
         (area / tree).mkdir(exist_ok=True)
     fields = {"created": BEGUN, **fields}
@@ -22,14 +22,14 @@ def made(area: Path, name: str, directory: Path | None = None, **fields: Any) ->
     return job
 
 
-class Told(list[str]):
-    """What was told, for the assertions."""
+class RecordedLines(list[str]):
+    """The lines that were printed."""
 
     def __call__(self, line: str) -> None:
         assert all(part.isprintable() for part in line.split("\n"))
         self.append(line)
 
 
-def squeezed(lines: list[str]) -> str:
-    """A folded table as one word."""
+def without_spaces(lines: list[str]) -> str:
+    """Return a table without its white space, as wrapping changes it."""
     return "".join(lines).replace(" ", "")

@@ -1,4 +1,4 @@
-"""What a host's ranks share, and what each of them may take, as numbers."""
+"""Limits that the ranks of a host share, and limits of each rank, as numbers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize(("size", "on_host", "each"), [(1, 1.0, 48), (4, 4.0, 12), (8, 4.0, 12), (9, 3.0, 16)])
 @pytest.mark.parametrize("store", ["auto", "pickle", "lmdb"])
-def test_memory_is_shared_by_the_ranks_of_a_host(size: int, on_host: float, each: int, store: str) -> None:
+def test_memory_is_divided_among_the_ranks_of_a_host(size: int, on_host: float, each: int, store: str) -> None:
     assert (
         engine_limits(size, on_host, CheckpointSettings(memory=48 * MIB, store=store)).queue_memory_bytes == each * MIB
     )
 
 
 @pytest.mark.parametrize(("size", "on_host"), [(1, 1.0), (8, 8.0), (64, 16.0)])
-def test_a_database_that_is_asked_for_leaves_each_rank_one_mebibyte(size: int, on_host: float) -> None:
+def test_explicit_lmdb_store_leaves_each_rank_one_mebibyte(size: int, on_host: float) -> None:
     assert engine_limits(size, on_host, CheckpointSettings(store="lmdb")).queue_memory_bytes == MIB
     for store in ("auto", "pickle"):
         assert engine_limits(size, on_host, CheckpointSettings(store=store)).queue_memory_bytes == 512 * MIB // size
 
 
 @pytest.mark.parametrize(("size", "each"), [(1, 32), (2, 32), (4, 32), (8, 16), (128, 1)])
-def test_no_rank_scans_so_far_ahead_that_its_memory_shows_it(size: int, each: int) -> None:
-    """What waits is also in the facts that are not on record yet: together less than 100 MB."""
+def test_scan_ahead_limit_of_each_rank(size: int, each: int) -> None:
+    """Queued tasks are also part of facts that are not recorded yet; together they take less than 100 MB."""
     assert engine_limits(size, float(size), CheckpointSettings()).scan_ahead_bytes == each * MIB
 
 
-def test_the_patience_of_a_job_that_is_told_to_stop_leaves_room_within_five_seconds() -> None:
-    """The signal may meet a rank that sleeps, and the root asks for its answers each interval."""
+def test_stopping_job_ends_within_five_seconds() -> None:
+    """The signal may reach a sleeping rank, and the root requests its answers once per interval."""
     limits = engine_limits(8, 8.0, CheckpointSettings(directory=b"/job"))
     assert limits.last_cut_patience + JOURNAL_TIMEOUT + LONGEST_SLEEP + limits.progress_interval < 5
     assert limits.last_cut_patience >= 1, "a quick storage has its time"

@@ -1,4 +1,4 @@
-"""What ``--compress`` and ``--decompress`` take, what they are refused beside, and what files may set."""
+"""Values of ``--compress`` and ``--decompress``, options that exclude them, and their values in configuration files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parsed(*words: str) -> tuple[str, bool]:
     return options.compress, options.decompress
 
 
-def test_what_is_taken() -> None:
+def test_compression_options_are_parsed() -> None:
     assert parsed() == ("", False)
     assert parsed("--decompress") == ("", True)
     assert parsed("--compress", "zstd") == ("zstd:3", False)
@@ -25,7 +25,7 @@ def test_what_is_taken() -> None:
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd:", "zstd:0", "zstd:23", "zstd:-1", "zstd:x", "zst", ""])
-def test_other_ways_are_refused(how: str) -> None:
+def test_unknown_compression_methods_are_refused(how: str) -> None:
     reported = refusal(lambda: PCOPY.parse([f"--compress={how}", "source", "copy"]))
     assert "--compress" in reported
     assert "zstd" in reported
@@ -39,7 +39,7 @@ def test_other_ways_are_refused(how: str) -> None:
         "--reflink always",
     ],
 )  # fmt: skip
-def test_what_cannot_be_had_with_it(words: str) -> None:
+def test_options_that_exclude_compression_are_refused(words: str) -> None:
     for option in (["--compress", "zstd"], ["--decompress"]):
         reported = refusal(lambda: PCOPY.parse([*option, *words.split(), "source/", "copy"]))  # noqa: B023
         assert option[0] in reported
@@ -48,14 +48,14 @@ def test_what_cannot_be_had_with_it(words: str) -> None:
         assert "\n" not in reported
 
 
-def test_the_two_are_opposites_and_a_signature_tells_of_the_source() -> None:
+def test_compress_excludes_decompress_and_decompress_excludes_signature() -> None:
     assert "opposites" in refusal(lambda: parsed("--compress", "zstd", "--decompress"))
     for option in ("--signature", "--manifest"):
         assert "pverify --create" in refusal(lambda: parsed("--decompress", option, "file"))  # noqa: B023
         assert parsed("--compress", "zstd", option, "file") == ("zstd:3", False)
 
 
-def test_what_files_set_gives_way(tmp_path: Path) -> None:
+def test_compression_overrides_conflicting_options_of_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("verify: true\nexisting: newer\ndrop-cache: true\n")
     words = ["--config", str(tmp_path / "file"), "--compress", "zstd", "source", "copy"]
     options = PCOPY.parse(words).options
@@ -64,7 +64,7 @@ def test_what_files_set_gives_way(tmp_path: Path) -> None:
     assert "compress" in refusal(lambda: PCOPY.parse(words))
 
 
-def test_nothing_is_touched(area: Path) -> None:
+def test_refused_compression_changes_nothing(area: Path) -> None:
     (area / "source").mkdir()
     before = snapshot(area)
     run = pcopy("--compress", "lz4", area / "source", area / "copy")

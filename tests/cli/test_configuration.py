@@ -1,4 +1,4 @@
-"""Files of options: what counts, and what is refused. Expected values are written by hand."""
+"""Configuration files: which value counts, and what is refused. Expected values are written by hand."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.users import NOBODY, require_root
 __all__ = ["files"]
 
 
-class TestWhatCounts:
-    def test_a_higher_place_counts_before_a_lower_one(self, files: Files) -> None:
+class TestPrecedence:
+    def test_file_of_higher_precedence_overrides_a_lower_one(self, files: Files) -> None:
         files("ranks: 1\nmax-errors: 1\nchunk-size: 1M\nreflink: never\n")
         assert (parse().ranks, parse().options.max_errors, parse().options.reflink) == (1, 1, "never")
         files("ranks: 1\nmax-errors: 1\nchunk-size: 1M\nreflink: never\n", "ranks: 2\nmax-errors: 2\nchunk-size: 2M\n")
@@ -35,7 +35,7 @@ class TestWhatCounts:
         assert (found.ranks, options.max_errors, options.chunk_size, options.reflink) == (4, 3, 2 << 20, "never")
         assert parse().ranks == 2
 
-    def test_values_of_each_kind(self, files: Files) -> None:
+    def test_values_of_each_type_are_read(self, files: Files) -> None:
         files(
             user="direct: true\nfsync: false\nverbose: 2\nblock-size: 128K\nprogress-interval: 0.5\n"
             "stripe: auto\nstripe-table: {0: 1, 1G: 8, 10G: 24}\npreserve: [mode, acl]\nerrors: 'a b.jsonl'\n"
@@ -52,12 +52,12 @@ class TestWhatCounts:
         files(user="stripe: auto\nstripe-table: '1,1G=8'\npreserve: mode,acl\n")
         assert (parse().options.stripe_table, preserved()) == ("1,1G=8", {"mode", "acl"})
 
-    def test_false_takes_back_what_a_lower_file_sets(self, files: Files) -> None:
+    def test_false_resets_an_option_of_a_lower_file(self, files: Files) -> None:
         files("direct: true\nno-sync: true\n", "direct: false\n")
         assert (parse().options.direct, parse().options.sync) == (False, False)
         assert parse("--direct").options.direct
 
-    def test_the_command_line_takes_the_place_of_lists(self, files: Files) -> None:
+    def test_command_line_replaces_lists_of_files(self, files: Files) -> None:
         files("no-preserve: [ownership]\n", None)
         assert preserved() == set(PRESERVABLE_METADATA) - {"ownership"}
         assert preserved("--no-preserve", "xattr") == set(PRESERVABLE_METADATA) - {"xattr"}
@@ -65,7 +65,7 @@ class TestWhatCounts:
         files("no-preserve: [ownership]\n", "preserve: [mode, ownership]\n")
         assert preserved() == {"mode", "ownership"}
 
-    def test_patterns_of_the_command_line_come_after_those_of_files(self, files: Files) -> None:
+    def test_command_line_patterns_follow_those_of_files(self, files: Files) -> None:
         files("exclude: ['*.o', .snapshot]\n", "include: keep.o\nexclude: [a, include: b, c]\n")
         assert parse().options.select.patterns == (b"!keep.o", b"a", b"!b", b"c")
         assert parse("--include", "a", "--exclude", "d").options.select.patterns[4:] == (b"!a", b"d")
@@ -74,8 +74,8 @@ class TestWhatCounts:
         files("exclude: ['*.o', .snapshot]\n", "exclude: []\n")
         assert parse().options.select.patterns == ()
 
-    def test_a_long_list_goes_through_argparse_in_parts(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its time grows with the square of the words: 80,000 patterns took minutes."""
+    def test_long_list_is_passed_to_argparse_in_parts(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its time grows with the square of the number of arguments: 80,000 patterns took minutes."""
         longest = 0
         parse_known_args = ArgumentParser.parse_known_args
 
@@ -90,7 +90,7 @@ class TestWhatCounts:
         assert found == (*(line for n in range(600) for line in (b"a%d" % n, b"!b%d" % n)), b"last")
         assert longest < 500
 
-    def test_what_was_said_by_another_name_counts_too(self, files: Files) -> None:
+    def test_command_line_alias_overrides_the_option_of_a_file(self, files: Files) -> None:
         files(user="existing: skip\nverbose: 2\n")
         assert parse("-u").options.existing == "newer"
         assert parse("-v").output.verbose == 1
@@ -99,7 +99,7 @@ class TestWhatCounts:
         assert (parse().options.existing, parse().options.checksum) == ("changed", True)
         assert (parse("-u").options.existing, parse("-u").options.checksum) == ("newer", False)
 
-    def test_what_cannot_be_had_with_it_gives_way_to_the_command_line(self, files: Files) -> None:
+    def test_option_of_a_file_yields_to_conflicting_command_line(self, files: Files) -> None:
         files(user="no-sync: true\nhash: none\nstripe-table: {1G: 8}\n")
         found = parse("--verify").options
         assert (found.verify, found.sync, found.hash) == (True, True, "xxh3-128")
@@ -109,7 +109,7 @@ class TestWhatCounts:
         assert not parse("--no-sync").options.verify
         assert "--no-sync does not write them there: leave one out (verify: " in _both(files)
 
-    def test_a_file_may_be_empty(self, files: Files) -> None:
+    def test_empty_files_are_accepted(self, files: Files) -> None:
         files("", "# nothing\n", "---\n...\n")
         assert parse() == parse("--checkpoint-interval", "60")
 
@@ -120,24 +120,24 @@ def _both(files: Files) -> str:
 
 
 class TestPrograms:
-    def test_a_programs_own_mapping_counts_for_it_alone(self, files: Files) -> None:
+    def test_mapping_of_a_program_applies_to_it_alone(self, files: Files) -> None:
         files(user="ranks: 2\npverify: {ranks: 3, hash: blake3}\nprm:\n  ranks: 4\nverify: true\nmax-errors: 0\n")
         assert (parse().ranks, parse().options.verify, parse().options.hash) == (2, True, "xxh3-128")
         assert (PVERIFY.parse(["a", "b"]).ranks, PVERIFY.parse(["a", "b"]).options.hash) == (3, "blake3")
         assert (PRM.parse(["a"]).tree.ranks, PRM.parse(["a"]).tree.options.max_errors) == (4, 0)
 
-    def test_a_higher_file_counts_before_a_programs_own_mapping_of_a_lower_one(self, files: Files) -> None:
+    def test_higher_file_overrides_program_mapping_of_a_lower_one(self, files: Files) -> None:
         files("pcopy: {ranks: 3}\n", "ranks: 2\n")
         assert parse().ranks == 2
 
-    def test_pstripe_changes_no_layouts_because_of_a_file(self, files: Files) -> None:
+    def test_pstripe_ignores_stripe_option_of_a_file(self, files: Files) -> None:
         files(user="stripe: auto\nstripe-table: {1G: 8}\n")
         assert (parse().options.stripe, PSTRIPE.parse(["a"]).stripe) == ("auto", "")
         assert PSTRIPE.parse(["--stripe", "auto", "a"]).stripe_table == "1G=8"
         files(user="pstripe: {stripe: auto}\n")
         assert "pcopy.yaml:1: stripe: cannot be set by a file" in refusal(program=PSTRIPE)
 
-    def test_what_only_another_program_takes_is_told(self, files: Files) -> None:
+    def test_option_of_another_program_is_explained(self, files: Files) -> None:
         files(user="\nhash: none\n")
         assert parse().options.hash == ""
         text = refusal(program=PVERIFY)
@@ -164,7 +164,7 @@ REFUSED = {
     "existing: sometimes": "existing: sometimes: not one of replace, changed, newer, skip, fail",
     "update: true": "update: write existing: newer",
     "preserve: [mode, colour]": "preserve: colour: there is no 'colour' to preserve, only mode, ownership",
-    "preserve: []": "preserve: an empty list; for none of them write no-preserve: all",
+    "preserve: []": "preserve: the list is empty; to select none, write the line 'no-preserve: all'",
     "preserve: [[mode]]": "preserve: takes a single value, neither a mapping nor a nested list",
     "preserve: [{errors: x}]": "preserve: errors: only preserve, no-preserve may stand in the list",
     "verify: yes": "verify: write true or false, not yes",
@@ -197,9 +197,9 @@ REFUSED = {
 }
 
 
-class TestWhatIsRefused:
+class TestRefusals:
     @pytest.mark.parametrize("line", REFUSED)
-    def test_with_file_line_and_key(self, files: Files, area: Path, line: str) -> None:
+    def test_refusal_names_file_line_and_key(self, files: Files, area: Path, line: str) -> None:
         first = "first: 1\n" if line.startswith("first") else "# pcopy's options\n"
         files(user=f"{first}\n{line}\n")
         text = refusal()
@@ -207,28 +207,28 @@ class TestWhatIsRefused:
         assert REFUSED[line] in text
         assert "--help" not in text
 
-    def test_a_text_that_is_no_mapping(self, files: Files) -> None:
+    def test_file_that_is_not_a_mapping_is_refused(self, files: Files) -> None:
         for text in ("- ranks\n", "ranks\n", "ranks: 1\n--- \nranks: 2\n", "\x00"):
             files(user=text)
             assert "pcopy.yaml" in refusal()
 
-    def test_deep_and_large_texts_end_in_a_line(self, files: Files) -> None:
+    def test_too_deep_and_too_large_files_are_refused_in_one_line(self, files: Files) -> None:
         files(user=f"ranks: {'[' * 5000}1{']' * 5000}\n")
-        assert re.search("nested more than 16 deep|maximum nesting depth", refusal())  # the library may have its own
+        assert re.search("nested more than 16 deep|maximum nesting depth", refusal())
         files(user="# " + "x" * (1 << 20) + "\n")
         assert "is larger than 1 MiB" in refusal()
 
-    def test_a_file_that_is_named_has_to_be_there(self, files: Files, area: Path) -> None:
+    def test_file_named_on_the_command_line_must_exist(self, files: Files, area: Path) -> None:
         files()
         assert refusal("--config", "no.yaml") == "no.yaml: does not exist; check the name after --config"
-        assert "is no regular file" in refusal("--config", ".")
+        assert "is not a regular file" in refusal("--config", ".")
         os.mkfifo(area / "fifo")
-        assert "is no regular file" in refusal("--config", "fifo")
+        assert "is not a regular file" in refusal("--config", "fifo")
         (area / "user/pcopy.yaml").symlink_to("nowhere")
         assert "symbolic link that leads nowhere" in refusal()
 
-    def test_no_user_without_a_home(self, files: Files, monkeypatch: pytest.MonkeyPatch, area: Path) -> None:
-        """A path that is not absolute is ignored, as the XDG specification wants it."""
+    def test_user_without_home_has_no_file(self, files: Files, monkeypatch: pytest.MonkeyPatch, area: Path) -> None:
+        """A path that is not absolute is ignored, as the XDG specification requires."""
         files("ranks: 3\n", "ranks: 2\n")
         monkeypatch.setenv("XDG_CONFIG_HOME", "user")
         monkeypatch.setenv("HOME", str(area / "nobody"))
@@ -237,31 +237,31 @@ class TestWhatIsRefused:
         (area / "nobody/.config/pcopy.yaml").write_text("ranks: 5\n")
         assert parse().ranks == 5
 
-    def test_what_is_wrong_on_the_command_line_is_said_first(self, files: Files) -> None:
+    def test_error_on_the_command_line_is_reported_first(self, files: Files) -> None:
         files(user="nonsense: 1\n")
         assert "unknown option --nonsense" in refusal("--nonsense")
 
 
-class TestWhoseFiles:
-    """As root; whoever else runs the program decides for himself what he reads."""
+class TestTrustOfRoot:
+    """The rules for root. Other users may read any file."""
 
     @pytest.fixture(autouse=True)
     def as_root(self) -> None:
         require_root("be root")
 
-    def test_root_takes_it_from_nobody_else(self, files: Files, area: Path) -> None:
+    def test_root_refuses_a_file_owned_by_another_user(self, files: Files, area: Path) -> None:
         files(user="ranks: 2\n")
         assert parse().ranks == 2
         os.chown(area / "user/pcopy.yaml", NOBODY, NOBODY)
         assert f"user/pcopy.yaml belongs to user {NOBODY}, and root reads" in refusal()
 
     @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-    def test_nobody_else_may_write_to_it(self, files: Files, area: Path, mode: int) -> None:
+    def test_root_refuses_a_file_writable_by_others(self, files: Files, area: Path, mode: int) -> None:
         files(user="ranks: 2\n")
         (area / "user/pcopy.yaml").chmod(mode)
         assert f"user/pcopy.yaml (mode {mode:04o}), and root reads" in refusal()
 
-    def test_nobody_else_may_put_another_in_its_place(self, files: Files, area: Path) -> None:
+    def test_root_refuses_a_file_in_a_directory_writable_by_others(self, files: Files, area: Path) -> None:
         files(user="ranks: 2\n")
         (area / "user").chmod(0o777)
         assert f"others may write to {area}/user (mode 0777)" in refusal()
@@ -271,7 +271,7 @@ class TestWhoseFiles:
         os.chown(area / "user", NOBODY, NOBODY)
         assert f"{area}/user belongs to user {NOBODY}" in refusal()
 
-    def test_links_are_followed_where_they_are_roots_own(self, files: Files, area: Path) -> None:
+    def test_root_follows_only_its_own_links(self, files: Files, area: Path) -> None:
         files(more="ranks: 7\n")
         (area / "link").symlink_to("between/link")
         (area / "between").mkdir()

@@ -1,4 +1,6 @@
-"""Patterns that can match nothing below the paths of the command line are refused: what they are to keep would go."""
+"""Patterns that can match nothing below the paths of the command line are refused: otherwise items that they should
+protect would be removed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(program: Program, *words: str) -> str:
-    """One line, or nothing if the words are understood."""
+    """Return the line of the refusal, or an empty string if the arguments are accepted."""
     try:
         program.parse(words)
     except RequestRefused as refused:
@@ -50,7 +52,7 @@ def refusal(program: Program, *words: str) -> str:
         ("[[:capital:]]", "there is no class [:capital:]"),
     ],
 )
-def test_what_is_no_path_below_the_root_is_refused(top: Path, pattern: str, advice: str) -> None:
+def test_pattern_that_is_no_path_below_the_root_is_refused(top: Path, pattern: str, advice: str) -> None:
     for option in ("--exclude", "--include"):
         reported = refusal(PRM, "--exclude=x", option, pattern, "run7")
         assert reported.startswith(f"{option}: ") and advice in reported, reported
@@ -60,11 +62,11 @@ def test_what_is_no_path_below_the_root_is_refused(top: Path, pattern: str, advi
 
 
 @pytest.mark.parametrize("pattern", [".a", "...", "a..", "..a/b", "[.]a", "a/.b/..c", "\\ "])
-def test_names_with_dots_are_names(top: Path, pattern: str) -> None:
+def test_names_containing_dots_are_accepted(top: Path, pattern: str) -> None:
     assert not refusal(PRM, "--exclude", pattern, "run7")
 
 
-def test_a_pattern_is_no_path_of_the_command_line(top: Path) -> None:
+def test_pattern_that_repeats_a_path_of_the_command_line_is_refused(top: Path) -> None:
     for path in ("run7", "./run7/", str(top / "run7"), "../" + top.name + "/run7", "link"):
         for pattern in (f"{top}/run7/keep", f"{top}/run\\7/keep"):
             reported = refusal(PRM, f"--exclude={pattern}", path)
@@ -79,13 +81,13 @@ def test_a_pattern_is_no_path_of_the_command_line(top: Path) -> None:
             assert reported.endswith(f"are for paths below {path}: write /keep")
 
 
-def test_the_name_of_a_path_counts_where_something_is_removed(top: Path) -> None:
+def test_pattern_starting_with_a_path_name_is_refused_when_deleting(top: Path) -> None:
     for words, is_refused in ((["--mirror"], True), (["--delete"], True), ([], False)):
         for pattern in ("copy/keep", "/data/keep"):
             assert bool(refusal(PCOPY, *words, f"--exclude={pattern}", "data/", "copy")) == is_refused
 
 
-def test_a_path_that_is_there_may_be_meant(top: Path) -> None:
+def test_pattern_matching_an_existing_path_is_accepted(top: Path) -> None:
     for path in (top / "run7/run7", top / "copy/data", Path(f"{top}/run7{top}/run7")):
         path.mkdir(parents=True)
     assert not refusal(PRM, "--exclude=run7/keep", "run7")

@@ -1,4 +1,6 @@
-"""What the gauge makes of the counters while a job copies: the part that is done, rates, and the time that is left."""
+"""Values that the gauge derives from the counters of a running job: the completed fraction, rates, and the remaining
+time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pcopy.tools.director import STAGES
 HALF = Totals(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 29)
 
 
-def test_half_done_is_half_done() -> None:
+def test_fraction_is_one_half_at_half_of_the_bytes() -> None:
     reading = ProgressGauge(0.0, STAGES).read(10.0, HALF)
     assert reading.fraction == 0.5
     assert reading.rate == reading.mean_rate == (1 << 29) / 10
@@ -19,14 +21,14 @@ def test_half_done_is_half_done() -> None:
     assert (reading.items_done, reading.items_found) == (5, 10)
 
 
-def test_nothing_is_foretold_while_scanning() -> None:
+def test_no_forecast_while_scanning() -> None:
     reading = ProgressGauge(0.0, STAGES).read(10.0, HALF._replace(unscanned=1))
     assert reading.fraction is None
     assert reading.remaining is None
     assert ProgressGauge(0.0, STAGES).read(0.0, Totals()).fraction is None
 
 
-def test_skipped_and_failed_bytes_are_handled() -> None:
+def test_skipped_and_failed_bytes_count_as_done() -> None:
     totals = Totals(found=4, found_bytes=400, files=1, bytes=100, moved=100, skipped=1, skipped_bytes=100, failed=1,
                     failed_bytes=100)  # fmt: skip
     reading = ProgressGauge(0.0, STAGES).read(1.0, totals)
@@ -35,7 +37,7 @@ def test_skipped_and_failed_bytes_are_handled() -> None:
     assert reading.failed == 1
 
 
-def test_what_moved_in_vain_never_makes_it_whole() -> None:
+def test_bytes_of_failed_files_never_complete_the_fraction() -> None:
     totals = Totals(found=2, found_bytes=200, moved=150, failed=1, failed_bytes=100)
     reading = ProgressGauge(0.0, STAGES).read(1.0, totals)
     assert reading.bytes_done == 200
@@ -43,7 +45,7 @@ def test_what_moved_in_vain_never_makes_it_whole() -> None:
     assert reading.fraction < 1
 
 
-def test_holes_and_links_do_not_keep_it_from_being_whole() -> None:
+def test_holes_and_links_count_as_done() -> None:
     reading = ProgressGauge(0.0, STAGES).read(
         1.0, Totals(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10)
     )
@@ -51,13 +53,13 @@ def test_holes_and_links_do_not_keep_it_from_being_whole() -> None:
     assert reading.fraction == 1
 
 
-def test_bytes_never_go_back() -> None:
+def test_bytes_done_never_decrease() -> None:
     gauge = ProgressGauge(0.0, STAGES)
     gauge.read(1.0, HALF)
     assert gauge.read(2.0, HALF._replace(moved=0, bytes=0)).bytes_done == 1 << 29
 
 
-def test_the_current_rate_forgets() -> None:
+def test_current_rate_covers_only_recent_progress() -> None:
     gauge = ProgressGauge(0.0, STAGES)
     for second in range(1, 101):
         moved = 100 * second if second <= 50 else 5000
@@ -67,7 +69,7 @@ def test_the_current_rate_forgets() -> None:
     assert reading.remaining is None
 
 
-def test_small_files_count_by_the_item() -> None:
+def test_small_files_count_by_number() -> None:
     reading = ProgressGauge(0.0, STAGES).read(1.0, Totals(found=100, found_bytes=0, files=25))
     assert reading.fraction == 0.25
     assert reading.remaining == pytest.approx(3.0)

@@ -1,4 +1,4 @@
-"""What the gauge shows after the copy: the verification, the repair and the signature, each on its own."""
+"""The gauge after the copy: the verification, the repair and the signature, each as a separate stage."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PROVED = COPIED._replace(verified=10, verified_bytes=1 << 30)
 
 
 def verifying(*steps: tuple[float, Totals], phase: str = "verify") -> ProgressReading:
-    """The last reading of a phase that began at 100 s, with a copy before it."""
+    """Return the last reading of a phase that began at 100 s, after a copy."""
     gauge = ProgressGauge(0.0, STAGES)
     gauge.read(99.0, COPIED)
     gauge.enter_phase(100.0, phase, steps[0][1])
     return [gauge.read(now, totals) for now, totals in steps][-1]
 
 
-def test_the_verification_begins_at_nothing() -> None:
+def test_verification_starts_at_zero() -> None:
     reading = verifying((100.0, COPIED))
     assert reading.fraction == 0
     assert (reading.items_done, reading.items_found, reading.bytes_done) == (0, 10, 0)
@@ -48,7 +48,7 @@ def test_the_verification_begins_at_nothing() -> None:
     assert percent_text(reading) == "0.0 %"
 
 
-def test_its_rates_and_the_time_left_are_its_own() -> None:
+def test_verification_has_its_own_rates_and_remaining_time() -> None:
     reading = verifying((100.0, COPIED), (110.0, HALF))
     assert reading.fraction == 0.5
     assert reading.rate == reading.mean_rate == (1 << 29) / 10
@@ -57,7 +57,7 @@ def test_its_rates_and_the_time_left_are_its_own() -> None:
     assert reading.elapsed == 110.0
 
 
-def test_it_is_whole_when_every_item_is_settled() -> None:
+def test_verification_is_complete_when_every_item_is_checked() -> None:
     almost = PROVED._replace(verified=9)
     fraction = verifying((100.0, COPIED), (110.0, almost)).fraction
     assert fraction is not None
@@ -69,8 +69,8 @@ def test_it_is_whole_when_every_item_is_settled() -> None:
     assert reading.failed == 1
 
 
-def test_what_is_found_wrong_takes_nothing_back() -> None:
-    """Whether it fails or is copied again."""
+def test_damaged_items_do_not_decrease_progress() -> None:
+    """The items either fail or are copied again."""
     wrong = HALF._replace(verified=4, refuted=1, files=9, bytes=(1 << 30) - 100)
     for later in (wrong, wrong._replace(failed=1, failed_bytes=100)):
         reading = verifying((100.0, COPIED), (110.0, HALF), (111.0, later))
@@ -84,8 +84,8 @@ def test_nothing_to_verify_has_no_fraction() -> None:
     assert percent_text(reading) == ""
 
 
-def test_a_repair_counts_what_is_in_place() -> None:
-    """Its extent is not known; the copy's bytes that moved twice count once."""
+def test_repair_counts_items_in_place() -> None:
+    """Its size is unknown. Bytes that were copied twice count once."""
     wrong = PROVED._replace(verified=8, refuted=2, files=8, bytes=1 << 29, moved=1 << 30)
     reading = verifying((100.0, wrong), (105.0, wrong._replace(moved=(1 << 30) + 5000)), phase="repair")
     assert percent_text(reading) == ""
@@ -95,7 +95,7 @@ def test_a_repair_counts_what_is_in_place() -> None:
     assert reading.rate == 1000
 
 
-def test_what_was_repaired_is_to_be_verified_too() -> None:
+def test_repaired_items_are_verified_again() -> None:
     again = PROVED._replace(verified=9, refuted=1, to_verify=11, to_verify_bytes=(1 << 30) + 100)
     reading = verifying((100.0, again), phase="reverify")
     assert reading.fraction is not None
@@ -103,14 +103,14 @@ def test_what_was_repaired_is_to_be_verified_too() -> None:
     assert verifying((100.0, again._replace(verified=10)), phase="reverify").fraction == 1
 
 
-def test_the_signature_claims_nothing() -> None:
+def test_sign_phase_shows_no_progress() -> None:
     reading = verifying((100.0, PROVED), (110.0, PROVED), phase="sign")
     assert (percent_text(reading), rate_text(reading), mean_rate_text(reading)) == ("", "", "")
     assert items_text(reading) == "10 items"
     assert bytes_text(reading) == "1.00 GiB"
 
 
-def test_the_phases_of_a_copy_are_one_stage() -> None:
+def test_phases_of_a_copy_form_one_stage() -> None:
     gauge = ProgressGauge(0.0, STAGES)
     for second, phase in enumerate(("copy", "link", "finish", "seal", "sync"), 1):
         gauge.enter_phase(float(second), phase, COPIED)
@@ -119,7 +119,7 @@ def test_the_phases_of_a_copy_are_one_stage() -> None:
     assert reading.fraction == 1
 
 
-def test_the_names_of_the_phases() -> None:
+def test_phase_names() -> None:
     names = ["copy", "link", "store", "name", "count", "delete", "again", "finish", "seal", "sync"]
     names += ["verify", *["repair"] * 4, "reverify", "sign"]
     assert [COPY_TOOL.phase_name(phase) for phase in range(Phase.LEVEL)] == names
@@ -135,7 +135,7 @@ def test_the_names_of_the_phases() -> None:
 
 
 def shown_by(phase: str, totals: Totals, progress: str) -> str:
-    """What is told 10 s after the phase began at 100 s, and of it nothing at its begin."""
+    """Return the output 10 s after the phase began at 100 s; check that nothing is printed at its start."""
     now = 0.0
     stream = io.StringIO()
     screen = open_screen(
@@ -156,7 +156,7 @@ def bar(phase: str, totals: Totals, width: int) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_lines() -> None:
+def test_plain_lines_of_each_stage() -> None:
     assert shown_by("verify", HALF, "plain") == (
         "pcopy: 1:50 verify: 50.0 %, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
     )
@@ -166,7 +166,7 @@ def test_lines() -> None:
     assert shown_by("sign", PROVED._replace(failed=1), "plain") == "pcopy: 1:50 sign: 11 items, 1.00 GiB, 1 failed\n"
 
 
-def test_lines_for_programs() -> None:
+def test_json_lines_of_each_stage() -> None:
     half: dict[str, Any] = json.loads(shown_by("verify", HALF, "json"))
     expected = {
         "phase": "verify", "to_verify": 10, "to_verify_bytes": 1 << 30, "verified": 5, "verified_bytes": 1 << 29,
@@ -179,7 +179,7 @@ def test_lines_for_programs() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
-def test_the_bar(width: int) -> None:
+def test_bar_of_each_stage_fits_the_width(width: int) -> None:
     for phase, totals in (("verify", HALF), ("repair", HALF), ("sign", PROVED)):
         first, second = bar(phase, totals, width)
         assert first.startswith(phase)
@@ -188,7 +188,7 @@ def test_the_bar(width: int) -> None:
         assert ("%" in first) == (phase == "verify")
 
 
-def test_the_whole_bar() -> None:
+def test_bar_at_full_width() -> None:
     first, second = bar("verify", HALF, 100)
     assert first.endswith("50.0 % 0:10 left")
     assert second == "512 MiB of 1.00 GiB, 5 of 10 items, 51.2 MiB/s, mean 51.2 MiB/s, 1:50"
@@ -197,7 +197,7 @@ def test_the_whole_bar() -> None:
     assert second == "1.00 GiB, 10 items, 1:50"
 
 
-def test_a_line_says_nothing_of_the_stage_before() -> None:
+def test_line_does_not_include_the_previous_stage() -> None:
     """The stage begins with its first report, not with the first line that is due."""
     now = 0.0
     stream = io.StringIO()

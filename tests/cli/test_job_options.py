@@ -1,4 +1,4 @@
-"""Options on jobs: what they mean, and what cannot be combined."""
+"""Options on jobs: their meaning, and combinations that are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refusal(*argv: str) -> str:
 
 class TestJobOptions:
     @pytest.mark.parametrize("option", NEW)
-    def test_help_names_them(self, option: str) -> None:
+    def test_help_lists_job_options(self, option: str) -> None:
         reported = help_or_version(["--help"])
         assert reported is not None
         assert option in reported
@@ -50,7 +50,7 @@ class TestJobOptions:
         assert found.job_request == JobRequest()
         assert (found.sources, found.destination) == ((b"a",), b"b")
 
-    def test_none_is_no_directory(self) -> None:
+    def test_checkpoint_none_disables_recording(self) -> None:
         found = parse(["--checkpoint", "none", "a", "b"])
         assert (found.is_recorded, found.checkpoint) == (False, CheckpointSettings())
         directory = os.path.join(os.getcwdb(), b"none")
@@ -84,13 +84,13 @@ class TestJobOptions:
             ),
         ],
     )
-    def test_older_jobs(self, argv: list[str], asked: JobRequest) -> None:
+    def test_requests_for_existing_jobs(self, argv: list[str], asked: JobRequest) -> None:
         found = parse(argv)
         assert found.job_request == asked
         assert found.job_request.is_any
         assert (found.sources, found.destination) == ((), b"")
 
-    def test_how_it_works_may_be_said_anew(self) -> None:
+    def test_resume_accepts_options_on_how_the_job_runs(self) -> None:
         how = [
             *("-n2", "-qvv", "-arR", "--json", "--errors", "e", "--max-errors", "0", "--progress", "auto"),
             *("--progress-interval", "1", "--no-sync", "--termination", "tree", "--checkpoint-interval", "60"),
@@ -134,12 +134,14 @@ class TestJobOptions:
             (["--decompress"], "--decompress"),
         ],
     )
-    def test_what_is_copied_stays_as_it_was(self, option: list[str], named: str) -> None:
+    def test_resume_refuses_options_that_affect_the_result(self, option: list[str], named: str) -> None:
         for argv in ([*option, "--resume"], ["--resume", "job", *option]):
             assert refusal(*argv).startswith(f"{named} cannot be given with --resume: ")
 
-    def test_every_option_is_known_to_be_of_one_kind(self) -> None:
-        """One that shows in the destination is refused with ``--resume``, and stands here; others in MAY_CHANGE."""
+    def test_every_option_is_either_refused_or_accepted_by_resume(self) -> None:
+        """Options that affect the destination are refused with ``--resume`` and listed here; others are in
+        MAY_CHANGE.
+        """
         refused = {"existing", "checksum", "inplace", "dereference", "one_file_system", "no_target_directory"}
         refused |= {"preserve", "chown", "modify_window", "verify", "repair", "signature", "manifest", "hash"}
         refused |= {"files_from", "nul_separated", "patterns", "newer_than", "larger_than", "smaller_than"}
@@ -152,8 +154,8 @@ class TestJobOptions:
         names = {action.dest for action in parser._actions} - {"resume", "help", "version", "show_config"}
         assert names == refused | (names & OPTIONS_ALLOWED_ON_RESUME)
 
-    def test_what_may_change_is_not_ignored(self) -> None:
-        """An option of the job that a resume takes has to reach it."""
+    def test_options_accepted_by_resume_take_effect(self) -> None:
+        """An option that a resume accepts has to reach the job."""
         words = {"max_errors": "9", "termination": "ring", "no_sync": None, "bwlimit": "5M", "oplimit": "9"}
         assert {name for name in OPTIONS_ALLOWED_ON_RESUME if name.removeprefix("no_") in Options._fields} == set(words)
         for name, value in words.items():
@@ -162,19 +164,19 @@ class TestJobOptions:
             assert resumed_options(Options(), line.options, frozenset({name})) != Options(), option
 
     @pytest.mark.parametrize("argv", [["--resume", "j", "a"], ["a", "b", "--resume"], ["--resume", "--", "a"]])
-    def test_a_resumed_job_takes_no_paths(self, argv: list[str]) -> None:
+    def test_resume_refuses_paths(self, argv: list[str]) -> None:
         path = argv[0] if argv[0] == "a" else argv[-1]
         wanted = f"--resume takes a job, not SRC and DST: leave out {path}; write pcopy --resume, or pcopy --resume JOB"
         assert wanted in refusal(*argv)
 
     @pytest.mark.parametrize("mode", [["--jobs"], ["--discard", "j"]])
-    def test_others_take_neither_paths_nor_options_on_copies(self, mode: list[str]) -> None:
+    def test_jobs_and_discard_refuse_paths_and_copy_options(self, mode: list[str]) -> None:
         if mode == ["--jobs"]:
             assert "--jobs takes no SRC or DST: leave out a" in refusal(*mode, "a")
         for option in ("-n2", "-u", "--no-sync", "--memory=1G"):
             assert f"cannot be given with {mode[0]}: it copies nothing" in refusal(*mode, option)
 
-    def test_one_at_a_time(self) -> None:
+    def test_only_one_job_request_is_accepted(self) -> None:
         assert "--resume and --jobs: one at a time" in refusal("--jobs", "--resume")
         assert "--resume and --discard: one at a time" in refusal("--resume", "--discard", "j")
         assert "--jobs and --discard: one at a time" in refusal("--discard", "j", "--jobs")
@@ -202,7 +204,7 @@ class TestJobOptions:
         assert refusal(*argv, "a", "b").startswith(reason)
 
 
-def test_what_is_asked_for_is_told_by_option(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_affect_the_result_are_listed_by_name(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(area)
     options = Options(existing="newer", preserve=Preserve(chown=(1, 2)))
     arguments = CopyArguments((b"a/", b"/b"), b"../c", True, options=options)
@@ -216,7 +218,7 @@ def test_what_is_asked_for_is_told_by_option(area: Path, monkeypatch: pytest.Mon
     assert {name for name in asked if asked[name] != differing[name]} == {"--existing", "--preserve"}
 
 
-def test_a_resumed_job_keeps_its_options_but_for_those_that_are_given() -> None:
+def test_resumed_job_keeps_options_that_are_not_given_again() -> None:
     stored = Options(existing="skip", max_errors=9, termination="ring", umask=0o27, sync=False)
     now = Options(max_errors=1)
     assert resumed_options(stored, now, frozenset()) == stored

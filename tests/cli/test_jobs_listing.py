@@ -1,4 +1,4 @@
-"""Unfinished jobs as their users see them, in a table or as JSON."""
+"""Unfinished jobs as ``--jobs`` lists them, in a table or as JSON."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from pcopy.jobs import job_choice as jobs
 from pcopy.jobs.directories import create_job, write_job_file
 from pcopy.jobs.job_file import FAILED_ITEMS, OVER, STOPPED
 from tests.checkpoint.made import HOLD, child, job_of, root_of, some_root
-from tests.cli.stored import BEGUN, made, squeezed
+from tests.cli.stored import BEGUN, made, without_spaces
 
 
 def columns(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
-def test_there_may_be_no_jobs(area: Path, state: Path) -> None:
+def test_listing_without_jobs(area: Path, state: Path) -> None:
     assert jobs.job_list_lines(False) == [f"no unfinished jobs in {state}"]
     assert jobs.job_list_lines(True) == []
     assert not os.listdir(area), "listing makes nothing"
 
 
-def test_a_place_that_cannot_be_looked_at_is_not_empty(area: Path, state: Path) -> None:
+def test_unreadable_state_directory_is_an_error(area: Path, state: Path) -> None:
     (area / "state").touch()
     for as_json in (False, True):
         with pytest.raises(RequestRefused, match=f"{state}: cannot be examined: Not a directory"):
             jobs.job_list_lines(as_json)
 
 
-def test_paths_are_told_from_the_root(area: Path, state: Path) -> None:
-    """Whoever lists jobs may be in another directory than whoever began them."""
+def test_listed_paths_are_absolute(area: Path, state: Path) -> None:
+    """The user who lists jobs may be in another directory than the one who started them."""
     for name in ("source", "target"):
         (area / name).mkdir()
     root = root_of(area / "source", area / "target")._replace(source_shown=b"source", target_shown=b"../target/")
@@ -54,7 +54,7 @@ def test_paths_are_told_from_the_root(area: Path, state: Path) -> None:
     assert sorted((*job["sources"], job["destination"]) for job in reported) == ways
 
 
-def test_a_table_tells_of_each_job(area: Path, state: Path) -> None:
+def test_table_lists_each_job(area: Path, state: Path) -> None:
     way = f"{area}/source -> {area}/target"
     totals = {"files": 1200, "directories": 34, "found": 5000, "bytes": 3 << 30, "unknown": 7}
     made(area, "aaa", totals=totals)
@@ -77,16 +77,16 @@ def test_a_table_tells_of_each_job(area: Path, state: Path) -> None:
     assert columns(jobs.job_list_lines(False)[-2])[2] == "interrupted"
 
 
-def test_paths_are_told_in_full_however_long(area: Path, state: Path) -> None:
-    """They may be copied from there."""
+def test_long_paths_are_listed_in_full(area: Path, state: Path) -> None:
+    """Users may copy and paste them."""
     root = some_root()._replace(source=b"/" + 250 * b"s", target=b"/t" + 250 * b"\xff", item=b"", name=b"n")
     create_job(None, job_of(root))[1].close()
     escaped = 250 * r"\xff"
     assert jobs.job_list_lines(False)[2] == f"  /{250 * 's'} -> /t{escaped}/n"
 
 
-def test_an_interrupted_job_is_listed_with_what_is_on_record(area: Path, state: Path) -> None:
-    """The least that all ranks have; a record that is being written, and one after a missing epoch, do not count."""
+def test_interrupted_job_is_listed_with_its_recorded_totals(area: Path, state: Path) -> None:
+    """Records common to all ranks count. An incomplete record, and one after a missing epoch, do not."""
     job = made(area, "aaa", totals={"files": 1, "found": 1})
     write_first_run(job.path, 2, [10], [])
     counts: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
@@ -110,7 +110,7 @@ def test_an_interrupted_job_is_listed_with_what_is_on_record(area: Path, state: 
     assert jobs.job_list_lines(False)[1].endswith("  1 of 1, 0 B"), "what the run before it left"
 
 
-def test_a_job_that_stopped_in_order_is_listed_with_its_totals(area: Path, state: Path) -> None:
+def test_stopped_job_is_listed_with_its_totals(area: Path, state: Path) -> None:
     job = made(area, "aaa", state=STOPPED, totals={"files": 4, "found": 5})
     write_first_run(job.path, 1, [10], [])
     assert jobs.job_list_lines(False)[1].endswith("  4 of 5, 0 B")
@@ -125,24 +125,24 @@ def test_names_cannot_forge_a_line(area: Path, state: Path) -> None:
     assert all(line.isprintable() for line in reported)
 
 
-def test_several_sources_are_counted(area: Path, state: Path) -> None:
+def test_several_sources_are_shown_as_a_number(area: Path, state: Path) -> None:
     _, lock = create_job(None, job_of(some_root(), some_root()._replace(name=b"b")))
     lock.close()
     assert jobs.job_list_lines(False)[2] == "  2 sources -> /t\\\\"
 
 
-def test_what_cannot_be_used_is_told(area: Path, state: Path) -> None:
+def test_unusable_job_is_listed_with_the_reason(area: Path, state: Path) -> None:
     made(area, "bad")
     (state / "bad" / "job").write_text("x")
     trouble = f"{state}/bad/job: not a job of pcopy's; discard it: pcopy --discard bad"
-    assert squeezed(jobs.job_list_lines(False)) == squeezed([f"cannot be used: {trouble}"])
+    assert without_spaces(jobs.job_list_lines(False)) == without_spaces([f"cannot be used: {trouble}"])
     (reported,) = map(json.loads, jobs.job_list_lines(True))
     assert (reported["job"], reported["state"]) == ("bad", None)
     made(area, "good")
     assert jobs.job_list_lines(False)[1].startswith("good ")
 
 
-def test_json_tells_of_each_job_on_a_line(area: Path, state: Path) -> None:
+def test_json_listing_has_one_line_per_job(area: Path, state: Path) -> None:
     made(area, "aaa", totals={"files": 3, "found": 5, "failed": 1, "bytes": 7}, runs=2)
     with child(HOLD, bytes(state / "aaa"), "4") as process:
         (reported,) = map(json.loads, jobs.job_list_lines(True))
@@ -159,8 +159,8 @@ def test_json_tells_of_each_job_on_a_line(area: Path, state: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_a_running_job_tells_of_itself_is_shown(area: Path, state: Path) -> None:
-    """As docs/formats/control.md has it; what another run has left, or is no such file, tells nothing."""
+def test_status_file_of_a_running_job_is_shown(area: Path, state: Path) -> None:
+    """In the format of docs/formats/control.md. The file of another run, and an invalid file, are ignored."""
     made(area, "aaa", runs=2)
     reported = {
         "time": time.time() - 61, "phase": "copy", "found": 5000, "copied": 1234, "skipped": 0, "failed": 2,
@@ -173,7 +173,7 @@ def test_what_a_running_job_tells_of_itself_is_shown(area: Path, state: Path) ->
             file.write_text(contents)
             assert columns(jobs.job_list_lines(False)[1])[2:] == ["running", "7 of 9, 1.00 TiB"]
             assert "progress" in json.loads(jobs.job_list_lines(True)[0])
-        reported["time"] = time.time() - 61  # what comes before may take a second on a busy machine
+        reported["time"] = time.time() - 61  # the steps before may take a second on a busy machine
         file.write_text(json.dumps(reported))
         _, row, _, line = jobs.job_list_lines(False)
         assert columns(row)[2:] == ["paused", "1,234 of 5,000, 3.00 GiB"]

@@ -1,4 +1,4 @@
-"""Each option with a number, of each program: the number may be larger than what C or the system can hold."""
+"""Each numeric option of each program, with numbers larger than C or the system can represent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pcopy.cli.config_keys import PROGRAMS
 from tests.support.command import pcopy, show
 
 NUMBERS = {"N", "SECONDS", "SIZE", "RATE"}
-"""What ``--help`` calls a value that is a number."""
+"""Names of numeric values in ``--help``."""
 WITH_WORDS = (
     "--in-flight",
     "--newer-than",
@@ -24,7 +24,7 @@ WITH_WORDS = (
     "--chown",
     "--blocks",
 )
-"""Options whose values hold numbers and go by other names."""
+"""Options whose values contain numbers and have other names."""
 FORMS = {"--stripe-table": "1,{}=2", "--newer-than": "{}d", "--older-than": "{}d", "--modify-window": "{}"}
 RUNS = {
     "pcopy": ("-T", "src", "dst"),
@@ -68,7 +68,7 @@ TABLE = [
     for program in PROGRAMS
     for option in options_of(program)
     for number in NUMBERS_TRIED
-    if (option, number) != ("--repeat", "2**63-1")  # which pdbench would do
+    if (option, number) != ("--repeat", "2**63-1")  # pdbench would really repeat that often
 ]
 
 
@@ -87,7 +87,7 @@ def place(area: Path) -> Path:
 
 @pytest.mark.in_turn(80)
 @pytest.mark.parametrize(("program", "option", "number"), TABLE)
-def test_a_number_is_refused_or_used(place: Path, program: str, option: str, number: str) -> None:
+def test_number_is_refused_or_used(place: Path, program: str, option: str, number: str) -> None:
     value = FORMS.get(option, "{}").format(NUMBERS_TRIED[number])
     more: tuple[str, ...] = ()
     if option == "--modify-window" and program == "pverify":

@@ -1,4 +1,4 @@
-"""Where ``--discard`` looks for temporary files: what each kind of task that remains says of that."""
+"""Directories in which ``--discard`` looks for temporary files, for each kind of remaining task."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ PROBLEM = Problem("open", errno.EACCES).packed
         (SealDirNote(FINISH), False, {"one"}),
     ],
 )
-def test_where_a_task_leads(area: Path, value: Any, first: bool, cleared: set[str]) -> None:
+def test_directories_of_leftovers_are_found_by_each_kind_of_task(
+    area: Path, value: Any, first: bool, cleared: set[str]
+) -> None:
     files = {path: area / "copy" / path / ".pcopy-job-1-0.1" for path in DIRECTORIES}
     for file in files.values():
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``--metrics`` in virtual time: how often the file is written, and what a phase's progress looks like in it."""
+"""``--metrics`` in virtual time: how often the file is written, and the progress of a phase in it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made(path: Path, clock: Clock, interval: float | None = None) -> tuple[Metri
 
 
 @pytest.mark.parametrize("interval", [None, 2.0])
-def test_it_is_written_each_interval(tmp_path: Path, clock: Clock, interval: float | None) -> None:
+def test_metrics_file_is_written_each_interval(tmp_path: Path, clock: Clock, interval: float | None) -> None:
     path = tmp_path / "a.prom"
     metrics, _ = made(path, clock, interval)
     versions = []
@@ -50,7 +50,7 @@ def test_it_is_written_each_interval(tmp_path: Path, clock: Clock, interval: flo
     assert changes == pytest.approx(60 / (interval or METRICS_INTERVAL), abs=1)
 
 
-def test_progress_and_phase(tmp_path: Path, clock: Clock) -> None:
+def test_metrics_contain_progress_and_phase(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "a.prom"
     metrics, _ = made(path, clock, 1.0)
     for bytes_ in (0, 100 << 20, 200 << 20):
@@ -58,12 +58,12 @@ def test_progress_and_phase(tmp_path: Path, clock: Clock) -> None:
         metrics.progress("copy", Totals(found=1, found_bytes=400 << 20, moved=bytes_), (2, 5))
     read = Read(path)
     assert read["pcopy_progress_ratio"] == pytest.approx(0.5, abs=0.01)
-    assert read["pcopy_remaining_seconds"] == pytest.approx(3.0, abs=0.2)  # as fast as in the 3 s until then
+    assert read["pcopy_remaining_seconds"] == pytest.approx(3.0, abs=0.2)  # at the rate of the first 3 s
     assert read.labels["pcopy_phase_info"]["phase"] == "copy"
     assert (read["pcopy_silent_ranks"], read["pcopy_ranks"]) == (2, 3)
 
 
-def test_trouble_is_told_once_and_the_next_version_is_tried(tmp_path: Path, clock: Clock) -> None:
+def test_write_error_is_reported_once_and_writing_is_retried(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "a.prom"
     metrics, reported = made(path, clock, 1.0)
     path.unlink()
@@ -81,10 +81,10 @@ def test_trouble_is_told_once_and_the_next_version_is_tried(tmp_path: Path, cloc
 
 
 @pytest.mark.parametrize("text", ["", "pcopy_running 1", "# HELP node_load1 1m load average.", "#!/bin/sh\nrm -r"])
-def test_what_is_none_of_its_kind_is_known(text: str) -> None:
+def test_other_files_are_not_recognized_as_metrics(text: str) -> None:
     assert not is_metrics_beginning(text.encode())
 
 
-def test_its_own_kind_is_known(tmp_path: Path, clock: Clock) -> None:
+def test_metrics_file_is_recognized(tmp_path: Path, clock: Clock) -> None:
     made(tmp_path / "a.prom", clock)
     assert is_metrics_beginning((tmp_path / "a.prom").read_bytes()[:200])

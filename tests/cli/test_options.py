@@ -1,4 +1,4 @@
-"""The command line: what is understood, and what is refused with one line."""
+"""The command line: accepted arguments, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -67,21 +67,23 @@ def test_archive_letters_have_no_effect() -> None:
 
 
 @pytest.mark.parametrize("letters", ["-aHAXS", "-p -d -P -l -g -o -D", "-r -R", "-H -A -X -S", "-pdPltgoDHAXSar"])
-def test_letters_of_cp_and_rsync_say_what_is_the_default(letters: str) -> None:
+def test_letters_of_cp_and_rsync_for_the_defaults_are_accepted(letters: str) -> None:
     assert parse([*letters.split(), "a", "b"]) == parse(["a", "b"])
     assert parse(["--resume=job", *letters.split()]).job_request.resume == b"job"
     bundle = parse([f"-{letters.replace('-', '').replace(' ', '')}ux", "a", "b"])
     assert bundle == parse(["-u", "-x", "a", "b"])
 
 
-def test_cps_target_directory_is_no_letter_without_effect() -> None:
-    """``cp -t DIR SRC`` would copy the wrong way; in a bundle it is rsync's, whose times are kept by default."""
+def test_option_t_of_cp_is_refused_outside_a_bundle() -> None:
+    """``cp -t DIR SRC`` would copy in the wrong direction. In a bundle it is rsync's -t: times are preserved by
+    default.
+    """
     assert "-t: write DST last: pcopy [options] SRC... DST" in refusal("-t", "dir", "file")
     assert parse(["-rlpt", "a", "b"]) == parse(["--", "a", "b"])
     assert parse(["--", "-t", "b"]).sources == (b"-t",)
 
 
-def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
+def test_options_of_cp_and_rsync_are_refused_with_advice() -> None:
     help_text = help_or_version(["--help"])
     assert help_text is not None
     for option, advice in PCOPY_ADVICE.items():
@@ -91,8 +93,8 @@ def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
             assert named in help_text, option
 
 
-def test_help_shows_how_a_value_that_may_be_left_out_is_written() -> None:
-    """With ``=`` alone, or as the next word, too."""
+def test_help_shows_the_syntax_of_optional_values() -> None:
+    """Either only after ``=`` or also as the next argument."""
     help_text = help_or_version(["--help"])
     assert help_text is not None
     shown = re.findall(r"^  (--[a-z]+ ?\[[^]]*\])", help_text, re.MULTILINE)
@@ -103,8 +105,8 @@ def test_help_shows_how_a_value_that_may_be_left_out_is_written() -> None:
     assert parse(["--progress", "json", "a", "b"]) == parse(["--progress=json", "a", "b"])
 
 
-def test_help_beside_paths_ends_with_no_status_0() -> None:
-    """rsync's users write -avh, for sizes in units: nothing would be copied, and all be well."""
+def test_help_option_with_paths_is_refused() -> None:
+    """Users of rsync write -avh for sizes in units: status 0 would hide that nothing was copied."""
     for argv in (["-avh", "a", "b"], ["a", "b", "-h"], ["-h", "a"]):
         assert help_or_version(argv) is None
         assert PVERIFY.help_or_version(argv) is None
@@ -114,7 +116,7 @@ def test_help_beside_paths_ends_with_no_status_0() -> None:
     assert help_or_version(["a", "--help", "b"]) == help_or_version(["-h"]) == help_or_version(["-qh"])
 
 
-def test_progress_may_stand_without_a_value() -> None:
+def test_progress_value_is_optional() -> None:
     assert parse(["--progress", "a", "b"]) == parse(["a", "b"])
     assert (
         parse(["a", "b", "--progress"])
@@ -135,7 +137,7 @@ def test_names_are_bytes() -> None:
     assert parse(["--errors", b"\xff.jsonl", "a", "b"]).output.errors == b"\xff.jsonl"
 
 
-def test_what_follows_two_dashes_is_a_name() -> None:
+def test_arguments_after_two_dashes_are_paths() -> None:
     assert parse(["-q", "--", "-a", "--version", "--", "b"])[:2] == ((b"-a", b"--version", b"--"), b"b")
     assert parse(["-", "b"]).sources == (b"-",)
 
@@ -152,12 +154,12 @@ def test_values() -> None:
     assert parse(["--chunk-size", "auto", "a", "b"]).options.chunk_size == 0
 
 
-def test_the_last_word_on_existing_files_counts() -> None:
+def test_last_option_on_existing_files_counts() -> None:
     assert parse(["-u", "--existing", "skip", "a", "b"]).options.existing == "skip"
     assert parse(["--existing", "skip", "-u", "a", "b"]).options.existing == "newer"
 
 
-def test_checksum_compares_where_times_would_be_compared() -> None:
+def test_checksum_implies_the_changed_policy() -> None:
     for argv in (["--checksum"], ["--checksum", "--existing", "changed"], ["--existing", "changed", "--checksum"]):
         options = parse([*argv, "a", "b"]).options
         assert (options.existing, options.checksum) == ("changed", True)
@@ -165,13 +167,13 @@ def test_checksum_compares_where_times_would_be_compared() -> None:
 
 
 @pytest.mark.parametrize("policy", ["newer", "skip", "fail", "replace"])
-def test_checksum_goes_with_no_other_policy(policy: str) -> None:
+def test_checksum_excludes_other_policies(policy: str) -> None:
     assert f"--existing {policy}" in refusal("--checksum", "--existing", policy, "a", "b")
     if policy == "newer":
         assert "--checksum" in refusal("-u", "--checksum", "a", "b")
 
 
-def test_letters_that_stand_together() -> None:
+def test_bundled_letters_are_parsed() -> None:
     options = parse(["-axL", "a", "b"]).options
     assert options.one_file_system and options.dereference
     assert parse(["-a", "--one-file-system", "--dereference", "a", "b"]).options == options
@@ -198,7 +200,7 @@ def test_owners(text: str, meant: tuple[int, int]) -> None:
     assert preserve == Preserve(mode=False, chown=meant)
 
 
-def test_what_is_preserved() -> None:
+def test_preserve_options_are_combined() -> None:
     assert preserved() == ALL
     assert preserved("--preserve", "mode,timestamps") == {"mode", "timestamps"}
     assert preserved("--preserve=mode", "--preserve=acl") == {"mode", "acl"}
@@ -209,7 +211,7 @@ def test_what_is_preserved() -> None:
     assert preserved("--preserve=mode,links", "--no-preserve=mode", "--preserve=sparse") == {"links", "sparse"}
 
 
-def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
+def test_unknown_attribute_is_refused_with_the_list_of_known_ones() -> None:
     text = refusal("--preserve", "mode,colour", "a", "b")
     assert "colour" in text
     for word in (*PRESERVABLE_METADATA, "all"):
@@ -268,21 +270,21 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["--block-size", "96K", "a", "b"], "power of two of 64 KiB or more"),
         (["--block-size", "auto", "a", "b"], "not a size"),
         (["--json=3", "a", "b"], "takes no value"),
-        (["--chown", ":", "a", "b"], "names neither"),
+        (["--chown", ":", "a", "b"], "no user and no group is named"),
         (["--chown", "root:nobody-of-that-name", "a", "b"], "there is no group nobody-of-that-name"),
         (["--chown", "4294967295", "a", "b"], "there is no user 4294967295"),
         (["--chown", "a\nb", "a", "b"], "there is no user"),
     ],
 )
-def test_refused(argv: list[str], culprit: str) -> None:
+def test_refused_command_changes_nothing_and_names_the_cause(argv: list[str], culprit: str) -> None:
     text = refusal(*argv)
     assert culprit in text
     assert "--help" in text
 
 
 @pytest.mark.parametrize("option", ["--sparse-limit", "--strip-components", "--max-errors", "--oplimit"])
-def test_a_negative_number_is_a_value_of_ptar_too(option: str) -> None:
-    """It has an option -0, so that argparse takes a dash and a digit for an option."""
+def test_ptar_reads_a_negative_number_as_a_value(option: str) -> None:
+    """ptar has an option -0, so that argparse takes a dash and a digit for an option."""
     assert f"{option}: -1: not a whole number" in refusals.refusal(partial(PTAR.parse, [option, "-1", "-tf", "a"]))
 
 
@@ -300,12 +302,12 @@ def test_a_negative_number_is_a_value_of_ptar_too(option: str) -> None:
         ),
     ],
 )
-def test_a_list_that_pverify_writes_has_a_class_and_a_file(value: str, reported: str) -> None:
+def test_pverify_output_requires_a_class_and_a_file(value: str, reported: str) -> None:
     said = refusals.refusal(partial(PVERIFY.parse, ["--compare", "all", "--output", value, "a", "b"]))
     assert reported in said and said.startswith("--output: ") and "\n" not in said
 
 
-def test_help_fits_and_names_every_option() -> None:
+def test_help_fits_80_columns_and_lists_every_option() -> None:
     text = help_or_version(["-rh"])
     assert text is not None
     assert max(map(len, text.splitlines())) <= 80
@@ -315,14 +317,14 @@ def test_help_fits_and_names_every_option() -> None:
     assert "SUPPRESS" not in text
 
 
-def test_early_answers() -> None:
+def test_help_and_version_need_no_paths() -> None:
     assert help_or_version(["a", "--version"]) == f"pcopy {__version__} (kernel {backend_name()})"
     assert help_or_version(["-h"]) == help_or_version([b"--help"]) == help_or_version(["-hq"])
     assert help_or_version(["a", "-n", "2", "b", "-q"]) is None
     assert help_or_version(["--", "--version", "-h"]) is None
 
 
-def test_the_version_needs_no_parser() -> None:
+def test_version_is_printed_without_loading_the_parser() -> None:
     program = """
 import sys
 from pcopy.cli.pcopy import help_or_version
@@ -354,19 +356,19 @@ print({"argparse", "rich", "inspect", "dataclasses", "mpi4py", "json"} & set(sys
         ("1.0001K", 1024),
     ],
 )
-def test_sizes_are_read(text: str, size: int) -> None:
+def test_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize(
     "text", ["", "K", "-1", "1e5", "1_000", "0x10", "1Ki", "1.2.3", ".", "nan", "inf", "1 2", "٣", "9" * 400 + ".5T"]
 )
-def test_what_is_no_size(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_size(text)
 
 
-def test_sizes_and_times_are_written() -> None:
+def test_sizes_and_times_are_formatted() -> None:
     sizes = [format_size(size) for size in (0, 999, 1000, 1536, 10_200_000, 3 << 38, 10 << 40, 1 << 70)]
     assert sizes == ["0 B", "999 B", "0.98 KiB", "1.50 KiB", "9.73 MiB", "768 GiB", "10.0 TiB", "1024 EiB"]
     assert [format_seconds(span) for span in (0.123, 12.34, 59.96, 3723)] == ["0.12 s", "12.3 s", "1:00", "1:02:03"]

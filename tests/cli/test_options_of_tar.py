@@ -1,4 +1,4 @@
-"""Options of GNU tar that people type: ptar has them, or says what to write instead."""
+"""Common options of GNU tar: ptar accepts them or reports what to write instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.command import show
 
 
 def options_of_tar() -> list[str]:
-    """What its help offers, long and short."""
+    """The long and short options in the help of GNU tar."""
     text = subprocess.run(["tar", "--help"], check=True, capture_output=True, text=True).stdout
     found = set()
     for line in text.splitlines():
@@ -31,13 +31,13 @@ def options_of_tar() -> list[str]:
     return sorted(found)
 
 
-def test_each_option_of_tar_is_known() -> None:
+def test_each_option_of_tar_is_accepted_or_explained() -> None:
     has = {option for action in PTAR.parser()._actions for option in action.option_strings}
     assert [option for option in options_of_tar() if option not in has and option not in ADVICE_OF_PTAR.by_option] == []
-    assert has.isdisjoint(ADVICE_OF_PTAR.by_option.keys() - {"-h"})  # which is for the help
+    assert has.isdisjoint(ADVICE_OF_PTAR.by_option.keys() - {"-h"})  # it prints the help
 
 
-def test_others_are_told_in_one_line_what_to_write() -> None:
+def test_unsupported_options_of_tar_are_refused_with_advice() -> None:
     help_text = PTAR.help_or_version(["--help"])
     assert help_text is not None
     for option, advice in ADVICE_OF_PTAR.by_option.items():
@@ -49,7 +49,7 @@ def test_others_are_told_in_one_line_what_to_write() -> None:
 
 
 @pytest.mark.parametrize("bundle", ["-xvjf", "-xvkf", "-xvmf", "-cvJf", "-cPf"])
-def test_in_a_bundle_too(bundle: str) -> None:
+def test_unsupported_option_in_a_bundle_is_refused_with_advice(bundle: str) -> None:
     reported = refusals.refusal(partial(PTAR.parse, [bundle, "a.tar"]))
     letter = f"-{bundle[-2]}"
     assert reported.startswith(f"{letter} in {bundle}: {ADVICE_OF_PTAR.by_option[letter]}")
@@ -66,7 +66,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def unpacked(archive: Path, name: str, *command: str) -> list[tuple[str, int, int, int]]:
-    """What a command leaves: paths, modes, owners, times."""
+    """Run the command and return the paths, modes, owners and times of the extracted items."""
     place = archive.parent / name
     place.mkdir()
     if command[0] == "tar":
@@ -84,19 +84,19 @@ def unpacked(archive: Path, name: str, *command: str) -> list[tuple[str, int, in
     return sorted(found)
 
 
-def test_those_that_are_the_default_change_nothing(archive: Path) -> None:
+def test_options_of_tar_for_the_defaults_change_nothing(archive: Path) -> None:
     words = ["-p", "--preserve-permissions", "--same-permissions", "--same-owner", "--acls", "--xattrs", "-S"]
     theirs = unpacked(archive, "theirs", "tar", "-x", *words)
     assert unpacked(archive, "ours", "-x", *words) == theirs
     assert unpacked(archive, "bundled", "-xpS") == theirs
 
 
-def test_parts_of_names_are_left_out_as_by_tar(archive: Path) -> None:
+def test_strip_components_works_like_tar(archive: Path) -> None:
     words = ("-x", "--strip-components", "2")
     assert unpacked(archive, "ours", *words) == unpacked(archive, "theirs", "tar", *words)
 
 
-def test_what_is_told_in_place_of_wildcards_unpacks_the_same_files(archive: Path) -> None:
+def test_advised_options_extract_the_same_files_as_wildcards(archive: Path) -> None:
     theirs = unpacked(archive, "theirs", "tar", "-x", "--wildcards", "*.txt")
     ours = unpacked(archive, "ours", "-x", "--exclude", "*", "--include", "*/", "--include", "*.txt")
     assert [each for each in ours if each[0].endswith(".txt")] == [each for each in theirs if each[0].endswith(".txt")]
@@ -105,8 +105,8 @@ def test_what_is_told_in_place_of_wildcards_unpacks_the_same_files(archive: Path
     assert "--exclude '*' --include '*/' --include 'P'" in advice
 
 
-def test_no_option_has_two_answers() -> None:
-    """Of two, in one program's table, nobody would see the first."""
+def test_each_option_has_one_advice() -> None:
+    """In a table with two entries for an option the first would be ignored."""
     tables = [node for node in ast.walk(ast.parse(Path(mistakes.__file__).read_text())) if isinstance(node, ast.Dict)]
     assert len(tables) > 5
     for table in tables:

@@ -1,4 +1,4 @@
-"""SRC and DST on a real file system, one test for each line of the rules."""
+"""SRC and DST on a real file system, with one test for each line of the rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.support import refusals
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with ``file``, ``tree/sub/leaf`` and an existing ``out``; the tests name paths in it."""
+    """The working directory, with ``file``, ``tree/sub/leaf`` and an existing ``out``, which the tests name by relative
+    paths.
+    """
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("one")
     Path("tree/sub").mkdir(parents=True)
@@ -32,7 +34,7 @@ def roots(*paths: str, exact: bool = False) -> tuple[Root, ...]:
 
 
 def route(*paths: str, exact: bool = False) -> tuple[str, str, str, str]:
-    """(source, item, target, name) of the only root, paths relative to the working directory."""
+    """Return (source, item, target, name) of the only root, with paths relative to the working directory."""
     (root,) = roots(*paths, exact=exact)
     here = os.path.realpath(os.getcwdb())
     for path, identity in ((root.source, root.source_id), (root.target, root.target_id)):
@@ -71,7 +73,7 @@ def test_source_goes_into_an_existing_directory() -> None:
     assert route("tree/sub/leaf", "tree") == ("tree/sub", "leaf", "tree", "leaf")
 
 
-def test_a_trailing_slash_means_the_contents() -> None:
+def test_trailing_slash_means_the_contents() -> None:
     for source in ("tree/", "tree//", "tree/.", "tree/sub/.."):
         assert route(source, "out") == ("tree", "", "out", "")
 
@@ -83,13 +85,13 @@ def test_dots_mean_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     assert route("./", "../../new") == (".", "", "../..", "new")
 
 
-def test_destination_itself_is_the_target() -> None:
+def test_no_target_directory_makes_destination_the_target() -> None:
     assert route("tree", "out", exact=True) == ("tree", "", "out", "")
     assert route("file", "out", exact=True) == (".", "file", ".", "out")  # fails later unless out is empty
     assert route("tree", "new", exact=True) == ("tree", "", ".", "new")
 
 
-def test_what_the_user_gave_is_kept_for_messages() -> None:
+def test_paths_as_given_are_kept_for_messages() -> None:
     (root,) = roots("./tree", "out/")
     assert (root.source_shown, root.target_shown) == (b"./tree", b"out/tree")
     (root,) = roots("tree/", "out/")
@@ -123,7 +125,7 @@ def test_a_link_is_copied_as_a_link() -> None:
     assert route("dangling", "out") == (".", "dangling", "out", "dangling")
 
 
-def test_a_link_with_a_slash_is_what_it_points_to() -> None:
+def test_link_with_a_trailing_slash_is_followed() -> None:
     os.symlink("tree", "link")
     assert route("link/", "out") == ("tree", "", "out", "")
     os.symlink("file", "to_file")
@@ -132,7 +134,7 @@ def test_a_link_with_a_slash_is_what_it_points_to() -> None:
     assert "dangling/: does not exist" in refusal("dangling/", "out")
 
 
-def test_a_source_below_a_link() -> None:
+def test_source_below_a_link_is_resolved() -> None:
     os.symlink("tree", "link")
     assert route("link/sub", "out") == ("tree/sub", "", "out", "sub")
     assert route("link/sub/leaf", "out") == ("tree/sub", "leaf", "out", "leaf")
@@ -147,7 +149,7 @@ def test_a_destination_link_to_a_directory_is_followed() -> None:
 
 
 @pytest.mark.parametrize("goal", ["other", "nowhere", "way"])
-def test_a_destination_link_to_anything_else(goal: str) -> None:
+def test_destination_link_to_another_type_is_replaced_or_refused(goal: str) -> None:
     Path("other").touch()
     os.symlink(goal, "way")
     assert route("file", "way") == (".", "file", ".", "way")
@@ -168,7 +170,7 @@ def test_special_files_are_sources() -> None:
     assert "fifo/: not a directory" in refusal("fifo/", "out")
 
 
-def test_a_source_that_cannot_be_read_is_no_reason_to_refuse() -> None:
+def test_unreadable_source_is_accepted() -> None:
     os.chmod("tree", 0)
     os.chmod("file", 0)
     assert route("tree", "out") == ("tree", "", "out", "tree")
@@ -178,7 +180,7 @@ def test_a_source_that_cannot_be_read_is_no_reason_to_refuse() -> None:
 # Refused
 
 
-def test_missing_and_empty_names() -> None:
+def test_missing_and_empty_sources_are_refused() -> None:
     assert "gone: does not exist" in refusal("gone", "out")
     assert "gone: does not exist" in refusal("file", "tree", "gone", "out")
     assert "gone/: does not exist" in refusal("gone/", "out")
@@ -187,7 +189,7 @@ def test_missing_and_empty_names() -> None:
     assert "DST is the empty string" in refusal("file", "")
 
 
-def test_a_file_written_as_a_directory() -> None:
+def test_file_with_a_trailing_slash_is_refused() -> None:
     assert "file/: not a directory" in refusal("file/", "out")
     assert "file/.: not a directory" in refusal("file/.", "out")
     assert "new/: does not exist" in refusal("file", "new/")
@@ -206,7 +208,7 @@ def test_a_directory_does_not_replace_a_file() -> None:
     assert "other/: not a directory" in refusal("tree", "other/")
 
 
-def test_inside_the_destination_anything_may_be_there() -> None:
+def test_existing_items_in_the_destination_are_accepted() -> None:
     Path("out/tree").touch()
     Path("out/file").mkdir()
     os.symlink("../tree", "out/sub")
@@ -215,7 +217,7 @@ def test_inside_the_destination_anything_may_be_there() -> None:
     assert route("tree/sub", "out") == ("tree/sub", "", "out", "sub")
 
 
-def test_source_is_destination() -> None:
+def test_same_source_and_destination_is_refused() -> None:
     os.symlink("tree", "link")
     os.link("file", "hard")
     for pair in (("file", "file"), ("file", "."), ("file", "./tree/../file"), ("file", "hard")):
@@ -226,12 +228,12 @@ def test_source_is_destination() -> None:
     assert "the same file" in refusal("link", ".")
 
 
-def test_a_hard_link_in_the_destination() -> None:
+def test_hard_link_to_the_source_in_the_destination_is_refused() -> None:
     os.link("file", "out/file")
     assert "the same file" in refusal("file", "out")
 
 
-def test_a_link_does_not_replace_what_it_points_to() -> None:
+def test_link_does_not_replace_its_own_target() -> None:
     os.symlink("../file", "out/link")
     assert "a link to it" in refusal("out/link", "file")
     os.symlink("out/only", "only")
@@ -240,7 +242,7 @@ def test_a_link_does_not_replace_what_it_points_to() -> None:
     assert route("file", "out/link") == (".", "file", "out", "link")
 
 
-def test_destination_inside_source() -> None:
+def test_destination_inside_the_source_is_refused() -> None:
     os.symlink("tree/sub", "link")
     for destination in ("tree/new", "tree/sub", "tree/sub/new", "link", "link/new", "tree/sub/../new"):
         assert "cannot be copied into itself" in refusal("tree", destination)
@@ -251,11 +253,11 @@ def test_destination_inside_source() -> None:
     assert "cannot be copied into itself" in refusal("file", "tree", "tree/sub")
 
 
-def test_a_name_that_only_begins_alike_is_outside() -> None:
+def test_destination_with_the_source_as_name_prefix_is_outside() -> None:
     assert route("tree", "tree2") == ("tree", "", ".", "tree2")
 
 
-def test_source_inside_destination() -> None:
+def test_source_inside_the_destination_must_not_be_overwritten() -> None:
     assert route("tree/sub/", "tree") == ("tree/sub", "", "tree", "")
     assert "the same directory" in refusal("tree/sub", "tree")
     Path("tree/sub/sub").mkdir()
@@ -263,14 +265,14 @@ def test_source_inside_destination() -> None:
     assert route("tree/sub/sub", ".") == ("tree/sub/sub", "", ".", "sub")
 
 
-def test_a_source_below_its_own_target() -> None:
+def test_source_below_its_own_target_must_not_be_overwritten() -> None:
     Path("out/tree/deep/tree").mkdir(parents=True)
     assert route("out/tree/deep/tree", "out") == ("out/tree/deep/tree", "", "out", "tree")
     Path("out/tree/deep/tree/deep/tree").mkdir(parents=True)
     assert "would be copied over this source" in refusal("out/tree/deep/tree", "out")
 
 
-def test_one_source_is_not_written_over_by_another() -> None:
+def test_source_must_not_be_overwritten_by_another_source() -> None:
     Path("out/a/x").mkdir(parents=True)
     Path("b/a").mkdir(parents=True)
     assert [root.name for root in roots("out/a/x", "b/a", "out")] == [b"x", b"a"]
@@ -278,7 +280,7 @@ def test_one_source_is_not_written_over_by_another() -> None:
     assert "b/a/x would be copied over this source" in refusal("out/a/x", "b/a", "out")
 
 
-def test_bind_mounts_do_not_hide_that_directories_are_the_same() -> None:
+def test_same_directory_is_detected_through_bind_mounts() -> None:
     Path("bind").mkdir()
     script = (
         "mount --bind tree bind || exit 1\n"
@@ -313,14 +315,14 @@ def test_several_sources_need_a_directory() -> None:
     assert "takes one SRC" in refusal("file", "tree", "out", exact=True)
 
 
-def test_equal_basenames() -> None:
+def test_sources_with_equal_basenames_are_refused() -> None:
     Path("tree/file").touch()
     assert "both would go to out/file" in refusal("file", "tree/file", "out")
     assert "both would go to" in refusal("file", "file", "out")
     assert "both would go to" in refusal("tree/", "tree/sub/", "out")
 
 
-def test_contents_and_a_name_that_is_among_them() -> None:
+def test_source_that_collides_with_contents_of_another_is_refused() -> None:
     first, second = roots("tree/", "file", "out")
     assert (first.name, second.name) == (b"", b"file")
     Path("tree/file").touch()
@@ -335,6 +337,6 @@ def test_contents_and_a_name_that_is_among_them() -> None:
             assert meeting in refusal(name, contents, "out")
 
 
-def test_no_source() -> None:
+def test_missing_source_argument_is_refused() -> None:
     with pytest.raises(RequestRefused):
         resolve_roots([], b"out", False)

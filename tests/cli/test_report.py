@@ -38,7 +38,7 @@ def test_summary_for_people() -> None:
     ]
 
 
-def test_summary_of_little() -> None:
+def test_summary_of_one_empty_file() -> None:
     assert summary_lines(Totals(found=1, files=1), 0.0, 1, 0) == [
         "1 found = 1 copied + 0 skipped + 0 failed",
         "  copied: 1 file of 0 B",
@@ -50,8 +50,8 @@ def test_summary_of_little() -> None:
     ("before", "moved", "now"),
     [(0, 30 << 20, "30.0 MiB"), (40 << 20, 90 << 20, "60.0 MiB"), (200 << 20, 0, "0 B")],
 )
-def test_a_run_that_goes_on_tells_what_it_has_copied_itself(before: int, moved: int, now: str) -> None:
-    """Earlier runs may have copied parts of a file that it has ended, or what it found to be wrong."""
+def test_resumed_run_reports_bytes_copied_by_itself(before: int, moved: int, now: str) -> None:
+    """Earlier runs may have copied parts of a file that this run completes or finds damaged."""
     totals = Totals(found=1, files=1, bytes=100 << 20, moved=moved)
     assert f"{now} by this run in 1.00 s: {now}/s with 2 ranks" in summary_lines(totals, 1.0, 2, 0, before)
 
@@ -110,7 +110,7 @@ def test_failures_for_programs() -> None:
     [
         (["a"], "1 path given"),
         (["a", "b", "c"], "3 paths given"),
-        (["--create", "sig", "a", "b"], "PATH expected, and 2 paths given"),
+        (["--create", "sig", "a", "b"], "PATH expected, but 2 paths given"),
         (["--unknown", "a", "b"], "unknown option --unknown"),
         (["/nowhere", "/nowhere else"], "/nowhere: No such file or directory"),
         (["", "b"], "the empty string"),
@@ -124,7 +124,7 @@ def test_pverify_refuses_in_one_line(words: list[str], reason: str, capsys: pyte
     assert err.count("\n") == 1
 
 
-def test_pverify_tells_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pverify_prints_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert pverify.main(["--version"]) == pverify.main(["-h"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("pverify ")
@@ -132,10 +132,10 @@ def test_pverify_tells_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
-def test_a_comparison_that_takes_no_time_has_no_rate(
+def test_comparison_of_zero_duration_has_no_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The clock of a machine may stand still for so short a job."""
+    """The clock of a machine may not advance during such a short job."""
     for name in ("one", "another"):
         (tmp_path / name).mkdir()
     preparation = VerifyJob(VerifyArguments((bytes(tmp_path / "one"), bytes(tmp_path / "another"))))

@@ -1,4 +1,4 @@
-"""What a report is made of, part by part: samples in bounded memory, curves, sums of many ranks, markup."""
+"""Parts of a report: samples in bounded memory, curves, sums of many ranks, and markup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pcopy.tools.director import STAGES
 
 
 @pytest.mark.parametrize(("samples", "most"), [(3, 10), (10, 10), (1000, 10), (1000, 11), (5000, 600)])
-def test_samples_are_few_and_lose_nothing(samples: int, most: int) -> None:
+def test_number_of_samples_is_bounded_and_totals_are_kept(samples: int, most: int) -> None:
     random = Random(1)
     before = Totals(found=5, files=5, moved=1000)
     history, now, moved = JobHistory(100.0, before, most), 100.0, 1000
@@ -53,7 +53,7 @@ def test_samples_stay_evenly_spread() -> None:
     assert max(gaps) <= 2.1 * min(gaps)
 
 
-def test_kinds_of_failures_are_counted_within_bounds() -> None:
+def test_number_of_failure_kinds_is_bounded() -> None:
     sums = FailureSummary()
     for number in range(MAX_KINDS + 50):
         sums.add_failures([Failure(b"path-%d" % number, f"setxattr user.{number:04}", 95, "")] * 2)
@@ -65,7 +65,7 @@ def test_kinds_of_failures_are_counted_within_bounds() -> None:
 
 
 @pytest.mark.parametrize("number", [2, 3, 50, 1000])
-def test_a_curve_holds_all_that_was_summed_up(number: int) -> None:
+def test_curve_accounts_for_the_whole_sum(number: int) -> None:
     random = Random(number)
     times = [0.0, *itertools.accumulate(random.choice((0.0005, 0.5, 3.0)) for _ in range(number - 1))]
     sums = [0, *itertools.accumulate(random.randrange(10**9) for _ in range(number - 1))]
@@ -75,19 +75,19 @@ def test_a_curve_holds_all_that_was_summed_up(number: int) -> None:
     assert (bins[0].start, bins[-1].end) == (0.0, times[-1])
 
 
-def test_a_curve_of_nothing() -> None:
+def test_curve_without_duration_is_empty() -> None:
     assert rates_in_bins([0.0], [5]) == [] and rates_in_bins([1.0, 1.0], [0, 5]) == []
 
 
 @pytest.mark.parametrize("base", [1000, 1024])
-def test_a_scale_ends_a_little_above(base: int) -> None:
+def test_scale_ends_slightly_above_the_maximum(base: int) -> None:
     for power in range(150):
         most = 1.2**power
         assert most <= scale_end(most, base) <= 1.7 * most, most
 
 
 def of_rank(rank: int, random: Random) -> tuple[RankSums, list[tuple[int, int, bytes]], list[tuple[int, int]]]:
-    """A rank that has done something, the files that it has timed, and (action, size) of all its files."""
+    """Return a rank with random results, the files that it has timed, and (action, size) of all its files."""
     sums, timed, sized = RankSums(), [], []
     sums.ranks.append(RankWork(rank, rank + 1, 10 * rank, 3, 0.5, 1.0, rank, 0))
     for action, number in itertools.product(Action, range(5)):
@@ -106,7 +106,7 @@ def of_rank(rank: int, random: Random) -> tuple[RankSums, list[tuple[int, int, b
 
 
 @pytest.mark.parametrize("fan_out", [1, 2, 7])
-def test_what_ranks_say_is_the_same_whichever_way_it_goes(fan_out: int) -> None:
+def test_merged_rank_reports_do_not_depend_on_the_order(fan_out: int) -> None:
     random = Random(fan_out)
     made = [of_rank(rank, random) for rank in range(23)]
 
@@ -128,7 +128,7 @@ def test_what_ranks_say_is_the_same_whichever_way_it_goes(fan_out: int) -> None:
             assert (heard.sizes[what].files[power], heard.sizes[what].bytes[power]) == (len(there), sum(there))
 
 
-def test_further_names_and_what_is_no_file_have_no_size() -> None:
+def test_hard_links_and_special_files_have_no_size() -> None:
     sums = RankSums()
     numbers = array("Q", [0, 0, 0, 7, 9]).tobytes()
     kinds = b"d" + HARD_LINK + b"l" + b"f" + b"\0"
@@ -162,7 +162,7 @@ def test_text_is_escaped_everywhere(text: str) -> None:
 ROOTS = (Root(b"/s", b"/d", b"", b"", b"s", b"d", (1, 1), (1, 2)),)
 
 
-def test_what_differs_from_the_defaults_is_told(tmp_path: Path) -> None:
+def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
     options = Options(existing="changed", umask=0o27, signature=b"/a\xff")
     options = options._replace(preserve=options.preserve._replace(acl=False, chown=(5, -1)))
     file = tmp_path / "r.json"
@@ -190,5 +190,5 @@ def test_what_differs_from_the_defaults_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", '{"format": "pcopy-report"}', "<!doctype html>\n<html>", json_text({"a": 1})]
 )
-def test_what_is_no_report_is_known(text: str) -> None:
+def test_other_files_are_not_recognized_as_reports(text: str) -> None:
     assert not is_report_beginning(text.encode())

@@ -1,4 +1,4 @@
-"""Progress and failures while a job runs, on a clock that the tests turn."""
+"""Progress and failures while a job runs, with a clock controlled by the tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Terminal(io.StringIO):
 
 
 class Broken(io.StringIO):
-    """A terminal that has gone away."""
+    """A terminal that was closed."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(errno.EPIPE, "gone")
@@ -59,7 +59,7 @@ def failed(count: int, first: int = 0) -> list[Failure]:
 # Lines
 
 
-def test_a_line_each_interval() -> None:
+def test_one_line_is_printed_each_interval() -> None:
     clock, stream = Clock(), io.StringIO()
     screen = LinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, clock)
     for _ in range(1000):
@@ -108,7 +108,7 @@ def json_lines(totals: Totals, silent: tuple[int, ...] = ()) -> list[dict[str, A
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_one_object_each_second() -> None:
+def test_one_json_object_is_printed_each_second() -> None:
     first, second = json_lines(TOTALS, (2, 7))
     expected = {
         "elapsed": 1.01, "phase": "copy", "found": 10, "copied": 5, "skipped": 0, "failed": 0, "unscanned": 0,
@@ -121,13 +121,13 @@ def test_one_object_each_second() -> None:
     assert second["mean_items_per_second"] == 2.5
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_unknown_values_are_null() -> None:
     first, _ = json_lines(TOTALS._replace(unscanned=1))
     assert first["percent"] is None
     assert first["eta"] is None
 
 
-def test_the_schema_is_documented() -> None:
+def test_json_schema_is_documented() -> None:
     text = SCHEMA.read_text()
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     documented = [key for row in rows for key in re.findall(r"`(\w+)`", row)]
@@ -150,10 +150,10 @@ def test_the_first_failures_are_shown(batch: int) -> None:
     assert len(lines) == MAX_FAILURES_SHOWN + 1
     assert lines[0].startswith("pcopy: item 0: ")
     assert lines[-2].startswith("pcopy: item 99: ")
-    assert lines[-1] == "pcopy: more failures: use --errors FILE"
+    assert lines[-1] == "pcopy: further failures are not shown: --errors FILE lists all of them"
 
 
-def test_no_more_failures_than_are_shown() -> None:
+def test_note_on_hidden_failures_is_not_printed_if_all_are_shown() -> None:
     stream = io.StringIO()
     screen = ProgressScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock())
     screen.failures(failed(MAX_FAILURES_SHOWN))
@@ -161,7 +161,7 @@ def test_no_more_failures_than_are_shown() -> None:
     assert len(stream.getvalue().splitlines()) == MAX_FAILURES_SHOWN
 
 
-def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
+def test_errors_file_contains_all_failures(tmp_path: Path) -> None:
     path = tmp_path / "errors.jsonl"
     old = '{"path": "old"}\n'
     path.write_text(old)
@@ -175,16 +175,16 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
         assert len(path.read_text().splitlines()) == 150
         screen.failures(failed(1, 150))
     assert [json.loads(line)["path"] for line in path.read_text().splitlines()] == [f"item {n}" for n in range(151)]
-    assert stream.getvalue().endswith(f"pcopy: more failures: see {path}\n")
+    assert stream.getvalue().endswith(f"pcopy: further failures are not shown: all are listed in {path}\n")
     screen.close()
 
 
-def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
+def test_uncreatable_errors_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestRefused, match="no/file: cannot write the errors file: No such file or directory"):
         open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(errors=bytes(tmp_path / "no/file")), io.StringIO())
 
 
-def test_an_errors_file_that_fails_is_told_of_once() -> None:
+def test_write_error_of_the_errors_file_is_reported_once() -> None:
     stream = io.StringIO()
     screen = ProgressScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock(), [LinesFile(b"/dev/full", "errors")])
     screen.begin()
@@ -199,7 +199,7 @@ def test_an_errors_file_that_fails_is_told_of_once() -> None:
 
 
 @pytest.mark.parametrize("kind", [LinesScreen, BarScreen])
-def test_a_terminal_that_is_gone_does_not_end_the_job(kind: type[LinesScreen] | type[BarScreen]) -> None:
+def test_closed_terminal_does_not_end_the_job(kind: type[LinesScreen] | type[BarScreen]) -> None:
     clock = Clock()
     screen = kind(COPY_TOOL.name, COPY_TOOL.stages, Broken(), 1.0, clock)
     for _ in range(3):
@@ -222,13 +222,13 @@ def drawn(width: int, totals: Totals, silent: tuple[int, ...] = (), **options: b
 
 @pytest.mark.parametrize("width", [1, 5, 10, 20, 30, 40, 60, 80, 120, 300])
 @pytest.mark.parametrize("unscanned", [0, 1])
-def test_two_lines_at_every_width(width: int, unscanned: int) -> None:
+def test_bar_has_two_lines_at_every_width(width: int, unscanned: int) -> None:
     lines = drawn(width, HALF._replace(unscanned=unscanned, failed=1234), (1, 2))
     assert len(lines) == 2
     assert all(len(line) <= width for line in lines)
 
 
-def test_the_whole_bar() -> None:
+def test_bar_at_full_width() -> None:
     first, second = drawn(100, HALF)
     assert first.startswith("copying ━━━")
     assert first.endswith("50.0 % 0:10 left")
@@ -237,7 +237,7 @@ def test_the_whole_bar() -> None:
     assert "100.0 %" in drawn(100, DONE)[0]
 
 
-def test_what_matters_least_goes_first() -> None:
+def test_least_important_details_are_omitted_first() -> None:
     reading = ProgressGauge(0.0, STAGES).read(10.0, HALF._replace(failed=1))
     lengths = [len(details_line(reading, (4,), width)) for width in range(120)]
     assert all(length <= width for width, length in enumerate(lengths) if width >= 29)
@@ -273,14 +273,14 @@ def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     [
         (
             OutputOptions(verbose=1, progress="none"),
-            ["pcopy: copying: 2 of 3 items done so far", "pcopy: finishing: 2 of 3 items done so far"],
+            ["pcopy: phase copying: 2 of 3 items done so far", "pcopy: phase finishing: 2 of 3 items done so far"],
         ),
         (OutputOptions(verbose=1, quiet=True), []),
         (OutputOptions(progress="none"), []),
         (OutputOptions(progress="none", interval=0.5), []),
     ],
 )
-def test_each_phase_is_told_once_if_more_is_wanted(telling: OutputOptions, lines: list[str]) -> None:
+def test_verbose_output_reports_each_phase_once(telling: OutputOptions, lines: list[str]) -> None:
     clock, stream = Clock(), io.StringIO()
     screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, clock)
     for phase in ("copying", "copying", "finishing"):
@@ -292,7 +292,7 @@ def test_each_phase_is_told_once_if_more_is_wanted(telling: OutputOptions, lines
 # The choice
 
 
-def test_the_screen_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_screen_type_follows_options_and_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
     def kind(stream: io.StringIO, **values: Any) -> type[ProgressScreen]:
@@ -308,7 +308,7 @@ def test_the_screen_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kind(Terminal(), progress="bar") is LinesScreen
 
 
-def test_rich_comes_with_the_first_drawing_only() -> None:
+def test_rich_is_imported_with_the_first_drawing_only() -> None:
     program = """
 import io, os, sys
 os.environ["TERM"] = "xterm"

@@ -1,4 +1,4 @@
-"""Ranks that share a job: how long they wait for the one that rank 0 has stored, and what is left of one given up."""
+"""Ranks that share a job: how long they wait until rank 0 has stored it, and what remains of an abandoned one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 30.0
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["it was there for a moment", "it was there before"])
-def test_nobody_waits_for_a_job_that_has_been_removed(area: Path, seen: bool) -> None:
+def test_ranks_do_not_wait_for_a_removed_job(area: Path, seen: bool) -> None:
     path = area / "job"
     keeping = CheckpointSettings(directory=bytes(path))
     if not seen:
@@ -31,7 +31,7 @@ def test_nobody_waits_for_a_job_that_has_been_removed(area: Path, seen: bool) ->
     assert time.monotonic() - began < PATIENCE / 2
 
 
-def test_a_job_that_is_late_is_waited_for(area: Path) -> None:
+def test_ranks_wait_for_a_job_that_is_stored_late(area: Path) -> None:
     path = area / "job"
 
     def store() -> None:
@@ -49,10 +49,10 @@ def test_a_job_that_is_late_is_waited_for(area: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "patience"), [(0, None), (75, PATIENCE)])
-def test_what_other_ranks_write_while_a_job_is_given_up_goes_at_its_end(
+def test_files_written_while_a_job_is_abandoned_are_removed_at_the_end(
     area: Path, status: int, patience: float | None
 ) -> None:
-    """They may be in the midst of their first record."""
+    """Other ranks may be writing their first record."""
     path = area / "above" / "job"
     kept = JobDirectory(CheckpointSettings(directory=bytes(path), durable_at_start=True), job_of(some_root()))
     kept.create_durably()

@@ -1,4 +1,4 @@
-"""Files of options beside jobs and any command, and what --show-config tells of them."""
+"""Configuration files combined with jobs and with any command, and their display by --show-config."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["files"]
 
 
 class TestJobs:
-    def test_a_job_goes_on_as_it_began(self, files: Files) -> None:
-        """What the job stores counts, and not what files set today; how it works may be set."""
+    def test_resumed_job_ignores_files_except_for_run_options(self, files: Files) -> None:
+        """The stored options of the job count, not today's files, except for options on how the job runs."""
         files(
             user="ranks: 3\nexisting: skip\nverify: true\nhash: none\ncheckpoint: /other\nmax-errors: 5\n"
             "no-sync: true\nspool: /tmp\nerrors: e.jsonl\nstripe-table: {1G: 8}\nolder-than: 7d\n"
@@ -34,7 +34,7 @@ class TestJobs:
         for words in (["--jobs"], ["--discard", "x"], ["--discard", "--older-than", "7d"]):
             assert PCOPY.parse(words).checkpoint.directory == b""
 
-    def test_a_launcher_says_how_many_ranks_there_are(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_launcher_overrides_the_number_of_ranks(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
         files(user="ranks: 3\nmax-errors: 4\n")
         monkeypatch.setenv("PMI_SIZE", "2")
         assert (parse().ranks, parse().options.max_errors) == (0, 4)
@@ -51,7 +51,7 @@ SAMPLES = {
     "FILE": "f.json",
 }
 SAMPLES |= {"DIR": "dir", "TABLE": "1,1G=8", "USER:GROUP": "':0'", "WHAT": "changed", "HOW": "4"}
-"""A value for each kind of option, by what the help calls it."""
+"""A value for each type of option, by the name of the value in the help."""
 
 ANYHOW: tuple[list[str], ...] = (
     *(
@@ -72,11 +72,11 @@ ANYHOW: tuple[list[str], ...] = (
         ["--discard", "--older-than", "3d"],
     ),
 )
-"""What users write while files set whatever can be set."""
+"""Arguments that users write while files set all options."""
 
 
 def all_keys(program: Program, *without: str) -> str:
-    """A file with each key that the program takes, but for some."""
+    """A file with each key that the program accepts, except some."""
     lines = []
     for action in program.parser()._actions:
         name = next((option[2:] for option in action.option_strings if option.startswith("--")), "")
@@ -90,8 +90,10 @@ def all_keys(program: Program, *without: str) -> str:
 class TestAnyCommand:
     @pytest.mark.parametrize("words", ANYHOW, ids=" ".join)
     @pytest.mark.parametrize("side", [0, 1])
-    def test_is_understood_whatever_files_set(self, files: Files, area: Path, words: list[str], side: int) -> None:
-        """Files set what is usual. What is given by hand is wanted now, and never refused for their sake."""
+    def test_any_command_is_accepted_whatever_files_set(
+        self, files: Files, area: Path, words: list[str], side: int
+    ) -> None:
+        """Files set defaults. Options given on the command line are never refused because of them."""
         (area / "f.json").write_text("*.o\n")
         pairs = [pair[side] for pair in CONFLICTS if pair[0] != pair[1]]
         without = {name.partition("=")[0] for names in pairs for name in names}
@@ -100,7 +102,9 @@ class TestAnyCommand:
         PCOPY.parse([*words, *operands])
 
     @pytest.mark.parametrize("program", [PVERIFY, PRM, PSTRIPE], ids=lambda program: program.name)
-    def test_of_the_other_programs_as_well(self, files: Files, area: Path, program: Program) -> None:
+    def test_commands_of_other_programs_are_accepted_whatever_files_set(
+        self, files: Files, area: Path, program: Program
+    ) -> None:
         (area / "f.json").write_text("*.o\n")
         files(user=all_keys(program))
         for words in (["a", "b"], *([["--create", "s", "a"]] if program is PVERIFY else [["--stripe", "auto", "a"]])):
@@ -124,19 +128,19 @@ COMMANDS = (
 class TestShowConfig:
     @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
     @pytest.mark.parametrize("lower", ["", "direct: true\nexisting: skip\nno-preserve: [xattr]\nstripe: 4\n"])
-    def test_what_is_shown_means_the_same(self, files: Files, area: Path, words: list[str], lower: str) -> None:
+    def test_shown_configuration_is_equivalent(self, files: Files, area: Path, words: list[str], lower: str) -> None:
         files(lower)
         text = shown(*words)
         assert isinstance(yaml.safe_load(text), dict)
         wanted = parse(*words)
         (area / "again.yaml").write_text(text)
         found = parse("--config", "again.yaml")
-        telling = found.output._replace(filter_origins=wanted.output.filter_origins)  # their origins are other ones
+        telling = found.output._replace(filter_origins=wanted.output.filter_origins)  # their origins differ
         assert found._replace(output=telling) == wanted
         again = shown("--config", "again.yaml")
         assert _values(again) == _values(text)
 
-    def test_each_value_has_its_origin(self, files: Files, area: Path) -> None:
+    def test_each_shown_value_has_its_origin(self, files: Files, area: Path) -> None:
         files("direct: true\nranks: 2\n", "\nranks: 3\npcopy:\n  preserve:\n  - mode\n  - acl\nfsync: false\n")
         lines = shown("--verify").splitlines()
         assert lines[:2] == [f"# {area}/system.yaml: read", f"# {area}/user/pcopy.yaml: read"]
@@ -150,14 +154,14 @@ class TestShowConfig:
         assert lines.index("verify: true  # command line") < lines.index("block-size: 4M  # default")
 
     @pytest.mark.parametrize("program", [PCOPY, PVERIFY, PRM, PSTRIPE, PTAR], ids=lambda program: program.name)
-    def test_defaults_are_those_of_the_program(self, files: Files, area: Path, program: Program) -> None:
+    def test_shown_defaults_are_those_of_the_program(self, files: Files, area: Path, program: Program) -> None:
         files()
         text = shown(program=program)
         (area / "again.yaml").write_text(text)
         words = ["a", "b"] if program is not PTAR else ["-c", "-f", "a", "b"]
         assert program.parse(["--config", "again.yaml", *words]) == program.parse(words)
 
-    def test_what_does_not_count_is_told(self, files: Files, area: Path) -> None:
+    def test_ineffective_options_are_reported(self, files: Files, area: Path) -> None:
         files("stripe-table: {1G: 8}\nno-sync: true\n")
         lines = shown("--verify").splitlines()
         for name, line in (("stripe-table", 1), ("no-sync", 2)):
@@ -165,5 +169,5 @@ class TestShowConfig:
 
 
 def _values(text: str) -> list[str]:
-    """The lines without their comments."""
+    """Return the lines without their comments."""
     return [line.rpartition("  # ")[0] for line in text.splitlines() if not line.startswith("#")]

@@ -1,4 +1,4 @@
-"""What is told of the signal or the trouble that has stopped a job."""
+"""The report of the signal or the error that stopped a job."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def signals() -> Iterator[StopSignals]:
         ),
     ],
 )
-def test_only_what_is_known_is_told(reason: Halt, text: str) -> None:
+def test_halt_text_contains_only_known_facts(reason: Halt, text: str) -> None:
     assert halt_text(reason, False) == text
     may_be_cut_short = "; but what an earlier run was writing when it ended early may be cut short"
     assert halt_text(reason, True) == (text if reason.code == SYNC_FAILED_CODE else text + may_be_cut_short)
 
 
-def test_a_signal_before_the_first_task_ends_the_waiting(signals: StopSignals) -> None:
-    """Also one that came before."""
+def test_signal_before_the_first_task_ends_the_wait(signals: StopSignals) -> None:
+    """Also if it arrived before the wait."""
     done: list[str] = []
     signals.install()
     with pytest.raises(StoppedBeforeStart, match="stopped by SIGUSR1 before anything") as caught:
@@ -61,8 +61,8 @@ def signalled(then: Callable[[], object]) -> object:
     return then()
 
 
-def test_a_signal_strikes_no_cleanup(signals: StopSignals) -> None:
-    """It leaves its reason, and raises nothing where it strikes: here in what a generator does when it is dropped."""
+def test_signal_raises_nothing_during_cleanup(signals: StopSignals) -> None:
+    """It stores its reason and raises nothing at the place where it arrives: here in the cleanup of a generator."""
     closed = []
 
     def frames() -> Iterator[int]:
@@ -80,12 +80,12 @@ def test_a_signal_strikes_no_cleanup(signals: StopSignals) -> None:
     assert closed and signals.reason == Halt("SIGUSR1", signal.SIGUSR1)
 
 
-def test_what_ends_before_a_signal_is_returned_or_raised(signals: StopSignals) -> None:
+def test_result_or_error_before_a_signal_is_passed_on(signals: StopSignals) -> None:
     signals.install()
     assert signals.run_unless_stopped(lambda: 7) == 7
     with pytest.raises(RequestRefused, match="no room"):
         signals.run_unless_stopped(partial(refuse, "no room"))
-    with pytest.raises(StoppedBeforeStart):  # it matters more
+    with pytest.raises(StoppedBeforeStart):  # the signal takes precedence
         signals.run_unless_stopped(partial(signalled, partial(refuse, "no room")))
 
 
@@ -93,7 +93,7 @@ def refuse(text: str) -> None:
     raise RequestRefused(text)
 
 
-def test_without_a_thread_it_is_waited_for(signals: StopSignals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_action_runs_in_the_foreground_without_a_thread(signals: StopSignals, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_to_be_had(_: object) -> None:
         raise OSError
 
@@ -106,8 +106,10 @@ def test_without_a_thread_it_is_waited_for(signals: StopSignals, monkeypatch: py
     assert done == [1]
 
 
-def test_a_signal_is_no_damage_of_what_is_being_read(signals: StopSignals, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged pickle raises almost anything; a signal is not among it."""
+def test_signal_during_unpickling_is_not_reported_as_damage(
+    signals: StopSignals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged pickle can raise almost any exception, but a signal is not reported as one of them."""
 
     class Signalled(PrimitiveUnpickler):
         def load(self) -> object:
@@ -121,7 +123,7 @@ def test_a_signal_is_no_damage_of_what_is_being_read(signals: StopSignals, monke
         signals.raise_if_stopped()
 
 
-def test_afterwards_a_signal_only_asks(signals: StopSignals) -> None:
+def test_later_signal_only_requests_the_stop(signals: StopSignals) -> None:
     signals.install()
     signals.run_unless_stopped(lambda: None)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,17 +1,17 @@
-"""When silence is told of, on a clock that the tests turn."""
+"""When silence is reported, with a clock controlled by the tests."""
 
 from __future__ import annotations
 
 from pcopy.launch.watch.silence import OwnSilenceMonitor, SilenceMonitor, SilenceReport
 
 
-def test_a_rank_that_gets_on_says_nothing() -> None:
+def test_progressing_rank_reports_nothing() -> None:
     own = OwnSilenceMonitor(3, 30.0)
     assert [own.due_own_reports(beats, 20.0 * beats) for beats in range(100)] == [[]] * 100
     assert not own.has_reported
 
 
-def test_silence_is_told_of_at_doubling_intervals_and_when_it_is_over() -> None:
+def test_silence_is_reported_at_doubling_intervals_and_at_its_end() -> None:
     own = OwnSilenceMonitor(3, 30.0)
     reported = [silence for now in range(0, 500, 5) for silence in own.due_own_reports(7, float(now))]
     assert reported == [SilenceReport(3, seconds, False) for seconds in (30.0, 60.0, 120.0, 240.0, 480.0)]
@@ -22,7 +22,7 @@ def test_silence_is_told_of_at_doubling_intervals_and_when_it_is_over() -> None:
     assert own.due_own_reports(9, 503.0) == []
 
 
-def test_a_rank_that_is_to_stop_tells_sooner() -> None:
+def test_stopping_rank_reports_silence_sooner() -> None:
     own = OwnSilenceMonitor(0, 30.0)
     assert own.due_own_reports(1, 0.0) == []
     assert own.due_own_reports(1, 10.0) == []
@@ -33,7 +33,7 @@ def test_a_rank_that_is_to_stop_tells_sooner() -> None:
     assert own.due_own_reports(2, 16.5) == [SilenceReport(0, 3.5, False)]
 
 
-def test_a_row_that_does_not_end_is_a_silence_though_the_main_thread_gets_on() -> None:
+def test_hanging_row_is_reported_although_the_main_thread_progresses() -> None:
     own = OwnSilenceMonitor(3, 30.0)
     reported = [silence for now in range(0, 100, 5) for silence in own.due_own_reports(now, float(now), oldest=7.5)]
     assert reported == [SilenceReport(3, 30.0, False), SilenceReport(3, 60.0, False)]
@@ -44,14 +44,14 @@ def test_a_row_that_does_not_end_is_a_silence_though_the_main_thread_gets_on() -
     assert own.due_own_reports(103, 140.0, oldest=None) == []
 
 
-def test_rows_that_end_are_no_sign_of_life_of_the_main_thread() -> None:
+def test_completed_rows_do_not_hide_a_hanging_main_thread() -> None:
     own = OwnSilenceMonitor(3, 30.0)
     reported = [silence for now in range(0, 50, 5) for silence in own.due_own_reports(7, float(now), oldest=now - 0.5)]
     assert reported == [SilenceReport(3, 30.0, False)]
     assert own.is_main_thread_silent
 
 
-def test_others_are_told_of_when_they_are_silent_for_long() -> None:
+def test_long_silence_of_other_ranks_is_reported() -> None:
     others = SilenceMonitor(60.0, 16)
     assert others.reports_due([4], 0.0) == []
     assert others.reports_due([], 5.0) == []
@@ -64,18 +64,18 @@ def test_others_are_told_of_when_they_are_silent_for_long() -> None:
     assert others.reports_due([], 141.0) == []
 
 
-def test_a_rank_that_speaks_for_itself_is_left_to_it() -> None:
+def test_rank_that_reports_itself_is_not_reported_by_others() -> None:
     others = SilenceMonitor(60.0, 16)
     others.reports_due([4], 0.0)
     others.add_own_report(4)
     assert others.reports_due([4], 100.0) == []
     assert others.reports_due([], 101.0) == []
-    others.add_own_report(4)  # it goes on
+    others.add_own_report(4)  # it continues
     assert others.reports_due([4], 200.0) == []
     assert others.reports_due([4], 260.0) == [SilenceReport(4, 60.0, False)]
 
 
-def test_a_list_that_may_be_cut_clears_nobody() -> None:
+def test_truncated_list_of_silent_ranks_ends_no_silence() -> None:
     others = SilenceMonitor(60.0, 2)
     others.reports_due([8], 0.0)
     assert others.reports_due([8], 60.0) == [SilenceReport(8, 60.0, False)]
@@ -83,7 +83,7 @@ def test_a_list_that_may_be_cut_clears_nobody() -> None:
     assert others.reports_due([1], 80.0) == [SilenceReport(8, 80.0, True)]
 
 
-def test_others_are_told_of_sooner_when_the_job_is_to_stop() -> None:
+def test_silence_of_others_is_reported_sooner_when_stopping() -> None:
     others = SilenceMonitor(60.0, 16)
     others.reports_due([4], 0.0)
     others.report_earlier(3.0)

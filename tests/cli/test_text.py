@@ -1,4 +1,4 @@
-"""Names on a terminal: nothing is lost, nothing is dangerous."""
+"""Names on a terminal: no information is lost, and no control characters are printed."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def unescaped(text: str) -> bytes:
         (b"", ""),
     ],
 )
-def test_names_are_shown(path: bytes, text: str) -> None:
+def test_names_are_escaped_for_display(path: bytes, text: str) -> None:
     assert printable_path(path) == text
 
 
-def test_whatever_is_shown_is_printable_and_ascii_names_can_be_had_back() -> None:
+def test_shown_names_are_printable_and_ascii_names_recoverable() -> None:
     chance = random.Random(7)
     for _ in range(2000):
         path = chance.randbytes(chance.randrange(12))
@@ -50,16 +50,16 @@ def test_whatever_is_shown_is_printable_and_ascii_names_can_be_had_back() -> Non
         assert unescaped(printable_path(ascii_path)) == ascii_path
 
 
-def test_one_is_no_plural() -> None:
+def test_count_with_noun_uses_singular_for_one() -> None:
     assert [count_with_noun(number, "item", "items") for number in (0, 1, 2000)] == ["0 items", "1 item", "2,000 items"]
 
 
-def test_a_message_stays_on_its_line_and_keeps_its_backslashes() -> None:
+def test_message_stays_on_one_line_and_keeps_backslashes() -> None:
     assert printable_text("cannot write a\\nb") == "cannot write a\\nb"
     assert printable_text("two\nlines \x1b[1m\udcff") == r"two\nlines \x1b[1m\xff"
 
 
-def test_only_a_message_beyond_the_limit_is_shortened() -> None:
+def test_only_messages_beyond_the_limit_are_shortened() -> None:
     path_max = printable_path(b"\x01" * 4095)  # each byte becomes four characters
     assert one_line_message(path_max) == path_max and len(path_max) <= MAX_MESSAGE_LENGTH
     line = one_line_message("begin" + "n" * (1 << 20) + "\n: open: File name too long")
@@ -67,7 +67,7 @@ def test_only_a_message_beyond_the_limit_is_shortened() -> None:
     assert "characters not shown" in line and len(line) < MAX_MESSAGE_LENGTH
 
 
-def test_a_stream_gets_what_it_can_express() -> None:
+def test_text_is_escaped_to_the_encoding_of_the_stream() -> None:
     assert encodable_text("Größe 日\n\x9b", "utf-8") == "Größe 日\n\\xc2\\x9b"
     assert encodable_text("Größe 日\n", "latin-1") == "Größe \\xe6\\x97\\xa5\n"
     assert encodable_text("Größe\ud800", "ANSI_X3.4-1968") == r"Gr\xc3\xb6\xc3\x9fe\xed\xa0\x80"

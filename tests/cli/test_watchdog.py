@@ -1,4 +1,4 @@
-"""The thread that watches a rank: what it says of a call that hangs, and what signals do then."""
+"""The thread that watches a rank: its report of a call that hangs, and the effect of signals during it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def watchdog(pulse: Heartbeat, lines: Lines, notes: NoticePipe | None = None) ->
     return Watchdog(RankMessages(0, hosts, lines.notice, notes), pulse, lambda: "at work", PACE)
 
 
-def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
+def test_hanging_rank_reports_where_it_hangs(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     lines, pulse = Lines(), Heartbeat()
     watching = watchdog(pulse, lines)
@@ -51,7 +51,7 @@ def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=release)
     thread.start()
-    os.close(os.open(tmp_path / "fifo", os.O_RDONLY))  # hangs until somebody writes
+    os.close(os.open(tmp_path / "fifo", os.O_RDONLY))  # blocks until another thread opens the FIFO for writing
     thread.join()
     pulse.beats += 1
     watching.stop()
@@ -60,7 +60,7 @@ def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
     assert lines.lines[-1].startswith("rank 0 on alpha goes on after 0:0")
 
 
-def test_a_row_that_hangs_in_another_thread_is_told_with_its_call() -> None:
+def test_hanging_row_of_another_thread_is_reported_with_its_call() -> None:
     lines, pulse = Lines(), Heartbeat()
     rows = [RowInProgress(12.5, "create", b"/there/a\nb")]
     watching = Watchdog(RankMessages(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=lambda: rows[0])
@@ -99,7 +99,7 @@ def test_sync_of_a_file_that_hangs_is_named_with_its_path(
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     action = partial(close_after_write, descriptor, sync=call == "fsync", store=True)
     if is_beside:
-        BackgroundThread(action).has_ended(60)
+        BackgroundThread(action).join(60)
     else:
         action()
     watching.stop()
@@ -108,7 +108,7 @@ def test_sync_of_a_file_that_hangs_is_named_with_its_path(
     assert oldest_operation(None) is None
 
 
-def test_a_rank_that_gets_on_is_left_alone() -> None:
+def test_progressing_rank_is_not_reported() -> None:
     lines, pulse = Lines(), Heartbeat()
     watching = watchdog(pulse, lines)
     watching.start()
@@ -119,7 +119,7 @@ def test_a_rank_that_gets_on_is_left_alone() -> None:
     assert lines.lines == []
 
 
-def test_ranks_that_do_not_answer_are_named_with_their_hosts() -> None:
+def test_unresponsive_ranks_are_reported_with_their_hosts() -> None:
     lines, pulse = Lines(), Heartbeat()
     watching = watchdog(pulse, lines)
     pulse.silent = (2,)
@@ -136,7 +136,7 @@ def test_ranks_that_do_not_answer_are_named_with_their_hosts() -> None:
     assert lines.lines[-1].startswith("rank 2 on gamma answers again after 0:00")
 
 
-def test_a_rank_that_spoke_is_not_told_of_twice() -> None:
+def test_rank_that_reported_itself_is_not_reported_twice() -> None:
     notes, lines, pulse = NoticePipe(), Lines(), Heartbeat()
     watching = watchdog(pulse, lines, notes)
     pulse.silent = (1,)
@@ -152,7 +152,7 @@ def test_a_rank_that_spoke_is_not_told_of_twice() -> None:
     assert lines.lines == ["here I hang"]
 
 
-def test_the_time_for_which_this_process_was_stopped_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_while_this_process_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, pulse = Lines(), Heartbeat()
     pulse.silent = (1,)
     pace = Pace(check=5.0, own_silence=30.0, silence_after_signal=3.0, no_answer=60.0)
@@ -164,7 +164,7 @@ def test_the_time_for_which_this_process_was_stopped_itself_does_not_count(monke
     assert lines.lines == []
 
 
-def test_a_signal_makes_rank_0_tell_sooner_for_whom_it_waits() -> None:
+def test_signal_makes_rank_0_report_awaited_ranks_sooner() -> None:
     lines, pulse = Lines(), Heartbeat()
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
@@ -202,7 +202,7 @@ def test_notes_reach_the_screen() -> None:
     assert len(lines.lines[1]) > 4000
 
 
-def test_notes_that_nobody_reads_harm_nothing() -> None:
+def test_notes_without_a_reader_are_dropped() -> None:
     notes = NoticePipe()
     notes.keep_end_of(1)
     notes.send(1, "hello")

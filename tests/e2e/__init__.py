@@ -1,1 +1,1 @@
-"""Whole runs of the program, as its users start it."""
+"""End-to-end tests: complete runs of the programs, started as users start them."""

@@ -1,4 +1,7 @@
-"""Whole runs use the C backend; with ``PCOPY_TESTS=all`` each does so once more with the Python backend."""
+"""Fixtures of the end-to-end tests.
+
+Runs use the C backend; with ``PCOPY_TESTS=all`` each test runs a second time with the Python backend.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ __all__ = ["backend_of_runs"]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where archives are unpacked."""
+    """The directory into which archives are extracted."""
     place = tmp_path / "place"
     place.mkdir()
     return place

@@ -1,4 +1,4 @@
-"""Which backend runs: printed, chosen by ``PCOPY_BACKEND``, and refused once where it is not there."""
+"""The choice of the backend by ``PCOPY_BACKEND``, its report, and the refusal of a missing backend."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def source(area: Path) -> Path:
 
 
 @pytest.fixture
-def without(area: Path) -> str:
-    """The package as it is installed where there is no compiler."""
+def package_without_backend(area: Path) -> str:
+    """The parent directory of a package that was installed without a compiler."""
     unwanted = shutil.ignore_patterns("*.pyc.*", "_native.*.so")
     shutil.copytree(REPOSITORY / "pcopy", area / "other/pcopy", ignore=unwanted)
     return str(area / "other")
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_it_is_told(backend: str, source: Path, area: Path) -> None:
+def test_running_backend_is_printed(backend: str, source: Path, area: Path) -> None:
     if backend == "c":
         native.require()
     env = {"PCOPY_BACKEND": backend}
@@ -39,8 +39,8 @@ def test_it_is_told(backend: str, source: Path, area: Path) -> None:
     assert run.stderr == b"", show(run)
 
 
-def test_without_the_one_in_c(without: str, source: Path, area: Path) -> None:
-    env = {"PYTHONPATH": without, "PCOPY_BACKEND": ""}
+def test_package_without_c_backend_uses_python_backend(package_without_backend: str, source: Path, area: Path) -> None:
+    env = {"PYTHONPATH": package_without_backend, "PCOPY_BACKEND": ""}
     assert succeed("--version", env=env).stdout.endswith(b" (kernel python)\n")
     succeed(source, area / "copy", env=env)
     assert (area / "copy/file").read_text() == "content"
@@ -48,10 +48,10 @@ def test_without_the_one_in_c(without: str, source: Path, area: Path) -> None:
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 @pytest.mark.parametrize(("backend", "word"), [("c", "not installed"), ("fast", "c or python")])
-def test_what_is_not_there_is_refused_once(
-    backend: str, word: str, launcher: str | None, without: str, source: Path, area: Path
+def test_missing_prerequisite_is_refused_with_one_message(
+    backend: str, word: str, launcher: str | None, package_without_backend: str, source: Path, area: Path
 ) -> None:
-    env = {"PYTHONPATH": without, "PCOPY_BACKEND": backend}
+    env = {"PYTHONPATH": package_without_backend, "PCOPY_BACKEND": backend}
     run = pcopy(source, area / "copy", ranks=3, launcher=launcher, env=env)
     assert run.returncode == 2, show(run)
     lines = [line for line in run.stderr.splitlines() if b"PCOPY_BACKEND" in line]

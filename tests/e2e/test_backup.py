@@ -1,4 +1,4 @@
-"""``--backup DIR``: what is replaced or deleted is moved there, and nothing in it is ever lost."""
+"""``--backup DIR``: replaced and deleted items are moved to DIR, and nothing in DIR is ever lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = 6 * MIB
 
 @pytest.fixture
 def trees(area: Path) -> Path:
-    """Of each way in which an item is replaced there is one, and some are deleted."""
+    """Trees ``source`` and ``copy`` with one item for each way of replacement, and some items to delete."""
     source, copy = area / "source", area / "copy"
     for tree, text in ((source, b"new"), (copy, b"older")):
         write(tree / "a/small", text)
@@ -44,17 +44,17 @@ def trees(area: Path) -> Path:
     return area
 
 
-def kept_of(old: Path, kept: Path, *, without: tuple[str, ...] = ()) -> None:
-    """All that ``old`` (a copy made before) had in files, links and nodes is in ``kept``, with its metadata."""
-    for path in (each for each in old.rglob("*") if each.is_symlink() or not each.is_dir()):
-        name = path.relative_to(old)
+def assert_backed_up(before: Path, backup: Path, *, without: tuple[str, ...] = ()) -> None:
+    """Assert that ``backup`` has all files, symbolic links and special files of ``before``, with their metadata."""
+    for path in (each for each in before.rglob("*") if each.is_symlink() or not each.is_dir()):
+        name = path.relative_to(before)
         if str(name) not in without:
-            assert differences(path, kept / name) == [], name
+            assert differences(path, backup / name) == [], name
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("where", ["absolute", "relative"])
-def test_what_is_replaced_or_deleted_is_moved(trees: Path, ranks: int, where: str) -> None:
+def test_replaced_and_deleted_items_are_moved_to_the_backup(trees: Path, ranks: int, where: str) -> None:
     copy = trees / "copy"
     succeed("-T", copy, trees / "before")
     backup = trees / "kept/today" if where == "absolute" else copy / ".old/today"
@@ -62,7 +62,7 @@ def test_what_is_replaced_or_deleted_is_moved(trees: Path, ranks: int, where: st
     words += [backup if where == "absolute" else ".old/today", f"{trees}/source/", copy]
     reported = summary(succeed(*words, ranks=ranks))
     assert reported["failed"] == 0 and reported["deleted"] == 5
-    kept_of(trees / "before", backup)
+    assert_backed_up(trees / "before", backup)
     assert sorted(path.name for path in backup.iterdir()) == sorted(
         ["a", "link", "names", "becomes a directory", "becomes a link", "extra", "extra link"]
     )
@@ -70,7 +70,7 @@ def test_what_is_replaced_or_deleted_is_moved(trees: Path, ranks: int, where: st
     assert mode_of(backup / "a") == 0o700
     again = summary(succeed(*words, ranks=ranks))
     assert (again["deleted"], again["files"]) == (0, 0)
-    kept_of(trees / "before", backup)
+    assert_backed_up(trees / "before", backup)
     if where == "relative":
         (copy / ".old").rename(trees / "aside")
         os.utime(copy, ns=(NOW, (trees / "source").stat().st_mtime_ns))
@@ -78,8 +78,8 @@ def test_what_is_replaced_or_deleted_is_moved(trees: Path, ranks: int, where: st
 
 
 @pytest.mark.parametrize("options", [[], ["--existing", "changed"], ["-u"]], ids=["replace", "changed", "newer"])
-def test_without_delete(area: Path, options: list[Argument]) -> None:
-    """Names that are taken get numbers; what stays, or gets other metadata, is not moved."""
+def test_backup_without_delete_numbers_names_and_ignores_unchanged_files(area: Path, options: list[Argument]) -> None:
+    """Names that exist in the backup get numbers; a file that only gets new metadata is not moved."""
     write(area / "source/file", b"third", NOW + 2 * 10**12)
     write(area / "copy/file", b"first", NOW)
     write(area / "copy/extra", b"extra")
@@ -95,7 +95,7 @@ def test_without_delete(area: Path, options: list[Argument]) -> None:
     assert sorted(os.listdir(area / "kept")) == ["file", "file.~1~", "file.~2~"]
 
 
-def test_a_single_file(area: Path) -> None:
+def test_backup_of_a_single_replaced_file(area: Path) -> None:
     write(area / "source", b"new")
     write(area / "copy/name", b"old")
     succeed("--backup", "old", area / "source", area / "copy/name")
@@ -103,8 +103,8 @@ def test_a_single_file(area: Path) -> None:
     assert (area / "copy/name").read_bytes() == b"new"
 
 
-def test_killed_in_the_midst_nothing_is_lost(area: Path) -> None:
-    """Each old file is in one of both places at every moment."""
+def test_killed_run_with_backup_loses_no_file(area: Path) -> None:
+    """At every moment each old file is either in the target or in the backup."""
     env = {"XDG_STATE_HOME": str(area / "state")}
     number = 150
     for each in range(number):
@@ -138,8 +138,8 @@ def test_killed_in_the_midst_nothing_is_lost(area: Path) -> None:
     assert kept() == 2 * number and not list((area / "kept").rglob("*~"))
 
 
-def test_what_was_saved_when_a_job_began_or_since_is_kept_by_a_resume(area: Path) -> None:
-    """Its time is no proof that the job has made it."""
+def test_resume_backs_up_files_saved_before_or_during_the_job(area: Path) -> None:
+    """A recent modification time does not prove that the job created the file."""
     env = {"XDG_STATE_HOME": str(area / "state")}
     copy, kept = area / "copy", area / "kept"
     words: list[Argument] = ["--mirror", "--backup", kept, f"{area}/source/", copy]
@@ -161,14 +161,14 @@ REFUSALS: dict[str, tuple[list[str], bytes]] = {
     "where the source has something": (["--backup", "a", "{}/source/", "{}/copy"], b"source/a is to be copied there"),
     "around DST": (["--backup", "{}", "{}/source/", "{}/copy"], b"lies in it"),
     "DST": (["--backup", ".", "{}/source/", "{}/copy"], b"lies in it"),
-    "a file": (["--backup", "{}/copy/a/small", "{}/source/", "{}/copy"], b"no directory"),
+    "a file": (["--backup", "{}/copy/a/small", "{}/source/", "{}/copy"], b"not a directory"),
     "in place": (["--backup", "old", "--inplace", "{}/source/", "{}/copy"], b"--inplace"),
     "empty": (["--backup", "", "{}/source/", "{}/copy"], b"empty string"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refused(trees: Path, case: str) -> None:
+def test_refused_command_changes_nothing_and_names_the_cause(trees: Path, case: str) -> None:
     words, why = REFUSALS[case]
     before = snapshot(trees)
     run = pcopy(*(word.format(trees) for word in words))
@@ -176,7 +176,7 @@ def test_refused(trees: Path, case: str) -> None:
     assert changes(before, snapshot(trees)) == []
 
 
-def test_links_in_the_backup_are_not_followed(area: Path) -> None:
+def test_symlinks_in_the_backup_are_not_followed(area: Path) -> None:
     require_root("plant links")
     (area / "outside").mkdir()
     write(area / "source/a/file", b"new")
@@ -189,8 +189,8 @@ def test_links_in_the_backup_are_not_followed(area: Path) -> None:
     assert os.listdir(area / "outside") == [] and (area / "kept/a.~1~/file").read_bytes() == b"old"
 
 
-def test_a_file_that_was_kept_is_in_no_directory_s_way(area: Path) -> None:
-    """The same directory serves again, when what was a file is a directory: that gets a number."""
+def test_directory_gets_a_number_if_the_backup_has_a_file_of_its_name(area: Path) -> None:
+    """Two runs use the same backup: the first moves a file there, the second a directory of the same name."""
     backup: list[Argument] = ["--mirror", "--backup", area / "kept"]
     write(area / "source/stays", b"")
     write(area / "copy/a", b"was a file")
@@ -202,8 +202,8 @@ def test_a_file_that_was_kept_is_in_no_directory_s_way(area: Path) -> None:
     assert not (area / "copy/a").exists()
 
 
-def test_links_on_the_way_to_the_backup_are_followed_at_the_start_only(area: Path) -> None:
-    """Later nobody may exchange a directory on the way for a link: the path is entered without following any."""
+def test_symlinks_in_the_backup_path_are_followed_only_at_start(area: Path) -> None:
+    """The path is resolved once, and later opened without following symbolic links, so that nobody can redirect it."""
     write(area / "source/a", b"new")
     write(area / "copy/a", b"older")
     (area / "elsewhere").mkdir()
@@ -219,8 +219,8 @@ def test_links_on_the_way_to_the_backup_are_followed_at_the_start_only(area: Pat
     assert f'"{area}/elsewhere/kept"' not in trace.read_text()
 
 
-def test_directories_may_lie_deep(area: Path) -> None:
-    """Deeper than Python's frames; and of their descriptors a few are open at a time."""
+def test_deep_directory_is_moved_to_the_backup_with_few_descriptors(area: Path) -> None:
+    """The tree is deeper than Python's recursion limit, and deeper than the limit of open files."""
     (area / "source").mkdir()
     (area / "copy").mkdir()
     levels, at = 1050, os.open(area / "copy", os.O_RDONLY)
@@ -238,8 +238,8 @@ def test_directories_may_lie_deep(area: Path) -> None:
     assert len(found) == levels + 3 and b"." + b"/d" * levels + b"/file" in found
 
 
-def test_a_name_that_a_number_would_make_too_long_is_cut(area: Path) -> None:
-    """Not within a character; and others have the same beginning."""
+def test_backup_name_too_long_for_a_number_is_truncated(area: Path) -> None:
+    """The name is not cut within a character. Several names share the same beginning."""
     names = [
         os.fsdecode(b"\xff" * 255),
         *(text + end for text in ("n" * 253, "n" + "\u6f22" * 84) for end in ("xx", "xy")),
@@ -257,7 +257,7 @@ def test_a_name_that_a_number_would_make_too_long_is_cut(area: Path) -> None:
 
 
 @pytest.mark.parametrize("gaps", [(), (1,), (2, 37), (64, 63, 33)])
-def test_a_free_number_is_found_with_few_questions(area: Path, gaps: tuple[int, ...]) -> None:
+def test_free_backup_number_is_found_with_few_system_calls(area: Path, gaps: tuple[int, ...]) -> None:
     write(area / "source/file", b"new")
     write(area / "copy/file", b"older")
     numbers = [number for number in range(100) if number not in gaps]
@@ -273,8 +273,8 @@ def test_a_free_number_is_found_with_few_questions(area: Path, gaps: tuple[int, 
     assert len([line for line in trace.read_text().splitlines() if "file" in line]) < 20
 
 
-def test_what_was_kept_before_a_kill_is_not_kept_twice(area: Path) -> None:
-    """Here the calls that remove it fail instead: an item with a number, and a directory with its metadata."""
+def test_item_backed_up_before_a_failed_removal_is_not_backed_up_twice(area: Path) -> None:
+    """A failing ``unlinkat`` replaces the kill: first for a file with a number, then for a directory."""
     (area / "source").mkdir()
     backup: list[Argument] = ["--mirror", "--delete-all", "--backup", area / "kept", f"{area}/source/", area / "copy"]
     for number in range(3):
@@ -293,7 +293,7 @@ def test_what_was_kept_before_a_kill_is_not_kept_twice(area: Path) -> None:
     assert found == {"extra": [b"0"], "extra.~1~": [b"1"], "extra.~2~": [b"2"]}
 
 
-def test_without_hard_links_it_is_moved(trees: Path) -> None:
+def test_backup_works_if_hard_links_are_refused(trees: Path) -> None:
     copy, kept = trees / "copy", trees / "kept"
     succeed("-T", copy, trees / "before")
     write(kept / "extra/deep/file", b"of another night")
@@ -305,11 +305,11 @@ def test_without_hard_links_it_is_moved(trees: Path) -> None:
     assert run.returncode == 0, show(run)
     (kept / "extra/deep/file").rename(trees / "aside")
     (kept / "extra/deep/file.~1~").rename(kept / "extra/deep/file")
-    kept_of(trees / "before", kept)
+    assert_backed_up(trees / "before", kept)
     assert (trees / "aside").read_bytes() == b"of another night"
 
 
-def test_where_there_are_no_modes_directories_are_used_again(area: Path) -> None:
+def test_backup_directories_are_reused_on_file_systems_without_modes(area: Path) -> None:
     with bindfs(area, "--perms=0755", "--chmod-ignore") as (_, point):
         for number in range(3):
             for file in range(40):

@@ -1,4 +1,4 @@
-"""``--checksum``: what holds the same is left alone, whatever its times say, and what differs is replaced."""
+"""``--checksum``: files of equal content are skipped, whatever their times, and different ones are replaced."""
 
 from __future__ import annotations
 
@@ -21,62 +21,62 @@ THEN = 1_600_000_000 * 10**9
 SIZES = {"empty": 0, "small": 1000, "whole": 5 * MIB + 17, "split": 13 * MIB + 3}
 
 
-def checked(area: Path, *options: str, ranks: int = 3) -> dict[str, int]:
+def copy_with_checksum(area: Path, *options: str, ranks: int = 3) -> dict[str, int]:
     return summary(
         succeed("--json", "--checksum", "--chunk-size", "4M", *options, f"{area}/source/", area / "copy", ranks=ranks)
     )
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_equal_contents_stay_with_their_metadata(area: Path, size: str) -> None:
+def test_file_of_equal_content_is_skipped_with_unchanged_metadata(area: Path, size: str) -> None:
     data = os.urandom(SIZES[size])
     write(area / "source/file", data)
     write(area / "copy/file", data, THEN)
     (area / "copy/file").chmod(0o640)
     before = snapshot(area / "copy/file")
-    reported = checked(area)
+    reported = copy_with_checksum(area)
     assert changes(before, snapshot(area / "copy/file")) == []
     assert (reported["files"], reported["skipped"], reported["directories"]) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(("size", "at"), [("small", "first"), ("small", "last"), ("whole", "last"), ("split", "last")])
-def test_one_byte_is_enough(area: Path, size: str, at: str) -> None:
-    """Size and times agree, so that only reading tells."""
+def test_single_different_byte_causes_a_copy(area: Path, size: str, at: str) -> None:
+    """Size and times are equal, so that only reading shows the difference."""
     data = bytearray(os.urandom(SIZES[size]))
     write(area / "source/file", data)
     data[0 if at == "first" else -1] ^= 1
     write(area / "copy/file", data)
-    reported = checked(area)
+    reported = copy_with_checksum(area)
     assert differences(area / "source", area / "copy") == []
     assert (reported["files"], reported["skipped"]) == (1, 0)
 
 
-def test_another_size_or_type_is_replaced(area: Path) -> None:
+def test_file_of_different_size_or_type_is_replaced(area: Path) -> None:
     write(area / "source/longer", b"longer")
     write(area / "copy/longer", b"long")
     write(area / "source/shorter", b"")
     write(area / "copy/shorter", b"x")
     write(area / "source/link", b"elsewhere")
     (area / "copy/link").symlink_to("elsewhere")
-    reported = checked(area)
+    reported = copy_with_checksum(area)
     assert differences(area / "source", area / "copy") == []
     assert (reported["files"], reported["skipped"]) == (3, 0)
 
 
-def test_what_is_absent_is_copied(area: Path) -> None:
+def test_missing_items_are_copied_with_checksum(area: Path) -> None:
     random_tree(area / "source", 7, files=40, directories=5, largest=MIB)
     succeed("--checksum", area / "source", area / "copy", ranks=3)
     assert differences(area / "source", area / "copy") == []
 
 
-def test_symlinks_by_their_text(area: Path) -> None:
+def test_symlinks_are_compared_by_target_text(area: Path) -> None:
     for name, there in {"same": "target", "other": "tarGET", "longer": "target/x"}.items():
         for side, text, time in (("source", "target", NOW), ("copy", there, THEN if name == "same" else NOW)):
             (area / side).mkdir(exist_ok=True)
             (area / side / name).symlink_to(text)
             os.utime(area / side / name, ns=(time, time), follow_symlinks=False)
     kept = (area / "copy/same").lstat()
-    reported = checked(area)
+    reported = copy_with_checksum(area)
     assert (reported["symlinks"], reported["skipped"]) == (2, 1)
     assert {name: os.readlink(area / "copy" / name) for name in ("same", "other", "longer")} == dict.fromkeys(
         ("same", "other", "longer"), "target"
@@ -84,7 +84,7 @@ def test_symlinks_by_their_text(area: Path) -> None:
     assert (area / "copy/same").lstat().st_mtime_ns == kept.st_mtime_ns == THEN
 
 
-def test_fifos_and_devices_by_their_number(area: Path) -> None:
+def test_special_files_are_compared_by_device_number(area: Path) -> None:
     require_root("make devices")
     for side, minor, time in (("source", 3, NOW), ("copy", 5, THEN)):
         (area / side).mkdir()
@@ -93,15 +93,15 @@ def test_fifos_and_devices_by_their_number(area: Path) -> None:
         os.mknod(area / side / "other", 0o20600, os.makedev(1, minor))
         for path in (area / side).iterdir():
             os.utime(path, ns=(time, time))
-    reported = checked(area)
+    reported = copy_with_checksum(area)
     assert (reported["special"], reported["skipped"]) == (1, 2)
     assert (area / "copy/other").stat().st_rdev == os.makedev(1, 3)
     assert (area / "copy/same").stat().st_mtime_ns == THEN
 
 
 @pytest.mark.parametrize("size", ["small", "whole", "split"])
-def test_hard_links(area: Path, size: str) -> None:
-    """An equal name stays, and the others become its links, even if they had equal copies of their own."""
+def test_equal_hard_link_is_skipped_and_its_group_is_linked_to_it(area: Path, size: str) -> None:
+    """The other names become links to the skipped one, even if they were separate files of equal content."""
     data = os.urandom(SIZES[size])
     for group in ("equal", "differs"):
         write(area / "source" / group / "a", data)
@@ -109,15 +109,15 @@ def test_hard_links(area: Path, size: str) -> None:
         write(area / "copy" / group / "a", data if group == "equal" else data[:-1] + b"?")
         write(area / "copy" / group / "b", data)
     kept = {(area / "copy/equal" / name).stat().st_ino for name in "ab"}
-    reported = checked(area)
+    reported = copy_with_checksum(area)
     assert differences(area / "source", area / "copy") == []
     assert (area / "copy/equal/a").stat().st_ino in kept
     assert reported["skipped"] >= 1
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_as_cmp_sees_it(area: Path, ranks: int) -> None:
-    """A tree in which some contents were damaged unseen, and some times changed for nothing."""
+def test_exactly_files_that_cmp_finds_different_are_copied(area: Path, ranks: int) -> None:
+    """In the copy some files have other content and the same times, and some have the same content and other times."""
     random_tree(area / "source", 3, files=80, directories=8, largest=6 * MIB)
     subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
     damaged, touched = set(), set()
@@ -137,7 +137,7 @@ def test_as_cmp_sees_it(area: Path, ranks: int) -> None:
             touched.add(path)
     assert damaged and touched
     inodes = {path: path.stat().st_ino for path in files}
-    reported = checked(area, ranks=ranks)
+    reported = copy_with_checksum(area, ranks=ranks)
     assert reported["files"] == len(damaged)
     assert {path for path in files if path.stat().st_ino != inodes[path]} == damaged
     for path in files:
@@ -149,7 +149,7 @@ def test_as_cmp_sees_it(area: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("size", ["small", "split"])
 @pytest.mark.parametrize("side", ["source", "copy"])
-def test_what_cannot_be_read_fails_on_its_side(area: Path, side: str, size: str) -> None:
+def test_read_error_is_reported_for_the_side_where_it_occurs(area: Path, side: str, size: str) -> None:
     data = os.urandom(SIZES[size])
     for tree in ("source", "copy"):
         write(area / tree / "bad", data)
@@ -169,7 +169,7 @@ def test_what_cannot_be_read_fails_on_its_side(area: Path, side: str, size: str)
     assert (area / "copy/bad").read_bytes() == data
 
 
-def test_a_target_that_may_not_be_read_fails(area: Path) -> None:
+def test_unreadable_target_file_fails(area: Path) -> None:
     require_root("become somebody else")
     for tree in ("source", "copy"):
         write(area / tree / "file", b"data")
@@ -181,7 +181,7 @@ def test_a_target_that_may_not_be_read_fails(area: Path) -> None:
     assert f"{area}/copy/file: open: Permission denied".encode() in run.stderr, show(run)
 
 
-def test_access_times_of_what_is_compared_stay(area: Path, on_strict_atime: Path) -> None:
+def test_access_times_of_compared_files_are_unchanged(area: Path, on_strict_atime: Path) -> None:
     for side in ("source", "copy"):
         write(on_strict_atime / side / "file", b"data", THEN)
     before = [snapshot(on_strict_atime / side / "file") for side in ("source", "copy")]

@@ -1,4 +1,4 @@
-"""``--checksum`` leaves the metadata of files that hold the same; with ``--delete`` they get the source's."""
+"""``--checksum`` does not change the metadata of files of equal content; with ``--delete`` it updates them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.files import write
         (("--checksum",), "psync", 0o640),
     ],
 )
-def test_metadata_of_equal_files(
+def test_metadata_of_equal_files_is_updated_only_by_delete_and_psync(
     area: Path, backend: str, words: tuple[Argument, ...], program: str, mode: int
 ) -> None:
     for side, permissions in (("source", 0o640), ("copy", 0o600)):

@@ -1,4 +1,4 @@
-"""``--chown``: whose the copies become; chown(1) is the judge."""
+"""``--chown`` sets the owners of copies; chown(1) provides the expected result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def owners(tree: Path) -> set[tuple[int, int]]:
 
 @pytest.fixture
 def tree(area: Path) -> Path:
-    """Every type of item, files of every way that they are copied, and owners of several kinds; no set-id bits."""
+    """A source with items of every type, files of every copy method, and several owners; no set-id bits."""
     source = area / "source"
     for name, size in {"empty": 0, "small": 100, "whole": 6 * MIB, "split": 13 * MIB}.items():
         write(source / "files" / name, os.urandom(size))
@@ -46,7 +46,7 @@ def tree(area: Path) -> Path:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("asked", [f"{USER}:{GROUP}", f"{USER}", f":{GROUP}", "nobody:daemon", f"+{USER}:+0"])
-def test_as_chown_does_it(area: Path, tree: Path, asked: str, ranks: int) -> None:
+def test_owners_equal_those_set_by_the_chown_command(area: Path, tree: Path, asked: str, ranks: int) -> None:
     require_root("give files away")
     subprocess.run(["cp", "-a", tree, area / "judge"], check=True)
     subprocess.run(["chown", "-hR", asked, area / "judge"], check=True)
@@ -54,7 +54,7 @@ def test_as_chown_does_it(area: Path, tree: Path, asked: str, ranks: int) -> Non
     assert differences(area / "judge", area / "copy") == []
 
 
-def test_a_login_group(area: Path, tree: Path) -> None:
+def test_trailing_colon_selects_the_login_group(area: Path, tree: Path) -> None:
     require_root("give files away")
     user = next((user for user in pwd.getpwall() if user.pw_uid and user.pw_gid), None)
     if user is None:
@@ -63,8 +63,8 @@ def test_a_login_group(area: Path, tree: Path) -> None:
     assert owners(area / "copy") == {(user.pw_uid, user.pw_gid)}
 
 
-def test_existing_items(area: Path, tree: Path) -> None:
-    """Directories that are gone into, and the target itself, become theirs; what is skipped stays whose it is."""
+def test_chown_applies_to_entered_directories_but_not_to_skipped_files(area: Path, tree: Path) -> None:
+    """Entered directories and the target itself change their owner; skipped files do not."""
     require_root("give files away")
     for name in ("files/small", "files/old"):
         write(area / "copy" / name, b"old")
@@ -80,7 +80,7 @@ def test_existing_items(area: Path, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("inplace", [[], ["--inplace"]], ids=["replaced", "inplace"])
-def test_it_wins_over_no_preserve_for_what_it_names(area: Path, inplace: list[str]) -> None:
+def test_chown_overrides_no_preserve_ownership(area: Path, inplace: list[str]) -> None:
     require_root("give files away")
     for name in ("new", "old"):
         write(area / "source" / name, b"content")
@@ -95,7 +95,7 @@ def test_it_wins_over_no_preserve_for_what_it_names(area: Path, inplace: list[st
 
 
 SET_ID = {
-    # The owner asked for: the permission bits that come of 06755 of a file that is 11:12's.
+    # Argument of --chown: resulting mode of a file of 11:12 whose mode is 06755.
     "11:12": 0o6755,
     "11": 0o6755,
     ":12": 0o6755,
@@ -106,7 +106,7 @@ SET_ID = {
 
 
 @pytest.mark.parametrize(("asked", "size"), [*((asked, 10) for asked in SET_ID), ("11:12", 13 * MIB), (":9", 13 * MIB)])
-def test_set_id_bits_come_only_with_their_owner_and_group(area: Path, asked: str, size: int) -> None:
+def test_set_id_bits_are_copied_only_with_their_owner_and_group(area: Path, asked: str, size: int) -> None:
     require_root("give files away")
     write(area / "source/file", bytes(size))
     for path in (area / "source/file", area / "source"):
@@ -122,15 +122,15 @@ def test_set_id_bits_come_only_with_their_owner_and_group(area: Path, asked: str
     [
         ("no-such-user", "there is no user no-such-user"),
         (":no-such-group", "there is no group no-such-group"),
-        (":", "names neither"),
-        ("", "names neither"),
+        (":", "no user and no group is named"),
+        ("", "no user and no group is named"),
         ("4294967295", "there is no user 4294967295"),
         ("-1:0", "--chown"),
         ("3999999999:", "no login group"),
         ("0:0:0", "there is no group 0:0"),
     ],
 )
-def test_refused(area: Path, tree: Path, asked: str, words: str) -> None:
+def test_refused_command_changes_nothing_and_names_the_cause(area: Path, tree: Path, asked: str, words: str) -> None:
     run = pcopy(f"--chown={asked}", tree, area / "copy")
     assert run.returncode == 2, show(run)
     assert words.encode() in run.stderr and run.stderr.count(b"\n") == 1, show(run)
@@ -138,7 +138,7 @@ def test_refused(area: Path, tree: Path, asked: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("asked", ["0", "0:", f"{NOBODY}:0", ":0"])
-def test_an_ordinary_user_may_not_give_files_away(area: Path, asked: str) -> None:
+def test_ordinary_user_may_not_give_files_away(area: Path, asked: str) -> None:
     require_root("become somebody else")
     write(area / "source/file", b"content")
     (area / "copy").mkdir()
@@ -149,8 +149,8 @@ def test_an_ordinary_user_may_not_give_files_away(area: Path, asked: str) -> Non
     assert os.listdir(area / "copy") == []
 
 
-def test_an_ordinary_user_may_name_himself_and_his_groups(area: Path) -> None:
-    """The rest is excused as ever."""
+def test_ordinary_user_may_chown_to_own_user_and_groups(area: Path) -> None:
+    """An owner that cannot be set and was not requested is excused, as without the option."""
     require_root("become somebody else")
     write(area / "source/file", b"content")
     (area / "copy").mkdir()
@@ -163,7 +163,7 @@ def test_an_ordinary_user_may_name_himself_and_his_groups(area: Path) -> None:
     assert summary(run)["excused"] == 2
 
 
-def test_names_count_before_numbers(area: Path, tree: Path) -> None:
+def test_user_and_group_may_be_given_by_name(area: Path, tree: Path) -> None:
     require_root("give files away")
     daemon = pwd.getpwnam("daemon"), grp.getgrnam("daemon")
     succeed("--chown", "daemon:daemon", tree / "files/small", area / "copy")

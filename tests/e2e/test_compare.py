@@ -1,4 +1,4 @@
-"""``pverify --compare``: two trees by chosen properties, against a walk of our own, rsync, diff and find."""
+"""``pverify --compare`` of two trees by chosen properties, checked by a separate walk, by rsync and by diff."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def place(session_scratch: Path) -> Path:
-    """Two equal trees ``a`` and ``b``, and one in which all sorts of things differ (``c``)."""
+def trees(session_scratch: Path) -> Path:
+    """Two equal trees ``a`` and ``b``, and a third one, ``c``, that differs in all properties."""
     require_root("to give files away, and make devices")
     path = session_scratch / "compare"
     path.mkdir()
@@ -39,35 +39,37 @@ def place(session_scratch: Path) -> Path:
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (8, None), (3, "mpi")])
-def test_each_property_of_each_item(place: Path, ranks: int, launcher: str | None) -> None:
-    wanted = expected(place / "a", place / "c")
-    run = pverify("-q", "--json", "--compare", "all", place / "a", place / "c", ranks=ranks, launcher=launcher)
+def test_each_different_property_of_each_item_is_reported(trees: Path, ranks: int, launcher: str | None) -> None:
+    wanted = expected(trees / "a", trees / "c")
+    run = pverify("-q", "--json", "--compare", "all", trees / "a", trees / "c", ranks=ranks, launcher=launcher)
     assert (run.returncode, run.stderr) == (1, b""), show(run)
     assert reported(run) == wanted
     assert {name for _, differs in wanted.values() for name in differs} == {*ALL}
     numbers = summary(run)
     assert numbers["found"] == numbers["common"] + numbers["only_a"] + numbers["only_b"] + numbers["differ"]
     assert numbers["differ_in"] == {name: sum(name in each for _, each in wanted.values()) for name in ALL}
-    run = pverify("-q", "--compare", "all", place / "a", place / "b", ranks=ranks, launcher=launcher)
+    run = pverify("-q", "--compare", "all", trees / "a", trees / "b", ranks=ranks, launcher=launcher)
     assert (run.returncode, run.stdout, run.stderr) == (0, b"", b""), show(run)
 
 
 @pytest.mark.in_turn(3)
 @pytest.mark.parametrize("properties", ["type", "size,mtime", "mode,owner", "acl", "xattr", "content"])
-def test_only_what_is_asked_for(place: Path, properties: str) -> None:
-    run = pverify("-q", "--json", "--compare", properties, place / "a", place / "c", ranks=2)
-    assert reported(run) == expected(place / "a", place / "c", properties.split(","))
+def test_only_requested_properties_are_compared(trees: Path, properties: str) -> None:
+    run = pverify("-q", "--json", "--compare", properties, trees / "a", trees / "c", ranks=2)
+    assert reported(run) == expected(trees / "a", trees / "c", properties.split(","))
 
 
-def beside_the_mode(path: bytes) -> list[bytes]:
-    """The entries of ACLs that are not the mode once more."""
+def acl_entries_beyond_mode(path: bytes) -> list[bytes]:
+    """Return the ACL entries that are not equivalent to permission bits of the mode."""
     reported = subprocess.run(["getfacl", "-cnp", "--", path], check=True, capture_output=True).stdout.splitlines()
     return [entry for entry in reported if not entry.startswith((b"user::", b"mask::", b"other::"))]
 
 
-def test_rsync_says_the_same(place: Path) -> None:
-    """Of the items that both sides have: rsync tells the same properties by its letters. What the mode and an ACL both
-    say it tells of the mode alone."""
+def test_rsync_reports_the_same_properties(trees: Path) -> None:
+    """Compare the items that exist on both sides; rsync reports their different properties as letters.
+
+    A difference that both the mode and an ACL contain is reported by rsync for the mode only.
+    """
     letters = {
         "s": "size",
         "T": "mtime",
@@ -79,25 +81,25 @@ def test_rsync_says_the_same(place: Path) -> None:
         "x": "xattr",
     }
     command = ["rsync", "-aHAXn8", "--checksum", "--modify-window=-1", "--no-H", "--itemize-changes", "--open-noatime"]
-    done = subprocess.run([*command, f"{place}/a/", f"{place}/c/"], check=True, capture_output=True)
+    done = subprocess.run([*command, f"{trees}/a/", f"{trees}/c/"], check=True, capture_output=True)
     theirs = {}
     for line in done.stdout.splitlines():
         flags, path = line[:11].decode(), re.sub(rb"\\#(\d{3})", lambda code: bytes((int(code[1], 8),)), line[12:])
         path = path.partition(b" -> ")[0] if flags[1] == "L" else path
         if not flags.startswith("c") and "+" not in flags:
             theirs[path.rstrip(b"/") or b"."] = {letters[each] for each in flags[3:] if each in letters}
-    run = pverify("-q", "--json", "--compare", "all", place / "a", place / "c")
+    run = pverify("-q", "--json", "--compare", "all", trees / "a", trees / "c")
     ours = {path: {*each} - {"content", "type"} for path, (word, each) in reported(run).items() if word == "differ"}
     for path, each in ours.items():
         if "acl" in each - theirs.get(path, set()):
-            one, other = (beside_the_mode(bytes(place / side) + b"/" + path) for side in ("a", "c"))
+            one, other = (acl_entries_beyond_mode(bytes(trees / side) + b"/" + path) for side in ("a", "c"))
             assert "mode" in each and len(one) > 1 and one == other
             each.remove("acl")
     assert len(theirs) > 50
     assert {path: each for path, each in theirs.items() if each} == {path: each for path, each in ours.items() if each}
 
 
-def test_lines_for_people(area: Path) -> None:
+def test_differences_are_printed_as_text_lines(area: Path) -> None:
     for side, text in (("a", "1"), ("b", "22")):
         (area / side / "both").mkdir(parents=True)
         (area / side / "f\n").write_text(text)
@@ -129,7 +131,7 @@ def test_without_content_no_file_is_opened(area: Path, ranks: int) -> None:
     assert '"small"' not in trace.read_text() and '"large"' not in trace.read_text()
 
 
-def test_times_to_the_nanosecond_or_within_a_window(area: Path) -> None:
+def test_times_are_compared_to_the_nanosecond_or_within_the_window(area: Path) -> None:
     for side, moment in (("a", 10**18), ("b", 10**18 + 1)):
         (area / side).write_bytes(b"")
         os.utime(area / side, ns=(0, moment))
@@ -140,15 +142,15 @@ def test_times_to_the_nanosecond_or_within_a_window(area: Path) -> None:
     assert pverify("-q", "--compare", "mtime", "--modify-window", "2", area / "a", area / "b").returncode == 0
 
 
-def test_lists_bring_the_second_tree_up_to_date(place: Path, area: Path) -> None:
-    """What pcopy copies by them and is removed by them makes the trees equal, but for what directories have."""
-    subprocess.run(["cp", "-a", place / "c", area / "c"], check=True)
+def test_output_lists_suffice_to_make_the_trees_equal(trees: Path, area: Path) -> None:
+    """Copying and removing by these lists makes the trees equal, except for the metadata of directories."""
+    subprocess.run(["cp", "-a", trees / "c", area / "c"], check=True)
     lists = ("--output", f"only-a:{area}/copy", "--output", f"differ:{area}/copy", "--output", f"only-b:{area}/remove")
     more = ("--output", f"common:{area}/common", "--output", f"differ-in-size:{area}/size")
-    run = pverify("-q", "-0", "--compare", "all", *lists, *more, place / "a", area / "c", ranks=2)
+    run = pverify("-q", "-0", "--compare", "all", *lists, *more, trees / "a", area / "c", ranks=2)
     assert run.returncode == 1, show(run)
-    wanted = expected(place / "a", area / "c")
-    here, there = seen(place / "a"), seen(area / "c")
+    wanted = expected(trees / "a", area / "c")
+    here, there = seen(trees / "a"), seen(area / "c")
     entered = {path for path, each in here.items() if each.values["type"] == (stat.S_IFDIR, 0)}
     differing = {path: each for path, (word, each) in wanted.items() if word == "differ"}
     files = {path for path, each in differing.items() if path not in entered or "type" in each} - {b"."}
@@ -159,16 +161,16 @@ def test_lists_bring_the_second_tree_up_to_date(place: Path, area: Path) -> None
     below = [path + b"/" for path, (word, each) in wanted.items() if word != "differ" or "type" in each]
     assert {*paths(area / "common", b"\0")} == {path for path in known if not path.startswith((*below,))}
     subprocess.run(["xargs", "-0", "-a", area / "remove", "rm", "-r", "--"], check=True, cwd=area / "c")
-    for path in paths(area / "copy", b"\0"):  # full directories do not give way to files
+    for path in paths(area / "copy", b"\0"):  # pcopy replaces only empty directories by files
         other = os.path.join(os.fsencode(area / "c"), path)
         if os.path.isdir(other) and not os.path.islink(other) and path not in entered:
             os.rmdir(other)
-    succeed("-0", "--files-from", area / "copy", f"{place}/a/", area / "c", ranks=2)
-    run = pverify("-q", "--json", "--compare", "all", place / "a", area / "c", ranks=2)
+    succeed("-0", "--files-from", area / "copy", f"{trees}/a/", area / "c", ranks=2)
+    run = pverify("-q", "--json", "--compare", "all", trees / "a", area / "c", ranks=2)
     assert {path for path in reported(run) if path not in entered and path != b"."} == set(), show(run)
 
 
-def test_a_newline_is_in_no_list_of_lines(area: Path) -> None:
+def test_name_with_newline_is_refused_in_a_list_of_lines(area: Path) -> None:
     for side in ("a", "b"):
         (area / side).mkdir()
     (area / "a/x").touch()
@@ -186,7 +188,7 @@ def test_a_newline_is_in_no_list_of_lines(area: Path) -> None:
     assert paths(area / "list", b"\0") == [b"y\nz"]
 
 
-def test_filters_hold_for_both_sides(area: Path) -> None:
+def test_filters_apply_to_both_trees(area: Path) -> None:
     for side, size in (("a", 5), ("b", 500)):
         (area / side / "d").mkdir(parents=True)
         for name in ("x.o", "y.c", f"{side}.o", f"{side}.c", "d/z.o"):
@@ -207,7 +209,7 @@ def test_filters_hold_for_both_sides(area: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_large_directory(area: Path, ranks: int) -> None:
+def test_large_directories_are_compared(area: Path, ranks: int) -> None:
     for side in ("a", "b"):
         (area / side).mkdir()
         for number in range(3000):
@@ -221,15 +223,15 @@ def test_a_large_directory(area: Path, ranks: int) -> None:
     assert reported(run) == wanted and len(wanted) > 1200
 
 
-def test_a_directory_that_no_rank_brings_together(area: Path) -> None:
-    """Names of the second side are asked for on the first: as far more than 100 000 are."""
+def test_directory_too_large_to_merge_on_one_rank_is_compared(area: Path) -> None:
+    """Names of the second tree are looked up in the first one, as in directories of far more than 100,000 names."""
     for side, numbers in (("a", range(700)), ("b", range(90, 790))):
         (area / side).mkdir()
         for number in numbers:
             (area / side / f"{number}").touch()
     program = (
         "import sys\nfrom pcopy.cli.pverify import main\nfrom pcopy.tasks.compare import compare_trees\n"
-        "compare_trees.MOST_MERGED = 100\nsys.exit(main())"
+        "compare_trees.MAX_MERGED_NAMES = 100\nsys.exit(main())"
     )
     words = ["-q", "-n", "2", "--json", "--compare", "size", str(area / "a"), str(area / "b")]
     command = [sys.executable, "-c", program, *words]
@@ -254,8 +256,8 @@ def test_large_files_are_compared_by_all_ranks(area: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["directory", "names", "file", "attributes"])
-def test_what_cannot_be_read_is_trouble_and_nothing_else(area: Path, what: str) -> None:
-    """An ordinary user: what is hidden is neither the same, nor on one side alone; what else is found is told."""
+def test_unreadable_item_is_an_error_and_not_a_difference(area: Path, what: str) -> None:
+    """An unreadable item is neither equal nor missing on one side. Other differences are still reported."""
     area.chmod(0o755)
     for side in ("a", "b"):
         (area / side / "d").mkdir(parents=True)
@@ -277,7 +279,7 @@ def test_what_cannot_be_read_is_trouble_and_nothing_else(area: Path, what: str) 
 
 
 @pytest.mark.parametrize(("calls", "name"), [(READS, "f"), (("getdents64",), ""), (("llistxattr", "listxattr"), "f")])
-def test_an_error_of_the_disk_is_no_difference(area: Path, calls: tuple[str, ...], name: str) -> None:
+def test_io_error_is_not_reported_as_a_difference(area: Path, calls: tuple[str, ...], name: str) -> None:
     for side in ("a", "b"):
         (area / side).mkdir()
         (area / side / "f").write_text("same")
@@ -290,8 +292,8 @@ def test_an_error_of_the_disk_is_no_difference(area: Path, calls: tuple[str, ...
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_is_no_sameness(place: Path, victim: int) -> None:
-    process = start("--compare", "all", place / "a", place / "b", program="pverify", ranks=2, real=True)
+def test_run_with_a_killed_rank_does_not_report_equality(trees: Path, victim: int) -> None:
+    process = start("--compare", "all", trees / "a", trees / "b", program="pverify", ranks=2, real=True)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     wait_until(lambda: children.read_text().split() != [])
     os.kill(int(children.read_text().split()[0]) if victim else process.pid, signal.SIGKILL)
@@ -300,7 +302,7 @@ def test_a_killed_rank_is_no_sameness(place: Path, victim: int) -> None:
     assert b"the same" not in errors
 
 
-def _items(area: Path) -> Iterator[tuple[str, str]]:
+def _pairs_of_items(area: Path) -> Iterator[tuple[str, str]]:
     (area / "file").write_text("x")
     (area / "other").write_text("y")
     (area / "dir").mkdir()
@@ -309,13 +311,13 @@ def _items(area: Path) -> Iterator[tuple[str, str]]:
     yield from (("file", "other"), ("file", "dir"), ("dir", "file"), ("fifo", "file"), ("link", "file"))
 
 
-def test_single_items(area: Path) -> None:
-    lines = [pverify("-q", "--compare", "size,content", area / a, area / b).stdout for a, b in _items(area)]
+def test_single_items_are_compared(area: Path) -> None:
+    lines = [pverify("-q", "--compare", "size,content", area / a, area / b).stdout for a, b in _pairs_of_items(area)]
     differs = b"differ in type: .\n"
     assert lines == [b"differ in content: .\n", differs, differs, differs, b""]
 
 
-def test_devices_and_sockets(area: Path) -> None:
+def test_devices_are_compared_by_number(area: Path) -> None:
     require_root("to make devices")
     for side, minor in (("a", 3), ("b", 5)):
         (area / side).mkdir()
@@ -325,8 +327,8 @@ def test_devices_and_sockets(area: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["", "python"])
-def test_directories_beside_each_other(area: Path, backend: str) -> None:
-    """Their plain contents are compared by one call: what is not plain is told all the same."""
+def test_differences_in_directories_compared_by_one_call_are_reported(area: Path, backend: str) -> None:
+    """One call compares the small files of several directories; differences of all other items are reported as well."""
     for side in ("a", "b"):
         for number in range(6):
             (area / side / f"{number}/below").mkdir(parents=True)
@@ -357,8 +359,8 @@ def test_directories_beside_each_other(area: Path, backend: str) -> None:
 
 @pytest.mark.parametrize("words", [("--compare", "content"), ()])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_way_to_a_deep_directory_is_short(area: Path, words: tuple[str, ...], ranks: int) -> None:
-    """Files are read when all is listed: as a rule from the deepest directory upwards, on both sides in turn."""
+def test_deep_directories_are_compared_with_few_opens(area: Path, words: tuple[str, ...], ranks: int) -> None:
+    """Files are read after all directories were listed, mostly from the deepest directory upwards, on both sides."""
     depth = 600
     for side in ("a", "b"):
         deepest = area / side / "/".join(["d"] * depth)

@@ -1,4 +1,4 @@
-"""``--compress`` and ``--decompress``: zstd reads what is written, and what zstd writes is read."""
+"""``--compress`` and ``--decompress``: the files are compatible with zstd(1) in both directions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.walk import temporaries
 
 MIB = 1 << 20
 SMALL_PARTS = ("--chunk-size", "1M", "--block-size", "64K")
-"""Of files above 4 MiB."""
+"""Options that split files above 4 MiB into chunks."""
 
 
-def mixed(size: int) -> bytes:
-    """Half of it can be compressed."""
+def half_compressible(size: int) -> bytes:
+    """Return data of which one half can be compressed."""
     random = Random(size)
     return b"".join(random.randbytes(100_000) + b"again and again " * 6250 for _ in range(size // 200_000 + 1))[:size]
 
@@ -37,9 +37,9 @@ def source(area: Path) -> Path:
     source = area / "source"
     write(source / "text", b"text " * 1000)
     write(source / "empty", b"")
-    write(source / "deep/er/large", mixed(7 * MIB + 123))
-    write(source / "middling", mixed(5 * MIB))
-    write(source / "already.zst", by_zstd(b"already " * 1000))
+    write(source / "deep/er/large", half_compressible(7 * MIB + 123))
+    write(source / "middling", half_compressible(5 * MIB))
+    write(source / "already.zst", compressed_by_zstd(b"already " * 1000))
     with open(source / "sparse", "wb") as file:
         file.truncate(9 * MIB)
         file.seek(6 * MIB + 5)
@@ -51,12 +51,12 @@ def source(area: Path) -> Path:
     return source
 
 
-def by_zstd(data: bytes, *options: str) -> bytes:
+def compressed_by_zstd(data: bytes, *options: str) -> bytes:
     return subprocess.run(["zstd", "-c", *options], input=data, check=True, capture_output=True).stdout
 
 
-def unpacked(path: Path) -> bytes:
-    """What the program zstd finds in a file, which it has to find whole."""
+def decompressed_by_zstd(path: Path) -> bytes:
+    """Test a file with zstd(1), and return its decompressed content."""
     subprocess.run(["zstd", "-tq", path], check=True)
     return subprocess.run(["zstd", "-dcq", path], check=True, capture_output=True).stdout
 
@@ -70,7 +70,7 @@ def decompress(*arguments: Argument, **options: int) -> Completed:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_there_and_back(area: Path, source: Path, ranks: int) -> None:
+def test_compressed_tree_decompresses_to_the_original(area: Path, source: Path, ranks: int) -> None:
     before = snapshot(source)
     reported = summary(compress("--json", source, area / "packed", ranks=ranks))
     assert changes(before, snapshot(source)) == []
@@ -80,7 +80,7 @@ def test_there_and_back(area: Path, source: Path, ranks: int) -> None:
         copy = area / "packed" / path.relative_to(source)
         if path.is_file() and not path.is_symlink() and path.suffix != ".zst":
             copy = copy.with_name(copy.name + ".zst")
-            assert unpacked(copy) == path.read_bytes(), copy
+            assert decompressed_by_zstd(copy) == path.read_bytes(), copy
             one, other = path.stat(), copy.stat()
             assert (one.st_mode, one.st_mtime_ns, one.st_uid) == (other.st_mode, other.st_mtime_ns, other.st_uid)
             assert os.listxattr(path) == os.listxattr(copy)
@@ -101,12 +101,12 @@ def test_there_and_back(area: Path, source: Path, ranks: int) -> None:
     assert (area / "filled").stat().st_blocks * 512 >= 9 * MIB
 
 
-def test_what_zstd_has_written(area: Path) -> None:
-    """It has no seek table; others are no .zst at all."""
-    data = mixed(6 * MIB)
-    write(area / "source/one.zst", by_zstd(data))
-    write(area / "source/frames.zst", by_zstd(data) + by_zstd(b"and more", "--no-check"))
-    write(area / "source/fast.zst", by_zstd(data, "-T2", "-B1M", "--fast=3"))
+def test_files_written_by_zstd_are_decompressed(area: Path) -> None:
+    """Such files have no seek table. The file ``.zst`` has no name without the suffix."""
+    data = half_compressible(6 * MIB)
+    write(area / "source/one.zst", compressed_by_zstd(data))
+    write(area / "source/frames.zst", compressed_by_zstd(data) + compressed_by_zstd(b"and more", "--no-check"))
+    write(area / "source/fast.zst", compressed_by_zstd(data, "-T2", "-B1M", "--fast=3"))
     write(area / "source/.zst", b"has no other name")
     write(area / "source/plain", b"plain")
     decompress(area / "source", area / "copy", ranks=2)
@@ -116,7 +116,7 @@ def test_what_zstd_has_written(area: Path) -> None:
     assert (area / "copy/.zst").read_bytes() == b"has no other name"
 
 
-def test_what_is_damaged_fails_and_nothing_of_it_stays(area: Path, source: Path) -> None:
+def test_damaged_compressed_files_fail_and_leave_nothing_in_the_target(area: Path, source: Path) -> None:
     compress(source, area / "packed", ranks=2)
     whole = {path: path.read_bytes() for path in (area / "packed").rglob("*.zst")}
     (area / "packed/deep/er/large.zst").write_bytes(whole[area / "packed/deep/er/large.zst"][:-100])
@@ -139,10 +139,10 @@ def test_what_is_damaged_fails_and_nothing_of_it_stays(area: Path, source: Path)
 
 
 @pytest.mark.parametrize("option", [("--compress", "zstd"), ("--decompress",)])
-def test_two_items_of_one_name(area: Path, option: tuple[str, ...]) -> None:
-    """What is copied as it is has the name; the other one fails, and replaces nothing, in whatever order they come."""
+def test_second_item_with_the_same_target_name_fails(area: Path, option: tuple[str, ...]) -> None:
+    """The item that is copied unchanged gets the name; the other one fails and replaces nothing, in any order."""
     write(area / "source/file", b"plain")
-    write(area / "source/file.zst", by_zstd(b"packed"))
+    write(area / "source/file.zst", compressed_by_zstd(b"packed"))
     write(area / "source/directory", b"plain")
     (area / "source/directory.zst").mkdir()
     run = pcopy(*option, "--json", area / "source", area / "copy", ranks=2)
@@ -154,32 +154,32 @@ def test_two_items_of_one_name(area: Path, option: tuple[str, ...]) -> None:
     assert (area / "copy/directory.zst").is_dir()
     assert not list((area / "copy").rglob("*.zst.zst"))
     succeed("--compress", "zstd", "--exclude", "*.zst", f"{area}/source/", area / "others")
-    assert unpacked(area / "others/file.zst") == b"plain"
+    assert decompressed_by_zstd(area / "others/file.zst") == b"plain"
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_not_copied_has_no_name(area: Path, ranks: int) -> None:
-    """Filters leave it out, or the list does not name it, nor a directory above it."""
+def test_excluded_or_unlisted_item_causes_no_name_conflict(area: Path, ranks: int) -> None:
+    """The item is excluded by a filter, or neither it nor one of its parents is in the list."""
     for name in ("a", "d/a", "d/e/b"):
         write(area / "source" / name, b"plain" * 1000)
-        write(area / "source" / f"{name}.zst", by_zstd(b""))
+        write(area / "source" / f"{name}.zst", compressed_by_zstd(b""))
         write(area / "source" / f"{name}-other", b"")
     os.utime(area / "source/a.zst", (1, 1))
     words: list[Argument] = ["--compress", "zstd", "--json"]
     for number, filters in enumerate([("--larger-than", "1K"), ("--smaller-than", "1M", "--exclude", "a.zst")]):
         run = pcopy(*words, *filters, area / "source/", area / f"copy{number}", ranks=ranks)
         assert (run.returncode, summary(run)["failed"]) == ((0, 0) if number == 0 else (1, 1)), show(run)
-    assert unpacked(area / "copy0/d/e/b.zst") == b"plain" * 1000
+    assert decompressed_by_zstd(area / "copy0/d/e/b.zst") == b"plain" * 1000
     (area / "list").write_bytes(b"a\nd/a\nd/a-other\nd/a.zst\nd/e\n")
     run = pcopy(*words, "--files-from", area / "list", area / "source/", area / "listed", ranks=ranks)
     assert (run.returncode, summary(run)["failed"]) == (1, 2), show(run)
-    assert unpacked(area / "listed/a.zst") == b"plain" * 1000
+    assert decompressed_by_zstd(area / "listed/a.zst") == b"plain" * 1000
     for name in ("d/a.zst", "d/e/b.zst"):
         assert (area / "listed" / name).read_bytes() == (area / "source" / name).read_bytes()
 
 
-def test_a_name_that_gets_too_long(area: Path) -> None:
-    """The line shows the one that the target would have."""
+def test_name_too_long_with_the_suffix_fails(area: Path) -> None:
+    """The message shows the name in the target."""
     write(area / "source" / ("n" * 252), b"long")
     write(area / "source" / ("m" * 251), b"long enough")
     run = pcopy("--compress", "zstd", area / "source/", area / "copy")
@@ -188,12 +188,12 @@ def test_a_name_that_gets_too_long(area: Path) -> None:
     assert [path.name for path in (area / "copy").iterdir()] == ["m" * 251 + ".zst"]
 
 
-def test_beside_its_source(area: Path) -> None:
-    """The new name is another one; a hard link under it is the same file."""
+def test_file_is_compressed_into_its_own_directory(area: Path) -> None:
+    """Source and target have different names; a target that is a hard link to the source is refused."""
     write(area / "text", b"text")
     compress(area / "text", area, ranks=1)
     compress(area / "text", area / "text", ranks=1)
-    assert unpacked(area / "text.zst") == (area / "text").read_bytes() == b"text"
+    assert decompressed_by_zstd(area / "text.zst") == (area / "text").read_bytes() == b"text"
     (area / "text").unlink()
     decompress(area / "text.zst", area, ranks=1)
     assert (area / "text").read_bytes() == b"text"
@@ -202,25 +202,28 @@ def test_beside_its_source(area: Path) -> None:
     assert (run.returncode, b"the same file" in run.stderr) == (2, True), show(run)
 
 
-def test_single_files(area: Path, source: Path) -> None:
-    """The name that the user gives gets the ending, or loses it."""
+def test_suffix_is_added_to_or_removed_from_a_given_name(area: Path, source: Path) -> None:
     compress(source / "text", area / "named", ranks=1)
     compress(source / "text", area / "other.zst", ranks=1)
     (area / "into").mkdir()
     run = compress(source / "text", source / "already.zst", area / "into", ranks=1)
     assert {path.name for path in (area / "into").iterdir()} == {"text.zst", "already.zst"}, show(run)
-    assert unpacked(area / "named.zst") == unpacked(area / "other.zst") == (source / "text").read_bytes()
+    assert (
+        decompressed_by_zstd(area / "named.zst")
+        == decompressed_by_zstd(area / "other.zst")
+        == (source / "text").read_bytes()
+    )
     run = decompress(area / "named.zst", area / "plain", ranks=1)
     assert differences(source / "text", area / "plain") == []
     decompress(area / "other.zst", area / "into", ranks=1)
     assert differences(source / "text", area / "into/other") == []
-    write(area / "both/text.zst", by_zstd(b"another"))
+    write(area / "both/text.zst", compressed_by_zstd(b"another"))
     run = pcopy("--compress", "zstd", source / "text", area / "both/text.zst", area / "into")
     assert run.returncode == 1, show(run)
-    assert unpacked(area / "into/text.zst") == b"another"
+    assert decompressed_by_zstd(area / "into/text.zst") == b"another"
 
 
-def test_again_only_what_has_changed(area: Path, source: Path) -> None:
+def test_second_compressing_run_copies_only_changed_files(area: Path, source: Path) -> None:
     words = ("--existing", "changed", "--json", f"{source}/", area / "packed")
     first = summary(compress(*words, ranks=2))
     before = snapshot(area / "packed")
@@ -229,12 +232,12 @@ def test_again_only_what_has_changed(area: Path, source: Path) -> None:
     assert changes(before, snapshot(area / "packed")) == []
 
     (source / "text").chmod(0o600)  # metadata alone
-    write(source / "middling", mixed(5 * MIB) + b"x")  # its size, at the same time
+    write(source / "middling", half_compressible(5 * MIB) + b"x")  # its size, at the same time
     (source / "empty").touch()  # its time
     reported = summary(compress(*words, ranks=2))
     assert reported["files"] == 2
     assert (area / "packed/text.zst").stat().st_mode == (source / "text").stat().st_mode
-    assert unpacked(area / "packed/middling.zst") == (source / "middling").read_bytes()
+    assert decompressed_by_zstd(area / "packed/middling.zst") == (source / "middling").read_bytes()
 
     back = ("--existing", "changed", "--json", f"{area}/packed/", area / "back")
     decompress(*back, ranks=2)
@@ -244,7 +247,7 @@ def test_again_only_what_has_changed(area: Path, source: Path) -> None:
     assert (area / "back/text").read_bytes() == (source / "text").read_bytes()
 
 
-def test_a_signature_proves_the_way_there_and_back(area: Path, source: Path) -> None:
+def test_signature_of_compressing_copy_matches_the_decompressed_copy(area: Path, source: Path) -> None:
     compress("--signature", area / "s", "--hash", "blake3", source, area / "packed", ranks=2)
     assert pverify(area / "s", source).returncode == 0
     (area / "packed/already.zst").rename(area / "apart")
@@ -254,7 +257,7 @@ def test_a_signature_proves_the_way_there_and_back(area: Path, source: Path) -> 
     assert run.returncode == 0, show(run)
 
 
-def test_a_dry_run_tells_the_new_names(area: Path, source: Path) -> None:
+def test_dry_run_prints_names_of_compressed_files(area: Path, source: Path) -> None:
     run = succeed("--compress", "zstd:19", "--dry-run", source, area / "packed")
     assert b"large.zst\n" in run.stdout
     assert b"source/already.zst\n" in run.stdout
@@ -262,19 +265,18 @@ def test_a_dry_run_tells_the_new_names(area: Path, source: Path) -> None:
     assert not (area / "packed").exists()
 
 
-def test_hard_links_become_files_of_their_own(area: Path) -> None:
-    """One name may tell that it is compressed already, and another one not."""
+def test_hard_links_become_separate_compressed_files(area: Path) -> None:
+    """One name of the group may have the suffix already, and another one not."""
     write(area / "source/a", b"contents")
     os.link(area / "source/a", area / "source/b.zst")
     os.link(area / "source/a", area / "source/c")
     run = succeed("--compress", "zstd", area / "source", area / "packed")
     assert b"each of its names becomes a separate file" in run.stderr
-    assert unpacked(area / "packed/a.zst") == unpacked(area / "packed/c.zst") == b"contents"
+    assert decompressed_by_zstd(area / "packed/a.zst") == decompressed_by_zstd(area / "packed/c.zst") == b"contents"
     assert (area / "packed/b.zst").read_bytes() == b"contents"
 
 
-def test_what_is_in_the_way(area: Path) -> None:
-    """A link is replaced, and not followed; a directory that is not empty fails the item."""
+def test_symlink_at_a_compressed_name_is_replaced_and_full_directory_fails(area: Path) -> None:
     write(area / "source/link", b"new")
     write(area / "source/directory", b"new")
     write(area / "outside", b"old")
@@ -283,15 +285,15 @@ def test_what_is_in_the_way(area: Path) -> None:
     run = pcopy("--compress", "zstd", f"{area}/source/", area / "copy")
     assert run.returncode == 1, show(run)
     assert (area / "outside").read_bytes() == b"old"
-    assert unpacked(area / "copy/link.zst") == b"new"
+    assert decompressed_by_zstd(area / "copy/link.zst") == b"new"
     assert (area / "copy/directory.zst/file").read_bytes() == b"old"
     assert temporaries(os.fsencode(area / "copy")) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_job_that_is_ended_begins_the_file_anew(area: Path, number: int) -> None:
+def test_resumed_job_restarts_the_interrupted_compressed_file(area: Path, number: int) -> None:
     env = {"XDG_STATE_HOME": str(area / "state")}
-    write(area / "source/large", mixed(20 * MIB))
+    write(area / "source/large", half_compressible(20 * MIB))
     for each in range(20):
         write(area / f"source/{each}", b"%d" % each)
     words: list[Argument] = ["--compress", "zstd", *SMALL_PARTS, area / "source", area / "packed"]
@@ -303,12 +305,12 @@ def test_a_job_that_is_ended_begins_the_file_anew(area: Path, number: int) -> No
     assert not (area / "packed/large.zst").exists()
     succeed("--resume", name, env=env, ranks=2)
     for path in (area / "source").iterdir():
-        assert unpacked(area / f"packed/{path.name}.zst") == path.read_bytes()
+        assert decompressed_by_zstd(area / f"packed/{path.name}.zst") == path.read_bytes()
     assert temporaries(os.fsencode(area / "packed")) == []
 
 
-def test_a_job_that_keeps_nothing_leaves_nothing(area: Path) -> None:
-    write(area / "source/large", mixed(20 * MIB))
+def test_stopped_job_without_checkpoint_leaves_no_files(area: Path) -> None:
+    write(area / "source/large", half_compressible(20 * MIB))
     words = ("--compress", "zstd", *SMALL_PARTS, "--checkpoint", "none", area / "source", area / "packed")
     with background(*words, ranks=2, wrap=slowed("pwrite64", 150)) as run:
         wait_for_temporary(run, os.fsencode(area / "packed"))
@@ -318,7 +320,7 @@ def test_a_job_that_keeps_nothing_leaves_nothing(area: Path) -> None:
     assert [path for path in (area / "packed").rglob("*") if path.is_file()] == []
 
 
-def test_the_destination_is_full(area: Path) -> None:
+def test_full_destination_fails_the_compressed_file(area: Path) -> None:
     write(area / "source/large", Random(1).randbytes(8 * MIB))
     with mounted("tmpfs", area, size=4 * MIB) as full:
         run = pcopy("--compress", "zstd", *SMALL_PARTS, area / "source", full / "copy", ranks=2)
@@ -330,9 +332,9 @@ def test_the_destination_is_full(area: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["pread64", "pwrite64", "fchmod"])
-def test_a_call_that_fails(area: Path, call: str) -> None:
-    """One file fails, and has nothing under its name, or wrong metadata and a line that says so."""
-    write(area / "source/large", mixed(6 * MIB))
+def test_failing_system_call_is_reported(area: Path, call: str) -> None:
+    """The file fails, and is missing in the target; only a failing ``fchmod`` leaves it there, with other metadata."""
+    write(area / "source/large", half_compressible(6 * MIB))
     fault = Fault(area / "log", (call,), None, "ENXIO" if call == "pread64" else "EIO")
     run = pcopy("--compress", "zstd", *SMALL_PARTS, area / "source", area / "packed", ranks=2, wrap=fault.wrap())
     fault.check()
@@ -342,12 +344,12 @@ def test_a_call_that_fails(area: Path, call: str) -> None:
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    # What a power cut or a stopped program leaves of a compressed file, which keeps its time.
+    # States of a compressed file after a power failure or a stopped program, with an unchanged modification time.
     "empty": lambda data: b"",
     "cut short": lambda data: data[: len(data) // 2],
     "without its last byte": lambda data: data[:-1],
     "zeros": lambda data: bytes(len(data)),
-    "no table": lambda data: by_zstd(b"content of " * 1000),
+    "no table": lambda data: compressed_by_zstd(b"content of " * 1000),
     "extended": lambda data: data + bytes(4096),
     "the table of another file": lambda data: b"x" + data,
 }
@@ -356,8 +358,10 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("size", [0, 9000, 40 * MIB], ids=["empty", "small", "large"])
-def test_a_compressed_file_is_kept_only_with_a_seek_table(area: Path, damage: str, size: int, ranks: int) -> None:
-    data = mixed(size)
+def test_existing_compressed_file_is_skipped_only_with_an_intact_seek_table(
+    area: Path, damage: str, size: int, ranks: int
+) -> None:
+    data = half_compressible(size)
     write(area / "source/file", data)
     words = ("--existing", "changed", "--json", f"{area}/source/", area / "packed")
     compress(*words, ranks=ranks)
@@ -369,21 +373,21 @@ def test_a_compressed_file_is_kept_only_with_a_seek_table(area: Path, damage: st
     assert (reported["files"], reported["skipped"]) == (1, 0)
     reported = summary(compress(*words, ranks=ranks))
     assert (reported["files"], reported["skipped"]) == (1, 0)
-    assert unpacked(target) == data
+    assert decompressed_by_zstd(target) == data
     reported = summary(compress(*words, ranks=ranks))
     assert (reported["files"], reported["skipped"]) == (0, 1)
 
 
 @pytest.mark.parametrize("there", ["cut", "another size", "the same second", "as it was"])
 @pytest.mark.parametrize("has_table", [True, False], ids=["table", "no table"])
-def test_a_decompressed_file_is_kept_only_with_the_size_that_the_table_states(
+def test_existing_decompressed_file_is_skipped_only_with_the_size_in_the_table(
     area: Path, there: str, has_table: bool
 ) -> None:
-    data = mixed(3 * MIB)
+    data = half_compressible(3 * MIB)
     write(area / "plain/file", data)
     compress(f"{area}/plain/", area / "packed")
     if not has_table:
-        write(area / "packed/file.zst", by_zstd(data), (area / "plain/file").stat().st_mtime_ns)
+        write(area / "packed/file.zst", compressed_by_zstd(data), (area / "plain/file").stat().st_mtime_ns)
     words = ("--existing", "changed", "--json", f"{area}/packed/", area / "back")
     decompress(*words)
     target = area / "back/file"
@@ -398,10 +402,10 @@ def test_a_decompressed_file_is_kept_only_with_the_size_that_the_table_states(
     assert target.stat().st_mtime_ns == time
 
 
-def test_without_a_table_contents_decide(area: Path) -> None:
-    """Such as a file of zeros that has the right size and time."""
-    data = mixed(3 * MIB)
-    write(area / "packed/file.zst", by_zstd(data))
+def test_existing_file_is_compared_by_content_without_a_seek_table(area: Path) -> None:
+    """The existing file consists of zeros, with the right size and time."""
+    data = half_compressible(3 * MIB)
+    write(area / "packed/file.zst", compressed_by_zstd(data))
     words = ("--existing", "changed", "--json", f"{area}/packed/", area / "back")
     decompress(*words)
     write(area / "back/file", bytes(len(data)), (area / "packed/file.zst").stat().st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Files of options in whole runs: the machine's own, those of other hosts, those of jobs that go on."""
+"""Configuration files in complete runs: in /etc, on other hosts, and for resumed jobs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def assert_refused(run: Completed, text: str) -> None:
     assert run.stderr.count(b"\n") == 1, show(run)
 
 
-def put(directory: Path, text: str) -> dict[str, str]:
-    """The environment in which ``text`` is the user's file."""
+def write_configuration(directory: Path, text: str) -> dict[str, str]:
+    """Write a user's configuration file to ``directory``; return the environment that selects it."""
     directory.mkdir(exist_ok=True)
     (directory / "pcopy.yaml").write_text(text)
     return {"XDG_CONFIG_HOME": str(directory)}
@@ -41,7 +41,7 @@ def source(area: Path) -> Path:
     return source
 
 
-def test_the_machines_own_file_counts(area: Path, source: Path) -> None:
+def test_configuration_in_etc_is_used(area: Path, source: Path) -> None:
     require_root("mount")
     (area / "etc").mkdir()
     (area / "etc/pcopy.yaml").write_text("json: true\nranks: 3\n")
@@ -52,10 +52,10 @@ def test_the_machines_own_file_counts(area: Path, source: Path) -> None:
     assert differences(source, area / "copy") == []
 
 
-def test_only_the_file_of_rank_0_counts_under_mpi(area: Path, source: Path) -> None:
-    """The others may have another one, and it may be wrong. The launcher says how many ranks there are."""
-    env = put(area / "user", "json: true\nranks: 7\nverify: true\nchunk-size: 1M\n")
-    env["OTHER"] = put(area / "other", "nonsense: [\n")["XDG_CONFIG_HOME"]
+def test_only_configuration_of_rank_0_is_used_under_mpi(area: Path, source: Path) -> None:
+    """Other ranks may have another file, even an invalid one. The launcher determines the number of ranks."""
+    env = write_configuration(area / "user", "json: true\nranks: 7\nverify: true\nchunk-size: 1M\n")
+    env["OTHER"] = write_configuration(area / "other", "nonsense: [\n")["XDG_CONFIG_HOME"]
     wrap = [mpiexec(), "-n", "3", "sh", "-c", OTHER_FILE, "sh"]
     run = pcopy(source, area / "copy", wrap=wrap, env=env)
     assert run.returncode == 0, show(run)
@@ -69,8 +69,8 @@ def test_only_the_file_of_rank_0_counts_under_mpi(area: Path, source: Path) -> N
     assert b"\nranks: 7" not in run.stdout
 
 
-def test_what_files_have_set_is_told_with_v(area: Path, source: Path) -> None:
-    env = put(area / "user", "ranks: 1\n\nexclude: [sub]\nfsync: true\n")
+def test_verbose_run_prints_options_set_by_files(area: Path, source: Path) -> None:
+    env = write_configuration(area / "user", "ranks: 1\n\nexclude: [sub]\nfsync: true\n")
     run = pcopy("-v", "--fsync", source, area / "copy", env=env)
     assert run.returncode == 0, show(run)
     file = f"{area}/user/pcopy.yaml"
@@ -79,9 +79,9 @@ def test_what_files_have_set_is_told_with_v(area: Path, source: Path) -> None:
     assert pcopy("-T", source, area / "copy", env=env).stderr == b""
 
 
-def test_what_cannot_be_read_is_refused(area: Path, source: Path) -> None:
+def test_unreadable_file_is_refused(area: Path, source: Path) -> None:
     require_root("hide a directory from another user")
-    env = put(area / "user", "ranks: 2\n")
+    env = write_configuration(area / "user", "ranks: 2\n")
     (area / "open").mkdir()
     (area / "open").chmod(0o777)
     (area / "user").chmod(0o700)
@@ -93,25 +93,29 @@ def test_what_cannot_be_read_is_refused(area: Path, source: Path) -> None:
     assert changes(before, snapshot(area)) == []
 
 
-def test_a_mistake_touches_nothing(area: Path, source: Path) -> None:
-    env = put(area / "user", "ranks: 2\nexisting: never\n")
+def test_invalid_configuration_is_refused_and_changes_nothing(area: Path, source: Path) -> None:
+    env = write_configuration(area / "user", "ranks: 2\nexisting: never\n")
     for run in (pcopy(source, area / "copy", env=env), pcopy("--jobs", env=env), pcopy("--show-config", env=env)):
         assert_refused(run, f"{area}/user/pcopy.yaml:2: existing: never: not one of replace")
-    run = pverify(source, source, env=env)  # which has no such option
+    run = pverify(source, source, env=env)  # pverify has no such option
     assert run.returncode == 0, show(run)
     assert sorted(os.listdir(area)) == ["source", "user"]
 
 
-def test_a_job_goes_on_whatever_files_say_by_then(area: Path, source: Path) -> None:
+def test_resumed_job_ignores_a_changed_configuration(area: Path, source: Path) -> None:
     require_root("hide a file from another user")
     (area / "open").mkdir()
     (area / "open").chmod(0o777)
     (source / "one").chmod(0o600)
-    env = put(area / "user", "checksum: true\nmax-errors: 3\n") | {"XDG_STATE_HOME": str(area / "open/state")}
+    env = write_configuration(area / "user", "checksum: true\nmax-errors: 3\n") | {
+        "XDG_STATE_HOME": str(area / "open/state")
+    }
     run = pcopy(source, area / "open/copy", env=env, user=NOBODY)
     assert run.returncode == 1, show(run)
     (source / "one").chmod(0o644)
-    put(area / "user", "existing: fail\nverify: true\nhash: none\ncheckpoint: none\nno-sync: true\njson: true\n")
+    write_configuration(
+        area / "user", "existing: fail\nverify: true\nhash: none\ncheckpoint: none\nno-sync: true\njson: true\n"
+    )
     run = pcopy("--resume", env=env, user=NOBODY)
     assert run.returncode == 0, show(run)
     assert json.loads(run.stdout)["failed"] == 0

@@ -1,10 +1,11 @@
-"""A job that runs is changed by --control, and --jobs shows how it gets on: by files in its directory alone."""
+"""``--control`` changes a running job and ``--jobs`` shows its progress; both use only files in the job directory."""
 
 from __future__ import annotations
 
 import filecmp
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_limits import held, make
+from tests.e2e.test_limits import allocated_bytes, make_files
 from tests.support.command import Argument, pcopy
 from tests.support.processes import Run, background, wait_until
 
@@ -21,9 +22,9 @@ MIB = 1 << 20
 
 
 @contextmanager
-def running(area: Path, *options: Argument) -> Iterator[Run]:
-    """A job of 30 MiB in small files that would last for some minutes."""
-    source = make(area / "source", 480, 64 << 10)
+def running_job(area: Path, *options: Argument) -> Iterator[Run]:
+    """Run a job that copies small files of 30 MiB in total, which would take some minutes."""
+    source = make_files(area / "source", 480, 64 << 10)
     env = {"XDG_STATE_HOME": str(area / "state")}
     with background(*options, "--bwlimit", "200K", f"{source}/", area / "copy", ranks=3, env=env) as run:
         wait_until(lambda: list(area.glob("state/pcopy/*/progress")) or (area / "kept" / "progress").exists())
@@ -47,8 +48,8 @@ def job_of(area: Path) -> str:
     return name
 
 
-def read_by(pids: set[int]) -> dict[int, int]:
-    """How many bytes each process has read by now (proc(5))."""
+def bytes_read(pids: set[int]) -> dict[int, int]:
+    """Return the number of bytes that each process has read so far (proc(5))."""
     found = {}
     for pid in pids:
         fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
@@ -56,19 +57,19 @@ def read_by(pids: set[int]) -> dict[int, int]:
     return found
 
 
-def test_a_running_job_is_paused_changed_and_goes_on(area: Path) -> None:
-    with running(area) as run:
+def test_running_job_is_paused_and_resumed_with_new_limits(area: Path) -> None:
+    with running_job(area) as run:
         name = job_of(area)
         assert control(area, name, "pause") == "200 KiB/s at most, paused"
         time.sleep(0.5)
-        before = held(area / "copy")
+        before = allocated_bytes(area / "copy")
         time.sleep(1)
-        assert held(area / "copy") == before
+        assert allocated_bytes(area / "copy") == before
         assert "  paused  " in jobs(area)
         assert control(area, name, "resume", "bwlimit=8M/s", "oplimit=2000") == (
             "8.00 MiB/s at most, 2,000 operations/s at most"
         )
-        wait_until(lambda: held(area / "copy") > before)
+        wait_until(lambda: allocated_bytes(area / "copy") > before)
         assert control(area, area / "state" / "pcopy" / name, "oplimit=0") == "8.00 MiB/s at most"
         out, err = run.process.communicate(timeout=60)
         assert run.process.returncode == 0, err
@@ -80,13 +81,13 @@ def test_a_running_job_is_paused_changed_and_goes_on(area: Path) -> None:
 
 
 def test_only_active_ranks_take_work(area: Path) -> None:
-    with running(area, "--checkpoint", area / "kept") as run:
+    with running_job(area, "--checkpoint", area / "kept") as run:
         ranks = set(run.processes())
         assert control(area, area / "kept", "bwlimit=4M", "active=1") == "4.00 MiB/s at most, 1 of 3 ranks active"
         time.sleep(0.7)
-        before = read_by(ranks)
+        before = bytes_read(ranks)
         time.sleep(1)
-        read = sorted(count - before[pid] for pid, count in read_by(ranks).items())
+        read = sorted(count - before[pid] for pid, count in bytes_read(ranks).items())
         assert read[-1] > MIB
         assert sum(read[:-1]) < 64 << 10, "one file"
         assert control(area, area / "kept", "active=3", "bwlimit=8M") == "8.00 MiB/s at most"
@@ -94,8 +95,8 @@ def test_only_active_ranks_take_work(area: Path) -> None:
     assert not (area / "kept").exists()
 
 
-def test_jobs_tell_how_they_get_on(area: Path) -> None:
-    with running(area, "--checkpoint-interval", "60") as run:
+def test_jobs_option_shows_progress_of_a_running_job(area: Path) -> None:
+    with running_job(area, "--checkpoint-interval", "60") as run:
         wait_until(lambda: '"moved": 0' not in jobs(area, "--json"))
         (line,) = [json.loads(line) for line in jobs(area, "--json").splitlines()]
         reported: dict[str, Any] = line["progress"]
@@ -106,7 +107,7 @@ def test_jobs_tell_how_they_get_on(area: Path) -> None:
             False,
         )
         assert reported["found"] == 481
-        assert 0 < reported["moved"] <= held(area / "copy") + MIB
+        assert 0 < reported["moved"] <= allocated_bytes(area / "copy") + MIB
         assert abs(reported["time"] - time.time()) < 10
         (area / "state" / "pcopy" / job_of(area) / "progress").stat()
         table = jobs(area)
@@ -120,7 +121,7 @@ def test_jobs_tell_how_they_get_on(area: Path) -> None:
     (line,) = [json.loads(line) for line in jobs(area, "--json").splitlines()]
     assert (line["state"], line["progress"]) == ("stopped", None)
     error = control(area, job_of(area), "pause", status=2)
-    assert error.endswith("the job is not running; to resume it: pcopy --resume")
+    assert re.search(r"([^ ]+): the job is not running; to resume it: pcopy --resume \1$", error), error
 
 
 @pytest.mark.parametrize(
@@ -137,10 +138,10 @@ def test_jobs_tell_how_they_get_on(area: Path) -> None:
         (("pause",), "no-job: there is no such job; "),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(area: Path, words: tuple[str, ...], error: str) -> None:
-    said = control(area, "no-job", *words, status=2)
-    assert error in said.replace("--ranks", "-n4")
-    assert said.count("\n") == 0
+def test_invalid_control_request_is_refused(area: Path, words: tuple[str, ...], error: str) -> None:
+    message = control(area, "no-job", *words, status=2)
+    assert error in message.replace("--ranks", "-n4")
+    assert message.count("\n") == 0
 
 
 def test_a_directory_without_a_job_is_refused(area: Path) -> None:
@@ -148,11 +149,11 @@ def test_a_directory_without_a_job_is_refused(area: Path) -> None:
     assert "no job runs there" in control(area, area / "none", "pause", status=2)
 
 
-def test_more_active_ranks_than_there_are(area: Path) -> None:
-    with running(area) as run:
+def test_more_active_ranks_than_the_job_has_are_refused(area: Path) -> None:
+    with running_job(area) as run:
         assert "active=4: the job has 3 ranks" in control(area, job_of(area), "active=4", status=2)
         (directory,) = (area / "state" / "pcopy").iterdir()
-        (directory / "control").write_text('{"id": 7, "run": 1, "bwlimit": "all"}\n')  # by whoever may do that
+        (directory / "control").write_text('{"id": 7, "run": 1, "bwlimit": "all"}\n')  # by a user with write access
         (directory / "control").chmod(0o600)
         time.sleep(1)
         assert run.process.poll() is None

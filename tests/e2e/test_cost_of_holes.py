@@ -1,4 +1,4 @@
-"""A file costs by what it holds, not by its apparent size."""
+"""The cost of copying a sparse file depends on its data, not on its apparent size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE, EXTENTS = 1 << 40, 50
 
 
 def extents(path: Path) -> list[tuple[int, bytes]]:
-    """Where data begin, and what they are, as lseek(2) tells."""
+    """Return offset and content of each data extent, as found by lseek(2)."""
     found, at = [], 0
     with open(path, "rb", buffering=0) as file:
         while at < SIZE:
@@ -28,8 +28,8 @@ def extents(path: Path) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_file_of_holes_is_opened_a_few_times(area: Path, ranks: int) -> None:
-    """As chunks of 1 GiB it was opened 1,024 times."""
+def test_large_sparse_file_is_opened_few_times(area: Path, ranks: int) -> None:
+    """Copied in chunks of 1 GiB it would be opened 1,024 times."""
     require_strace()
     with open(area / "sparse", "wb") as file:
         os.truncate(file.fileno(), SIZE)

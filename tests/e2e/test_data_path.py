@@ -1,4 +1,4 @@
-"""How the contents of large files move: past the cache and out of it, as clones or never, synced before the rename."""
+"""Options for the contents of large files: ``--direct``, ``--drop-cache``, ``--reflink`` and ``--fsync``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.walk import temporaries
 
 MIB = 1 << 20
 SIZES = (4 * MIB + 1, 9 * MIB + 4095, 20 * MIB)
-"""Bytes of large files: some end amid a sector, and amid a page."""
+"""Sizes of large files in bytes; some end in the middle of a sector or page."""
 
 
-def make(tree: Path) -> None:
-    """Large files of ``SIZES``, a sparse one, and small ones."""
+def make_tree(tree: Path) -> None:
+    """Create large files of ``SIZES``, a sparse one, and small ones."""
     tree.mkdir()
     for size in SIZES:
         (tree / f"of {size}").write_bytes(os.urandom(MIB) * (size // MIB) + os.urandom(size % MIB))
@@ -39,16 +39,16 @@ def make(tree: Path) -> None:
     subprocess.run(["sync", "-f", tree], check=True)
 
 
-def check(tree: Path, copy: Path) -> None:
-    """``cmp`` finds all equal, and what had holes takes no more room."""
+def assert_copied(tree: Path, copy: Path) -> None:
+    """Assert that all contents are equal, and that the sparse file stayed sparse."""
     subprocess.run(["diff", "-r", tree, copy], check=True)
     subprocess.run(["sync", "-f", copy], check=True)
     assert (copy / "sparse").stat().st_blocks * 512 < 4 * MIB
     assert temporaries(os.fsencode(copy)) == []
 
 
-def cached(path: Path) -> int:
-    """Bytes of a file that are in the page cache."""
+def cached_bytes(path: Path) -> int:
+    """Return how many bytes of a file are in the page cache."""
     if not shutil.which("fincore"):
         pytest.skip("there is no fincore here")
     reported = subprocess.run(["fincore", "-n", "-b", "-o", "RES", path], check=True, capture_output=True, text=True)
@@ -73,15 +73,15 @@ OPTIONS = (
 @pytest.mark.in_turn(8)
 @pytest.mark.parametrize("chunk", ["auto", "4M"])
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
-def test_all_ways_copy_the_same(filesystem: Path, options: tuple[str, ...], chunk: str) -> None:
-    make(filesystem / "tree")
+def test_all_data_path_options_copy_the_same_content(filesystem: Path, options: tuple[str, ...], chunk: str) -> None:
+    make_tree(filesystem / "tree")
     succeed("--chunk-size", chunk, *options, "-T", filesystem / "tree", filesystem / "copy", ranks=2)
-    check(filesystem / "tree", filesystem / "copy")
+    assert_copied(filesystem / "tree", filesystem / "copy")
 
 
 @pytest.mark.parametrize("chunk", ["auto", "4M"])
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_direct_copies_past_the_cache(on: Place, area: Path, kind: str, chunk: str) -> None:
+def test_direct_copy_bypasses_the_page_cache(on: Place, area: Path, kind: str, chunk: str) -> None:
     place = on(kind)
     for size in SIZES:
         (place / "file").write_bytes(os.urandom(size))
@@ -91,8 +91,8 @@ def test_direct_copies_past_the_cache(on: Place, area: Path, kind: str, chunk: s
         trace = Trace(area / f"trace-{size}", "fcntl", "pwrite64", *READING)
         options = ("--direct", "--reflink", "never", "--chunk-size", chunk, "-T")
         succeed(*options, place / "file", place / "copy", ranks=2, wrap=trace.wrap())
-        assert cached(place / "copy") <= 64 << 10  # the part of a page at the end
-        assert cached(place / "file") <= 64 << 10
+        assert cached_bytes(place / "copy") <= 64 << 10  # the part of a page at the end
+        assert cached_bytes(place / "file") <= 64 << 10
         subprocess.run(["cmp", place / "file", place / "copy"], check=True)
         asked = [line for line in lines(area / f"trace-{size}") if re.search(r"F_SETFL.*\|O_DIRECT\b", line)]
         assert any(f"<{place}/file>" in line for line in asked)
@@ -102,32 +102,32 @@ def test_direct_copies_past_the_cache(on: Place, area: Path, kind: str, chunk: s
 
 @pytest.mark.parametrize("chunk", ["auto", "4M"])
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_drop_cache_leaves_nothing_there(on: Place, area: Path, kind: str, chunk: str) -> None:
+def test_drop_cache_leaves_no_pages_in_the_cache(on: Place, area: Path, kind: str, chunk: str) -> None:
     place = on(kind)
     (place / "file").write_bytes(noise(33 * MIB + 7))
     subprocess.run(["sync", "-f", place], check=True)
-    assert cached(place / "file") > 33 * MIB
+    assert cached_bytes(place / "file") > 33 * MIB
     trace = Trace(area / "trace", "fadvise64", "sync_file_range")
     options = ("--drop-cache", "--reflink", "never", "--no-sync", "--chunk-size", chunk)
     succeed(*options, place / "file", place / "copy", ranks=2, wrap=trace.wrap())
-    assert cached(place / "copy") == 0
-    assert cached(place / "file") == 0
+    assert cached_bytes(place / "copy") == 0
+    assert cached_bytes(place / "file") == 0
     reported = [line for line in lines(area / "trace") if "POSIX_FADV_DONTNEED) = 0" in line]
     assert any(f"<{place}/file>" in line for line in reported)
     assert any(f"<{place}/.pcopy-" in line for line in reported)
     subprocess.run(["cmp", place / "file", place / "copy"], check=True)
 
 
-def test_what_is_verified_leaves_the_cache_as_well(on: Place) -> None:
-    """But for what the system reads ahead for one rank when another has dropped it."""
+def test_drop_cache_with_verify_leaves_few_pages_in_the_cache(on: Place) -> None:
+    """The system may read ahead for one rank what another rank has already dropped from the cache."""
     place = on("ext4")
     (place / "file").write_bytes(noise(33 * MIB + 7))
     succeed("--drop-cache", "--verify", place / "file", place / "copy", ranks=2)
-    assert cached(place / "copy") <= 8 * MIB
+    assert cached_bytes(place / "copy") <= 8 * MIB
 
 
-def shared(path: Path) -> bool:
-    """Does the file share all of its extents with another?"""
+def is_cloned(path: Path) -> bool:
+    """Return True if the file shares all of its extents with another."""
     subprocess.run(["sync", "-f", path], check=True)
     reported = subprocess.run(["filefrag", "-v", path], check=True, capture_output=True, text=True).stdout
     extents = [line for line in reported.splitlines() if re.match(r"\s+\d+:", line)]
@@ -136,7 +136,7 @@ def shared(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("when", ["auto", "never", "always"])
-def test_clones(on: Place, area: Path, when: str) -> None:
+def test_reflink_option_decides_which_files_are_cloned(on: Place, area: Path, when: str) -> None:
     xfs = on("xfs")
     (xfs / "tree").mkdir()
     (xfs / "tree/large").write_bytes(noise(9 * MIB))
@@ -145,14 +145,14 @@ def test_clones(on: Place, area: Path, when: str) -> None:
     trace = Trace(area / "trace", "ioctl", *WRITING)
     succeed("--reflink", when, "-T", xfs / "tree", xfs / "copy", ranks=2, wrap=trace.wrap())
     subprocess.run(["diff", "-r", xfs / "tree", xfs / "copy"], check=True)
-    assert shared(xfs / "copy/large") == (when != "never")
-    assert shared(xfs / "copy/small") == (when == "always")
+    assert is_cloned(xfs / "copy/large") == (when != "never")
+    assert is_cloned(xfs / "copy/small") == (when == "always")
     calls = lines(area / "trace")
     if when == "never":
         assert not [line for line in calls if "FICLONE" in line or line.startswith("copy_file_range")]
 
 
-def test_what_cannot_be_cloned_fails_where_nothing_else_is_wanted(on: Place, area: Path) -> None:
+def test_reflink_always_fails_files_that_cannot_be_cloned(on: Place, area: Path) -> None:
     for kind in ("tmpfs", "ext4"):
         place = on(kind)
         (place / "tree").mkdir()
@@ -169,9 +169,9 @@ def test_what_cannot_be_cloned_fails_where_nothing_else_is_wanted(on: Place, are
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("chunk", ["auto", "4M"])
-def test_fsync_comes_before_the_rename(on: Place, area: Path, ranks: int, chunk: str) -> None:
+def test_files_are_synced_before_they_are_renamed(on: Place, area: Path, ranks: int, chunk: str) -> None:
     place = on("ext4")
-    make(place / "tree")
+    make_tree(place / "tree")
     (place / "copy").mkdir()
     (place / "copy/small 3").write_bytes(b"old")
     trace = Trace(area / "trace", "fsync", "rename", "renameat", "renameat2", "close", "pwrite64", "write")
@@ -179,7 +179,7 @@ def test_fsync_comes_before_the_rename(on: Place, area: Path, ranks: int, chunk:
     wrap[1] = "-f"  # one log, in the order of time
     wrap[5] = str(area / "trace/all")
     succeed("--fsync", "--no-sync", "--chunk-size", chunk, "-T", place / "tree", place / "copy", ranks=ranks, wrap=wrap)
-    check(place / "tree", place / "copy")
+    assert_copied(place / "tree", place / "copy")
     dirty: set[str] = set()
     renamed, synced = 0, 0
     for line in lines(area / "trace"):
@@ -199,7 +199,7 @@ def test_fsync_comes_before_the_rename(on: Place, area: Path, ranks: int, chunk:
 
 
 FAULTS = (
-    # call, error, when, status, operation that is told
+    # call, error, when, status, reported operation
     ("fallocate", "ENOSPC", "1+", 1, b"fallocate"),
     ("fallocate", "EOPNOTSUPP", "1+", 0, b""),
     ("fallocate", "EINTR", "1", 0, b""),
@@ -214,7 +214,9 @@ FAULTS = (
 
 @pytest.mark.parametrize("options", [(), ("--direct",), ("--drop-cache", "--hash", "blake3")], ids=" ".join)
 @pytest.mark.parametrize("row", FAULTS, ids=lambda row: " ".join(map(str, row[:3])))
-def test_faults(on: Place, area: Path, row: tuple[str, str, str, int, bytes], options: tuple[str, ...]) -> None:
+def test_fault_of_a_data_path_call_fails_the_file_or_is_tolerated(
+    on: Place, area: Path, row: tuple[str, str, str, int, bytes], options: tuple[str, ...]
+) -> None:
     call, error, when, status, reported = row
     place = on("ext4")
     if call == "sync_file_range" and "--direct" in options:
@@ -234,7 +236,7 @@ def test_faults(on: Place, area: Path, row: tuple[str, str, str, int, bytes], op
 
 
 @pytest.mark.parametrize("call", ["pwrite64", "preadv2"])
-def test_what_cannot_be_moved_directly_goes_through_the_cache(on: Place, area: Path, call: str) -> None:
+def test_refused_direct_io_falls_back_to_buffered_io(on: Place, area: Path, call: str) -> None:
     place = on("xfs")
     (place / "file").write_bytes(noise(30 * MIB + 5))
     fault = Fault(area / "log", [call], None, "EINVAL", "2")
@@ -244,8 +246,8 @@ def test_what_cannot_be_moved_directly_goes_through_the_cache(on: Place, area: P
 
 
 @pytest.mark.parametrize("options", [(), ("--direct",), ("--drop-cache",)], ids=" ".join)
-def test_a_full_file_system(area: Path, options: tuple[str, ...]) -> None:
-    """Room that is wanted at once is missing at once; nothing is left, and nothing passes for whole."""
+def test_full_file_system_is_reported(area: Path, options: tuple[str, ...]) -> None:
+    """The allocation of the full size fails early, and no partial file appears under the final name."""
     (area / "file").write_bytes(noise(64 * MIB))
     for kind in ("ext4", "xfs", "tmpfs"):
         with mounted(kind, area, size=(320 if kind == "xfs" else 48) << 20) as full:
@@ -259,8 +261,8 @@ def test_a_full_file_system(area: Path, options: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stopped_job_goes_on_amid_a_file(area: Path, ranks: int) -> None:
-    """Chunks that follow one another are on record one by one."""
+def test_resumed_job_continues_within_a_large_file(area: Path, ranks: int) -> None:
+    """Each chunk of a sequence is recorded separately."""
     (area / "file").write_bytes(noise(8 * MIB) * 20)
     (area / "copy").mkdir()
     state = {"XDG_STATE_HOME": str(area / "state")}

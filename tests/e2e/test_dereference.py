@@ -1,4 +1,4 @@
-"""``-L``: what symbolic links lead to is copied in their place; rsync, which follows links as well, is the judge."""
+"""``-L`` copies the targets of symbolic links; ``rsync -L`` provides the expected result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def failures(run: Completed, errors: Path) -> dict[str, dict[str, Any]]:
-    """By path; the run must have ended with status 1 and told of them all."""
+    """Return the reported failures by path; assert status 1 and a complete report."""
     assert run.returncode == 1, show(run)
     reported = [json.loads(line) for line in errors.read_text().splitlines()]
     assert len(reported) == summary(run)["failed"]
@@ -29,7 +29,7 @@ def failures(run: Completed, errors: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def tree(area: Path) -> Path:
-    """A source with links of many kinds, into itself and to things outside; none leads back."""
+    """A source with symbolic links of many kinds, to items inside and outside; none leads back to a parent."""
     source, outside = area / "source", area / "outside"
     write(source / "file", b"content")
     write(source / "a/b/inner", b"inner")
@@ -55,7 +55,9 @@ def tree(area: Path) -> Path:
 
 
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (3, None), (2, "mpi")])
-def test_as_rsync_follows(area: Path, tree: Path, ranks: int, launcher: str | None) -> None:
+def test_copy_with_followed_links_equals_that_of_rsync(
+    area: Path, tree: Path, ranks: int, launcher: str | None
+) -> None:
     subprocess.run(["rsync", "-aHAXSL", "--modify-window=-1", f"{tree}/", area / "followed"], check=True)
     reported = summary(
         succeed("--json", "-L", "--chunk-size", "4M", tree, area / "copy", ranks=ranks, launcher=launcher)
@@ -64,19 +66,19 @@ def test_as_rsync_follows(area: Path, tree: Path, ranks: int, launcher: str | No
     assert reported["symlinks"] == 0
 
 
-def test_as_cp_follows(area: Path, tree: Path) -> None:
-    """Not its hard links: cp makes some of every two links to one file."""
+def test_copy_with_followed_links_equals_that_of_cp(area: Path, tree: Path) -> None:
+    """The tree has no hard links: cp would create some for every two symbolic links to one file."""
     subprocess.run(["cp", "-RLp", tree, area / "followed"], check=True)
     succeed("-L", tree, area / "copy", ranks=2)
     assert differences(area / "followed", area / "copy") == []
 
 
-def test_without_the_option_links_stay(area: Path, tree: Path) -> None:
+def test_symlinks_are_copied_as_symlinks_without_the_option(area: Path, tree: Path) -> None:
     succeed(tree, area / "copy", ranks=2)
     assert differences(tree, area / "copy") == []
 
 
-def test_hard_links_stay_linked_and_links_to_one_file_do_not(area: Path) -> None:
+def test_hard_links_stay_linked_but_symlinks_to_one_file_become_copies(area: Path) -> None:
     source, outside = area / "source", area / "outside"
     write(source / "one", b"linked")
     os.link(source / "one", source / "two")
@@ -116,8 +118,8 @@ def test_hard_links_on_other_file_systems_stay_linked(area: Path, session_scratc
         assert (area / "copy/here").stat().st_nlink == 2
 
 
-def test_files_of_all_sizes_on_another_file_system(area: Path, session_scratch: Path) -> None:
-    """Their directory's device is not theirs, so they take another way than those beside them."""
+def test_files_of_all_sizes_on_another_file_system_are_copied(area: Path, session_scratch: Path) -> None:
+    """Their device differs from that of their directory, so another code path copies them."""
     with mounted("ext4", session_scratch, size=256 * MIB) as other:
         for name, size in {"empty": 0, "small": 100, "whole": 6 * MIB, "split": 13 * MIB}.items():
             write(other / name, os.urandom(size))
@@ -130,7 +132,7 @@ def test_files_of_all_sizes_on_another_file_system(area: Path, session_scratch: 
             assert differences(other / name, area / "copy" / name) == []
 
 
-def test_a_dangling_link_fails_alone(area: Path, tree: Path) -> None:
+def test_dangling_symlink_fails_and_other_items_are_copied(area: Path, tree: Path) -> None:
     (tree / "a/dangling").symlink_to("nowhere")
     (tree / "circle").symlink_to("circle")
     run = pcopy("--json", "-L", "--errors", area / "errors", tree, area / "copy", ranks=3)
@@ -150,8 +152,8 @@ def test_a_dangling_link_fails_alone(area: Path, tree: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [".", "..", "self"])
-def test_loops_end(area: Path, target: str) -> None:
-    """A link to its own directory, to the one around, and a link to a link to it."""
+def test_symlink_loop_fails_and_other_items_are_copied(area: Path, target: str) -> None:
+    """A link to its own directory, to the parent of that, and to a link to its own directory."""
     source = area / "source"
     write(source / "a/b/file", b"content")
     (source / "a/b/self").symlink_to(".")
@@ -168,8 +170,8 @@ def test_loops_end(area: Path, target: str) -> None:
     assert sorted(os.listdir(area / "copy/a/b")) == ["file"]
 
 
-def test_a_loop_of_two_directories(area: Path) -> None:
-    """Each leads to the other, which is no loop until the first is met again."""
+def test_loop_of_two_directories_fails_where_it_closes(area: Path) -> None:
+    """Each directory links to the other, which is no loop until the first one is reached again."""
     source = area / "source"
     for one, other in (("x", "y"), ("y", "x")):
         write(source / one / f"in-{one}", one.encode())
@@ -181,8 +183,8 @@ def test_a_loop_of_two_directories(area: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_loops_through_other_file_systems(area: Path, session_scratch: Path, ranks: int) -> None:
-    """Every entry would be another mount point, were it not known which file system it is."""
+def test_loop_through_other_file_systems_fails(area: Path, session_scratch: Path, ranks: int) -> None:
+    """Without the identity of the file systems each entry would look like a new mount point."""
     with mounted("tmpfs", session_scratch, size=16 * MIB) as one, mounted("tmpfs", session_scratch, size=MIB) as two:
         (one / "to-two").symlink_to(two)
         (two / "to-one").symlink_to(one)
@@ -198,8 +200,8 @@ def test_loops_through_other_file_systems(area: Path, session_scratch: Path, ran
         assert (area / "copy/to-one/to-two/file").read_bytes() == b"content"
 
 
-def test_a_loop_that_enters_another_file_system_elsewhere_each_time(area: Path, session_scratch: Path) -> None:
-    """From one file system to another and back to a second directory there, which leads on to where it has been."""
+def test_loop_through_different_directories_of_a_file_system_fails(area: Path, session_scratch: Path) -> None:
+    """The links lead to another file system, back to a second directory, and from there to the other one again."""
     with mounted("tmpfs", session_scratch, size=MIB) as one, mounted("tmpfs", session_scratch, size=MIB) as two:
         for name in ("first", "second"):
             (one / name).mkdir()
@@ -213,8 +215,8 @@ def test_a_loop_that_enters_another_file_system_elsewhere_each_time(area: Path, 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("link", ["copy", ".", "copy/sub/deep"])
-def test_links_into_the_target_do_not_grow_it(area: Path, link: str, ranks: int) -> None:
-    """The target itself, what is above it, and what lies in it."""
+def test_symlinks_into_the_target_fail(area: Path, link: str, ranks: int) -> None:
+    """The link leads to the target, to its parent, or to a directory in it."""
     write(area / "source/sub/file", b"content")
     (area / "source/link").symlink_to(area / link)
     (area / "copy/sub/deep").mkdir(parents=True)
@@ -227,8 +229,8 @@ def test_links_into_the_target_do_not_grow_it(area: Path, link: str, ranks: int)
     assert (area / "copy/sub/file").read_bytes() == b"content"
 
 
-def test_several_sources_that_lead_into_each_others_target(area: Path) -> None:
-    """Each target is the other's source: they would feed each other."""
+def test_symlinks_into_targets_of_other_sources_fail(area: Path) -> None:
+    """Both sources link to the parent of both targets: the copies would grow without end."""
     into = area / "into"
     for name in ("a", "b"):
         (into / name).mkdir(parents=True)
@@ -239,7 +241,7 @@ def test_several_sources_that_lead_into_each_others_target(area: Path) -> None:
     assert {path.name for path in into.rglob("*")} == {"a", "b", "file", "all"}
 
 
-def test_a_link_as_source(area: Path, tree: Path) -> None:
+def test_symlink_given_as_source_is_followed(area: Path, tree: Path) -> None:
     for name, target in {"directory-link": tree, "file-link": tree / "file", "large-link": tree / "a/b/large"}.items():
         (area / name).symlink_to(target)
         succeed("-L", area / name, area / f"{name}-copy", ranks=2)
@@ -253,7 +255,7 @@ def test_a_link_as_source(area: Path, tree: Path) -> None:
     assert differences(tree / "file", area / "into/file-link") == []
 
 
-def test_links_as_sources_that_are_refused(area: Path, tree: Path) -> None:
+def test_invalid_symlink_given_as_source_is_refused(area: Path, tree: Path) -> None:
     (area / "dangling").symlink_to("nowhere")
     (area / "to-file").symlink_to(tree / "file")
     (area / "around").symlink_to(area)
@@ -261,7 +263,7 @@ def test_links_as_sources_that_are_refused(area: Path, tree: Path) -> None:
     for source, target, words in (
         (area / "dangling", area / "copy", b"a symbolic link that leads nowhere"),
         (area / "to-file", tree / "file", b"the same file"),
-        (area / "around", area / "source/x", b"inside of"),
+        (area / "around", area / "source/x", b"is inside"),
     ):
         run = pcopy("-L", source, target)
         assert run.returncode == 2, show(run)
@@ -269,7 +271,7 @@ def test_links_as_sources_that_are_refused(area: Path, tree: Path) -> None:
     assert sorted(os.listdir(area)) == before
 
 
-def test_the_targets_links_are_never_followed(area: Path, tree: Path) -> None:
+def test_symlinks_in_the_target_are_never_followed(area: Path, tree: Path) -> None:
     elsewhere = area / "elsewhere"
     write(elsewhere / "file", b"precious")
     (area / "copy").mkdir()
@@ -282,7 +284,7 @@ def test_the_targets_links_are_never_followed(area: Path, tree: Path) -> None:
     assert differences(area / "followed", area / "copy") == []
 
 
-def test_a_second_run_leaves_what_is_there(area: Path, tree: Path) -> None:
+def test_second_run_with_followed_links_copies_nothing(area: Path, tree: Path) -> None:
     for option in ("changed", "newer", "skip"):
         succeed("-L", "--existing", option, f"{tree}/", area / "copy", ranks=3)
         reported = summary(succeed("--json", "-L", "--existing", option, f"{tree}/", area / "copy", ranks=3))
@@ -291,8 +293,8 @@ def test_a_second_run_leaves_what_is_there(area: Path, tree: Path) -> None:
     assert reported["files"] == reported["special"] == 0
 
 
-def test_a_large_directory_of_links(area: Path) -> None:
-    """Its names are spread over all ranks."""
+def test_large_directory_of_symlinks_is_copied(area: Path) -> None:
+    """The names are distributed over all ranks."""
     write(area / "file", b"content")
     (area / "source").mkdir()
     for number in range(3000):
@@ -303,7 +305,7 @@ def test_a_large_directory_of_links(area: Path) -> None:
     assert (reported["files"], reported["failed"], reported["symlinks"]) == (1500, 1500, 0)
 
 
-def test_links_to_what_may_not_be_read_fail_alone(area: Path) -> None:
+def test_symlinks_to_unreadable_items_fail_and_other_items_are_copied(area: Path) -> None:
     if not is_root():
         pytest.skip("only root can make what others may not read")
     write(area / "secret/file", b"secret")

@@ -1,4 +1,4 @@
-"""``--dry-run`` tells what a copy would do with each item, and changes nothing: not even a time."""
+"""``--dry-run`` reports what a copy would do with each item, and changes nothing, not even a time."""
 
 from __future__ import annotations
 
@@ -21,42 +21,46 @@ State = dict[bytes, tuple[object, ...]]
 
 
 def state(place: Path) -> State:
-    """All that the system tells of a tree and of each item in it, with all times."""
+    """Return the status of a tree and of each item in it, with all times and extended attributes."""
     fields = [field for field in dir(os.lstat(place)) if field.startswith("st_")]
     return {
-        entry.path: (*(getattr(entry.status, field) for field in fields if _is_kept(entry, field)), entry.xattrs())
+        entry.path: (*(getattr(entry.status, field) for field in fields if _is_compared(entry, field)), entry.xattrs())
         for entry in walk(os.fsencode(place))
     }
 
 
-def _is_kept(entry: Entry, field: str) -> bool:
+def _is_compared(entry: Entry, field: str) -> bool:
     """Return False for the access time of symbolic links, whose texts a dry run reads."""
     return not (field.startswith("st_atime") and stat.S_ISLNK(entry.status.st_mode))
 
 
-def items(output: bytes) -> list[bytes]:
-    """The lines that tell of items, in order of their paths."""
+def item_lines(output: bytes) -> list[bytes]:
+    """Return the lines about items, sorted."""
     return sorted(line for line in output.split(b"\n") if line.partition(b" ")[0] in WORDS)
 
 
-def agrees(area: Path, *words: Argument, ranks: int = 2, launcher: str | None = None, status: int = 0) -> Completed:
-    """The dry run changes nothing, and tells what the copy does that follows it."""
+def assert_dry_run_agrees(
+    area: Path, *words: Argument, ranks: int = 2, launcher: str | None = None, status: int = 0
+) -> Completed:
+    """Assert that a dry run changes nothing, and that a copy then does what it reported."""
     before = state(area)
     dry = pcopy("--dry-run", *words, ranks=ranks, launcher=launcher, cwd=area)
     assert dry.returncode == status, show(dry)
     assert {path: (before[path], now) for path, now in state(area).items() if before.get(path) != now} == {}
     run = pcopy("-vv", "--progress", "none", *words, ranks=ranks, cwd=area)
-    assert (run.returncode, items(dry.stdout)) == (status, items(run.stderr)), show(run)
+    assert (run.returncode, item_lines(dry.stdout)) == (status, item_lines(run.stderr)), show(run)
     return dry
 
 
 @pytest.mark.parametrize("policy", ["replace", "changed", "newer", "skip", "fail"])
-def test_it_tells_what_a_copy_then_does(area: Path, policy: str) -> None:
+def test_dry_run_reports_the_actions_of_the_copy(area: Path, policy: str) -> None:
     mixed(area / "source", area / "copy")
     wanted = expected(area / "source", area / "copy", policy)
-    dry = agrees(area, "--existing", policy, "source/", "copy", ranks=3, status=1 if policy == "fail" else 0)
+    dry = assert_dry_run_agrees(
+        area, "--existing", policy, "source/", "copy", ranks=3, status=1 if policy == "fail" else 0
+    )
     reported = sorted(word for word in wanted.values() if word != "fail")
-    assert sorted(line.partition(b" ")[0].decode() for line in items(dry.stdout)) == reported
+    assert sorted(line.partition(b" ")[0].decode() for line in item_lines(dry.stdout)) == reported
 
 
 @pytest.mark.parametrize(
@@ -73,20 +77,20 @@ def test_it_tells_what_a_copy_then_does(area: Path, policy: str) -> None:
     ],
     ids=" ".join,
 )
-def test_it_decides_as_the_options_say(area: Path, words: tuple[str, ...]) -> None:
+def test_dry_run_respects_options(area: Path, words: tuple[str, ...]) -> None:
     if "--chown" in words and not is_root():
         pytest.skip("only root may give files away")
     mixed(area / "source", area / "copy")
-    agrees(area, *words, "-T", "source", "copy")
+    assert_dry_run_agrees(area, *words, "-T", "source", "copy")
 
 
 @pytest.mark.parametrize("words", [("--mirror",), ("--mirror", "--max-delete", "9"), ("--mirror", "--exclude", "o*")])
-def test_it_tells_what_a_mirror_deletes(area: Path, words: tuple[str, ...]) -> None:
+def test_dry_run_reports_items_that_a_mirror_deletes(area: Path, words: tuple[str, ...]) -> None:
     mixed(area / "source", area / "copy")
     for name in ("old/one", "old/deep/two", "only"):
         write(area / "copy" / name, b"only there")
-    dry = agrees(area, *words, "source/", "copy")
-    gone = [line for line in items(dry.stdout) if line.startswith(b"delete ")]
+    dry = assert_dry_run_agrees(area, *words, "source/", "copy")
+    deleted = [line for line in item_lines(dry.stdout) if line.startswith(b"delete ")]
     there = [
         b"copy/old",
         b"copy/old/deep",
@@ -95,24 +99,24 @@ def test_it_tells_what_a_mirror_deletes(area: Path, words: tuple[str, ...]) -> N
         b"copy/only",
         b"copy/other/only-there",
     ]
-    assert gone == ([] if "--exclude" in words else [b"delete " + path for path in there])
+    assert deleted == ([] if "--exclude" in words else [b"delete " + path for path in there])
 
 
-def test_what_is_not_there_is_all_copied(area: Path) -> None:
+def test_dry_run_reports_all_items_of_a_missing_target_as_copied(area: Path) -> None:
     mixed(area / "source", area / "other")
     (area / "source/new/deep").chmod(0o500)
-    agrees(area, "--mirror", "source/", "mirror")
-    dry = agrees(area, "source", "new")
-    assert {line.partition(b" ")[0] for line in items(dry.stdout)} == {b"copy"}
+    assert_dry_run_agrees(area, "--mirror", "source/", "mirror")
+    dry = assert_dry_run_agrees(area, "source", "new")
+    assert {line.partition(b" ")[0] for line in item_lines(dry.stdout)} == {b"copy"}
     assert dry.stdout.startswith(b"source -> ")
 
 
-def test_things_of_another_type_are_in_the_way(area: Path) -> None:
+def test_dry_run_reports_existing_items_of_other_types(area: Path) -> None:
     for name in ("file", "directory/inside", "full/inside"):
         write(area / "source" / name, b"contents")
     write(area / "copy/directory", b"a file")
     (area / "copy/file").mkdir()
-    agrees(area, "source/", "copy")
+    assert_dry_run_agrees(area, "source/", "copy")
 
 
 @pytest.mark.parametrize(
@@ -120,8 +124,8 @@ def test_things_of_another_type_are_in_the_way(area: Path) -> None:
     [((), 1), (("--delete",), 0), (("--mirror",), 0), (("--mirror", "--max-delete", "9"), 1)],
     ids=str,
 )
-def test_directories_are_in_the_way(area: Path, words: tuple[str, ...], status: int) -> None:
-    """What is in a full one is deleted first, where anything is; an empty one is replaced."""
+def test_dry_run_reports_directories_at_the_names_of_files(area: Path, words: tuple[str, ...], status: int) -> None:
+    """An empty directory is replaced. The items in a full one are deleted first, if deletion was requested."""
     for way in ("empty", "full"):
         source = area / "source" / way
         write(source / "small", b"contents")
@@ -135,26 +139,26 @@ def test_directories_are_in_the_way(area: Path, words: tuple[str, ...], status: 
             (area / "copy" / way / name).mkdir(parents=True)
             if way == "full":
                 write(area / "copy/full" / name / "deep/inside", b"only there")
-    agrees(area, *words, "source/", "copy", status=status)
+    assert_dry_run_agrees(area, *words, "source/", "copy", status=status)
 
 
-def test_several_sources_and_single_files(area: Path) -> None:
+def test_dry_run_reports_several_sources_and_single_files(area: Path) -> None:
     write(area / "one", b"1")
     write(area / "tree/two", b"22")
     write(area / "copy/one", b"1", NOW - 10**10)
-    dry = agrees(area, "one", "tree", "copy")
-    assert items(dry.stdout) == [b"copy tree", b"copy tree/two", b"replace one"]
-    assert items(agrees(area, "one", "another").stdout) == [b"copy one"]
-    assert items(agrees(area, "-u", "one", "copy/one").stdout) == [b"skip one"]
+    dry = assert_dry_run_agrees(area, "one", "tree", "copy")
+    assert item_lines(dry.stdout) == [b"copy tree", b"copy tree/two", b"replace one"]
+    assert item_lines(assert_dry_run_agrees(area, "one", "another").stdout) == [b"copy one"]
+    assert item_lines(assert_dry_run_agrees(area, "-u", "one", "copy/one").stdout) == [b"skip one"]
 
 
-def test_under_a_launcher(area: Path) -> None:
+def test_run_under_a_launcher_succeeds(area: Path) -> None:
     mixed(area / "source", area / "copy")
-    agrees(area, "--existing", "changed", "source/", "copy", launcher="mpi", ranks=2)
+    assert_dry_run_agrees(area, "--existing", "changed", "source/", "copy", launcher="mpi", ranks=2)
 
 
-def test_totals_sizes_and_what_is_free(area: Path) -> None:
-    """The sizes are counted here once more; the keys are those of the summary."""
+def test_dry_run_reports_totals_file_sizes_and_free_space(area: Path) -> None:
+    """The test computes the sizes itself; the keys are those of the summary."""
     sizes = [0, 1, 4096, 4097, 65536, 65537, 3 << 20]
     for number, size in enumerate(sizes):
         write(area / f"source/{number}", bytes(size))
@@ -179,8 +183,8 @@ def test_totals_sizes_and_what_is_free(area: Path) -> None:
     assert "up to 4.00 KiB: 2 files, 4.00 KiB" in shown and "free on " in shown, shown
 
 
-def test_an_unreadable_directory_counts(area: Path) -> None:
-    """As another user, for whom there is one."""
+def test_dry_run_counts_an_unreadable_directory_as_failed(area: Path) -> None:
+    """Run as an ordinary user, since root can read every directory."""
     write(area / "source/dark/file", b"contents")
     write(area / "source/file", b"contents")
     (area / "source/dark").chmod(0)
@@ -192,8 +196,8 @@ def test_an_unreadable_directory_counts(area: Path) -> None:
     (area / "source/dark").chmod(0o700)
 
 
-def test_a_directory_of_dst_that_is_closed_to_its_owner_is_told(area: Path) -> None:
-    """A copy opens it up, and then puts back or takes over its mode."""
+def test_dry_run_reports_a_target_directory_without_permissions(area: Path) -> None:
+    """A real copy makes the directory accessible, and sets its final mode at the end."""
     write(area / "source/dark/file", b"contents")
     (area / "copy/dark").mkdir(parents=True)
     for path in (area / "copy", area / "copy/dark"):
@@ -207,7 +211,7 @@ def test_a_directory_of_dst_that_is_closed_to_its_owner_is_told(area: Path) -> N
     assert run.returncode == 0 and (area / "copy/dark/file").read_bytes() == b"contents", show(run)
 
 
-def test_no_job_is_kept_and_none_is_touched(area: Path) -> None:
+def test_dry_run_creates_no_job_and_cannot_resume_one(area: Path) -> None:
     write(area / "source/file", b"contents")
     env = {"XDG_STATE_HOME": str(area / "state")}
     words = ("--checkpoint", area / "job", "--log", area / "log", area / "source", area / "copy")

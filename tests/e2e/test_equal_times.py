@@ -1,6 +1,7 @@
-"""Which times are equal, in each program that compares them: what is kept unread, what is read, and what gets a time.
+"""The equality of modification times, in each program that compares them.
 
-The rule is written here once more, as text, so that it is not taken from the code.
+It decides which existing files are skipped without reading, which ones are read, and which ones get a new time. The
+table below restates the rule, so that the expected results do not come from the code.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from tests.support.files import write
 MIB = 1 << 20
 SECOND = 10**9
 AT = 1_700_000_001 * SECOND + 987_654_321
-"""An odd second, and a nanosecond that no file system cuts away from."""
+"""An odd second with all nine digits of nanoseconds: every coarser time resolution changes it."""
 BEFORE_1970 = -3 * SECOND - 12_345_678
-"""Cut to whole seconds this is -4 s, not -3 s: Linux rounds towards smaller numbers."""
+"""Truncated to whole seconds this is -4 s, not -3 s: Linux rounds towards smaller numbers."""
 
 CASES: dict[str, tuple[int, int, int, bool]] = {
     # (time of the source, time of the copy, --modify-window, equal?)
@@ -64,8 +65,8 @@ def run(program: str, *words: Argument, **options: Any) -> Completed:
 
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_each_time_in_each_program(area: Path, program: str, backend: str) -> None:
-    """Of each case there are files that hold the same as their sources and others that do not, small and split ones."""
+def test_equality_of_times_is_the_same_in_each_program(area: Path, program: str, backend: str) -> None:
+    """For each case there are files of equal and of different content, small ones and ones that are split."""
     rows = []
     for number, (case, (source, copy, window, equal)) in enumerate(CASES.items()):
         if window:
@@ -87,7 +88,7 @@ def test_each_time_in_each_program(area: Path, program: str, backend: str) -> No
 
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("case", [case for case, row in CASES.items() if row[2]])
-def test_a_window_in_each_program(area: Path, case: str, backend: str) -> None:
+def test_modify_window_is_the_same_in_each_program(area: Path, case: str, backend: str) -> None:
     source, copy, window, equal = CASES[case]
     for program in PROGRAMS:
         top = area / program
@@ -104,7 +105,7 @@ def test_a_window_in_each_program(area: Path, case: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("case", CASES)
 def test_pverify_compares_to_the_nanosecond_or_within_the_window(area: Path, case: str, backend: str) -> None:
-    """A proof hides no difference: a time that is cut differs, unless a window says that it does not matter."""
+    """A verification hides no difference: a truncated time differs, unless the window includes it."""
     source, copy, window, _ = CASES[case]
     write(area / "source/file", b"the same", source)
     write(area / "copy/file", b"the same", copy)
@@ -115,8 +116,8 @@ def test_pverify_compares_to_the_nanosecond_or_within_the_window(area: Path, cas
     assert done.returncode == (0 if abs(source - copy) <= window * SECOND else 1), show(done)
 
 
-def test_a_file_that_is_kept_unread_never_gets_a_time_with_other_metadata(area: Path) -> None:
-    """Its mode is set, and the time stays: else a later run could not see that the contents differ."""
+def test_metadata_update_of_an_unread_file_leaves_its_time(area: Path) -> None:
+    """The mode is set, and the time is not: otherwise a later run could not see that the contents differ."""
     write(area / "source/file", b"new", AT)
     write(area / "copy/file", b"old", AT - 987_654_321)
     (area / "source/file").chmod(0o640)
@@ -127,20 +128,20 @@ def test_a_file_that_is_kept_unread_never_gets_a_time_with_other_metadata(area: 
     assert (there.st_mode & 0o777, there.st_mtime_ns) == (0o640, AT - 987_654_321)
 
 
-def test_a_dry_run_says_what_the_run_does(area: Path) -> None:
+def test_dry_run_predicts_decisions_about_times(area: Path) -> None:
     for number, (source, copy, window, _) in enumerate(CASES.values()):
         if not window:
             for content in (b"same", b"else"):
                 write(area / f"source/{number}/{content.decode()}", b"same", source)
                 write(area / f"copy/{number}/{content.decode()}", content, copy)
     words = (f"{area}/source/", area / "copy")
-    foreseen = summary(run("psync", "--dry-run", *words))
+    predicted = summary(run("psync", "--dry-run", *words))
     reported = summary(run("psync", *words))
     keys = ("files", "skipped", "mended", "failed")
-    assert [foreseen[key] for key in keys] == [reported[key] for key in keys]
+    assert [predicted[key] for key in keys] == [reported[key] for key in keys]
 
 
-def test_files_are_read_only_where_times_are_in_doubt(area: Path) -> None:
+def test_only_files_with_doubtful_times_are_read(area: Path) -> None:
     for number in range(20):
         write(area / f"source/{number}", b"x" * 100, AT)
         write(area / f"copy/{number}", b"x" * 100, AT - 987_654_321 if number % 2 else AT)
@@ -154,12 +155,12 @@ def test_files_are_read_only_where_times_are_in_doubt(area: Path) -> None:
     assert done.returncode == 0, show(done)
     opened = [line for line in log.read_text(errors="replace").splitlines() if "O_PATH" not in line]
     assert sum('"doubtful"' in line for line in opened) == 2, "on both sides"
-    for number in range(20):  # the source's may be opened, since the copy was made just now, and the copy is not
+    for number in range(20):  # the source may be opened, since the copy is recent; the copy is not
         assert sum(f'"{number}"' in line for line in opened) <= 1, number
 
 
-def test_every_program_with_a_window_is_in_these_tables() -> None:
-    """A program that is added later, and compares times, has to be added here, too."""
+def test_every_program_with_modify_window_is_in_the_table() -> None:
+    """A new program that compares times must be added to the table."""
     named = {name for name, _ in PROGRAMS.values()} | {"pverify"}
     found = set()
     for name, words in RUN.items():

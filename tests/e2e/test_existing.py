@@ -1,4 +1,4 @@
-"""What becomes of files that are there: ``--existing`` and ``-u``, and nothing is ever written through."""
+"""Existing files in the target: ``--existing`` and ``-u``; no copy ever writes through a link."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECOND = 10**9
 
 @pytest.fixture
 def trees(area: Path) -> tuple[Path, Path]:
-    """A source and a destination that have ``file`` in common; ``new`` is the source's alone."""
+    """A source and a destination that both have ``file``; only the source has ``new``."""
     source, copy = area / "source", area / "copy"
     write(source / "file", b"from the source")
     write(source / "new", b"new")
@@ -27,8 +27,8 @@ def trees(area: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("options", [[], ["--existing", "replace"]])
-def test_replace(trees: tuple[Path, Path], options: list[str]) -> None:
-    """The default; nothing of a longer old file may survive at its end."""
+def test_existing_replace_replaces_files(trees: tuple[Path, Path], options: list[str]) -> None:
+    """``replace`` is the default. Nothing of a longer old file remains at the end of the new one."""
     source, copy = trees
     reported = summary(succeed("--json", *options, f"{source}/", copy))
     (copy / "extra").unlink()
@@ -37,14 +37,14 @@ def test_replace(trees: tuple[Path, Path], options: list[str]) -> None:
     assert (reported["files"], reported["skipped"]) == (2, 0)
 
 
-def test_replace_large_files(area: Path) -> None:
+def test_existing_large_files_are_replaced(area: Path) -> None:
     for name, size in {"source": 40 << 20, "copy": 50 << 20}.items():
         write(area / name / "file", os.urandom(size))
     succeed(f"{area}/source/", area / "copy", "--chunk-size", "16M", ranks=2)
     assert differences(area / "source", area / "copy") == []
 
 
-def test_skip(trees: tuple[Path, Path]) -> None:
+def test_existing_skip_leaves_files_unchanged(trees: tuple[Path, Path]) -> None:
     source, copy = trees
     before = snapshot(copy)[b"file"]
     reported = summary(succeed("--json", "--existing", "skip", f"{source}/", copy))
@@ -53,7 +53,7 @@ def test_skip(trees: tuple[Path, Path]) -> None:
     assert (copy / "new").read_bytes() == b"new"
 
 
-def test_fail(trees: tuple[Path, Path]) -> None:
+def test_existing_fail_counts_files_as_failed(trees: tuple[Path, Path]) -> None:
     source, copy = trees
     before = snapshot(copy)[b"file"]
     run = pcopy("--json", "--existing", "fail", f"{source}/", copy)
@@ -65,7 +65,7 @@ def test_fail(trees: tuple[Path, Path]) -> None:
 
 
 CHANGED = {
-    # What differs: (content there, its time less the source's, copied?). The source holds 4 bytes.
+    # Difference: (content in the target, its time minus that of the source, copied?). The source has 4 bytes.
     "nothing": (b"xxxx", 0, False),
     "size": (b"xxxxx", 0, True),
     "newer there": (b"xxxx", 5 * SECOND, True),
@@ -77,8 +77,8 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("case", CHANGED)
-def test_changed(area: Path, case: str) -> None:
-    """Size or time differ; which times are equal is shown by ``test_equal_times``."""
+def test_existing_changed_copies_files_of_different_size_or_time(area: Path, case: str) -> None:
+    """``test_equal_times`` tests which times count as equal."""
     content, later, copied = CHANGED[case]
     write(area / "source/file", b"data")
     write(area / "copy/file", content, NOW + later)
@@ -88,7 +88,7 @@ def test_changed(area: Path, case: str) -> None:
 
 
 NEWER = {
-    # (time there less the source's, copied?)
+    # (time in the target minus that of the source, copied?)
     "older there": (-5 * SECOND, True),
     "a second older there": (-SECOND, True),
     "same": (0, True),  # another size, as with rsync
@@ -99,7 +99,7 @@ NEWER = {
 
 @pytest.mark.parametrize("option", [["-u"], ["--existing", "newer"]], ids=["-u", "newer"])
 @pytest.mark.parametrize("case", NEWER)
-def test_newer(area: Path, case: str, option: list[str]) -> None:
+def test_existing_newer_skips_files_that_are_newer_in_the_target(area: Path, case: str, option: list[str]) -> None:
     later, copied = NEWER[case]
     write(area / "source/file", b"data")
     write(area / "copy/file", b"another size", NOW + later)
@@ -108,7 +108,7 @@ def test_newer(area: Path, case: str, option: list[str]) -> None:
     assert (reported["files"], reported["skipped"]) == ((1, 0) if copied else (0, 1))
 
 
-def test_newer_within_a_second_of_the_source(area: Path) -> None:
+def test_existing_newer_treats_a_truncated_time_as_equal(area: Path) -> None:
     write(area / "source/file", b"data", NOW + SECOND // 2)
     write(area / "copy/file", b"copy")
     reported = summary(succeed("--json", "-u", f"{area}/source/", area / "copy"))
@@ -128,10 +128,10 @@ def test_a_second_run_copies_nothing(area: Path, option: str) -> None:
     assert differences(area / "source", area / "copy") == []
 
 
-def test_directories_that_somebody_has_looked_into_are_left_alone(area: Path) -> None:
-    """Their access times differ then, and nothing else."""
+def test_directories_that_differ_only_in_access_time_are_not_modified(area: Path) -> None:
+    """Somebody has listed the directories of the source, so that their access times differ."""
     if not runs_in_c():
-        pytest.skip("only the C backend leaves them alone")
+        pytest.skip("only the C backend leaves them unchanged")
     for number in range(3):
         write(area / f"source/{number}/file", b"content")
     succeed("-T", area / "source", area / "copy")
@@ -170,7 +170,7 @@ def test_symlinked_targets_are_replaced(area: Path, size: int) -> None:
 
 
 def test_fifo_as_target_is_replaced(area: Path) -> None:
-    """Opening it to write would block for ever."""
+    """Opening the FIFO for writing would block forever."""
     write(area / "source/file", b"new")
     (area / "copy").mkdir()
     os.mkfifo(area / "copy/file")
@@ -178,8 +178,8 @@ def test_fifo_as_target_is_replaced(area: Path) -> None:
     assert differences(area / "source", area / "copy") == []
 
 
-def test_targets_that_are_links_of_the_source_keep_its_content(area: Path) -> None:
-    """As ``cp -al`` leaves them: writing to the target would empty the source."""
+def test_target_hard_linked_to_its_source_keeps_the_content(area: Path) -> None:
+    """``cp -al`` creates such targets; opening the target for writing would truncate the source."""
     write(area / "source/file", b"precious")
     (area / "copy").mkdir()
     os.link(area / "source/file", area / "copy/file")
@@ -188,8 +188,8 @@ def test_targets_that_are_links_of_the_source_keep_its_content(area: Path) -> No
     assert (area / "copy/file").read_bytes() == b"precious"
 
 
-def test_link_groups_replace_what_is_there(area: Path) -> None:
-    """Old names that were separate files, or linked otherwise, become the source's groups."""
+def test_hard_link_groups_replace_existing_files(area: Path) -> None:
+    """Existing files that were separate, or linked in another way, are linked as in the source."""
     write(area / "source/a", b"new")
     os.link(area / "source/a", area / "source/b")
     write(area / "source/c", b"alone")
@@ -230,8 +230,8 @@ def test_unknown_policy_is_refused(area: Path) -> None:
 
 @pytest.mark.parametrize("size", [1000, 7 << 20])
 @pytest.mark.parametrize("policy", ["skip", "newer"])
-def test_no_link_is_made_to_what_stays_without_being_compared(area: Path, policy: str, size: int) -> None:
-    """What is kept looks like the first name's copy, and holds something else."""
+def test_no_hard_link_is_made_to_a_skipped_file_that_was_not_compared(area: Path, policy: str, size: int) -> None:
+    """The skipped file looks like the copy of the first name, but has another content."""
     for tree, leads_to in (("source", "one"), ("copy", "two")):
         (area / tree).mkdir()
         (area / tree / "link").symlink_to(leads_to)
@@ -257,7 +257,7 @@ def test_no_link_is_made_to_what_stays_without_being_compared(area: Path, policy
         assert (area / "copy" / name).read_bytes() == b"n" * size
     assert (area / "copy/b").samefile(area / "copy/c")
     assert os.readlink(area / "copy/link, too") == "one"
-    is_replaced = policy == "newer"  # of equal times, and its text is another
+    is_replaced = policy == "newer"  # the times are equal, and the link text differs
     assert os.readlink(area / "copy/link") == ("one" if is_replaced else "two")
     linked, skipped = (2, 1) if is_replaced else (1, 2)
     assert (reported["files"], reported["hardlinks"], reported["skipped"], reported["symlinks"]) == (
@@ -266,10 +266,10 @@ def test_no_link_is_made_to_what_stays_without_being_compared(area: Path, policy
         skipped,
         1,
     )
-    # What was copied is looked at: with its contents lost meanwhile the job must not end well.
+    # The copied files are verified: if their contents are lost meanwhile, the job must not succeed.
     (area / "copy/b").unlink()
     (area / "copy/c").unlink()
-    with held(area / "trace", *words, ranks=2, calls=("fadvise64",)) as run:  # in VERIFY: the names have come by then
+    with held(area / "trace", *words, ranks=2, calls=("fadvise64",)) as run:  # in VERIFY, after all links were created
         (area / "copy/b").write_bytes(b"m" * size)
         ended = run.go_on()
     assert (ended.returncode, summary(ended)["failed"]) == (1, 2), show(ended)

@@ -1,4 +1,4 @@
-"""What becomes of each type of item in the way of each other type, for each policy: the table of cp's rules."""
+"""The outcome for each pair of source type and target type under each policy, by the rules of cp."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPLACED, KEPT, FAILS, ENTERED = "replaced", "kept", "fails", "entered"
 
 
 def expected(policy: str, source: str, target: str, target_is_newer: bool) -> str:
-    """The contract, in other words than the program's."""
+    """Return the documented outcome, stated independently of the program."""
     if source == "directory" and target in ("empty", "full"):
         return ENTERED
     if policy == "skip":
@@ -31,13 +31,13 @@ def expected(policy: str, source: str, target: str, target_is_newer: bool) -> st
     if policy == "fail":
         return FAILS
     if target == "full":
-        return FAILS  # only an empty directory gives way
+        return FAILS  # only an empty directory is replaced
     if policy == "newer" and source == target and target_is_newer:
         return KEPT
     return REPLACED
 
 
-def make(path: Path, kind: str, text: bytes, time: int) -> None:
+def make_item(path: Path, kind: str, text: bytes, time: int) -> None:
     if kind in ("directory", "empty", "full"):
         path.mkdir()
         if kind != "empty":
@@ -56,8 +56,8 @@ CASES += [(policy, False, more) for policy in ("replace", "changed") for more in
 
 
 @pytest.mark.parametrize(("policy", "target_is_newer", "more"), CASES)
-def test_all_pairs(area: Path, policy: str, target_is_newer: bool, more: str) -> None:
-    """All in one run, so that those that fail show that the others go on."""
+def test_policy_decides_for_every_pair_of_types(area: Path, policy: str, target_is_newer: bool, more: str) -> None:
+    """All pairs are in one run, which shows that a failed item does not stop the others."""
     source, copy = area / "source", area / "copy"
     source.mkdir()
     copy.mkdir()
@@ -66,11 +66,11 @@ def test_all_pairs(area: Path, policy: str, target_is_newer: bool, more: str) ->
     wanted: dict[str, str] = {}
     for one in SOURCES:
         if more == "-L" and one == "link":
-            continue  # there would be none left of them
+            continue  # with -L no symbolic link remains
         for other in TARGETS:
             name = f"{one}-over-{other}"
-            make(source / name, one, b"../outside/new", NOW)
-            make(copy / name, other, b"../outside" if one == "directory" else b"../outside/precious", THEN)
+            make_item(source / name, one, b"../outside/new", NOW)
+            make_item(copy / name, other, b"../outside" if one == "directory" else b"../outside/precious", THEN)
             if target_is_newer:
                 os.utime(copy / name, ns=(NOW + 10**10,) * 2, follow_symlinks=False)
             wanted[name] = expected(policy, one, other, target_is_newer)
@@ -82,17 +82,17 @@ def test_all_pairs(area: Path, policy: str, target_is_newer: bool, more: str) ->
     assert run.returncode == (1 if FAILS in wanted.values() else 0), show(run)
     reported = summary(run)
     failed = {json.loads(line)["path"].rpartition("/")[2] for line in (area / "errors").read_text().splitlines()}
-    assert failed == {name for name, fate in wanted.items() if fate == FAILS}
+    assert failed == {name for name, outcome in wanted.items() if outcome == FAILS}
     assert reported["failed"] == len(failed)
-    assert reported["skipped"] == sum(fate == KEPT for fate in wanted.values())
-    for name, fate in wanted.items():
+    assert reported["skipped"] == sum(outcome == KEPT for outcome in wanted.values())
+    for name, outcome in wanted.items():
         kind, _, there = name.partition("-over-")
         status = (copy / name).lstat()
-        if fate in (KEPT, FAILS):
-            assert changes(before[name], snapshot(copy / name)) == [], (name, fate)
+        if outcome in (KEPT, FAILS):
+            assert changes(before[name], snapshot(copy / name)) == [], (name, outcome)
             continue
-        assert stat.S_IFMT(status.st_mode) == TYPES[kind], (name, fate)
-        assert status.st_mtime_ns == NOW, (name, fate)
+        assert stat.S_IFMT(status.st_mode) == TYPES[kind], (name, outcome)
+        assert status.st_mtime_ns == NOW, (name, outcome)
         if kind == "file":
             assert (copy / name).read_bytes() == b"../outside/new"
         elif kind == "link":
@@ -103,22 +103,22 @@ def test_all_pairs(area: Path, policy: str, target_is_newer: bool, more: str) ->
 
 
 @pytest.mark.parametrize("policy", ["replace", "skip", "fail"])
-def test_all_pairs_of_a_single_source(area: Path, policy: str) -> None:
-    """The same where SRC itself is the item, and goes to the name of another."""
+def test_policy_decides_for_every_pair_of_types_of_a_single_source(area: Path, policy: str) -> None:
+    """SRC itself is the item, and DST is an existing item."""
     for one in ("file", "link", "fifo"):
         for other in ("file", "link", "fifo") if one == "file" else ("file",):
             source, copy = area / f"{one}-{other}", area / f"{one}-over-{other}"
-            make(source, one, b"new", NOW)
-            make(copy, other, b"precious", THEN)
+            make_item(source, one, b"new", NOW)
+            make_item(copy, other, b"precious", THEN)
             before = snapshot(copy)
             run = pcopy("--json", "-T", "--existing", policy, source, copy, ranks=1)
-            if other == "fifo":  # as DST a node is refused, since it is meant to be written into, most likely
+            if other == "fifo":  # a FIFO as DST is refused, since the user most likely wants to write into it
                 assert run.returncode == 2 and changes(before, snapshot(copy)) == [], show(run)
                 continue
-            fate = expected(policy, one, other, target_is_newer=False)
-            assert run.returncode == (1 if fate == FAILS else 0), show(run)
-            if fate == REPLACED:
+            outcome = expected(policy, one, other, target_is_newer=False)
+            assert run.returncode == (1 if outcome == FAILS else 0), show(run)
+            if outcome == REPLACED:
                 assert stat.S_IFMT(copy.lstat().st_mode) == TYPES[one], (one, other)
                 assert copy.lstat().st_mtime_ns == NOW
             else:
-                assert changes(before, snapshot(copy)) == [], (one, other, fate)
+                assert changes(before, snapshot(copy)) == [], (one, other, outcome)

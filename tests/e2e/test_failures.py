@@ -1,4 +1,4 @@
-"""Items that fail: each is told with path, operation and errno, the rest is copied, and the status says so."""
+"""Failed items: each is reported with path, operation and errno, all others are copied, and the exit status is 1."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.walk import paths, temporaries
 
 
 def failures(path: Path) -> list[dict[str, Any]]:
-    """The lines of an ``--errors`` file, each checked against what the contract says of them."""
+    """Return the lines of an ``--errors`` file, after checking each against the documented format."""
     reported = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     for line in reported:
         assert line.keys() >= {"path", "path_b64", "operation", "errno", "message"}
@@ -33,8 +33,8 @@ def failures(path: Path) -> list[dict[str, Any]]:
     return reported
 
 
-def only_failure(run: Completed, errors: Path, name: bytes, number: int) -> dict[str, Any]:
-    """Status 1, and one failure: of ``name`` with errno ``number``, told on the terminal as well."""
+def assert_single_failure(run: Completed, errors: Path, name: bytes, number: int) -> dict[str, Any]:
+    """Assert status 1 and a single failure of ``name`` with errno ``number``, shown on stderr as well; return it."""
     assert run.returncode == 1, show(run)
     reported = failures(errors)
     assert len(reported) == 1, reported
@@ -49,7 +49,7 @@ def only_failure(run: Completed, errors: Path, name: bytes, number: int) -> dict
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """Thirty small files in three directories, and one called ``victim`` in the midst."""
+    """Thirty small files in three directories, and one more file ``victim``."""
     for number in range(30):
         path = area / f"source/{number % 3}/{number}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,15 +58,15 @@ def source(area: Path) -> Path:
     return area / "source"
 
 
-def all_but(source: Path, copy: Path, *lost: str) -> None:
-    """``copy`` is faithful except for the ``lost``; the directory of a lost item still gets its metadata."""
+def assert_only_lost(source: Path, copy: Path, *lost: str) -> None:
+    """Assert that ``copy`` is faithful except for ``lost`` items; their directories still have the right metadata."""
     reported = differences(source, copy)
     assert [line for line in reported if not any(name in line for name in lost)] == []
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("kind", ["file", "directory"])
-def test_unreadable_for_an_ordinary_user(area: Path, source: Path, kind: str, ranks: int) -> None:
+def test_item_unreadable_for_an_ordinary_user_fails(area: Path, source: Path, kind: str, ranks: int) -> None:
     if kind == "directory":
         (source / "1/victim").unlink()
         (source / "1/victim").mkdir()
@@ -77,11 +77,11 @@ def test_unreadable_for_an_ordinary_user(area: Path, source: Path, kind: str, ra
     into.chmod(0o777)
     try:
         run = pcopy("--json", "--errors", into / "errors", source, into / "copy", ranks=ranks, user=NOBODY)
-        only_failure(run, into / "errors", b"victim", errno.EACCES)
+        assert_single_failure(run, into / "errors", b"victim", errno.EACCES)
         reported = summary(run)
         assert (reported["files"], reported["directories"]) == (30, 4)
         assert not (into / "copy/1/victim/inside").exists()
-        if is_root():  # others can't read it to compare it either
+        if is_root():  # an ordinary user cannot read the item to compare it
             unlike = differences(source, into / "copy", ownership=False)
             assert [line for line in unlike if "victim" not in line] == []
     finally:
@@ -89,43 +89,43 @@ def test_unreadable_for_an_ordinary_user(area: Path, source: Path, kind: str, ra
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_read_error(area: Path, source: Path, ranks: int) -> None:
+def test_read_error_fails_the_file(area: Path, source: Path, ranks: int) -> None:
     fault = Fault(area / "trace", READS, source / "1/victim", "EIO")
     run = pcopy("--json", "--errors", area / "e", source, area / "copy", ranks=ranks, wrap=fault.wrap())
     fault.check()
-    only_failure(run, area / "e", b"victim", errno.EIO)
+    assert_single_failure(run, area / "e", b"victim", errno.EIO)
     assert not (area / "copy/1/victim").exists()
-    all_but(source, area / "copy", "victim")
+    assert_only_lost(source, area / "copy", "victim")
 
 
-def test_read_error_that_passes_is_tried_again(area: Path, source: Path) -> None:
-    """A file server that fails over answers EIO once."""
+def test_temporary_read_error_is_retried(area: Path, source: Path) -> None:
+    """A file server returns EIO once during a failover."""
     fault = Fault(area / "trace", READS, source / "1/victim", "EIO", when="1")
     succeed(source, area / "copy", ranks=1, wrap=fault.wrap())
     fault.check()
     assert differences(source, area / "copy") == []
 
 
-def test_read_error_in_a_large_file(area: Path, source: Path) -> None:
+def test_read_error_fails_the_large_file(area: Path, source: Path) -> None:
     (source / "1/victim").write_bytes(noise(40 << 20))
     fault = Fault(area / "trace", READS, source / "1/victim", "EIO", when="2+")
     run = pcopy(
         "--json", "--errors", area / "e", "--chunk-size", "16M", source, area / "copy", ranks=2, wrap=fault.wrap()
     )
     fault.check()
-    only_failure(run, area / "e", b"victim", errno.EIO)
+    assert_single_failure(run, area / "e", b"victim", errno.EIO)
     assert not (area / "copy/1/victim").exists()
     assert temporaries(os.fsencode(area / "copy")) == []
-    all_but(source, area / "copy", "victim")
+    assert_only_lost(source, area / "copy", "victim")
 
 
 @pytest.mark.parametrize("when", ["1+", "2+"])
-def test_error_while_a_directory_is_read(area: Path, source: Path, when: str) -> None:
-    """It is no end of the directory: copies that miss half of it are worse than none."""
+def test_error_while_reading_a_directory_fails_it(area: Path, source: Path, when: str) -> None:
+    """An error is not the end of the directory: an incomplete copy must not look complete."""
     fault = Fault(area / "trace", ("getdents64", "getdents"), source / "1", "EIO", when=when)
     run = pcopy("--json", "--errors", area / "e", source, area / "copy", ranks=1, wrap=fault.wrap())
     fault.check()
-    only_failure(run, area / "e", b"1", errno.EIO)
+    assert_single_failure(run, area / "e", b"1", errno.EIO)
     for number in ("0", "2"):
         assert differences(source / number, area / "copy" / number) == []
 
@@ -143,8 +143,8 @@ def test_error_while_a_directory_is_read(area: Path, source: Path, when: str) ->
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_error_at_the_destination(area: Path, source: Path, calls: tuple[str, ...], error: str) -> None:
-    """None of these is harmless: quota errors appear at close, and a mode that was not set may be a hole."""
+def test_error_at_the_destination_fails_the_file(area: Path, source: Path, calls: tuple[str, ...], error: str) -> None:
+    """None of these errors may be ignored: close reports an exceeded quota, and a missing mode may expose the file."""
     copy = area / "copy"
     if "fchown" in calls:
         require_root("own files of others")
@@ -152,9 +152,9 @@ def test_error_at_the_destination(area: Path, source: Path, calls: tuple[str, ..
     fault = Fault(area / "trace", calls, copy / "1/victim", error)
     run = pcopy("--json", "--errors", area / "e", source, copy, ranks=2, wrap=fault.wrap())
     fault.check()
-    only_failure(run, area / "e", b"victim", getattr(errno, error))
-    all_but(source, copy, "victim")
-    # What is there under the final name is whole; nothing is half written.
+    assert_single_failure(run, area / "e", b"victim", getattr(errno, error))
+    assert_only_lost(source, copy, "victim")
+    # A file under the final name is complete.
     if (copy / "1/victim").exists():
         assert (copy / "1/victim").read_bytes() == (source / "1/victim").read_bytes()
     assert temporaries(os.fsencode(copy)) == []
@@ -162,7 +162,7 @@ def test_error_at_the_destination(area: Path, source: Path, calls: tuple[str, ..
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("sizes", [[100_000] * 300, [60 << 20], [5 << 20] * 10], ids=["small", "large", "middle"])
-def test_full_destination(area: Path, sizes: list[int], ranks: int) -> None:
+def test_full_destination_leaves_no_partial_files(area: Path, sizes: list[int], ranks: int) -> None:
     source = area / "source"
     source.mkdir()
     for number, size in enumerate(sizes):
@@ -172,12 +172,12 @@ def test_full_destination(area: Path, sizes: list[int], ranks: int) -> None:
         assert run.returncode in (1, 75), show(run)
         assert os.strerror(errno.ENOSPC).encode() in run.stderr, show(run)
         assert {line["errno"] for line in failures(area / "errors")} <= {0, errno.ENOSPC}
-        whole_or_absent(source, full / "copy")
+        assert_complete_or_absent(source, full / "copy")
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_full_destination_of_hard_links(area: Path, ranks: int) -> None:
-    """The job ends, and tells why. What others have under way when a rank ends it is not counted."""
+def test_full_destination_stops_a_job_with_hard_links(area: Path, ranks: int) -> None:
+    """The job stops and reports why. Items in progress on other ranks at that moment are not counted."""
     source = area / "source"
     source.mkdir()
     for number in range(200):
@@ -192,7 +192,7 @@ def test_full_destination_of_hard_links(area: Path, ranks: int) -> None:
         assert reported["files"] + reported["hardlinks"] == there or (ranks > 1 and 0 < reported["files"] < there), (
             show(run)
         )
-        whole_or_absent(source, full / "copy")
+        assert_complete_or_absent(source, full / "copy")
 
 
 def test_full_destination_keeps_the_old_content(area: Path) -> None:
@@ -210,15 +210,15 @@ def test_full_destination_keeps_the_old_content(area: Path) -> None:
         assert temporaries(os.fsencode(full)) == []
 
 
-def test_destination_without_inodes(area: Path, source: Path) -> None:
+def test_destination_without_free_inodes_leaves_no_partial_files(area: Path, source: Path) -> None:
     with mounted("tmpfs", area, options="nr_inodes=20") as full:
         run = pcopy("--force", source, full / "copy", ranks=2)
         assert run.returncode in (1, 75), show(run)
-        whole_or_absent(source, full / "copy")
+        assert_complete_or_absent(source, full / "copy")
 
 
-def whole_or_absent(source: Path, copy: Path) -> None:
-    """No file under a final name is partly written, and nothing else was left."""
+def assert_complete_or_absent(source: Path, copy: Path) -> None:
+    """Assert that each file under a final name is complete, and that no temporary file remains."""
     assert temporaries(os.fsencode(copy)) == []
     for path in paths(os.fsencode(copy)):
         name = os.fsdecode(path)
@@ -226,7 +226,7 @@ def whole_or_absent(source: Path, copy: Path) -> None:
             assert (copy / name).read_bytes() == (source / name).read_bytes(), name
 
 
-def test_errors_are_written_for_odd_names(area: Path) -> None:
+def test_errors_file_holds_unprintable_names(area: Path) -> None:
     (area / "copy").mkdir()
     (area / "source").mkdir()
     name = b"line\nbreak \xff\x1b[2J"
@@ -247,7 +247,7 @@ def test_errors_file_is_empty_or_absent_after_success(area: Path, source: Path) 
 
 @pytest.fixture
 def conflicts(area: Path) -> Path:
-    """300 files that are there already: with ``--existing fail`` each of them is a failure."""
+    """300 files that exist in the target: with ``--existing fail`` each of them fails."""
     for tree in ("source", "copy"):
         (area / tree).mkdir()
         for number in range(300):
@@ -255,7 +255,7 @@ def conflicts(area: Path) -> Path:
     return area
 
 
-def test_only_the_first_hundred_are_shown_but_all_are_written(conflicts: Path) -> None:
+def test_first_hundred_errors_are_printed_and_all_are_written_to_the_file(conflicts: Path) -> None:
     errors = conflicts / "errors"
     run = pcopy("--existing", "fail", "--errors", errors, f"{conflicts}/source/", conflicts / "copy", ranks=2)
     assert run.returncode == 1, show(run)
@@ -266,8 +266,8 @@ def test_only_the_first_hundred_are_shown_but_all_are_written(conflicts: Path) -
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_too_many_errors(conflicts: Path, ranks: int) -> None:
-    # The files to come would take long; giving up must not wait for them.
+def test_max_errors_stops_the_job(conflicts: Path, ranks: int) -> None:
+    # The remaining files would take long; the job must stop without waiting for them.
     run = pcopy(
         "--json", "--existing", "fail", "--max-errors", "5", f"{conflicts}/source/", conflicts / "copy", ranks=ranks
     )
@@ -275,7 +275,7 @@ def test_too_many_errors(conflicts: Path, ranks: int) -> None:
     assert b"error" in run.stderr, show(run)
 
 
-def test_fewer_errors_than_too_many(conflicts: Path) -> None:
+def test_fewer_errors_than_max_errors_do_not_stop_the_job(conflicts: Path) -> None:
     run = pcopy(
         "--json", "--existing", "fail", "--max-errors", "301", f"{conflicts}/source/", conflicts / "copy", ranks=2
     )
@@ -283,8 +283,8 @@ def test_fewer_errors_than_too_many(conflicts: Path) -> None:
     assert summary(run)["failed"] == 300
 
 
-def test_no_codec_has_to_be_loaded_for_an_errors_file(area: Path, source: Path) -> None:
-    """Where the system refuses to look at a codec's module, Python says that there is no such encoding."""
+def test_errors_file_needs_no_codec_module(area: Path, source: Path) -> None:
+    """If the module of a codec is inaccessible, Python reports an unknown encoding."""
     codec = importlib.util.find_spec("encodings.ascii")
     assert codec is not None and codec.origin is not None
     fault = Fault(area / "trace", ["stat", "newfstatat", "statx"], Path(codec.origin), "EACCES")
@@ -296,10 +296,10 @@ def test_no_codec_has_to_be_loaded_for_an_errors_file(area: Path, source: Path) 
     "part", ["cli/program", "report/streams", "launch/launcher", "launch/run", "tools/copy", "text"]
 )
 @pytest.mark.parametrize("module", ["pcopy", "pverify"])
-def test_a_part_of_the_program_that_cannot_be_loaded(area: Path, source: Path, part: str, module: str) -> None:
-    """Where the system refuses to look at a file, Python says that there is no such module."""
+def test_unloadable_program_module_is_reported_in_one_line(area: Path, source: Path, part: str, module: str) -> None:
+    """If a module's file is inaccessible, Python reports that there is no such module."""
     if module == "pverify" and part == "tools/copy":
-        pytest.skip("pverify has no use for it")
+        pytest.skip("pverify does not load it")
     fault = Fault(area / "trace", ["stat", "newfstatat", "statx"], REPOSITORY / f"pcopy/{part}.py", "EIO")
     words = (source, area / "copy") if module == "pcopy" else (source, source)
     run = (pcopy if module == "pcopy" else pverify)(*words, wrap=fault.wrap(), real=True)
@@ -321,8 +321,8 @@ INTERRUPTED = {
 
 
 @pytest.mark.parametrize("calls", INTERRUPTED)
-def test_what_is_interrupted_is_tried_again(area: Path, calls: str) -> None:
-    """Each is met by something: one file is replaced, the directories are made, and all else is new in them."""
+def test_interrupted_system_calls_are_retried(area: Path, calls: str) -> None:
+    """Each of the calls occurs: one file is replaced, a directory is created, and all other items are new."""
     source, copy = area / "source", area / "copy"
     (source / "directory").mkdir(parents=True)
     (source / "file").write_bytes(b"file")

@@ -1,4 +1,4 @@
-"""Times that few clocks show: beyond what 64 bits of nanoseconds hold, and beyond what a destination holds."""
+"""Times beyond the range of 64 bits of nanoseconds, or beyond the range of the destination file system."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FAR = 10**10 * 10**9
 """Nanoseconds: the year 2286, which a signed 64-bit number does not reach."""
 
 
-def _tree(source: Path, moment: int) -> None:
-    """A small file, a split one, links, a FIFO and a directory, all of that time."""
+def _make_tree(source: Path, moment: int) -> None:
+    """Create a small file, a split one, links, a FIFO and a directory, all with the modification time ``moment``."""
     (source / "room").mkdir(parents=True)
     (source / "room/small").write_bytes(b"small")
     (source / "room/large").write_bytes(b"0123456789abcdef" * (5 << 16))
@@ -32,9 +32,9 @@ def _tree(source: Path, moment: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("moment", [FAR, -FAR])
-def test_a_time_beyond_292_years_is_digested_and_copied(moment: int, ranks: int) -> None:
+def test_time_beyond_64_bits_is_copied_and_signed(moment: int, ranks: int) -> None:
     with scratch() as place:
-        _tree(place / "source", moment)
+        _make_tree(place / "source", moment)
         if (place / "source/room/small").stat().st_mtime_ns != moment:
             pytest.skip("no such time fits here")
         signature = ("--verify", "--signature", place / "signature", "--chunk-size", "1M", "--block-size", "64K")
@@ -43,8 +43,8 @@ def test_a_time_beyond_292_years_is_digested_and_copied(moment: int, ranks: int)
         assert differences(place / "source", place / "target", atimes=True) == []
 
 
-def test_times_beyond_292_years_are_told_apart() -> None:
-    """Each of both is more than 64 bits hold, and one is a second earlier."""
+def test_different_times_beyond_64_bits_are_distinguished() -> None:
+    """Both times exceed 64 bits, and one is a second earlier than the other."""
     policies = ("changed", "newer")
     with scratch() as place:
         source = place / "source"
@@ -56,17 +56,17 @@ def test_times_beyond_292_years_are_told_apart() -> None:
         for policy in policies:
             succeed("-T", source, place / policy)
             os.utime(place / policy / "file", ns=(FAR, FAR - 10**9))
-        time.sleep(CLOCK_GRACE / 10**9 + 0.5)  # what has changed after that might be the job's own: all is looked at
+        time.sleep(CLOCK_GRACE / 10**9 + 0.5)  # recently changed files might be the job's own and would be read
         for policy, files in [*((policy, 1) for policy in policies), *((policy, 0) for policy in policies)]:
             reported = summary(succeed("--json", "--existing", policy, "-T", source, place / policy))
             assert (reported["files"], reported["skipped"]) == (files, 1 - files), policy
             assert differences(source, place / policy) == []
 
 
-def test_times_that_the_destination_bends_are_told_by_their_names(tmp_path: Path) -> None:
+def test_times_that_the_destination_cannot_hold_are_reported_for_each_item(tmp_path: Path) -> None:
     require_root("mount a file system")
     with scratch() as place, mounted("ext4", tmp_path) as ext4:
-        _tree(place / "source", 2 * FAR)
+        _make_tree(place / "source", 2 * FAR)
         (place / "source/alone").write_bytes(b"alone")
         os.utime(place / "source/alone", ns=(2 * FAR, 2 * FAR))
         (place / "source/usual").write_bytes(b"usual")

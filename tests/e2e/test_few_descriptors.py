@@ -1,4 +1,4 @@
-"""A low limit of open files: what is kept open follows it, so that no item fails where the start was allowed."""
+"""A low limit of open files: a run that starts keeps few enough files open, so that no item fails."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 
 ENOUGH = 64
-"""Open files with which two ranks may always start: ``ulimit -n 64``."""
+"""A limit of open files (``ulimit -n 64``) with which two ranks can always start."""
 
 
-def _tree(source: Path) -> None:
-    """More directories than may be open at once, beside one another and within one another."""
+def _make_tree(source: Path) -> None:
+    """Create more directories than may be open at a time, both side by side and nested."""
     deep = source
     for level in range(40):
         deep = deep / f"level{level}"
@@ -40,9 +40,9 @@ def _tree(source: Path) -> None:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize(("limit", "ranks"), [(44, 1), (64, 1), (64, 2)])
-def test_what_may_start_under_a_limit_ends_well(limit: int, ranks: int) -> None:
+def test_run_that_starts_under_a_descriptor_limit_succeeds(limit: int, ranks: int) -> None:
     with scratch() as place:
-        _tree(place / "source")
+        _make_tree(place / "source")
         words: list[Argument] = ["--verify", "--signature", place / "signature", "--manifest", place / "manifest"]
         words += ["--checkpoint", place / "job", "--checkpoint-interval", "0.1", "--chunk-size", "1M"]
         wrap = ["prlimit", f"--nofile={limit}:{limit}"]
@@ -60,7 +60,7 @@ def test_what_may_start_under_a_limit_ends_well(limit: int, ranks: int) -> None:
 
 
 WAITS = {"all": 200}
-"""Microseconds that each operation of a server takes: so many threads would be of use."""
+"""Microseconds that each operation of a server takes: slow enough that many threads would be useful."""
 
 
 def backend_of(name: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ SLOW: dict[str, tuple[str, Callable[[Path, Path, Path], list[Argument]]]] = {
 
 
 @pytest.mark.parametrize(("how", "in_flight"), [("copy", "auto"), *((how, "64") for how in SLOW)])
-def test_threads_follow_the_limit_of_open_files(area: Path, how: str, in_flight: str) -> None:
+def test_number_of_threads_follows_the_descriptor_limit(area: Path, how: str, in_flight: str) -> None:
     if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")
     source, below = area / "source", area / "below"
@@ -103,10 +103,10 @@ def test_threads_follow_the_limit_of_open_files(area: Path, how: str, in_flight:
 
 
 class Shortage(NamedTuple):
-    """Opens in one directory that fail, counted from 1, and the program that meets them."""
+    """A range of failing opens in one directory, counted from 1, and the program that performs them."""
 
     directory: str
-    """What is opened in it counts, and so does the directory itself if it is opened by its whole path."""
+    """Opens of items in it count, and opens of the directory itself by its full path."""
     first: int
     last: int
     program: str
@@ -114,8 +114,8 @@ class Shortage(NamedTuple):
 
 
 SHORTAGES = {
-    # An attempt tries four times to open something, and once more before that in C; copies may have a second attempt.
-    # Each cell fails where nothing is tried again, and the first three also without a second attempt.
+    # An attempt to process an item tries four times to open a file, after one more try in C; copies may have a second
+    # attempt. Without these retries each row fails, and without the second attempt the first three rows fail.
     "copy": Shortage("source/inner", 1, 12, "pcopy", lambda area: ["-T", area / "source", area / "new"]),
     "mirror": Shortage("source/inner", 1, 12, "psync", lambda area: [f"{area}/source/", area / "new"]),
     "copy to": Shortage("new/inner", 1, 7, "pcopy", lambda area: ["-T", area / "source", area / "new"]),
@@ -136,7 +136,7 @@ SHORTAGES = {
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("number", ["EMFILE", "ENFILE"])
 @pytest.mark.parametrize("which", SHORTAGES)
-def test_too_many_open_files_for_a_moment_fail_no_item(area: Path, which: str, number: str, backend: str) -> None:
+def test_temporary_descriptor_shortage_fails_no_item(area: Path, which: str, number: str, backend: str) -> None:
     source = area / "source"
     for directory in ("inner", "outer/below"):
         (source / directory).mkdir(parents=True)
@@ -161,8 +161,8 @@ def test_too_many_open_files_for_a_moment_fail_no_item(area: Path, which: str, n
         assert differences(source / inner, made / inner) == []
 
 
-def test_capabilities_are_known_after_a_shortage(area: Path) -> None:
-    """What this process may do is read once, and decides how each item gets its metadata."""
+def test_capabilities_are_read_despite_a_descriptor_shortage(area: Path) -> None:
+    """A process reads its capabilities once; they decide how each item gets its metadata."""
     (area / "source").mkdir()
     (area / "source/file").write_bytes(b"contents")
     fault = Fault(area / "log", ["openat"], Path("/proc/self/status"), "EMFILE", "1..3")

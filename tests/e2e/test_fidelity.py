@@ -1,7 +1,7 @@
-"""Copies are faithful: everything that copiers are known to lose, on any number of ranks, between any file systems.
+"""Faithful copies: all properties that other programs are known to lose, on several file systems and numbers of ranks.
 
-The cases cover every pair of file system, number of ranks and launcher at least once, not their product: that would
-take many minutes and find nothing more.
+The cases cover each pair of file system, number of ranks and launcher at least once. Their full product would take many
+minutes and find nothing more.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def case_name(case: Case) -> str:
     return f"{source}-to-{copy}-{ranks}-{launcher or 'local'}"
 
 
-def counts(tree: Path) -> dict[str, int]:
-    """What a copy of ``tree`` should count; of a group of hard links all but one name are ``hardlinks``."""
+def expected_counts(tree: Path) -> dict[str, int]:
+    """Return the expected counters of a copy of ``tree``; all but one name of a hard link group are ``hardlinks``."""
     found = {"files": 0, "directories": 0, "symlinks": 0, "special": 0, "hardlinks": 0}
     seen = set()
     for entry in walk(os.fsencode(tree)):
@@ -57,12 +57,14 @@ def counts(tree: Path) -> dict[str, int]:
     return found
 
 
-def copied_faithfully(source: Path, copy: Path, ranks: int, launcher: str | None, user: int | None = None) -> None:
+def assert_copied_faithfully(
+    source: Path, copy: Path, ranks: int, launcher: str | None, user: int | None = None
+) -> None:
     before = snapshot(source)
     run = succeed("--json", source, copy, ranks=ranks, launcher=launcher, user=user)
     assert changes(before, snapshot(source)) == [], "the source was modified"
     reported = summary(run)
-    expected = counts(source)
+    expected = expected_counts(source)
     assert {name: reported[name] for name in expected} == expected
     assert (reported["skipped"], reported["failed"], reported["excused"], reported["ranks"]) == (0, 0, 0, ranks)
     assert differences(source, copy, atimes=True) == []
@@ -71,36 +73,36 @@ def copied_faithfully(source: Path, copy: Path, ranks: int, launcher: str | None
 
 @pytest.mark.in_turn(6)
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-def test_hostile_tree(on: Place, case: Case) -> None:
+def test_hostile_tree_is_copied_faithfully(on: Place, case: Case) -> None:
     source, copy, ranks, launcher = case
     here, there = on(source), on(copy)
     hostile_tree(here / "source", privileged=is_root(), xattr_bytes=60_000 if source == copy == "xfs" else 2500)
-    copied_faithfully(here / "source", there / "copy", ranks, launcher)
+    assert_copied_faithfully(here / "source", there / "copy", ranks, launcher)
 
 
 @pytest.mark.in_turn(5)
 @pytest.mark.parametrize("case", list(enumerate(CASES)), ids=lambda case: f"seed{case[0]}-{case_name(case[1])}")
-def test_random_tree(on: Place, case: tuple[int, Case]) -> None:
+def test_random_tree_is_copied_faithfully(on: Place, case: tuple[int, Case]) -> None:
     seed, (source, copy, ranks, launcher) = case
     here, there = on(source), on(copy)
     random_tree(here / "source", seed, privileged=is_root())
-    copied_faithfully(here / "source", there / "copy", ranks, launcher)
+    assert_copied_faithfully(here / "source", there / "copy", ranks, launcher)
 
 
 @pytest.mark.in_turn(5)
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("make", [hostile_tree, lambda path: random_tree(path, 99)], ids=["hostile", "random"])
-def test_an_ordinary_user_copies_its_own(filesystem: Path, make: object, ranks: int) -> None:
-    """Modes that lock the owner out, default ACLs, set-id bits of its own: all possible without privileges."""
+def test_ordinary_user_copies_own_files_faithfully(filesystem: Path, make: object, ranks: int) -> None:
+    """The tree has modes without access for the owner, default ACLs and own set-id bits: all need no privileges."""
     assert callable(make)
     filesystem.chmod(0o777)
     as_user(lambda: make(filesystem / "source"))
-    copied_faithfully(filesystem / "source", filesystem / "copy", ranks, None, user=NOBODY)
+    assert_copied_faithfully(filesystem / "source", filesystem / "copy", ranks, None, user=NOBODY)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_an_ordinary_user_copies_what_others_own(area: Path, ranks: int) -> None:
-    """The owner can't be kept: that is excused and counted. Set-id bits must not become the user's."""
+def test_ordinary_user_copies_files_of_other_users_without_ownership(area: Path, ranks: int) -> None:
+    """The owner cannot be set, which is excused and counted. Set-id bits must not be copied to files of the user."""
     require_root("make another user's files")
     source, into = area / "source", area / "into"
     (source / "sub").mkdir(parents=True)
@@ -120,7 +122,7 @@ def test_an_ordinary_user_copies_what_others_own(area: Path, ranks: int) -> None
     assert (into / "copy/sub/6755").stat().st_uid == NOBODY
 
 
-def test_the_group_alone_is_kept_where_it_can_be(area: Path) -> None:
+def test_group_is_preserved_where_only_the_group_can_be_set(area: Path) -> None:
     require_root("make another user's files")
     (area / "into").mkdir()
     (area / "into").chmod(0o777)
@@ -134,8 +136,8 @@ def test_the_group_alone_is_kept_where_it_can_be(area: Path) -> None:
     assert reported["excused"] == 1
 
 
-def test_a_set_gid_bit_that_a_directory_loses_is_excused(area: Path) -> None:
-    """Below a set-gid directory they get a group that their owner is not in, and chmod says nothing."""
+def test_lost_set_gid_bit_of_a_directory_is_excused(area: Path) -> None:
+    """Below a set-gid directory they get a group without their owner, and chmod drops the bit without an error."""
     require_root("make directories of another group")
     (area / "source/one/two").mkdir(parents=True)
     (area / "into").mkdir()
@@ -150,8 +152,8 @@ def test_a_set_gid_bit_that_a_directory_loses_is_excused(area: Path) -> None:
     assert reported["excused"] == 2
 
 
-def test_directory_below_a_set_gid_parent_has_none(area: Path) -> None:
-    """The kernel hands the bit down; cp -a leaves it."""
+def test_directory_below_a_set_gid_parent_does_not_inherit_the_bit(area: Path) -> None:
+    """The kernel sets the bit on new directories; the copy removes it."""
     (area / "source/sub").mkdir(parents=True)
     (area / "into").mkdir()
     (area / "into").chmod(0o2775)
@@ -159,14 +161,13 @@ def test_directory_below_a_set_gid_parent_has_none(area: Path) -> None:
     assert differences(area / "source", area / "into/source") == []
 
 
-def test_files_that_claim_to_be_empty(area: Path) -> None:
-    """Files in /proc have size 0 and content."""
+def test_proc_file_of_size_zero_is_copied(area: Path) -> None:
     succeed("/proc/version", area / "version")
     assert (area / "version").read_bytes() == Path("/proc/version").read_bytes() != b""
 
 
-def test_xattr_that_does_not_fit_fails_its_file_alone(on: Place) -> None:
-    """ext4 says ENOSPC: that is no full disk, and no reason to lose the attribute in silence."""
+def test_xattr_too_large_for_the_target_fails_only_its_file(on: Place) -> None:
+    """ext4 returns ENOSPC, which neither means a full disk nor allows to drop the attribute silently."""
     here, there = on("xfs"), on("ext4")
     source = here / "source"
     source.mkdir()
@@ -180,8 +181,8 @@ def test_xattr_that_does_not_fit_fails_its_file_alone(on: Place) -> None:
     assert (reported["failed"], reported["files"]) == (1, 9)
 
 
-def test_one_flat_directory(area: Path) -> None:
-    """20,000 names are read in batches by all ranks; none may be lost or done twice."""
+def test_flat_directory_of_20000_files_is_copied(area: Path) -> None:
+    """All ranks read the names in batches; none may be lost or processed twice."""
     source = area / "source"
     source.mkdir()
     for number in range(20_000):
@@ -194,7 +195,7 @@ def test_one_flat_directory(area: Path) -> None:
     assert differences(source, area / "copy") == []
 
 
-def test_many_directories(area: Path) -> None:
+def test_many_directories_are_copied(area: Path) -> None:
     for number in range(3000):
         (area / f"source/{number % 7}/{number % 100}/{number}").mkdir(parents=True)
     succeed(area / "source", area / "copy", ranks=3)

@@ -1,4 +1,4 @@
-"""``--files-from`` copies what rsync does for the same list, with the directories that lead there."""
+"""``--files-from`` copies the same items as rsync with the same list, including their parent directories."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.support.trees import random_tree
 from tests.support.users import is_root
 
 
-def names(tree: Path, seed: int) -> list[bytes]:
-    """A third of what is no directory in the tree, in any order."""
+def sample_paths(tree: Path, seed: int) -> list[bytes]:
+    """Return a third of the items of a tree that are not directories, in random order."""
     top = bytes(tree) + b"/"
     listed = subprocess.run(["find", tree, "!", "-type", "d", "-print0"], check=True, capture_output=True).stdout
     chosen = [path.removeprefix(top) for path in sorted(listed.split(b"\0")[:-1])]
@@ -34,9 +34,9 @@ def names(tree: Path, seed: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_is_listed_is_copied_as_by_rsync(area: Path, ranks: int) -> None:
+def test_listed_files_are_copied_as_by_rsync(area: Path, ranks: int) -> None:
     random_tree(area / "source", seed(), files=400, largest=1 << 20, privileged=is_root())
-    listed = b"\0".join([*(paths := names(area / "source", seed())), b"./" + paths[0], b"/" + paths[1], b""])
+    listed = b"\0".join([*(paths := sample_paths(area / "source", seed())), b"./" + paths[0], b"/" + paths[1], b""])
     (area / "list").write_bytes(
         listed.replace(b"/" + paths[1] + b"\0", bytes(area / "source") + b"/" + paths[1] + b"\0")
     )
@@ -51,7 +51,7 @@ def test_what_is_listed_is_copied_as_by_rsync(area: Path, ranks: int) -> None:
     assert reported["found"] == reported["copied"] and reported["copied"] - reported["directories"] == len(paths)
 
 
-def test_a_listed_directory_is_copied_whole(area: Path) -> None:
+def test_listed_directory_is_copied_recursively(area: Path) -> None:
     for name in ("a/1", "a/b/2", "a/b/3", "c/4", "c/d/5", "e/6"):
         write(area / "source" / name, name.encode())
     (area / "list").write_text("a\na/b/2\n\n./c//d/\na/1\n")
@@ -69,7 +69,7 @@ def test_a_listed_directory_is_copied_whole(area: Path) -> None:
     assert differences(area / "source", area / "all-copied") == []
 
 
-def test_the_list_may_come_from_a_pipe(area: Path) -> None:
+def test_list_is_read_from_a_pipe(area: Path) -> None:
     for name in ("new\nline", "plain", "other"):
         write(area / "source/sub" / name, b"")
     command = (
@@ -79,8 +79,8 @@ def test_the_list_may_come_from_a_pipe(area: Path) -> None:
     assert sorted(path.name for path in (area / "copy/sub").iterdir()) == ["new\nline", "plain"]
 
 
-def test_a_saved_listing_may_come_from_anywhere(area: Path) -> None:
-    """Its paths start in the directory where the walk was, whatever the working directory is now."""
+def test_saved_listing_is_relative_to_the_directory_of_its_walk(area: Path) -> None:
+    """The paths are relative to the working directory of the walk, not to the current one."""
     for name in ("a/1", "a/2\udcff", "b/3", "left"):
         write(area / "source" / name, name.encode("utf-8", "surrogateescape"))
     odd = base64.b64encode(b"../source/a/2\xff").decode()
@@ -107,8 +107,8 @@ def test_a_saved_listing_may_come_from_anywhere(area: Path) -> None:
     assert not (area / "other").exists()
 
 
-def test_patterns_may_come_from_a_pipe(area: Path) -> None:
-    """The configuration makes that the command line is read again, and the pipe has been emptied by then."""
+def test_patterns_are_read_from_a_pipe(area: Path) -> None:
+    """With a configuration file the command line is parsed twice, but the pipe can be read only once."""
     for name in ("a.o", "a.c", "b.tmp"):
         write(area / "source" / name, b"")
     (area / "set.yaml").write_text("quiet: true\nexclude: ['*.tmp']\n")
@@ -117,8 +117,8 @@ def test_patterns_may_come_from_a_pipe(area: Path) -> None:
     assert [path.name for path in (area / "copy").iterdir()] == ["a.c"]
 
 
-def test_lines_may_end_as_in_windows(area: Path) -> None:
-    """As rsync takes them; but a carriage return may be part of a name."""
+def test_list_lines_may_end_with_carriage_returns(area: Path) -> None:
+    """They are accepted as by rsync; a carriage return may also be part of a name."""
     for name in ("a", "sub/b", "left", "sub/end\r"):
         write(area / "source" / name, name.encode())
     (area / "list").write_bytes(b"a\r\n\r\nsub/b\r\n")
@@ -138,7 +138,7 @@ def python(program: str) -> str:
     return f"{sys.executable} -m {program}"
 
 
-def test_what_is_not_there_fails_and_is_tried_again(area: Path) -> None:
+def test_missing_listed_items_fail_and_are_retried_by_a_resume(area: Path) -> None:
     write(area / "source/there", b"")
     (area / "list").write_text("there\nmissing/deep/file\nmissing/other\nthere/below\n")
     options: list[Any] = ["--json", "--checkpoint", area / "job", "--files-from", area / "list"]
@@ -159,7 +159,7 @@ def test_what_is_not_there_fails_and_is_tried_again(area: Path) -> None:
     assert (area / "copy/missing").stat().st_mode & 0o777 == 0o750
 
 
-def test_a_killed_job_goes_on_with_the_list_that_it_read(area: Path) -> None:
+def test_resumed_job_uses_the_list_read_at_the_start(area: Path) -> None:
     paths = [f"{first}/{second}/{number}" for first in range(30) for second in range(4) for number in range(20)]
     for path in paths:
         write(area / "source" / path, path.encode())
@@ -180,8 +180,8 @@ def test_a_killed_job_goes_on_with_the_list_that_it_read(area: Path) -> None:
     assert not (area / "job").exists()
 
 
-def test_a_directory_of_ones_own_that_was_entered_counts_once(area: Path) -> None:
-    """A path of the list that is tried again comes through it once more."""
+def test_directory_entered_again_by_a_resume_counts_once(area: Path) -> None:
+    """Retrying a path of the list enters its parent directories again."""
     write(area / "source/f/1", b"")
     (area / "source").chmod(0o700)
     (area / "list").write_text("f/1\na/miss\na/other/miss\n")
@@ -200,7 +200,7 @@ def test_a_directory_of_ones_own_that_was_entered_counts_once(area: Path) -> Non
     assert (reported["found"], reported["copied"], reported["directories"]) == (7, 7, 4)
 
 
-def test_a_path_through_a_link_wants_it_to_be_followed(area: Path) -> None:
+def test_listed_path_through_a_symlink_requires_following_links(area: Path) -> None:
     write(area / "source/sub/a/1", b"")
     (area / "source/sub/la").symlink_to("a")
     (area / "list").write_text("sub/la/1\n")
@@ -213,15 +213,15 @@ def test_a_path_through_a_link_wants_it_to_be_followed(area: Path) -> None:
     assert (area / "followed/sub/la/1").is_file()
 
 
-def age(tree: Path) -> None:
-    """What was changed in it is not to be seen by its times."""
+def reset_times(tree: Path) -> None:
+    """Set all times in a tree to the same value, so that they reveal no change."""
     for path in [tree, *tree.rglob("*")]:
         os.utime(path, ns=(10**18, 10**18))
 
 
 @pytest.mark.parametrize("each", range(8) if everything() else range(2))
-def test_what_is_stopped_and_partly_missing_comes_to_the_same(area: Path, each: int) -> None:
-    """Lists with missing parts, ended by a signal at any moment, some of the parts back before each next run."""
+def test_stopped_jobs_with_missing_items_reach_the_same_result(area: Path, each: int) -> None:
+    """Signals end the job at random moments, and before each further run some missing items are restored."""
     rng = random.Random(f"{seed()} {each}")
     parts = [f"{one}/{two}" for one in "abcd" for two in "xyz"]
     for part in parts:
@@ -229,10 +229,11 @@ def test_what_is_stopped_and_partly_missing_comes_to_the_same(area: Path, each: 
             write(area / "source" / part / name, f"{part}/{name}".encode())
     for path in [area / "source", *(area / "source").rglob("*")]:
         path.chmod(rng.choice((0o700, 0o755)))
-    age(area / "source")
+    reset_times(area / "source")
     every = sorted(str(path.relative_to(area / "source")) for path in (area / "source").rglob("*"))
     missing = rng.sample(["a", "b/x", "c/y/deep", "d/z/deep/er", *rng.sample(every, 6)], 8)
-    above = {str(parent) for part in missing for parent in Path(part).parents}  # they would be copied without it
+    # Listed parents would be copied without the missing items.
+    above = {str(parent) for part in missing for parent in Path(part).parents}
     listed = rng.sample([path for path in every if path not in above], len(every) // 3)
     (area / "list").write_text("\n".join(listed))
     command = ["rsync", "-aHAXr", f"--files-from={area / 'list'}", f"{area}/source/", f"{area}/rsync/"]
@@ -240,7 +241,7 @@ def test_what_is_stopped_and_partly_missing_comes_to_the_same(area: Path, each: 
     subprocess.run(["rsync", "-aAX", "--exclude=/*", f"{area}/source/", f"{area}/rsync/"], check=True)
     shutil.copytree(area / "source", area / "whole")
     subprocess.run(["rm", "-rf", *(area / "source" / part for part in missing)], check=True)
-    age(area / "source")
+    reset_times(area / "source")
     options: list[Any] = ["--checkpoint", area / "job", "--files-from", area / "list", f"{area}/source/", area / "copy"]
     done = False
     while not done:
@@ -260,12 +261,12 @@ def test_what_is_stopped_and_partly_missing_comes_to_the_same(area: Path, each: 
             assert bool(reported["failed"]) == (run.returncode == 1), show(run)
         for part in [missing.pop() for _ in range(min(len(missing), 3))]:
             subprocess.run(["rsync", "-aR", f"{area}/whole/./{part}", f"{area}/source/"], check=True)
-        age(area / "source")
+        reset_times(area / "source")
     assert differences(area / "rsync", area / "copy") == []
     assert reported["found"] == reported["copied"] == 1 + sum(1 for _ in (area / "copy").rglob("*")), show(run)
 
 
-def test_signatures_and_filters_go_together_with_it(area: Path) -> None:
+def test_list_is_combined_with_signature_and_filters(area: Path) -> None:
     for name in ("a/1.o", "a/1.c", "b/x/2.c", "b/3.c"):
         write(area / "source" / name, name.encode())
     (area / "list").write_text("a\nb/x/2.c\nb/3.c\n")
@@ -287,10 +288,10 @@ def test_signatures_and_filters_go_together_with_it(area: Path) -> None:
         ("a\0b\0", (), "write -0"),
         ("a\n" + "x" * (3 << 20), (), "line 2: is longer than any path"),
         ("a\n", ("source", "source/a"), "takes one SRC"),
-        ("a\n", ("source/a",), "is no directory"),
+        ("a\n", ("source/a",), "is not a directory"),
     ],
 )
-def test_wrong_lists_are_refused(area: Path, lines: str, arguments: Sequence[str], words: str) -> None:
+def test_invalid_lists_are_refused(area: Path, lines: str, arguments: Sequence[str], words: str) -> None:
     write(area / "source/a", b"")
     (area / "copy").mkdir()
     (area / "list").write_text(lines)

@@ -1,5 +1,7 @@
-"""Files of other users in one's own directory, with the contents of the source and another time: nobody but their owner
-may set that, and so they are replaced, as rsync replaces them."""
+"""Existing files of other users with the contents of the source and another modification time.
+
+Only the owner may set the time of a file. Therefore such files are replaced, as by rsync.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ PROGRAMS: dict[str, tuple[str, list[Argument], int]] = {
 
 @pytest.fixture
 def own(area: Path) -> Path:
-    """A directory of an ordinary user with a ``source``."""
+    """A directory that belongs to an ordinary user and contains a ``source``."""
     require_root("make files of others")
     area.chmod(0o755)
     place = area / "own"
@@ -50,7 +52,7 @@ def run_as_user(own: Path, case: str, backend: str, *options: Argument) -> subpr
 
 
 def give_away(own: Path) -> list[Path]:
-    """Everything in the copy belongs to another user, and has another time."""
+    """Give all files and links of the copy to another user, and set another time; return their paths."""
     paths = [path for path in (own / "copy").rglob("*") if path.is_symlink() or path.is_file()]
     for path in paths:
         os.chown(path, ANOTHER, ANOTHER, follow_symlinks=False)
@@ -64,18 +66,18 @@ def owners(paths: list[Path]) -> set[int]:
 
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("case", PROGRAMS)
-def test_files_of_others_are_replaced(own: Path, case: str, backend: str) -> None:
+def test_files_of_other_users_are_replaced(own: Path, case: str, backend: str) -> None:
     first = run_as_user(own, case, backend)
     assert first.returncode == 0, show(first)
     paths = give_away(own)
-    foreseen = summary(run_as_user(own, case, backend, "--dry-run"))
+    predicted = summary(run_as_user(own, case, backend, "--dry-run"))
     assert owners(paths) == {ANOTHER}
     run = run_as_user(own, case, backend)
     assert run.returncode == 0, show(run)
     reported = summary(run)
     assert (reported["files"], reported["symlinks"], reported["mended"], reported["failed"]) == (len(FILES), 1, 0, 0)
     for key in ("found", "files", "symlinks", "mended", "failed", "skipped"):
-        assert foreseen[key] == reported[key], key
+        assert predicted[key] == reported[key], key
     assert owners(paths) == {NOBODY}
     assert {path.lstat().st_mtime_ns for path in paths} == {NOW}
     if case != "compressed":
@@ -91,11 +93,11 @@ SITUATIONS = ("inplace", "sticky", "read-only")
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("case", ["psync", "in parts"])
-def test_files_of_others_stay_where_they_cannot_be_replaced(own: Path, case: str, situation: str) -> None:
+def test_files_of_other_users_fail_where_they_cannot_be_replaced(own: Path, case: str, situation: str) -> None:
     assert run_as_user(own, case, "").returncode == 0
     for side in (own / "source", own / "copy"):
         (side / "link").unlink()
-        os.utime(side, ns=(NOW, NOW))  # nothing is to be set of the directory itself
+        os.utime(side, ns=(NOW, NOW))  # the metadata of the directory itself is equal
     paths = give_away(own)
     if situation != "inplace":
         os.chown(own / "copy", 0, 0)
@@ -110,8 +112,8 @@ def test_files_of_others_stay_where_they_cannot_be_replaced(own: Path, case: str
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_attribute_that_is_refused_first_does_not_keep_the_file(own: Path, backend: str) -> None:
-    """The file may not be written, so that its attribute is refused before its time."""
+def test_file_is_replaced_although_its_attribute_is_refused_first(own: Path, backend: str) -> None:
+    """The user may not write the file, so that setting the attribute fails before setting the time."""
     try:
         os.setxattr(own / "source/small", "user.some", b"value")
     except OSError:

@@ -1,4 +1,4 @@
-"""Filters: what git, find and cmp would choose is copied, compared and removed; the rest is counted as skipped."""
+"""Filters select the same items as git and find do; items that are not selected count as skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATTERNS = [".snapshot", "*.o", "!/top.o", "/only/here/", "!kept/", "*~"]
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """Some hundreds of files, few in most directories and many in one."""
+    """Several hundred files, few in most directories and many in one."""
     root = area / "source"
     for directory in ("", "a", "a/b", "a/.snapshot/d", "only/here", "a/only/here", "kept", "many"):
         for number in range(300 if directory == "many" else 4):
@@ -45,8 +45,8 @@ def options(patterns: Sequence[str]) -> list[str]:
     return [f"--include={each[1:]}" if each[0] == "!" else f"--exclude={each}" for each in patterns]
 
 
-def chosen_by_git(source: Path, patterns: Sequence[str]) -> Path:
-    """A copy that holds what git does not ignore; it knows neither empty directories nor FIFOs."""
+def selected_by_git(source: Path, patterns: Sequence[str]) -> Path:
+    """Return a copy without the files that git ignores; git handles neither empty directories nor FIFOs."""
     expected = source.parent / "expected"
     shutil.copytree(source, expected, symlinks=True, ignore=lambda *_: ["fifo.o"])
     subprocess.run(["git", "init", "-q", expected], check=True)
@@ -68,10 +68,10 @@ def files(tree: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_patterns_choose_what_git_does_not_ignore(area: Path, source: Path, ranks: int) -> None:
+def test_patterns_select_files_that_git_does_not_ignore(area: Path, source: Path, ranks: int) -> None:
     copy = area / "copy"
     reported = summary(succeed("--json", *options(PATTERNS), f"{source}/", copy, ranks=ranks))
-    assert files(copy) == files(chosen_by_git(source, PATTERNS)) and len(files(copy)) > 300
+    assert files(copy) == files(selected_by_git(source, PATTERNS)) and len(files(copy)) > 300
     assert not (copy / "only/here").exists() and (copy / "a/only/here").is_dir() and not (copy / "a/.snapshot").exists()
     assert all((copy / name).read_bytes() == (source / name).read_bytes() for name in files(copy) - {"a/link"})
     assert (copy / "0.c").stat().st_ino == (copy / "a/second.c").stat().st_ino
@@ -98,7 +98,7 @@ def test_patterns_choose_what_git_does_not_ignore(area: Path, source: Path, rank
         ("--smaller-than=2", ["!", "(", "-type", "f", "!", "-size", "-2c", ")"]),
     ],
 )
-def test_ages_and_sizes_choose_what_find_does(area: Path, source: Path, option: str, find: list[str]) -> None:
+def test_age_and_size_filters_select_files_as_find_does(area: Path, source: Path, option: str, find: list[str]) -> None:
     succeed(option, f"{source}/", area / "copy", ranks=2)
     command: list[str | Path] = ["find", source, "!", "-type", "d", *find, "-printf", "%P\\0"]
     expected = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")[:-1]
@@ -106,8 +106,8 @@ def test_ages_and_sizes_choose_what_find_does(area: Path, source: Path, option: 
     assert {path.name for path in (area / "copy").rglob("*") if path.is_dir()} > {"many", "here", ".snapshot"}
 
 
-def test_proofs_are_about_what_was_selected(area: Path, source: Path) -> None:
-    """A signature of a selection is that of a tree that holds no more, and so is a manifest."""
+def test_signature_and_manifest_cover_only_selected_items(area: Path, source: Path) -> None:
+    """Signature and manifest of a selection equal those of a tree with only the selected items."""
     copy, filters = area / "copy", options(PATTERNS)
     run = succeed(
         "--verify", "--signature", area / "sig", "--manifest", area / "manifest", *filters, f"{source}/", copy
@@ -131,8 +131,7 @@ def test_proofs_are_about_what_was_selected(area: Path, source: Path) -> None:
     assert b"DST holds more" in again.stderr
 
 
-def test_what_is_excluded_is_not_looked_into(area: Path) -> None:
-    """Not even if it can't be read: it fails nothing, and is no part of the job."""
+def test_excluded_directories_are_not_opened(area: Path) -> None:
     write(area / "source/file", b"")
     for name in ("closed", "shut"):
         (area / "source" / name).mkdir()
@@ -146,8 +145,8 @@ def prm(*arguments: Any, **more: Any) -> Completed:
     return pcopy(*arguments, program="prm", **more)
 
 
-def test_prm_removes_what_is_selected(area: Path, source: Path) -> None:
-    expected = files(source) - files(chosen_by_git(source, PATTERNS))
+def test_prm_removes_selected_items(area: Path, source: Path) -> None:
+    expected = files(source) - files(selected_by_git(source, PATTERNS))
     reported = summary_of_prm(prm("--yes", "--json", *options(PATTERNS), source, ranks=2))
     assert files(source) == expected
     assert reported["removed"] > 300
@@ -161,8 +160,8 @@ def summary_of_prm(run: Completed) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_prm_lists_what_it_chooses(area: Path, ranks: int) -> None:
-    """And tells what the filters have left apart from the directories that hold it."""
+def test_prm_dry_run_lists_items_that_prm_removes(area: Path, ranks: int) -> None:
+    """Items that filters exclude and directories that are not empty because of them are reported separately."""
     for path in ("p/a/x.o", "p/a/b/y", "p/keep/in", "p/f", "q"):
         write(area / path, b"12")
     filters = ("--exclude", "*.o", "--exclude", "keep/", "p", "q")
@@ -177,8 +176,8 @@ def test_prm_lists_what_it_chooses(area: Path, ranks: int) -> None:
     gone = before - {os.fsencode(path.relative_to(area)) for path in area.rglob("*")}
     assert gone == {b"p/a/b/y", b"p/a/b", b"p/f", b"q"}, show(run)
     for text in (dry.stdout, run.stderr):
-        told_of = [line for line in text.splitlines() if line.startswith(b"delete ")]
-        assert sorted(told_of) == sorted(b"delete " + path for path in gone)
+        deletions = [line for line in text.splitlines() if line.startswith(b"delete ")]
+        assert sorted(deletions) == sorted(b"delete " + path for path in gone)
     assert (
         b"  left: 2 excluded by filters (on the command line), 2 not empty" in run.stdout
         and b"delete" not in dry.stderr
@@ -187,7 +186,7 @@ def test_prm_lists_what_it_chooses(area: Path, ranks: int) -> None:
     assert sorted(item["path"] for item in logged) == sorted(map(os.fsdecode, gone))
 
 
-def test_prm_leaves_young_directories(area: Path) -> None:
+def test_prm_leaves_directories_younger_than_the_filter(area: Path) -> None:
     tree, old = area / "tree", time.time() - 30 * 86400
     for path in ("old/deep/old", "young/old", "young/young"):
         write(tree / path / "file", b"")
@@ -208,8 +207,8 @@ def test_prm_by_size_removes_files_only(area: Path, source: Path) -> None:
     assert "large" not in files(source) and {"a/link", "fifo.o", "top.o"} < files(source)
 
 
-def test_a_killed_job_goes_on_with_its_selection(area: Path, source: Path) -> None:
-    """Also if an age would mean something else by then, and another pattern is given no more."""
+def test_resumed_job_uses_the_filters_of_its_start(area: Path, source: Path) -> None:
+    """The age is relative to the start of the job, and a changed pattern is refused."""
     copy, filters = area / "copy", [*options(PATTERNS), "--newer-than=7d"]
     command: list[Any] = ["--checkpoint", area / "job", *filters, f"{source}/", copy]
     process = start(*command, ranks=2)
@@ -220,7 +219,7 @@ def test_a_killed_job_goes_on_with_its_selection(area: Path, source: Path) -> No
     refused = pcopy(*command[:2], "--exclude=a", *command[2:])
     assert refused.returncode == 2 and b"different: --exclude and --include" in refused.stderr, show(refused)
     succeed(*command, ranks=3)
-    expected = chosen_by_git(source, PATTERNS)
+    expected = selected_by_git(source, PATTERNS)
     assert files(copy) == {name for name in files(expected) if not Path(name).name.startswith("2") and name != "large"}
 
 
@@ -228,14 +227,14 @@ def test_a_killed_job_goes_on_with_its_selection(area: Path, source: Path) -> No
     ("arguments", "words"),
     [
         (["--exclude="], b"--exclude: "),
-        (["--exclude=- *.o"], b"rsync's form: write --exclude with what follows"),
+        (["--exclude=- *.o"], b"rsync's form: write --exclude with what follows the blank"),
         (["--include=!x"], b"begins with !"),
         (["--exclude-from=/nowhere"], b"/nowhere: cannot be read: No such file"),
         (["--newer-than=yesterday"], b"yesterday: neither an age"),
         (["--smaller-than=big"], b"big: not a size"),
     ],
 )
-def test_wrong_filters_are_refused(area: Path, arguments: list[str], words: bytes) -> None:
+def test_invalid_filters_are_refused(area: Path, arguments: list[str], words: bytes) -> None:
     write(area / "source/file", b"")
     run = pcopy(*arguments, area / "source", area / "copy")
     assert run.returncode == 2 and words in run.stderr and run.stderr.count(b"\n") == 1
@@ -247,7 +246,7 @@ def test_wrong_filters_are_refused(area: Path, arguments: list[str], words: byte
     [
         (["--include=*/", "--include=*.c", "--exclude=*"], 2),  # rsync's order
         (["--exclude=*", "--include=/many/*.c"], 2),  # no directory is entered
-        (["--larger-than=1G"], 0),  # links have no size
+        (["--larger-than=1G"], 0),  # filters by size apply to regular files only
         (["--newer-than=1s", "--exclude=link", "--exclude=fifo.o"], 2),
         (["--exclude=*", "--include=*/", "--include=*.c"], 0),
     ],
@@ -263,24 +262,24 @@ def test_filters_that_select_nothing_are_refused(area: Path, source: Path, order
         assert b"the filters have selected nothing of" in proof.stderr
 
 
-def test_an_empty_source_is_no_fault_of_filters(area: Path) -> None:
+def test_empty_source_with_filters_is_copied(area: Path) -> None:
     (area / "source/deep").mkdir(parents=True)
     succeed("--exclude=*.o", f"{area}/source/", area / "copy")
     assert (area / "copy/deep").is_dir()
 
 
-def test_what_is_too_large_to_be_looked_at_is_told_at_the_end(area: Path) -> None:
-    """A directory that can't be read ahead without a trace is looked into by the job only."""
+def test_empty_selection_that_only_the_job_finds_is_reported_at_the_end(area: Path) -> None:
+    """The walk before the job has a limit, and cannot always find that the filters select nothing."""
     write(area / "source/file.c", b"")
-    unready = start_with_a_budget_of_nothing(area)
+    unready = start_with_zero_budget(area)
     assert unready.returncode == 2 and b"have selected nothing of 1 item" in unready.stderr, show(unready)
     assert not [*(area / "copy").iterdir()] and b"--resume" not in unready.stderr
 
 
-def start_with_a_budget_of_nothing(area: Path) -> Completed:
+def start_with_zero_budget(area: Path) -> Completed:
     program = (
-        "import sys, pcopy.walk.preliminary_walk as ahead\n"
-        "ahead.LookAhead.__init__.__defaults__ = (0, *ahead.LookAhead.__init__.__defaults__[1:])\n"
+        "import sys, pcopy.walk.preliminary_walk as walk\n"
+        "walk.PreliminaryWalk.__init__.__defaults__ = (0, *walk.PreliminaryWalk.__init__.__defaults__[1:])\n"
         "from pcopy.cli.script import pcopy; sys.argv[0] = 'pcopy'; pcopy()"
     )
     command = [sys.executable, "-c", program, "--exclude=*.c", f"{area}/source/", str(area / "copy")]

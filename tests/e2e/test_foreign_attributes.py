@@ -1,4 +1,4 @@
-"""Attributes that belong to a file system, or that only some know: no item fails for them, and nobody gains by them."""
+"""Attributes of particular file systems and daemons: they fail no item, and give nobody additional access."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def getfacl(path: Path) -> str:
     return subprocess.run(["getfacl", "-n", "-c", "-p", path], check=True, capture_output=True, text=True).stdout
 
 
-def may(path: Path, what: str) -> bool:
-    """As NOBODY; ``what`` is -r or -w."""
+def has_access(path: Path, what: str) -> bool:
+    """Return True if NOBODY has access to ``path``; ``what`` is -r or -w."""
     line = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "test", what, str(path)]
     return subprocess.run(line, check=False).returncode == 0
 
@@ -39,8 +39,8 @@ def with_acl(path: Path, *, user: int) -> None:
 
 
 @pytest.mark.parametrize("option", [(), ("--existing", "replace", "--inplace")])
-def test_no_preserve_acl_keeps_none_on_xfs(on: Place, option: tuple[str, ...]) -> None:
-    """Root sees ACLs there twice: also as ``trusted.SGI_ACL_FILE``, which sets them."""
+def test_no_preserve_acl_copies_no_acl_on_xfs(on: Place, option: tuple[str, ...]) -> None:
+    """XFS shows ACLs to root a second time, as ``trusted.SGI_ACL_FILE``; setting that attribute sets the ACL."""
     require_root("see trusted attributes")
     place = on("xfs")
     for name in ("small", "nested/large"):
@@ -53,28 +53,28 @@ def test_no_preserve_acl_keeps_none_on_xfs(on: Place, option: tuple[str, ...]) -
     succeed("--json", "--no-preserve", "acl", *option, f"{place}/source/", place / "copy", ranks=2)
     for name in ("small", "nested/large", "nested"):
         assert ACCESS_ACL not in os.listxattr(place / "copy" / name), getfacl(place / "copy" / name)
-        assert not may(place / "copy" / name, "-r"), name
-        assert not may(place / "copy" / name, "-w"), name
+        assert not has_access(place / "copy" / name, "-r"), name
+        assert not has_access(place / "copy" / name, "-w"), name
 
 
-def test_a_revoked_entry_does_not_come_back(on: Place, area: Path) -> None:
-    """What XFS tells of ACLs, saved where it means nothing, would be set beside the ACL that there is by then."""
+def test_revoked_acl_entry_is_not_restored_from_an_xfs_attribute(on: Place, area: Path) -> None:
+    """The XFS attribute, stored on a file system where it has no meaning, must not replace the ACL on the way back."""
     require_root("set trusted attributes")
     xfs, ext4 = on("xfs"), on("ext4")
     write(xfs / "old/file", b"secret")
     with_acl(xfs / "old/file", user=6)
     write(ext4 / "source/file", b"secret")
     stale = os.getxattr(xfs / "old/file", "trusted.SGI_ACL_FILE")
-    os.setxattr(ext4 / "source/file", "trusted.SGI_ACL_FILE", stale)  # as copies that an older tool made have it
+    os.setxattr(ext4 / "source/file", "trusted.SGI_ACL_FILE", stale)  # as in copies made by other programs
     (ext4 / "source/file").chmod(0o600)
     succeed("--json", f"{ext4}/source/", xfs / "copy", ranks=2)
-    assert not may(xfs / "copy/file", "-r"), getfacl(xfs / "copy/file")
+    assert not has_access(xfs / "copy/file", "-r"), getfacl(xfs / "copy/file")
     succeed("--json", f"{xfs}/old/", ext4 / "back", ranks=2)
     assert getfacl(ext4 / "back/file") == getfacl(xfs / "old/file")
     assert not [name for name in os.listxattr(ext4 / "back/file") if "SGI" in name]
 
 
-def test_acls_still_arrive_on_xfs(on: Place) -> None:
+def test_acls_are_copied_on_xfs(on: Place) -> None:
     place = on("xfs")
     write(place / "source/file", b"x")
     with_acl(place / "source/file", user=6)
@@ -85,7 +85,7 @@ def test_acls_still_arrive_on_xfs(on: Place) -> None:
     assert differences(place / "source", place / "copy") == []
 
 
-def test_properties_of_btrfs_stay_on_btrfs(on: Place) -> None:
+def test_btrfs_properties_are_copied_only_to_btrfs(on: Place) -> None:
     btrfs, ext4 = on("btrfs"), on("ext4")
     for name in ("a", "b", "nested/c"):
         write(btrfs / "source" / name, b"x" * 5000)
@@ -97,7 +97,7 @@ def test_properties_of_btrfs_stay_on_btrfs(on: Place) -> None:
     assert run.stderr.count(b"btrfs.compression") == 1, show(run)
     succeed("--json", f"{btrfs}/source/", btrfs / "copy", ranks=3)
     assert os.getxattr(btrfs / "copy/nested/c", "btrfs.compression") == b"zstd"
-    # What a target is told of how to keep its files, it keeps.
+    # Properties that were set in the target are not removed.
     succeed("--json", f"{ext4}/copy/", btrfs / "copy", ranks=3)
     assert os.getxattr(btrfs / "copy/nested", "btrfs.compression") == b"zlib"
 
@@ -117,15 +117,15 @@ def test_acls_of_other_models_are_excused_with_one_notice(area: Path, attribute:
     assert (run.returncode, summary(run)["excused"], run.stderr.count(b"\n")) == (0, 0, 1), show(run)
 
 
-def test_posix_acls_that_are_not_known_are_no_excuse(area: Path) -> None:
-    """They may keep somebody out, whom the mode lets in."""
+def test_unreadable_posix_acl_fails_the_file(area: Path) -> None:
+    """The ACL may deny access that the mode would allow."""
     write(area / "source/listed", b"x")
     environment = {**preloaded(LISTING), "PCOPY_TEST_LISTS": ACCESS_ACL}
     run = pcopy("--json", f"{area}/source/", area / "copy", env=environment)
     assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
 
 
-def test_daemons_attributes_are_neither_copied_nor_removed(area: Path) -> None:
+def test_attributes_of_storage_daemons_are_neither_copied_nor_removed(area: Path) -> None:
     require_root("set trusted attributes")
     theirs = ["trusted.gfid", "trusted.glusterfs.dht", "trusted.afr.volume-client-0", "trusted.SGI_DMI_ATTR"]
     for name in theirs:
@@ -144,8 +144,8 @@ def test_daemons_attributes_are_neither_copied_nor_removed(area: Path) -> None:
     assert os.listxattr(area / "copy/file") == []
 
 
-def test_an_unknown_attribute_of_a_users_own_still_fails(area: Path) -> None:
-    """A real file system refuses it, and it is the item's own."""
+def test_unsupported_attribute_of_an_item_fails(area: Path) -> None:
+    """A real file system refuses the attribute, and no file system or daemon owns it."""
     path = area / "file"
     path.touch()
     given = Attributes(0o600, os.geteuid(), os.getegid(), 0, 0, (("system.nonsense", b"x"),))
@@ -155,7 +155,7 @@ def test_an_unknown_attribute_of_a_users_own_still_fails(area: Path) -> None:
     remove_extra_xattrs(os.fsencode(path), given, Preserve())
 
 
-def test_the_machines_list(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xattr_conf_is_used_only_if_no_other_user_may_write_it(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"# comment\nuser.index.*\tskip # why\nsystem.other_acl permissions\nnonsense\nuser.a\n\xff\xfe skip skip\n"
     assert parse_xattr_conf(text) == (("user.index.*", XattrKind.NEVER), ("system.other_acl", XattrKind.ACL))
 
@@ -170,7 +170,7 @@ def test_the_machines_list(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert read_with(listed) is XattrKind.ORDINARY
         listed.write_bytes(text)
         listed.chmod(0o666)
-        assert read_with(listed) is XattrKind.ORDINARY  # anybody may have written that
+        assert read_with(listed) is XattrKind.ORDINARY  # any user may have written it
         listed.chmod(0o644)
         if not os.geteuid():
             assert read_with(listed) is XattrKind.NEVER

@@ -1,4 +1,4 @@
-"""Files that the kernel generates as they are read: their st_size is a page, or 0, whatever a read returns."""
+"""Files that the kernel generates when they are read: their st_size is 0 or one page, whatever their content."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.users import require_root
 
 TOPOLOGY = Path("/sys/devices/system/cpu/cpu0/topology")
-"""Files of 4096 bytes by their st_size, of which a read returns a few: always the same ones."""
+"""Files with an st_size of 4096 bytes, whose content is a few bytes that never change."""
 
 ENDLESS = Path("/proc/self/pagemap")
-"""8 bytes for each page that a process could have: 256 GiB."""
+"""A file of 8 bytes for each page of the address space: 256 GiB."""
 
 
 def contents() -> dict[str, bytes]:
-    """By name, as cat(1) reads them."""
+    """Return the content of each file by name, as read by cat(1)."""
     return {
         name: subprocess.run(["cat", TOPOLOGY / name], check=True, capture_output=True).stdout
         for name in os.listdir(TOPOLOGY)
@@ -40,7 +40,7 @@ def in_archive(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_every_program_has_what_can_be_read_to_the_end(area: Path, backend: str, ranks: int) -> None:
+def test_every_program_reads_generated_files_to_the_end(area: Path, backend: str, ranks: int) -> None:
     env, expected = {"PCOPY_BACKEND": backend}, contents()
     assert expected and all(len(data) < 4096 for data in expected.values())
     copies: dict[str, list[Argument]] = {
@@ -66,7 +66,7 @@ def test_every_program_has_what_can_be_read_to_the_end(area: Path, backend: str,
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_a_file_without_end_fails(area: Path, backend: str) -> None:
+def test_endless_file_fails(area: Path, backend: str) -> None:
     env = {"PCOPY_BACKEND": backend}
     run = pcopy(ENDLESS, area / "copy", env=env)
     assert run.returncode == 1 and b"no end within 64 MiB" in run.stderr, show(run)
@@ -95,7 +95,7 @@ def trace(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_what_the_kernel_keeps_to_be_read_once_is_still_there(area: Path, trace: Path, backend: str) -> None:
+def test_kernel_files_that_reading_consumes_are_not_read(area: Path, trace: Path, backend: str) -> None:
     def state() -> list[bytes]:
         return [(trace / name).read_bytes() for name in ("trace", "buffer_size_kb", "tracing_on")]
 

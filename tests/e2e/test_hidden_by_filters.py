@@ -1,4 +1,4 @@
-"""A summary names what filters of a configuration file left out."""
+"""Summaries report how many items filters excluded, and which configuration file sets the filters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMANDS = {
     "ptar -x --dry-run": ("-x", "--dry-run", "-f", "a.tar", "-C", "b"),
     "ptar -x of a stream": ("-x", "-f", "a.tar.gz", "-C", "b"),
 }
-"""Programs, with the words of a command that goes through the directory a, or an archive of it."""
+"""Programs, with the arguments of a command that reads the directory a or an archive of it."""
 
 LISTS = {
     "pwalk": ("a",),
@@ -43,17 +43,19 @@ LISTS = {
     "ptar -t of a stream": ("-t", "-f", "a.tar.gz"),
     "ptar -t --signature": ("-t", "--signature", "new.sig", "-f", "a.tar"),
 }
-"""The same, of commands that print a list and no summary."""
+"""The same for commands that print a list and no summary."""
 
 
 HIDDEN = {"pverify": 2}
-"""How many items a command reports, if not 1: each side of A B is read by itself."""
+"""The number of excluded items that a command reports, if not 1: ``pverify A B`` counts those of both trees."""
 
 
 @pytest.fixture
 def trees(tmp_path: Path) -> Path:
-    """Directories a and b, with one pair of files that differ and one that are the same; signature and manifest of a
-    as the filters leave it."""
+    """Directories a and b with two files each, one equal and one different; signature, manifest and archives of a.
+
+    Signature and manifest do not contain the different file, which the filters exclude.
+    """
     for side in ("a", "b"):
         (tmp_path / side).mkdir()
         (tmp_path / side / "same").write_bytes(b"same")
@@ -68,7 +70,7 @@ def trees(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", LISTS)
 def test_list_names_file_that_set_filter_on_standard_error(name: str, trees: Path) -> None:
-    """Of filters on the command line it says nothing, as find and tar do."""
+    """Filters on the command line are not reported, as by find and tar."""
     file, program = trees / "filters.yaml", name.split(maxsplit=1)[0]
     file.write_text('exclude: ["*.pyc"]\n')
     run = pcopy("--config", file, "-n", "1", *LISTS[name], program=program, cwd=trees)
@@ -91,7 +93,7 @@ def in_json(trees: Path, program: str, *words: Argument) -> dict[str, Any]:
 
 
 AGAIN = {"pverify --create": ("--force",)}
-"""What lets a command run a second time."""
+"""Options that allow a command to run a second time."""
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -120,8 +122,8 @@ def test_summary_names_file_that_set_filter(name: str, by_hand: bool, trees: Pat
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b""), show(quiet)
 
 
-def test_summary_of_unpacking_names_the_members_that_were_asked_for(trees: Path) -> None:
-    """Members that are not asked for are not left out by filters."""
+def test_summary_of_extraction_counts_members_that_were_not_requested(trees: Path) -> None:
+    """The message names all reasons for which members are left out: MEMBER, -T and filters."""
     run = pcopy("-c", "-q", "-f", "new.tar", "a", program="ptar", cwd=trees)
     assert run.returncode == 0, show(run)
     (trees / "list").write_text("a/same\n")

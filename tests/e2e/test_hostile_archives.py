@@ -1,6 +1,6 @@
-"""Archives that were made to do harm: what is wrong with them is told, and all the rest is unpacked.
+"""Malicious and damaged archives: damage is reported, and all other members are extracted.
 
-The bytes of headers are put together here, since no program writes them.
+The tests build the headers byte by byte, since no program writes them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.support.command import Completed, pcopy, show
 from tests.support.users import NOBODY, require_root
 
 TOO_MUCH = (1 << 90 | 1 << 95).to_bytes(12, "big")
-"""In base 256."""
+"""A size field in base 256 that exceeds 64 bits."""
 
 
 def header(name: bytes, kind: bytes = b"0", size: int = 0, **fields: Any) -> bytes:
-    """``link``, ``size_field``, ``time_field`` and ``magic`` are put there as they are."""
+    """Return a tar header; ``link``, ``size_field``, ``time_field``, ``sparse`` and ``magic`` are inserted as given."""
     block = bytearray(512)
     block[: len(name)] = name
     block[100:148] = b"0000644\0000000000\0000000000\0%011o\00014524770400\0" % size
@@ -65,8 +65,8 @@ LAST = item(b"after", b"after\n")
 END = bytes(1024)
 
 
-def unpacked(tmp_path: Path, data: bytes, *words: str, ranks: int = 2) -> tuple[Completed, dict[str, Any], Path]:
-    """How ptar ended, what it told, and where it has unpacked."""
+def extract(tmp_path: Path, data: bytes, *words: str, ranks: int = 2) -> tuple[Completed, dict[str, Any], Path]:
+    """Extract an archive; return the run, its summary, and the target directory."""
     place = tmp_path / "place"
     place.mkdir()
     (tmp_path / "a.tar").write_bytes(data)
@@ -78,7 +78,7 @@ def unpacked(tmp_path: Path, data: bytes, *words: str, ranks: int = 2) -> tuple[
     return done, reported, place
 
 
-def by_tar(tmp_path: Path) -> Path:
+def extracted_by_tar(tmp_path: Path) -> Path:
     other = tmp_path / "other"
     other.mkdir()
     subprocess.run(["tar", "-xf", tmp_path / "a.tar"], check=False, cwd=other, capture_output=True)
@@ -119,13 +119,13 @@ WRONG = {
     ),
     "rest of a file": (item(b"m", b"part", b"M"), b"it is continued from another volume"),
 }
-"""What is wrong, and what is told of it."""
+"""Damaged members, and the text with which each is reported."""
 
 
-def test_what_is_wrong_is_told_and_all_else_is_unpacked(tmp_path: Path) -> None:
-    """All in one archive."""
+def test_damaged_members_are_reported_and_all_others_are_extracted(tmp_path: Path) -> None:
+    """One archive contains all the damaged members."""
     parts = [damage + item(b"good%d" % number, b"good") for number, (damage, _) in enumerate(WRONG.values())]
-    done, reported, place = unpacked(tmp_path, b"".join([*parts, item(b"odd", b"z", b"Z"), LAST, END]))
+    done, reported, place = extract(tmp_path, b"".join([*parts, item(b"odd", b"z", b"Z"), LAST, END]))
     assert done.returncode == 1, show(done)
     for what, (_, text) in WRONG.items():
         assert text in done.stderr, (what, show(done))
@@ -138,8 +138,8 @@ def test_what_is_wrong_is_told_and_all_else_is_unpacked(tmp_path: Path) -> None:
     assert (listed.returncode, b"Traceback" in listed.stderr) == (1, False)
 
 
-def test_damage_of_no_member_is_told_of_the_archive(tmp_path: Path) -> None:
-    """Neither of the directory that it is unpacked into, nor of nothing, as if that were the working directory."""
+def test_damage_outside_of_members_is_reported_for_the_archive(tmp_path: Path) -> None:
+    """The message names the archive, not the target directory and not the working directory."""
     (tmp_path / "a.tar").write_bytes(item(b"one", b"1"))
     (tmp_path / "page").write_bytes(b"<!doctype html>" * 100)
     for name, reported in ("a.tar", b"the archive is truncated"), ("page", b"is this a tar archive?"):
@@ -152,15 +152,15 @@ def test_damage_of_no_member_is_told_of_the_archive(tmp_path: Path) -> None:
 
 
 def index_of(lines: Sequence[bytes]) -> Any:
-    def beside(archive: Path) -> None:
+    def write_index(archive: Path) -> None:
         status = archive.stat()
         reported = b"#pcopy-tar-index 1 %d %d\n" % (status.st_size, status.st_mtime_ns)
         archive.with_name("a.tar.idx").write_bytes(reported + b"".join(line + b"\n" for line in lines))
 
-    return beside
+    return write_index
 
 
-def of_somebody_else(archive: Path) -> None:
+def index_of_another_user(archive: Path) -> None:
     require_root("gives a file to another user")
     index_of([b"0", b"end 2048"])(archive)
     os.chown(archive.with_name("a.tar.idx"), NOBODY, NOBODY)
@@ -174,11 +174,11 @@ def of_somebody_else(archive: Path) -> None:
         (index_of([b"0", b"end 99999744"]), 0),
         (index_of([b"0", b"512", b"end 2048"]), 1),
         (lambda archive: archive.with_name("a.tar.idx").mkdir(), 0),
-        (of_somebody_else, 0),
+        (index_of_another_user, 0),
     ],
     ids=["no offset", "63 bits", "behind the archive", "in the middle", "directory", "of somebody else"],
 )
-def test_an_index_that_lies_hides_nothing(lie: Any, status: int, tmp_path: Path) -> None:
+def test_false_index_hides_no_member(lie: Any, status: int, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(item(b"one", b"1") + item(b"two", b"2") + END)
     lie(tmp_path / "a.tar")
     (tmp_path / "place").mkdir()
@@ -204,11 +204,11 @@ CASES = {
     ],
     b"chain": CHAIN,
 }
-"""As tar takes them: in their order."""
+"""Several members of the same name, which tar extracts in their order."""
 
 
-def put(blocks: Sequence[bytes], below: bytes) -> bytes:
-    """``%s`` in names and links becomes a directory."""
+def placed_below(blocks: Sequence[bytes], below: bytes) -> bytes:
+    """Return the blocks with ``%s`` in names and link targets replaced by the directory ``below``."""
     whole = b""
     for block in blocks:
         head = bytearray(block[:512])
@@ -221,8 +221,8 @@ def put(blocks: Sequence[bytes], below: bytes) -> bytes:
     return whole
 
 
-def held(place: Path) -> dict[str, str]:
-    """What there is, without links."""
+def contents_of(place: Path) -> dict[str, str]:
+    """Return directories and file contents by relative path, without symbolic links."""
     return {
         str(path.relative_to(place)): "directory" if path.is_dir() and not path.is_symlink() else path.read_text()
         for path in sorted(place.rglob("*"))
@@ -231,12 +231,12 @@ def held(place: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_members_of_one_name_are_taken_in_their_order(ranks: int, tmp_path: Path) -> None:
-    """As GNU tar does; whichever rank unpacks them."""
-    data = b"".join(put(blocks, b"%d" % number) for number, blocks in enumerate(CASES.values()))
-    done, reported, place = unpacked(tmp_path, data + LAST + END, ranks=ranks)
+def test_members_of_the_same_name_are_extracted_in_their_order(ranks: int, tmp_path: Path) -> None:
+    """The result equals that of GNU tar, whichever rank extracts a member."""
+    data = b"".join(placed_below(blocks, b"%d" % number) for number, blocks in enumerate(CASES.values()))
+    done, reported, place = extract(tmp_path, data + LAST + END, ranks=ranks)
     assert done.returncode == 1, show(done)
-    assert held(place) == held(by_tar(tmp_path))
+    assert contents_of(place) == contents_of(extracted_by_tar(tmp_path))
     assert done.stderr.count(b"a directory that is not empty has its name") == 1, show(done)
     assert done.stderr.count(b"a file has the name of the directory") == 2, show(done)
     assert reported["failed"] == 3
@@ -244,8 +244,8 @@ def test_members_of_one_name_are_taken_in_their_order(ranks: int, tmp_path: Path
     assert (place / "6/f").stat().st_nlink == 2
 
 
-def test_a_directory_takes_the_place_of_a_file_that_was_there(tmp_path: Path) -> None:
-    """Also for what lies far below, whichever is unpacked first."""
+def test_directory_member_replaces_an_existing_file(tmp_path: Path) -> None:
+    """Members deep below the directory may be extracted before it."""
     for name in ("a", "b"):
         (tmp_path / "place").mkdir(exist_ok=True)
         (tmp_path / "place" / name).touch()
@@ -260,9 +260,9 @@ def test_a_directory_takes_the_place_of_a_file_that_was_there(tmp_path: Path) ->
     assert len(list((tmp_path / "place").rglob("x"))) == 40
 
 
-def test_deep_names(tmp_path: Path) -> None:
+def test_member_with_a_deep_path_is_extracted(tmp_path: Path) -> None:
     deep = b"d/" * 5000
-    done, reported, _ = unpacked(tmp_path, pax((b"path", deep + b"f")) + item(b"f", b"x") + LAST + END)
+    done, reported, _ = extract(tmp_path, pax((b"path", deep + b"f")) + item(b"f", b"x") + LAST + END)
     assert (done.returncode, reported["files"]) == (0, 2), show(done)
     inner = subprocess.run(
         ["find", tmp_path / "place", "-type", "f", "-printf", "%d %s\n"], check=True, capture_output=True
@@ -271,7 +271,7 @@ def test_deep_names(tmp_path: Path) -> None:
     subprocess.run(["rm", "-rf", tmp_path / "place"], check=True)
 
 
-def test_the_archive_does_not_take_its_own_place(tmp_path: Path) -> None:
+def test_extraction_does_not_overwrite_its_own_archive(tmp_path: Path) -> None:
     data = item(b"a.tar", b"x" * 100) + directory(b"d/") + link(b"d/../a.tar", b"after") + LAST + END
     (tmp_path / "a.tar").write_bytes(data)
     done = pcopy("-xf", tmp_path / "a.tar", "-C", tmp_path, program="ptar", ranks=2)
@@ -281,7 +281,7 @@ def test_the_archive_does_not_take_its_own_place(tmp_path: Path) -> None:
     assert (tmp_path / "after").read_bytes() == b"after\n"
 
 
-def test_a_tree_that_is_given_twice_has_no_link_to_itself(tmp_path: Path) -> None:
+def test_tree_given_twice_is_archived_without_links_to_itself(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d/f").write_bytes(b"data")
     (tmp_path / "d/g").hardlink_to(tmp_path / "d/f")
@@ -291,9 +291,9 @@ def test_a_tree_that_is_given_twice_has_no_link_to_itself(tmp_path: Path) -> Non
     assert (
         reported["found"] == reported["files"] + reported["directories"] + reported["hardlinks"] + reported["skipped"]
     )
-    other = by_tar(tmp_path)
+    other = extracted_by_tar(tmp_path)
     assert (other / "d/f").read_bytes() == (other / "d/g").read_bytes() == b"data"
     (tmp_path / "place").mkdir()
     assert pcopy("-xf", "a.tar", "-C", "place", program="ptar", ranks=2, cwd=tmp_path).returncode == 0
-    assert held(tmp_path / "place") == held(other)
+    assert contents_of(tmp_path / "place") == contents_of(other)
     assert (tmp_path / "place/d/f").stat().st_nlink == 2

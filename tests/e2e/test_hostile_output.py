@@ -1,4 +1,4 @@
-"""What a user sees of names, attributes, links and files that somebody hostile has made: text, and nothing else."""
+"""Output about hostile names, attributes, links and files: control characters are escaped, and no line is forged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.faults import slowed
 from tests.support.filesystems import Place
 
 FORGED = b"\npcopy: all done, "
-"""What would begin a line of its own."""
+"""A name part that would begin a forged line of output."""
 PARTS = (
     b"\x1b]0;title\x07",  # sets a terminal's title
     b"\x1b[2J\x1b[31m",  # clears it
@@ -37,8 +37,8 @@ FORBIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 HOSTILE = b"evil" + b"".join(PARTS)
 
 
-def assert_tame(*outputs: bytes) -> None:
-    """Valid UTF-8 in which nothing controls a terminal, and in which no name has begun a line."""
+def assert_harmless(*outputs: bytes) -> None:
+    """Assert that outputs are valid UTF-8 without terminal control characters and without a forged line."""
     for output in outputs:
         text = output.decode("utf-8")
         wrong = {character for character in text if character != "\n" and unicodedata.category(character) in FORBIDDEN}
@@ -46,15 +46,15 @@ def assert_tame(*outputs: bytes) -> None:
         assert FORGED not in b"\n" + output, output
 
 
-def assert_tame_run(run: Completed, *files: Path, status: int, says: bytes = b"evil") -> Completed:
-    """Also in what a program makes of JSON: values are as harmless as the text is."""
+def assert_harmless_run(run: Completed, *files: Path, status: int, says: bytes = b"evil") -> Completed:
+    """Assert the same of all outputs of a run, and of the decoded values of its JSON lines."""
     assert run.returncode == status, show(run)
     assert says in run.stdout + run.stderr, show(run)
     for output in (run.stdout, run.stderr, *[file.read_bytes() for file in files]):
-        assert_tame(output)
+        assert_harmless(output)
         for line in output.splitlines():
             if line.startswith(b"{"):
-                assert_tame(*[str(value).encode() for value in _values(json.loads(line))])
+                assert_harmless(*[str(value).encode() for value in _values(json.loads(line))])
     return run
 
 
@@ -71,7 +71,7 @@ def _values(value: object) -> Iterator[object]:
 
 @pytest.fixture
 def source(area: Path) -> bytes:
-    """Each part on its own, all together, links that lead to such names, and what cannot be copied over ``copy``."""
+    """A directory of a hostile name with files of hostile names, and links that lead to such names."""
     root = os.path.join(os.fsencode(area), HOSTILE)
     os.mkdir(root)
     for name in (*[b"evil" + part for part in PARTS], HOSTILE[:200]):
@@ -84,7 +84,7 @@ def source(area: Path) -> bytes:
 
 @pytest.fixture
 def copy(area: Path, source: bytes) -> bytes:
-    """A destination in which each name is taken by a directory that is not empty."""
+    """A destination that has a non-empty directory at each name, so that every item fails."""
     path = os.path.join(os.fsencode(area), b"copy" + FORGED)
     for name in os.listdir(source):
         os.makedirs(os.path.join(path, name, b"full"))
@@ -94,15 +94,15 @@ def copy(area: Path, source: bytes) -> bytes:
 PLAIN = ("--progress", "plain", "--progress-interval", "0.001", "-v")
 
 
-def test_failures_progress_and_summaries(area: Path, source: bytes, copy: bytes) -> None:
+def test_hostile_names_are_escaped_in_failures_progress_and_summaries(area: Path, source: bytes, copy: bytes) -> None:
     errors = area / "errors"
     for options in (PLAIN, ("--json",), ("-L",), ("--progress", "json", "--progress-interval", "0.001")):
         run = pcopy("-n", "2", *options, "--errors", errors, "-T", source, copy, "--checkpoint", "none")
-        assert_tame_run(run, errors, status=1)
+        assert_harmless_run(run, errors, status=1)
         assert len(errors.read_bytes().splitlines()) >= len(PARTS)
 
 
-def test_a_bar_draws_nothing_of_theirs(area: Path, source: bytes, copy: bytes) -> None:
+def test_progress_bar_prints_no_control_characters_of_names(area: Path, source: bytes, copy: bytes) -> None:
     line, environment = command("--progress-interval", "0.001", "-T", source, copy, "-n", "1", "--checkpoint", "none")
     leader, follower = pty.openpty()
     run = subprocess.Popen(line, env={**environment, "TERM": "xterm"}, stdout=follower, stderr=follower)
@@ -111,7 +111,7 @@ def test_a_bar_draws_nothing_of_theirs(area: Path, source: bytes, copy: bytes) -
     try:
         while part := os.read(leader, 65536):
             output += part
-    except OSError:  # EIO: the terminal's last user is gone
+    except OSError:  # EIO: the last process has closed the terminal
         pass
     os.close(leader)
     assert run.wait(60) == 1
@@ -121,54 +121,54 @@ def test_a_bar_draws_nothing_of_theirs(area: Path, source: bytes, copy: bytes) -
     assert b"\nall done" not in output.replace(b"pcopy: ", b"").replace(b"\r", b"")
 
 
-def test_names_of_extended_attributes(area: Path, on: Place) -> None:
-    """ext4 has no room for what XFS holds, so that setting it fails."""
+def test_hostile_names_of_extended_attributes_are_escaped(area: Path, on: Place) -> None:
+    """Setting the attribute fails, since ext4 has less space for attributes than XFS."""
     source, copy = on("xfs") / "source", on("ext4") / "copy"
     source.mkdir()
     (source / "file").write_bytes(b"contents")
     name = b"user." + HOSTILE[:200]
     os.setxattr(source / "file", name, b"v" * 60000)
     errors = area / "errors"
-    run = assert_tame_run(pcopy(source, copy, "--errors", errors), errors, status=1, says=b"setxattr user.evil")
+    run = assert_harmless_run(pcopy(source, copy, "--errors", errors), errors, status=1, says=b"setxattr user.evil")
     assert len([line for line in run.stderr.splitlines() if b"setxattr" in line]) == 1
     (reported,) = map(json.loads, errors.read_bytes().splitlines())
     escaped = reported["operation"].removeprefix("setxattr user.").encode()
     assert escaped.replace(rb"\\", b"").count(rb"\x1b") == 3
-    assert rb"\\x1bslash" not in escaped or rb"back\\x1bslash" in escaped  # a backslash is told from an escape
+    assert rb"\\x1bslash" not in escaped or rb"back\\x1bslash" in escaped  # a backslash in the name is itself escaped
 
 
-def test_pverify(area: Path, source: bytes, copy: bytes) -> None:
+def test_hostile_names_are_escaped_by_pverify(area: Path, source: bytes, copy: bytes) -> None:
     for options in ((), ("--json",), PLAIN):
-        assert_tame_run(pverify(*options, source, copy), status=1)
+        assert_harmless_run(pverify(*options, source, copy), status=1)
     signature, manifest = area / "signature", area / "manifest"
     made = pverify("--create", signature, "--manifest", manifest, source)
-    assert_tame_run(made, signature, status=0, says=b"created")
-    assert_tame_run(pverify("--manifest", manifest, copy), status=1)
+    assert_harmless_run(made, signature, status=0, says=b"created")
+    assert_harmless_run(pverify("--manifest", manifest, copy), status=1)
     text = manifest.read_bytes()
     first = text.index(b"evil")
     for damaged in (text[:first] + HOSTILE + text[first:], text.replace(b"evil", b"evil\\u001b\\u009b\\u202e")):
         manifest.write_bytes(damaged)
-        assert_tame_run(pverify("--manifest", manifest, source), status=2, says=b"manifest")
+        assert_harmless_run(pverify("--manifest", manifest, source), status=2, says=b"manifest")
     signature.write_bytes(signature.read_bytes().replace(b"xxh3-128", HOSTILE))
-    assert_tame_run(pverify(signature, source), status=2, says=b"signature")
+    assert_harmless_run(pverify(signature, source), status=2, says=b"signature")
 
 
-def test_jobs(area: Path, source: bytes, copy: bytes) -> None:
+def test_hostile_names_are_escaped_in_job_listings(area: Path, source: bytes, copy: bytes) -> None:
     state = {"XDG_STATE_HOME": str(area / "state")}
     stopped = pcopy("--max-errors", "1", "-T", source, copy, env=state)
-    assert_tame_run(stopped, status=75)
-    assert_tame_run(pcopy("--jobs", env=state), status=0, says=b"back")
-    assert_tame_run(pcopy("--jobs", "--json", env=state), status=0)
-    assert_tame_run(pcopy("--resume", "--max-errors", "0", env=state), status=1)
+    assert_harmless_run(stopped, status=75)
+    assert_harmless_run(pcopy("--jobs", env=state), status=0, says=b"back")
+    assert_harmless_run(pcopy("--jobs", "--json", env=state), status=0)
+    assert_harmless_run(pcopy("--resume", "--max-errors", "0", env=state), status=1)
     other = area / os.fsdecode(b"job" + HOSTILE[:200])
     stopped = pcopy("--max-errors", "1", "-T", source, copy, "--checkpoint", other, env=state)
-    assert_tame_run(stopped, status=75, says=b"to go on")
+    assert_harmless_run(stopped, status=75, says=b"to go on")
     (area / "state/pcopy" / os.fsdecode(HOSTILE[:200])).mkdir(0o700)
     (area / "state/pcopy" / os.fsdecode(HOSTILE[:200]) / "job").write_bytes(HOSTILE)
-    assert_tame_run(pcopy("--jobs", env=state), status=0, says=b"back")
+    assert_harmless_run(pcopy("--jobs", env=state), status=0, says=b"back")
     os.rename(source, source[:-3])
     for words in (("--resume",), ("--resume", other), ("--discard", HOSTILE)):
-        assert_tame_run(pcopy(*words, env=state), status=2, says=b"pcopy: ")
+        assert_harmless_run(pcopy(*words, env=state), status=2, says=b"pcopy: ")
 
 
 @pytest.mark.parametrize(
@@ -193,32 +193,32 @@ def test_jobs(area: Path, source: bytes, copy: bytes) -> None:
         ("--spool", HOSTILE, "a", "b"),
     ],
 )
-def test_mistakes_that_are_quoted(words: tuple[Argument, ...]) -> None:
-    assert_tame_run(pcopy(*words, cwd="/"), status=2, says=b"pcopy: ")
+def test_invalid_arguments_are_escaped_in_messages(words: tuple[Argument, ...]) -> None:
+    assert_harmless_run(pcopy(*words, cwd="/"), status=2, says=b"pcopy: ")
 
 
-def test_what_the_environment_says() -> None:
+def test_environment_variables_are_escaped_in_messages() -> None:
     run = pcopy("/etc/passwd", "b", env={"PMI_SIZE": os.fsdecode(HOSTILE)})
-    assert_tame_run(run, status=2, says=b"PMI_SIZE=evil")
+    assert_harmless_run(run, status=2, says=b"PMI_SIZE=evil")
 
 
-def test_a_rank_that_is_silent(area: Path, source: bytes) -> None:
+def test_hostile_name_is_escaped_in_the_warning_about_a_silent_rank(area: Path, source: bytes) -> None:
     for name in os.listdir(source)[1:]:
         os.unlink(os.path.join(source, name))
     impatient = [sys.executable, str(REPOSITORY / "tests/support/impatient.py"), "0.1,0.7,0.1,60"]
     wrap = [*slowed("utimensat", 2500), *impatient]
-    run = assert_tame_run(pcopy("-q", source, area / "copy", ranks=2, wrap=wrap), status=0)
+    run = assert_harmless_run(pcopy("-q", source, area / "copy", ranks=2, wrap=wrap), status=0)
     assert re.search(rb"has been silent .* of .*evil", run.stderr), show(run)
 
 
-# What a locale cannot express
+# Characters that the locale cannot represent
 
 
 def in_locale(name: str) -> dict[str, str]:
     return {"LC_ALL": name, "PYTHONUTF8": "", "PYTHONIOENCODING": ""}
 
 
-def test_the_c_locale_gets_ascii(area: Path) -> None:
+def test_output_in_the_c_locale_is_ascii(area: Path) -> None:
     source = area / "Größe日本"
     source.mkdir()
     (source / "ä").write_bytes(b"contents")
@@ -236,7 +236,7 @@ def test_the_c_locale_gets_ascii(area: Path) -> None:
     assert "/ä: ".encode() in named.stderr
 
 
-def test_the_c_locale_gets_a_bar_of_ascii(area: Path) -> None:
+def test_progress_bar_in_the_c_locale_is_ascii(area: Path) -> None:
     source = area / "source"
     source.mkdir()
     for number in range(60):
@@ -253,7 +253,7 @@ def test_the_c_locale_gets_a_bar_of_ascii(area: Path) -> None:
             try:
                 while part := os.read(leader, 65536):
                     output += part
-            except OSError:  # EIO: the terminal's last user is gone
+            except OSError:  # EIO: the last process has closed the terminal
                 pass
         os.close(leader)
         assert run.returncode == 1

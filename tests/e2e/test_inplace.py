@@ -1,4 +1,4 @@
-"""``--inplace``: existing files are written over, but never through a link, and never where others could read it."""
+"""``--inplace`` overwrites existing files, but never through a link, and never where other users could read them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INPLACE = ("--json", "--inplace", "--chunk-size", "4M")
 
 @pytest.mark.parametrize("there", [0, 100, 17 * MIB])
 @pytest.mark.parametrize("size", SIZES)
-def test_written_over(area: Path, size: str, there: int) -> None:
+def test_existing_file_is_overwritten_in_place(area: Path, size: str, there: int) -> None:
     write(area / "source/file", os.urandom(SIZES[size]))
     write(area / "copy/file", b"o" * there, THEN)
     (area / "copy/file").chmod(0o444)
@@ -41,7 +41,7 @@ def test_written_over(area: Path, size: str, there: int) -> None:
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_nothing_of_the_old_metadata_stays(on: Place, size: str) -> None:
+def test_old_metadata_of_an_overwritten_file_is_removed(on: Place, size: str) -> None:
     place = on("ext4")
     if not (has_xattrs(bytes(place)) and has_acls(bytes(place))):
         pytest.skip("no extended attributes here")
@@ -59,8 +59,8 @@ def test_nothing_of_the_old_metadata_stays(on: Place, size: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_an_old_acl_lets_nobody_in_who_is_not_to(on: Place, size: str) -> None:
-    """Not even if ACLs are not copied: what replaces a file would have none."""
+def test_old_acl_of_an_overwritten_file_is_removed(on: Place, size: str) -> None:
+    """This holds also without copying ACLs: a file that replaces the old one would have none."""
     place = on("ext4")
     if not has_acls(bytes(place)):
         pytest.skip("no ACLs here")
@@ -75,8 +75,10 @@ def test_an_old_acl_lets_nobody_in_who_is_not_to(on: Place, size: str) -> None:
 @pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize("size", ["small", "split"])
 @pytest.mark.parametrize("option", ["mode", "ownership", "mode,ownership"])
-def test_what_is_not_preserved_stays_as_it_was(area: Path, size: str, option: str, attempts: int) -> None:
-    """If the source changes meanwhile, the second attempt finds what the first has made of the file, and its mark."""
+def test_unpreserved_mode_and_owner_of_an_overwritten_file_are_unchanged(
+    area: Path, size: str, option: str, attempts: int
+) -> None:
+    """If the source changes during the copy, a second attempt finds the file with the metadata of the first attempt."""
     require_root("give files away")
     write(area / "source/file", os.urandom(SIZES[size]))
     (area / "source/file").chmod(0o604)
@@ -99,7 +101,7 @@ def test_what_is_not_preserved_stays_as_it_was(area: Path, size: str, option: st
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_never_through_links(area: Path, size: str) -> None:
+def test_links_and_fifos_are_replaced_and_not_written_through(area: Path, size: str) -> None:
     outside = area / "outside"
     for name in ("linked", "pointed"):
         write(outside / name, b"precious", THEN)
@@ -119,7 +121,7 @@ def test_never_through_links(area: Path, size: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_hard_links_of_the_source(area: Path, size: str) -> None:
+def test_hard_links_of_the_source_overwrite_one_existing_file(area: Path, size: str) -> None:
     write(area / "source/a", os.urandom(SIZES[size]))
     os.link(area / "source/a", area / "source/b")
     for name in ("a", "b"):
@@ -131,8 +133,8 @@ def test_hard_links_of_the_source(area: Path, size: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_holes_come_back(area: Path, ranks: int) -> None:
-    """The old file was full where the new one has holes."""
+def test_holes_are_restored_in_an_overwritten_file(area: Path, ranks: int) -> None:
+    """The old file has data where the new one has holes."""
     for name, size in {"small": 1 * MIB, "large": 17 * MIB}.items():
         (area / "source").mkdir(exist_ok=True)
         with open(area / "source" / name, "wb") as file:
@@ -146,7 +148,7 @@ def test_holes_come_back(area: Path, ranks: int) -> None:
     assert [(area / "copy" / name).stat().st_ino for name in ("small", "large")] == inodes
 
 
-def test_no_room_for_a_second_copy(session_scratch: Path, area: Path) -> None:
+def test_overwriting_needs_no_space_for_a_second_copy(session_scratch: Path, area: Path) -> None:
     write(area / "source/file", noise(20 * MIB))
     with mounted("tmpfs", session_scratch, size=30 * MIB) as place:
         write(place / "copy/file", b"o" * (20 * MIB))
@@ -157,8 +159,8 @@ def test_no_room_for_a_second_copy(session_scratch: Path, area: Path) -> None:
 
 
 @pytest.mark.parametrize(("owner", "mode"), [(NOBODY, 0o444), (0, 0o666)], ids=["read-only", "somebody else's"])
-def test_an_ordinary_user_replaces_what_is_not_his_to_write(area: Path, owner: int, mode: int) -> None:
-    """The owner of another's file could open it while it is written over, whatever mode the source has."""
+def test_ordinary_user_replaces_files_that_must_not_be_overwritten(area: Path, owner: int, mode: int) -> None:
+    """The owner of the existing file could open it while it is overwritten, whatever the mode of the source."""
     require_root("become somebody else")
     write(area / "source/file", b"new")
     write(area / "copy/file", b"old")
@@ -173,7 +175,7 @@ def test_an_ordinary_user_replaces_what_is_not_his_to_write(area: Path, owner: i
 
 
 def test_a_running_program_is_replaced(area: Path) -> None:
-    """It can't be opened for writing (ETXTBSY), and must go on as it was."""
+    """The program cannot be opened for writing (ETXTBSY), and must continue to run."""
     write(area / "source/sleep", b"new")
     (area / "copy").mkdir()
     shutil.copy(shutil.which("sleep") or "/bin/sleep", area / "copy/sleep")
@@ -187,7 +189,7 @@ def test_a_running_program_is_replaced(area: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_a_failure_leaves_a_private_file_that_the_next_run_finds(area: Path, size: str) -> None:
+def test_failed_overwrite_leaves_a_private_file_that_the_next_run_copies(area: Path, size: str) -> None:
     write(area / "source/file", os.urandom(SIZES[size]))
     write(area / "copy/file", b"old", THEN)
     write(area / "source/other", b"other")
@@ -210,7 +212,7 @@ def test_a_failure_leaves_a_private_file_that_the_next_run_finds(area: Path, siz
 
 @pytest.mark.parametrize("policy", ["skip", "newer", "fail", "changed"])
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_what_the_policy_keeps_is_not_touched(area: Path, size: str, policy: str) -> None:
+def test_file_that_the_policy_skips_is_not_overwritten(area: Path, size: str, policy: str) -> None:
     data = os.urandom(SIZES[size])
     write(area / "source/file", data)
     write(area / "copy/file", data[::-1])
@@ -221,7 +223,7 @@ def test_what_the_policy_keeps_is_not_touched(area: Path, size: str, policy: str
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_with_checksum(area: Path, size: str) -> None:
+def test_checksum_overwrites_only_different_files(area: Path, size: str) -> None:
     data = os.urandom(SIZES[size])
     for name, there in {"same": data, "other": data[:-1] + bytes([data[-1] ^ 1])}.items():
         write(area / "source" / name, data)
@@ -234,8 +236,8 @@ def test_with_checksum(area: Path, size: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
-def test_a_link_to_the_target_itself_does_not_empty_it(area: Path, size: str) -> None:
-    """With ``-L`` source and target are one file with a single link: emptying the one would empty the other."""
+def test_source_symlink_to_the_target_does_not_truncate_it(area: Path, size: str) -> None:
+    """With ``-L`` source and target are the same file: truncating the target would truncate the source."""
     data = os.urandom(SIZES[size])
     write(area / "copy/file", data)
     (area / "source").mkdir()
@@ -244,8 +246,8 @@ def test_a_link_to_the_target_itself_does_not_empty_it(area: Path, size: str) ->
     assert (area / "copy/file").read_bytes() == data
 
 
-def test_equal_names_in_many_directories(area: Path) -> None:
-    """Files that are split at the same time are told apart, whatever they are called."""
+def test_equal_names_in_several_directories_are_not_confused(area: Path) -> None:
+    """Files of the same name that are split at the same time are distinguished."""
     for number in range(3):
         write(area / f"source/{number}/file", bytes([number]) * SIZES["split"])
         write(area / f"copy/{number}/file", b"old")

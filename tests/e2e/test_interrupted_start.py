@@ -1,4 +1,4 @@
-"""A SIGINT at every moment of the start: no traceback, a line, and 130, from the first moment that is the program's."""
+"""SIGINT during the start: status 130 and one line, without a traceback, as soon as the program's own code runs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ WAYS: dict[str, tuple[Sequence[str], str]] = {
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("way", WAYS)
-def test_an_interrupt_at_the_start_leaves_a_line(area: Path, way: str) -> None:
-    """At the opening of files, from the first that is the program's own to the source."""
+def test_interrupt_during_the_start_prints_one_line(area: Path, way: str) -> None:
+    """The signal arrives at different opens of files, from the program's first module to the source directory."""
     require_strace()
     (area / "source").mkdir()
     program, first = WAYS[way]
@@ -54,7 +54,7 @@ def test_an_interrupt_at_the_start_leaves_a_line(area: Path, way: str) -> None:
         assert not (area / "copy").exists()
 
 
-def test_a_program_that_is_to_ignore_it_does(area: Path) -> None:
+def test_ignored_interrupt_does_not_end_the_start(area: Path) -> None:
     require_strace()
     (area / "source").mkdir()
     line, env = command(area / "source", area / "copy")

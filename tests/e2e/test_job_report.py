@@ -1,4 +1,4 @@
-"""``--report``: what whole runs write, compared with their ``--json`` and with the trees themselves."""
+"""``--report`` of complete runs, compared with their ``--json`` output and with the trees."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def source(area: Path) -> Path:
 
 
 def reported(area: Path, run: Completed) -> tuple[dict[str, Any], Page]:
-    """What was told to programs and to people, which is whole wherever the job has ended."""
+    """Return the JSON report and the HTML report of a run; assert that both are complete."""
     values = json.loads((area / "report.json").read_text())
     assert (values["format"], values["version"], values["exit_status"]) == ("pcopy-report", 1, run.returncode), show(
         run
@@ -60,15 +60,20 @@ def reports(area: Path) -> list[Argument]:
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_all_numbers_are_those_of_json_and_of_the_tree(area: Path, source: Path, launcher: str | None) -> None:
+def test_numbers_of_a_report_equal_those_of_json_and_of_the_tree(
+    area: Path, source: Path, launcher: str | None
+) -> None:
     run = pcopy("--json", *reports(area), "--verify", f"{source}/", area / "copy", ranks=3, launcher=launcher)
     assert run.returncode == 0, show(run)
-    told, (values, page) = summary(run), reported(area, run)
-    assert values["summary"] == told
+    totals, (values, page) = summary(run), reported(area, run)
+    assert values["summary"] == totals
     assert {name: values["totals"][name] for name in ("found", "copied", "files", "bytes", "hardlinks")} == {
-        **{name: told[name] for name in ("found", "copied", "files", "bytes", "hardlinks")}
+        **{name: totals[name] for name in ("found", "copied", "files", "bytes", "hardlinks")}
     }
-    assert (values["seconds"], values["this_run"]["bytes_per_second"]) == (told["seconds"], told["bytes_per_second"])
+    assert (values["seconds"], values["this_run"]["bytes_per_second"]) == (
+        totals["seconds"],
+        totals["bytes_per_second"],
+    )
 
     by_size = Counter(size.bit_length() for size in SIZES)
     listed = {row["below"].bit_length() - 1: row["copied"] for row in values["sizes"]}
@@ -78,14 +83,14 @@ def test_all_numbers_are_those_of_json_and_of_the_tree(area: Path, source: Path,
 
     ranks = values["ranks"]
     assert [rank["rank"] for rank in ranks] == [0, 1, 2] and {rank["host"] for rank in ranks} == {os.uname().nodename}
-    assert sum(rank["items"] for rank in ranks) == told["copied"]
+    assert sum(rank["items"] for rank in ranks) == totals["copied"]
     assert sum(rank["moved"] for rank in ranks) == values["totals"]["moved"] + values["totals"]["verified_bytes"]
     assert sum(rank["taken"] for rank in ranks) == sum(rank["given"] for rank in ranks)
-    assert all(0 <= rank["busy"] <= rank["seconds"] <= told["seconds"] + 5 for rank in ranks)
+    assert all(0 <= rank["busy"] <= rank["seconds"] <= totals["seconds"] + 5 for rank in ranks)
     assert sum(rank["tasks"] for rank in ranks) > 3
 
     last = dict(zip(values["history"]["columns"], values["history"]["rows"][-1], strict=True))
-    assert (last["items"], last["moved"], last["checked"]) == (told["copied"], sum(SIZES), told["verified"])
+    assert (last["items"], last["moved"], last["checked"]) == (totals["copied"], sum(SIZES), totals["verified"])
     phases = values["phases"]
     assert phases[0]["phase"] == "copy" and "verify" in [phase["phase"] for phase in phases]
     assert sum(phase["seconds"] for phase in phases) == pytest.approx(last["seconds"], abs=0.01)
@@ -102,28 +107,28 @@ def test_all_numbers_are_those_of_json_and_of_the_tree(area: Path, source: Path,
     assert "✓ All done (status 0)" in page.text
 
 
-def test_what_was_skipped_and_what_has_failed(area: Path, source: Path) -> None:
+def test_report_shows_skipped_and_failed_items(area: Path, source: Path) -> None:
     first = pcopy(f"{source}/", area / "copy")
     assert first.returncode == 0, show(first)
     (area / "copy/sub/file-9").unlink()
     run = pcopy("--json", *reports(area), "--existing", "fail", f"{source}/", area / "copy")
-    told, (values, page) = summary(run), reported(area, run)
+    totals, (values, page) = summary(run), reported(area, run)
     assert run.returncode == 1 and values["meaning"] in page.text.lower()
     (kind,) = values["failures"]["kinds"]
-    assert kind["count"] == told["failed"] == len(values["failures"]["first"]) == 11
+    assert kind["count"] == totals["failed"] == len(values["failures"]["first"]) == 11
     with_sizes = sum(row.get("failed", {"files": 0})["files"] for row in values["sizes"])
-    assert with_sizes == 9  # eight files that have one, and another name of one
-    assert sum(row["copied"]["files"] for row in values["sizes"]) == told["files"] == 1
+    assert with_sizes == 9  # eight files with a size, and a second name of one of them
+    assert sum(row["copied"]["files"] for row in values["sizes"]) == totals["files"] == 1
     assert page.tables["failures"][1][0] == "11"
-    told_of = [[each["path"], each["operation"], each["message"]] for each in values["failures"]["first"]]
-    assert page.tables["failures"][3:] == told_of and "File exists" in told_of[0][2]
+    failures = [[each["path"], each["operation"], each["message"]] for each in values["failures"]["first"]]
+    assert page.tables["failures"][3:] == failures and "File exists" in failures[0][2]
     kept = pcopy("--json", *reports(area), "--existing", "changed", f"{source}/", area / "copy")
     values, _ = reported(area, kept)
     assert sum(row["skipped"]["files"] for row in values["sizes"]) == summary(kept)["skipped"] - 1  # a symbolic link
 
 
 @pytest.mark.skipif(not is_root(), reason="makes names unreadable for somebody else")
-def test_hostile_names_are_text(area: Path) -> None:
+def test_hostile_names_are_escaped_in_an_html_report(area: Path) -> None:
     source = area / "source"
     source.mkdir()
     for name in HOSTILE:
@@ -157,7 +162,7 @@ def test_hostile_names_are_text(area: Path) -> None:
         "path",
     }
     assert set(page.tags) <= harmless
-    assert page.tags.count("b") == page.tags.count("figcaption")  # and none of a name's
+    assert page.tags.count("b") == page.tags.count("figcaption")  # none comes from a file name
     for part in ("<script>alert(1)<%script>", '"><img src=x onerror=alert(2)>', "&lt;i&gt;", "עברית"):
         assert part in page.text
     for shown in (r"line\nbreak\x1b[31m", r"bad\xff\xfeutf8", r"\xe2\x80\xaegpj.exe"):
@@ -165,7 +170,7 @@ def test_hostile_names_are_text(area: Path) -> None:
     assert all(character.isprintable() or character in "\n" for character in page.source)
 
 
-def test_a_job_that_was_stopped_and_goes_on(area: Path, source: Path) -> None:
+def test_reports_of_a_stopped_and_of_a_resumed_run(area: Path, source: Path) -> None:
     job = ("--checkpoint", area / "job")
     with held(area / "log", *job, *reports(area), "--verify", f"{source}/", area / "copy", ranks=2) as run:
         run.run.send_signal(signal.SIGTERM)
@@ -178,14 +183,14 @@ def test_a_job_that_was_stopped_and_goes_on(area: Path, source: Path) -> None:
 
     resumed = pcopy("--resume", area / "job", "--json", *reports(area))
     assert resumed.returncode == 0, show(resumed)
-    told, (values, page) = summary(resumed), reported(area, resumed)
+    totals, (values, page) = summary(resumed), reported(area, resumed)
     assert values["job"]["run"] == 2 and "are of this run" in page.text
-    assert values["totals"]["copied"] == told["copied"] == 14
+    assert values["totals"]["copied"] == totals["copied"] == 14
     assert values["this_run"]["items"] == sum(rank["items"] for rank in values["ranks"]) < 14
-    assert values["this_run"]["bytes_per_second"] == told["bytes_per_second"]
+    assert values["this_run"]["bytes_per_second"] == totals["bytes_per_second"]
 
 
-def test_a_rank_that_is_lost(area: Path, source: Path) -> None:
+def test_report_of_a_job_that_lost_a_rank(area: Path, source: Path) -> None:
     with held(area / "log", *reports(area), f"{source}/", area / "copy", ranks=2) as run:
         os.kill(max(run.run.ranks()), signal.SIGKILL)
         ended = run.go_on()
@@ -196,7 +201,7 @@ def test_a_rank_that_is_lost(area: Path, source: Path) -> None:
     assert "✕ Internal error (status 70)" in page.text
 
 
-def test_other_programs(area: Path, source: Path) -> None:
+def test_reports_of_pverify_and_prm(area: Path, source: Path) -> None:
     other = area / "other"
     shutil.copytree(source, other, symlinks=True)
     (other / "sub/file-5").write_bytes(b"other")
@@ -211,7 +216,7 @@ def test_other_programs(area: Path, source: Path) -> None:
     assert values["summary"] == json.loads(run.stdout) and page.figures["Items removed"] == "14"
 
 
-def test_a_dry_run(area: Path, source: Path) -> None:
+def test_report_of_a_dry_run(area: Path, source: Path) -> None:
     run = pcopy("--dry-run", *reports(area), f"{source}/", area / "copy")
     assert run.returncode == 0, show(run)
     values, page = reported(area, run)
@@ -219,7 +224,7 @@ def test_a_dry_run(area: Path, source: Path) -> None:
     assert values["totals"]["copied"] == 14 and sum(row["copied"]["files"] for row in values["sizes"]) == 10
 
 
-def test_where_it_is_refused(area: Path, source: Path) -> None:
+def test_invalid_report_paths_are_refused(area: Path, source: Path) -> None:
     copy = area / "copy"
     (area / "notes.html").write_text("<!doctype html><p>mine")
 
@@ -237,7 +242,7 @@ def test_where_it_is_refused(area: Path, source: Path) -> None:
     assert (area / "notes.html").read_text() == "<!doctype html><p>mine" and not copy.exists()
 
 
-def test_an_older_report_is_replaced_and_trouble_at_the_end_is_told(area: Path, source: Path) -> None:
+def test_older_report_is_replaced_and_a_write_error_is_reported(area: Path, source: Path) -> None:
     (area / "out").mkdir()
     report = area / "out/report.json"
     for _ in range(2):
@@ -251,7 +256,7 @@ def test_an_older_report_is_replaced_and_trouble_at_the_end_is_told(area: Path, 
     assert ended.stderr.decode() == f"pcopy: {report}: cannot write the report: No such file or directory\n"
 
 
-def test_a_browser_shows_it_within_the_width_of_a_phone(area: Path, source: Path) -> None:
+def test_html_report_fits_the_width_of_a_phone(area: Path, source: Path) -> None:
     browser = shutil.which("chromium")
     if browser is None:
         pytest.skip("there is no chromium")

@@ -1,4 +1,4 @@
-"""Files that all ranks copy at once: whole or absent under their final name, sparse where the source is."""
+"""Files that all ranks copy together: complete or absent under the final name, and sparse like the source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (8, None), (3, "mpi")])
-def test_one_large_file(on: Place, ranks: int, launcher: str | None) -> None:
+def test_large_file_is_copied_on_any_number_of_ranks(on: Place, ranks: int, launcher: str | None) -> None:
     place = on("xfs" if ranks == 2 else "tmpfs")
     block = os.urandom(MIB)
     with open(place / "file", "wb") as file:
@@ -38,8 +38,8 @@ def test_one_large_file(on: Place, ranks: int, launcher: str | None) -> None:
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("chunk", ["16M", "17000000", "auto", "4M"])
-def test_odd_sizes(area: Path, chunk: str) -> None:
-    """Around the limits between small files, whole large ones and chunks."""
+def test_file_sizes_around_the_chunk_limits_are_copied(area: Path, chunk: str) -> None:
+    """Sizes around the limits between small files, large files copied by one rank, and files split into chunks."""
     source = area / "source"
     source.mkdir()
     data = noise(50 * MIB)
@@ -52,8 +52,8 @@ def test_odd_sizes(area: Path, chunk: str) -> None:
 
 @pytest.mark.in_turn(3)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_sparse(filesystem: Path, ranks: int) -> None:
-    """A gigabyte of mostly nothing: holes at the start, across chunks and at the end."""
+def test_sparse_file_stays_sparse(filesystem: Path, ranks: int) -> None:
+    """A file of 1 GiB with holes at the start, across chunk limits and at the end."""
     with open(filesystem / "sparse", "wb") as file:
         file.truncate(1 << 30)
         for offset in (5 * MIB, 16 * MIB - 1, 33 * MIB, 600 * MIB + 17, 601 * MIB):
@@ -72,7 +72,7 @@ def test_without_sparse_holes_are_filled(area: Path) -> None:
     assert (area / "copy").read_bytes() == bytes(20 * MIB)
 
 
-def test_hard_links_of_large_files(area: Path) -> None:
+def test_hard_links_of_a_large_file_are_copied(area: Path) -> None:
     (area / "source/sub").mkdir(parents=True)
     (area / "source/one").write_bytes(noise(60 * MIB))
     for number in range(5):
@@ -83,17 +83,17 @@ def test_hard_links_of_large_files(area: Path) -> None:
 
 
 @contextmanager
-def meddling(action: Callable[[int], None]) -> Iterator[None]:
-    """``action`` is done over and over, from before the run until after it."""
+def modified_repeatedly(action: Callable[[int], None]) -> Iterator[None]:
+    """Repeat ``action`` in a thread, with an increasing count, until the context ends."""
     done = threading.Event()
 
-    def meddle() -> None:
+    def modify() -> None:
         count = 0
         while not done.wait(0.001):
             count += 1
             action(count)
 
-    thread = threading.Thread(target=meddle)
+    thread = threading.Thread(target=modify)
     thread.start()
     try:
         yield
@@ -104,8 +104,8 @@ def meddling(action: Callable[[int], None]) -> Iterator[None]:
 
 @pytest.mark.parametrize("existing", [False, True], ids=["new", "replacing"])
 @pytest.mark.parametrize("kind", ["growing", "shrinking", "rewritten"])
-def test_file_that_changes_while_it_is_copied(area: Path, kind: str, existing: bool) -> None:
-    """A mixture of two states is no copy. The item fails as changed, and the others are copied."""
+def test_file_that_changes_while_it_is_copied_fails(area: Path, kind: str, existing: bool) -> None:
+    """A mixture of two states must not pass as a copy. The item fails as changed, and other items are copied."""
     source = area / "source"
     source.mkdir()
     (source / "other").write_bytes(b"x")
@@ -119,8 +119,8 @@ def test_file_that_changes_while_it_is_copied(area: Path, kind: str, existing: b
         "shrinking": lambda count: os.truncate(source / "file", size - count),
         "rewritten": lambda count: rewrite(source / "file", count),
     }
-    with meddling(actions[kind]):
-        slow = slowed("pwrite64", 2)  # so that the file changes many times meanwhile
+    with modified_repeatedly(actions[kind]):
+        slow = slowed("pwrite64", 2)  # so that the file changes many times during the copy
         run = pcopy("--json", "-T", "--chunk-size", "16M", source, area / "copy", ranks=2, wrap=slow)
     assert run.returncode == 1, show(run)
     reported = summary(run)
@@ -141,8 +141,8 @@ def rewrite(path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["new", "replacing"])
-def test_killed_in_the_midst(area: Path, existing: bool) -> None:
-    """Nothing partial under the final name, and the old content is there until the new one is whole."""
+def test_killed_run_leaves_no_partial_large_file(area: Path, existing: bool) -> None:
+    """An existing file keeps its old content until the new one is complete."""
     with open(area / "file", "wb") as file:
         for _ in range(160):
             file.write(b"x" * MIB)

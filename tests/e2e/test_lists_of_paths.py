@@ -1,4 +1,4 @@
-"""Lists that one program writes and another reads: what is listed is what was chosen, what is no list is refused."""
+"""Lists of paths that one program writes and another reads: exact selection, and refusal of other input."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def tree(area: Path) -> Path:
 
 
 def found(tree: Path, *tests: str) -> list[str]:
-    """As find tells it."""
+    """Return the paths that find(1) prints for a tree, sorted."""
     run = subprocess.run(["find", tree.name, *tests], cwd=tree.parent, check=True, capture_output=True, text=True)
     return sorted(run.stdout.splitlines())
 
 
-class Told(NamedTuple):
+class Output(NamedTuple):
     returncode: int
     stdout: str
     stderr: str
 
 
-def run(program: str, *words: Argument, area: Path, ranks: int = 1) -> Told:
+def run(program: str, *words: Argument, area: Path, ranks: int = 1) -> Output:
     reported = pcopy(*words, program=program, cwd=area, ranks=ranks)
-    return Told(reported.returncode, os.fsdecode(reported.stdout), os.fsdecode(reported.stderr))
+    return Output(reported.returncode, os.fsdecode(reported.stdout), os.fsdecode(reported.stderr))
 
 
-def test_filters_by_size_and_age_choose_files(tree: Path, area: Path) -> None:
-    """A directory that is told stands for all that is in it: the copy has what was chosen, and no more."""
+def test_filters_by_size_and_age_select_only_files(tree: Path, area: Path) -> None:
+    """A listed directory would include all its items, so these filters list files only."""
     reported = run("pwalk", "--larger-than", "100K", "doc", area=area)
     assert reported.stdout.splitlines() == found(tree, "-type", "f", "-size", "+100k"), reported
     reported = run("pwalk", "--older-than", "0s", "doc", "-name", "sub", "-prune", "-o", "-print", area=area, ranks=2)
@@ -55,7 +55,7 @@ def test_filters_by_size_and_age_choose_files(tree: Path, area: Path) -> None:
     assert found(area / "there", "-type", "f") == ["there/sub/large"]
 
 
-def test_a_name_with_a_newline_is_not_listed_as_two(tree: Path, area: Path) -> None:
+def test_name_with_newline_is_not_written_to_a_list_of_lines(tree: Path, area: Path) -> None:
     write(tree / "new\nline", bytes(1))
     (area / "old.lst").touch()
     for words in ([], ["--sort", "path"]):
@@ -70,8 +70,8 @@ def test_a_name_with_a_newline_is_not_listed_as_two(tree: Path, area: Path) -> N
     assert b"doc/new\nline\0" in (area / "old.lst").read_bytes()
 
 
-def test_what_is_no_list(tree: Path, area: Path) -> None:
-    """And lists of paths that do not start where they are taken to."""
+def test_input_that_is_not_a_list_of_paths_is_refused(tree: Path, area: Path) -> None:
+    """Lists whose paths start in another directory than the program assumes are refused as well."""
     run("pwalk", "-q", "-o", "a.csv", "-o", "a.lst", "doc", "-type", "f", area=area)
     subprocess.run(["tar", "--format=pax", "-cf", "a.tar", "doc"], cwd=area, check=True)
     (area / "lines").write_text(run("ptar", "-t", "--json", "-f", "a.tar", area=area).stdout)
@@ -89,7 +89,7 @@ def test_what_is_no_list(tree: Path, area: Path) -> None:
     assert len(found(tree)) == 6 and not (area / "copy").exists()
 
 
-def test_lines_as_windows_ends_them(tree: Path, area: Path) -> None:
+def test_lists_with_carriage_returns_are_read_or_refused(tree: Path, area: Path) -> None:
     write(tree / "kept\r", bytes(1))
     (area / "list").write_bytes(b"sub/small\r\n\r\nkept\r\nnothing\n")
     below = [b"doc/sub/small", b"doc/kept\r", b"doc/nothing"]
@@ -112,8 +112,8 @@ def test_lines_as_windows_ends_them(tree: Path, area: Path) -> None:
     assert found(tree, "-type", "f") == ["doc/sub/large"]
 
 
-def test_what_is_beside_a_removed_name_that_ends_with_a_return(tree: Path, area: Path) -> None:
-    """A second run with the same list has nothing to remove, and takes nothing else for it."""
+def test_name_without_carriage_return_is_not_removed_by_a_second_run(tree: Path, area: Path) -> None:
+    """A second run with the same list must not remove ``nothing`` instead of the removed ``nothing\\r``."""
     write(tree / "nothing\r", b"")
     (area / "list").write_bytes(b"doc/nothing\r\n")
     assert subprocess.check_output(["find", "doc", "-name", "*\r"], cwd=area) == (area / "list").read_bytes()
@@ -125,8 +125,8 @@ def test_what_is_beside_a_removed_name_that_ends_with_a_return(tree: Path, area:
     assert run("prm", "--yes", "--from", "list", area=area).returncode == 1
 
 
-def test_pwalk_takes_a_base(tree: Path, area: Path) -> None:
-    """As prm and pchmod do. Tests are asked of what is listed; of a saved listing only directories are looked at."""
+def test_pwalk_reads_a_list_relative_to_a_directory(tree: Path, area: Path) -> None:
+    """prm and pchmod do so, too. Tests apply to listed items; with a saved listing only directories are read again."""
     (area / "list").write_text("sub\nsub/small\n")
     reported = run("pwalk", "--from", "list", "doc", "-type", "f", area=area)
     assert reported.stdout == "doc/sub/small\n", reported
@@ -136,18 +136,18 @@ def test_pwalk_takes_a_base(tree: Path, area: Path) -> None:
     run("pwalk", "-q", "--output", "all.jsonl", "doc", area=area)
     reported = run("pwalk", "--from", "all.jsonl", "doc/sub", area=area)
     assert "does not lie in doc/sub" in reported.stderr, reported
-    os.truncate(tree / "nothing", 5)  # what is listed is told as it was
+    os.truncate(tree / "nothing", 5)  # the saved listing still has the old size
     wanted = sorted([*found(tree, "-empty"), "doc/nothing"])
     reported = run("pwalk", "--from", "all.jsonl", "doc", "-empty", area=area, ranks=2)
     assert reported.returncode == 0 and sorted(reported.stdout.splitlines()) == wanted, reported
 
 
-def test_what_ptar_cannot_read_is_listed_as_asked_for(tree: Path, area: Path) -> None:
+def test_ptar_suggests_a_command_for_an_archive_that_it_cannot_read(tree: Path, area: Path) -> None:
     (area / "a.tar.xz").write_bytes(b"\xfd7zXZ\0" + bytes(506))
     for words, advice in ((("-t",), "tar -t"), (("-x", "-C", "doc", "sub"), "tar -x -C doc sub")):
         reported = run("ptar", "-f", "a.tar.xz", *words, area=area)
         assert reported.returncode == 2 and reported.stderr.endswith(f"/a.tar.xz | {advice}\n"), reported
     reported = run("ptar", "-c", "-f", "b.tar.gz", "doc", area=area)
-    assert reported.returncode == 0 and "b.tar.gz: is not compressed, though" in reported.stderr, reported
+    assert reported.returncode == 0 and "b.tar.gz: is not compressed, although" in reported.stderr, reported
     reported = run("ptar", "-x", "-f", "b.tar.gz", "do*", area=area)
     assert reported.returncode == 1 and "they are names, not patterns" in reported.stderr, reported

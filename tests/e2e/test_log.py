@@ -1,4 +1,4 @@
-"""``--log`` and ``-vv``: each item has one line, which tells what becomes of it."""
+"""``--log`` and ``-vv`` write one line for each item, with its action."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ def lines(log: Path) -> list[dict[str, Any]]:
     return reported
 
 
-def below(line: dict[str, Any], source: Path) -> bytes:
+def relative_path(line: dict[str, Any], source: Path) -> bytes:
     path = os.path.relpath(base64.b64decode(line["path_b64"], validate=True), os.fsencode(source))
     return b"" if path == b"." else path
 
 
-def words(log: Path, source: Path) -> dict[bytes, str]:
-    """What was done by path; each has one line."""
+def actions_by_path(log: Path, source: Path) -> dict[bytes, str]:
+    """Return the action of each path; assert that each path has one line."""
     reported = lines(log)
-    found = {below(line, source): line["action"] for line in reported}
+    found = {relative_path(line, source): line["action"] for line in reported}
     assert len(found) == len(reported)
     return found
 
 
 def shown_items(run: Completed) -> list[bytes]:
-    """The lines of ``-vv``, in order of their paths."""
+    """Return the item lines of ``-vv``, sorted."""
     actions = {b"copy", b"replace", b"meta", b"delete", b"skip"}
     return sorted(line for line in run.stderr.split(b"\n") if line.partition(b" ")[0] in actions)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_each_item_has_a_line(area: Path, policy: str) -> None:
+def test_log_has_one_line_for_each_item(area: Path, policy: str) -> None:
     source, copy, log = area / "source", area / "copy", area / "log"
     mixed(source, copy)
     wanted = expected(source, copy, policy)
-    words_given = ("-vv", "--progress", "none", "--json", "--log", log, "--existing", policy, "-T", source, copy)
-    run = pcopy(*words_given, ranks=2)
+    words = ("-vv", "--progress", "none", "--json", "--log", log, "--existing", policy, "-T", source, copy)
+    run = pcopy(*words, ranks=2)
     assert run.returncode == (1 if policy == "fail" else 0), show(run)
-    assert words(log, source) == wanted
-    reported, by_path = lines(log), {below(line, source): line for line in lines(log)}
+    assert actions_by_path(log, source) == wanted
+    reported, by_path = lines(log), {relative_path(line, source): line for line in lines(log)}
     shown = [f"{line['action']} {line['path']}".encode() for line in reported if line["action"] != "fail"]
     assert shown_items(run) == sorted(shown)
     totals, sums = summary(run), Counter(line["action"] for line in reported)
@@ -78,7 +78,7 @@ def test_each_item_has_a_line(area: Path, policy: str) -> None:
     assert sum(line["type"] == "hardlink" and line["action"] != "skip" for line in reported) == totals["hardlinks"]
 
 
-def test_a_single_file_and_several_sources(area: Path) -> None:
+def test_single_file_and_several_sources(area: Path) -> None:
     write(area / "one", b"1")
     write(area / "tree/two", b"22")
     (area / "copy").mkdir()
@@ -88,44 +88,44 @@ def test_a_single_file_and_several_sources(area: Path) -> None:
     assert shown_items(run) == [b"skip one"], show(run)
 
 
-HESITANT = """
+SLOW_RANK_0 = """
 import os, sys
-from pcopy.tasks import tell_items
-from pcopy.tasks.base import unheard
-tell_items.UnheardItems.most, tell_items.UnheardItems.least = 8, 4
-told = tell_items.TellItems.run
+from pcopy.tasks import report_items
+from pcopy.tasks.base import report_window
+report_items.ItemSendWindow.total_limit, report_items.ItemSendWindow.min_share = 8, 4
+run = report_items.ReportItems.run
 def slowly(task, rank, result):
     import time
     time.sleep(0.002)
-    told(task, rank, result)
-tell_items.TellItems.run = slowly
-class Hearing(unheard.Hearing):
-    def __init__(self, told):
-        super().__init__(told)
+    run(task, rank, result)
+report_items.ReportItems.run = slowly
+class RecordingTicket(report_window.SendWindowTicket):
+    def __init__(self, window):
+        super().__init__(window)
         with open(os.environ["WAITED"], "ab") as file:
             file.write(b"waits")
-unheard.Hearing = Hearing
+report_window.SendWindowTicket = RecordingTicket
 from pcopy.cli.pcopy import main
 sys.exit(main(sys.argv[1:]))
 """
-"""pcopy, of which rank 0 is slow to tell what was done, and ranks wait for that soon."""
+"""pcopy with a rank 0 that writes item lines slowly, and with other ranks that soon wait for it."""
 
 
-def test_ranks_wait_for_rank_0_and_nothing_is_lost(area: Path) -> None:
+def test_ranks_wait_for_a_slow_rank_0_and_no_log_line_is_lost(area: Path) -> None:
     source, copy, log = area / "source", area / "copy", area / "log"
     for directory in range(40):
         for name in range(8):
             write(source / f"{directory}/{name}", b"contents")
-    command = [sys.executable, "-c", HESITANT, "-q", "-n", "3", "--log", *map(str, (log, source, copy))]
+    command = [sys.executable, "-c", SLOW_RANK_0, "-q", "-n", "3", "--log", *map(str, (log, source, copy))]
     environment = {**os.environ, "XDG_STATE_HOME": str(area / "state"), "WAITED": str(area / "waited")}
     subprocess.run(command, check=True, cwd=REPOSITORY, env=environment, timeout=60)
     assert (area / "waited").stat().st_size
-    reported = [below(line, source) for line in lines(log)]
+    reported = [relative_path(line, source) for line in lines(log)]
     assert Counter(reported) == Counter([b"", *(path for path in paths(bytes(source)) if path)])
 
 
-def test_what_was_settled_before_a_stop_and_after_it(area: Path) -> None:
-    """Each run tells what it settles itself; both together tell of all that was copied."""
+def test_logs_of_stopped_and_resumed_run_together_list_all_items(area: Path) -> None:
+    """Each run logs the items that it copies; both logs together list all items."""
     source, copy, env = area / "source", area / "copy", {"XDG_STATE_HOME": str(area / "state")}
     for number in range(8):
         write(source / f"large{number}", bytes(24 << 20))
@@ -135,17 +135,17 @@ def test_what_was_settled_before_a_stop_and_after_it(area: Path) -> None:
             time.sleep(0.002)
         process.send_signal(signal.SIGTERM)
     assert process.returncode in (0, 75)
-    first = words(area / "first", source)
+    first = actions_by_path(area / "first", source)
     second = {}
     if process.returncode == 75:
         succeed("--resume", "--log", area / "second", env=env, ranks=3)
-        second = words(area / "second", source)
+        second = actions_by_path(area / "second", source)
         assert not (b"" in first and b"" in second)
     assert first.keys() | second.keys() == {b"", *(b"large%d" % number for number in range(8))}
     assert {*first.values(), *second.values()} == {"copy"}
 
 
-def test_a_log_that_has_no_room_is_told_of_once(area: Path) -> None:
+def test_full_log_device_is_reported_once(area: Path) -> None:
     write(area / "source/file", b"contents")
     run = pcopy("--log", "/dev/full", area / "source", area / "copy")
     assert run.returncode == 0 and run.stderr.count(b"cannot write the log") == 1, show(run)
@@ -153,7 +153,7 @@ def test_a_log_that_has_no_room_is_told_of_once(area: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["source/log", "copy/log", "directory", "source/file"])
-def test_where_the_log_cannot_be(area: Path, path: str) -> None:
+def test_invalid_log_paths_are_refused(area: Path, path: str) -> None:
     write(area / "source/file", b"contents")
     (area / "directory").mkdir()
     run = pcopy("--log", area / path, area / "source", area / "copy")

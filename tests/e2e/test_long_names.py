@@ -1,6 +1,6 @@
-"""A name may be far longer than a system takes: no program prints a message of that length.
+"""Names that are far longer than the system allows: no program prints a message of that length.
 
-Operands and options hold up to 128 KiB in each word; lists and archives hold names of up to 1 MiB.
+Each operand or option may have up to 128 KiB; names in lists and archives may have up to 1 MiB.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_message_about_a_long_operand_is_shortened(area: Path, program: str) -> 
 
 @pytest.mark.parametrize("how", ["-t", "-x"])
 def test_message_about_a_long_member_is_shortened(area: Path, how: str) -> None:
-    """GNU tar's long name of nearly 1 MiB; ``--errors`` has all of it, and the next member is unpacked."""
+    """A long name in GNU format of nearly 1 MiB: ``--errors`` has the full name, and the next member is extracted."""
     name = b"n" * ((1 << 20) - 100)
     (area / "a.tar").write_bytes(item(b"@", name, b"L") + header(b"short") + item(b"after", b"x\n") + END)
     (area / "there").mkdir()
@@ -78,10 +78,10 @@ def test_message_about_a_long_line_of_a_list_is_shortened(area: Path, program: s
 
 
 def test_archive_whose_name_is_too_long_is_refused(area: Path) -> None:
-    """The system reports that when the archive is renamed, and then all of it was written for nothing."""
+    """Without the check the system would report it only when the complete archive is renamed."""
     (area / "tree").mkdir()
     run = pcopy("-c", "-f", area / ("n" * 256), "tree", program="ptar", cwd=area)
-    assert run.returncode == 2 and b": cannot be made: File name too long; name another file" in run.stderr, show(run)
+    assert run.returncode == 2 and b": cannot be created: File name too long; name another" in run.stderr, show(run)
     assert os.listdir(area) == ["tree"]
     run = pcopy("-c", "-f", area / ("n" * 255), "tree", program="ptar", cwd=area)
     assert run.returncode == 0, show(run)

@@ -1,4 +1,4 @@
-"""``--manifest``: a line for each item in tree order, from which the signature follows; and what it finds."""
+"""``--manifest``: one line for each item in tree order, the relation to the signature, and the differences found."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AWKWARD = (
 
 
 @pytest.mark.parametrize(("ranks", "block", "chunk"), [(1, 64 << 10, "auto"), (2, 4 * MIB, "4M"), (5, 64 << 10, "1M")])
-def test_every_entry_with_its_digest(area: Path, ranks: int, block: int, chunk: str) -> None:
+def test_manifest_has_every_entry_with_its_digest(area: Path, ranks: int, block: int, chunk: str) -> None:
     random_tree(area / "source", ranks, files=50, directories=15, largest=6 * MIB, privileged=is_root())
     options = ("--signature", area / "sig", "--manifest", area / "manifest", "--block-size", str(block))
     succeed(*options, "--chunk-size", chunk, area / "source", area / "copy", ranks=ranks)
@@ -49,7 +49,7 @@ def test_every_entry_with_its_digest(area: Path, ranks: int, block: int, chunk: 
     assert pverify("--manifest", area / "manifest", area / "copy", ranks=ranks).returncode == 0
 
 
-def test_names_that_need_escapes(area: Path) -> None:
+def test_names_are_escaped_in_a_manifest(area: Path) -> None:
     top = os.fsencode(area / "source")
     for directory in (b"", *AWKWARD):
         os.makedirs(os.path.join(top, directory), exist_ok=True)
@@ -64,8 +64,8 @@ def test_names_that_need_escapes(area: Path) -> None:
     assert pverify("--manifest", area / "manifest", area / "copy").returncode == 0
 
 
-def test_twenty_thousand_entries_of_three_ranks(area: Path) -> None:
-    """More than are sent, or kept, at a time."""
+def test_manifest_of_twenty_thousand_entries_by_three_ranks(area: Path) -> None:
+    """These are more entries than are sent, or stored in memory, at a time."""
     for number in range(40):
         (area / f"source/{number % 7}/{number}").mkdir(parents=True)
         for name in range(500 if number else 5000):
@@ -78,7 +78,7 @@ def test_twenty_thousand_entries_of_three_ranks(area: Path) -> None:
     assert (run.returncode, run.stdout) == (0, b""), show(run)
 
 
-def test_several_sources_and_single_items(area: Path) -> None:
+def test_manifest_of_several_sources_and_of_single_items(area: Path) -> None:
     VECTORS["outer"].make(area / "one")
     VECTORS["hello"].make(area / "two")
     (area / "copy").mkdir()
@@ -91,8 +91,8 @@ def test_several_sources_and_single_items(area: Path) -> None:
     assert pverify("--manifest", area / "manifest", area / "three").returncode == 0
 
 
-def test_it_is_there_with_its_signature_only(area: Path) -> None:
-    """Without --signature too, and with all that was skipped."""
+def test_manifest_is_written_only_with_a_complete_signature(area: Path) -> None:
+    """``--signature`` is not required, and skipped items are included."""
     VECTORS["outer"].make(area / "source")
     for _ in range(2):
         run = succeed("--existing", "skip", "--manifest", area / "manifest", f"{area}/source/", area / "copy")
@@ -104,14 +104,14 @@ def test_it_is_there_with_its_signature_only(area: Path) -> None:
     assert run.returncode == 1 and not (area / "manifest").exists(), show(run)
 
 
-def test_damage_is_named(area: Path) -> None:
-    """Exactly what differs, in tree order, by the manifest as by the other tree."""
+def test_pverify_names_each_damaged_item(area: Path) -> None:
+    """Exactly the differences are printed, in tree order, both by manifest and by comparison with the other tree."""
     make_trees(area / "before")
     subprocess.run(["cp", "-a", area / "before", area / "after"], check=True)
     run = pverify("--create", area / "sig", "--manifest", area / "manifest", area / "before", ranks=2)
     assert run.returncode == 0, show(run)
     damage_all(area / "after")
-    lines = [line.split(" ", 1) for name in sorted(DAMAGES) for line in named(name)]
+    lines = [line.split(" ", 1) for name in sorted(DAMAGES) for line in damage_lines(name)]
     lines.sort(key=lambda line: line[1].replace("/", "\0"))
     for words in (("--manifest", area / "manifest", area / "after"), (area / "before", area / "after")):
         run = pverify("-q", *words, ranks=3)
@@ -119,14 +119,14 @@ def test_damage_is_named(area: Path) -> None:
         assert reported(run) == [" ".join(line) for line in lines]
 
 
-def named(name: str) -> list[str]:
-    """What is told of the tree ``name``."""
+def damage_lines(name: str) -> list[str]:
+    """Return the lines that pverify prints for the damaged tree ``name``."""
     return [line.replace(" ", f" {name}/", 1) for line in DAMAGES[name].reported]
 
 
 @pytest.fixture(scope="module")
 def signed_tree(session_scratch: Path) -> Path:
-    """A tree and its signature."""
+    """A directory with an undamaged tree and its signature."""
     place = session_scratch / "damages"
     place.mkdir()
     make_tree(place / "tree")

@@ -1,4 +1,4 @@
-"""``--existing changed`` mends metadata alone: no data are copied for it, and an unchanged tree is not written to."""
+"""``--existing changed`` updates different metadata without copying data, and does not write to an unchanged tree."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ WRITES = (
     "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr write pwrite64 pwritev pwritev2 writev "
     "copy_file_range sendfile fallocate ioctl"
 )
-"""All calls that could change something below the destination."""
+"""All system calls that could change something below the destination."""
 
 
-def changed(area: Path, *options: Argument, **more: Any) -> dict[str, Any]:
+def copy_changed(area: Path, *options: Argument, **more: Any) -> dict[str, Any]:
     return summary(succeed(*CHANGED, *options, f"{area}/source/", area / "copy", **more))
 
 
-def writes(area: Path, *words: Argument) -> list[str]:
-    """The system calls of a run that name the destination, or a descriptor of something in it, and change it."""
+def modifying_calls(area: Path, *words: Argument) -> list[str]:
+    """Return the system calls of a run that modify the destination or an item in it."""
     require_strace()
     log = area / "trace"
     log.mkdir()
@@ -70,8 +70,8 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("names", [1, 100], ids=["few", "many"])
-def test_each_difference_alone(area: Path, names: int) -> None:
-    """Of small and large files and directories. With many names the files are looked at in another way."""
+def test_each_metadata_difference_is_updated_without_copying(area: Path, names: int) -> None:
+    """Small files, large files and directories are changed. With many names another code path reads their status."""
     require_root("give files away")
     if not (has_xattrs(os.fsencode(area)) and has_acls(os.fsencode(area))):
         pytest.skip("the file system has no attributes or ACLs")
@@ -87,33 +87,32 @@ def test_each_difference_alone(area: Path, names: int) -> None:
             os.setxattr(path, "user.old", b"value")
             os.setxattr(path, "system.posix_acl_access", acl(6, 4, 0, {1000: 4}))
     succeed(f"{source}/", area / "copy")
-    assert changed(area)["mended"] == 0
+    assert copy_changed(area)["mended"] == 0
     inodes = {path: path.stat().st_ino for path in (area / "copy").rglob("*")}
     for what, change in CHANGES.items():
         for path in paths[what]:
             change(path)
-        if what != "acl gone" and not what.startswith("attribute"):  # directories have none of them
+        if what != "acl gone" and not what.startswith("attribute"):  # the directories have no ACLs and no attributes
             change(source / what)
-    reported = changed(area, ranks=2)
+    reported = copy_changed(area, ranks=2)
     files = len(CHANGES) * (names + 1)
     assert (reported["mended"], reported["skipped"], reported["files"], reported["bytes"]) == (files, files, 0, 0)
     assert differences(source, area / "copy") == []
     assert {path: path.stat().st_ino for path in (area / "copy").rglob("*")} == inodes
-    assert changed(area)["mended"] == 0
+    assert copy_changed(area)["mended"] == 0
 
 
 @pytest.mark.parametrize("size", [4, 7 * MIB], ids=["small", "split"])
-def test_what_differs_is_copied_whatever_its_time_says(area: Path, size: int) -> None:
-    """Size and times are no proof where the times differ."""
+def test_different_content_is_copied_whatever_the_time(area: Path, size: int) -> None:
     for name, there in {"same": b"d" * size, "other": b"D" + b"d" * (size - 1)}.items():
         write(area / "source" / name, b"d" * size)
         write(area / "copy" / name, there, NOW + 5 * SECOND)
-    reported = changed(area)
+    reported = copy_changed(area)
     assert (reported["files"], reported["skipped"], reported["mended"]) == (1, 1, 1)
     assert differences(area / "source", area / "copy") == []
 
 
-def test_links_and_nodes(area: Path) -> None:
+def test_metadata_of_symlinks_is_updated_and_a_device_is_recreated(area: Path) -> None:
     require_root("make devices")
     for side in ("source", "copy"):
         (area / side).mkdir()
@@ -128,9 +127,9 @@ def test_links_and_nodes(area: Path) -> None:
             os.chown(path, 1234, 5678, follow_symlinks=False)
         if "time" in path.name:
             os.utime(path, ns=(NOW, NOW + 3 * SECOND), follow_symlinks=False)
-    reported = changed(area)
+    reported = copy_changed(area)
     assert (reported["mended"], reported["special"], reported["symlinks"]) == (3, 1, 0), (
-        "a device of another time is made anew"
+        "a device with a different time is created again"
     )
     assert differences(area / "source", area / "copy") == []
     assert {path: path.lstat().st_ino for path in (area / "copy").glob("link*")} == inodes
@@ -144,11 +143,11 @@ def test_an_unchanged_tree_is_not_written_to(area: Path, options: list[Argument]
         write(area / f"source/flat/{number}", b"x" * number)
     (area / "source/flat").chmod(0o2750)
     succeed("-T", area / "source", area / "copy", *options)
-    assert writes(area, *CHANGED, "--no-sync", "-T", area / "source", area / "copy", *options) == []
+    assert modifying_calls(area, *CHANGED, "--no-sync", "-T", area / "source", area / "copy", *options) == []
 
 
-def test_what_several_names_lead_to_is_not_mended(area: Path) -> None:
-    """Whoever may make links here could have another's file changed, wherever that lies."""
+def test_target_file_with_several_hard_links_is_replaced(area: Path) -> None:
+    """Otherwise a user who may create links in the target could have a file of another user changed."""
     require_root("give files away")
     write(area / "source/file", b"content")
     os.chown(area / "source/file", NOBODY, NOBODY)
@@ -157,7 +156,7 @@ def test_what_several_names_lead_to_is_not_mended(area: Path) -> None:
     (area / "copy").mkdir()
     os.link(area / "elsewhere", area / "copy/file")
     before = (area / "elsewhere").stat()
-    reported = changed(area)
+    reported = copy_changed(area)
     after = (area / "elsewhere").stat()
     assert (after.st_uid, after.st_mode, after.st_nlink) == (0, before.st_mode, 1)
     assert (reported["files"], reported["mended"]) == (1, 0)
@@ -166,8 +165,8 @@ def test_what_several_names_lead_to_is_not_mended(area: Path) -> None:
 
 @pytest.mark.parametrize("size", [4, 7 * MIB], ids=["small", "split"])
 @pytest.mark.parametrize("change", ["mode", "owner", "capability"])
-def test_nothing_gets_powers_whose_contents_nobody_has_read(area: Path, change: str, size: int) -> None:
-    """Size and time were planted: a file of somebody else's must not become set-uid root."""
+def test_file_with_unread_content_never_gets_privileges(area: Path, change: str, size: int) -> None:
+    """Another user may have faked size and time: such a file must not become set-uid root."""
     require_root("give files away")
     write(area / "source/program", b"good" * (size // 4))
     (area / "source/program").chmod(0o755 if change == "capability" else 0o4755)
@@ -180,36 +179,36 @@ def test_nothing_gets_powers_whose_contents_nobody_has_read(area: Path, change: 
         capability = bytes.fromhex("0100000200200000000000000000000000000000")
         os.setxattr(area / "source/program", "security.capability", capability)
         os.utime(area / "source/program", ns=(NOW, NOW))
-    reported = changed(area)
+    reported = copy_changed(area)
     assert (area / "copy/program").read_bytes() == b"good" * (size // 4)
     assert (reported["files"], reported["mended"]) == (1, 0)
     assert differences(area / "source", area / "copy") == []
 
 
-def test_set_id_bits_go_in_place(area: Path) -> None:
+def test_set_id_bits_are_removed_without_copying(area: Path) -> None:
     write(area / "source/program", b"good")
     write(area / "copy/program", b"good")
     (area / "source/program").chmod(0o755)
     (area / "copy/program").chmod(0o4755)
-    assert changed(area)["mended"] == 1
+    assert copy_changed(area)["mended"] == 1
     assert mode_of(area / "copy/program") == 0o755
 
 
-def test_names_of_one_inode_stay_together(area: Path) -> None:
-    """Such a file is copied anew with all of its names."""
+def test_hard_links_stay_linked_after_a_metadata_change(area: Path) -> None:
+    """After the change the file is copied again with all of its names."""
     write(area / "source/a", b"content")
     os.link(area / "source/a", area / "source/b")
     succeed(f"{area}/source/", area / "copy")
-    reported = changed(area)
+    reported = copy_changed(area)
     assert (reported["skipped"], reported["mended"], reported["files"]) == (2, 0, 0)
     (area / "source/a").chmod(0o600)
-    changed(area)
+    copy_changed(area)
     assert differences(area / "source", area / "copy") == []
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "large"])
-def test_a_further_name_of_what_others_own_is_a_link_to_it(area: Path, kind: str) -> None:
-    """They may hold it open for writing: with further names it is copied anew."""
+def test_file_of_another_user_with_a_new_hard_link_is_copied_again(area: Path, kind: str) -> None:
+    """The other user may have the file open for writing, so that no link to it is created."""
     require_root("give files away")
     for side in ("source", "copy"):
         (area / side).mkdir()
@@ -220,12 +219,11 @@ def test_a_further_name_of_what_others_own_is_a_link_to_it(area: Path, kind: str
         os.utime(area / side / "a", ns=(NOW, NOW), follow_symlinks=False)
     os.chown(area / "copy/a", NOBODY, NOBODY, follow_symlinks=False)
     os.link(area / "source/a", area / "source/b", follow_symlinks=False)
-    changed(area)
+    copy_changed(area)
     assert differences(area / "source", area / "copy") == []
 
 
-def test_what_may_not_be_set_is_tried_but_once_asked_for(area: Path) -> None:
-    """An ordinary user gives nothing away: another owner in the source is no difference."""
+def test_owner_that_an_ordinary_user_cannot_set_is_not_a_difference(area: Path) -> None:
     require_root("become somebody else")
     write(area / "source/file", b"content")
     os.chown(area / "source/file", 1234, 5678)
@@ -251,7 +249,7 @@ def test_what_may_not_be_set_is_tried_but_once_asked_for(area: Path) -> None:
         ("xattr", lambda path: "user.new" not in os.listxattr(path)),
     ],
 )
-def test_what_is_not_preserved_is_not_mended(area: Path, option: str, left: Callable[[Path], bool]) -> None:
+def test_unpreserved_metadata_is_not_updated(area: Path, option: str, left: Callable[[Path], bool]) -> None:
     for side in ("source", "copy"):
         write(area / side / "file", b"content")
         (area / side / "file").chmod(0o644)
@@ -263,12 +261,12 @@ def test_what_is_not_preserved_is_not_mended(area: Path, option: str, left: Call
         os.utime(area / "source/file", ns=(NOW, NOW + 3 * SECOND))
     else:
         os.setxattr(area / "source/file", "user.new", b"")
-    reported = changed(area, "--no-preserve", option)
+    reported = copy_changed(area, "--no-preserve", option)
     assert (reported["mended"], reported["skipped"]) == (0, 1) and left(area / "copy/file")
-    assert (changed(area)["mended"], left(area / "copy/file")) == (1, False)
+    assert (copy_changed(area)["mended"], left(area / "copy/file")) == (1, False)
 
 
-def test_a_file_that_cannot_be_mended_fails(area: Path) -> None:
+def test_file_whose_metadata_cannot_be_updated_fails(area: Path) -> None:
     require_root("become somebody else")
     for side in ("source", "copy"):
         write(area / side / "file", b"content")

@@ -1,4 +1,4 @@
-"""``--metrics``: what whole runs write, as Prometheus' parser reads it."""
+"""``--metrics`` files of complete runs, read by the parser of Prometheus."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def prom(area: Path) -> Path:
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_it_says_what_json_says(area: Path, source: Path, prom: Path, launcher: str | None) -> None:
+def test_metrics_equal_the_json_summary(area: Path, source: Path, prom: Path, launcher: str | None) -> None:
     before = time.time()
     run = pcopy(
         *("--json", "-q", "--verify", "--existing", "skip", "--metrics", prom, f"{source}/", area / "copy"),
@@ -67,7 +67,7 @@ def test_it_says_what_json_says(area: Path, source: Path, prom: Path, launcher: 
     assert os.listdir(prom.parent) == [prom.name]
 
 
-def test_names_and_types_are_as_prometheus_wants_them(area: Path, source: Path, prom: Path) -> None:
+def test_names_and_types_of_metrics_follow_prometheus_conventions(area: Path, source: Path, prom: Path) -> None:
     succeed("--metrics", prom, source, area / "copy")
     read = Read(prom)
     totals = {name for name in read.values if name.endswith("_total")}
@@ -77,12 +77,12 @@ def test_names_and_types_are_as_prometheus_wants_them(area: Path, source: Path, 
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
-def test_others_may_read_it_if_the_umask_lets_them(area: Path, source: Path, prom: Path, umask: int) -> None:
+def test_mode_of_the_metrics_file_follows_the_umask(area: Path, source: Path, prom: Path, umask: int) -> None:
     succeed("--metrics", prom, source, area / "copy", umask=umask)
     assert stat.S_IMODE(prom.stat().st_mode) == 0o644 & ~umask
 
 
-def test_while_a_job_runs_it_tells_how_the_last_one_ended(area: Path, source: Path, prom: Path) -> None:
+def test_metrics_of_a_running_job_hold_the_result_of_the_last_one(area: Path, source: Path, prom: Path) -> None:
     succeed("--metrics", prom, f"{source}/", area / "copy")
     succeeded = Read(prom)["pcopy_last_success_timestamp_seconds"]
     failed = pcopy("--metrics", prom, "--existing", "fail", f"{source}/", area / "copy")
@@ -101,7 +101,7 @@ def test_while_a_job_runs_it_tells_how_the_last_one_ended(area: Path, source: Pa
     assert read["pcopy_last_success_timestamp_seconds"] > succeeded
 
 
-def test_a_job_that_goes_on_has_the_sums_of_all_its_runs(area: Path, source: Path, prom: Path) -> None:
+def test_metrics_of_a_resumed_job_are_the_sums_of_all_its_runs(area: Path, source: Path, prom: Path) -> None:
     job = ("--checkpoint", area / "job")
     with held(area / "log", *job, "--verify", "--metrics", prom, f"{source}/", area / "copy", ranks=1) as run:
         run.run.send_signal(signal.SIGTERM)
@@ -116,7 +116,7 @@ def test_a_job_that_goes_on_has_the_sums_of_all_its_runs(area: Path, source: Pat
     assert read["pcopy_copied_items_total"] == 5
 
 
-def test_what_cannot_be_written_later_is_told_once_and_harms_nothing(area: Path, source: Path, prom: Path) -> None:
+def test_write_error_of_metrics_is_reported_once_and_the_job_succeeds(area: Path, source: Path, prom: Path) -> None:
     with held(area / "log", "-q", "--metrics", prom, source, area / "copy", ranks=1) as run:
         shutil.rmtree(prom.parent)
         ended = run.go_on()
@@ -126,7 +126,7 @@ def test_what_cannot_be_written_later_is_told_once_and_harms_nothing(area: Path,
     assert f"pcopy: {prom}: cannot write the metrics: No such file or directory" in lines[0]
 
 
-def test_labels_hold_whatever_names_hold(area: Path, prom: Path) -> None:
+def test_hostile_names_are_escaped_in_labels(area: Path, prom: Path) -> None:
     source = os.fsencode(area) + b'/a"b\\c\nd\xff'
     os.mkdir(source)
     hostile = prom.with_name('x"y\\z\n{}.prom')
@@ -136,7 +136,7 @@ def test_labels_hold_whatever_names_hold(area: Path, prom: Path) -> None:
     assert labels["file"] == 'x"y\\\\z\\n{}'
 
 
-def test_other_programs_write_theirs(area: Path, source: Path, prom: Path) -> None:
+def test_pverify_pchmod_and_prm_write_metrics(area: Path, source: Path, prom: Path) -> None:
     read = pverify("--json", "--create", area / "signature", "--metrics", prom, source)
     assert read.returncode == 0, show(read)
     metrics = Read(prom)
@@ -152,7 +152,7 @@ def test_other_programs_write_theirs(area: Path, source: Path, prom: Path) -> No
     assert metrics.labels["prm_job_info"]["destination"] == ""
 
 
-def test_the_page_names_all_series(area: Path, source: Path, prom: Path) -> None:
+def test_documentation_lists_all_series(area: Path, source: Path, prom: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/formats/metrics.md").read_text()
     listed = page.partition("## Series")[2].partition("## Alerts")[0]
     rows = re.findall(r"^\| (`.*?`) \| (gauge|counter) \|", listed, re.MULTILINE)
@@ -163,12 +163,12 @@ def test_the_page_names_all_series(area: Path, source: Path, prom: Path) -> None
     ended = Read(prom)
     kinds = {**running.kinds, **ended.kinds}
     found = {name: kinds[name.removesuffix("_total")] for name in {**running.values, **ended.values}}
-    seen_later = {"phase_info", "progress_ratio", "remaining_seconds"}  # of longer jobs
+    seen_later = {"phase_info", "progress_ratio", "remaining_seconds"}  # only longer jobs have them
     assert {name.removeprefix("pcopy_"): kind for name, kind in found.items()}.items() <= reported.items()
     assert reported.keys() - {name.removeprefix("pcopy_") for name in found} <= seen_later
 
 
-def _refused(name: str, *arguments: Argument, program: str = "pcopy") -> str:
+def _refusal(name: str, *arguments: Argument, program: str = "pcopy") -> str:
     run = pcopy(*arguments, program=program)
     assert run.returncode == 2, show(run)
     (line,) = run.stderr.decode().splitlines()
@@ -176,20 +176,20 @@ def _refused(name: str, *arguments: Argument, program: str = "pcopy") -> str:
     return line
 
 
-def test_it_is_refused_where_it_cannot_or_must_not_be(area: Path, source: Path, prom: Path) -> None:
+def test_invalid_metrics_paths_are_refused(area: Path, source: Path, prom: Path) -> None:
     copy = area / "copy"
     (area / "notes").write_text("mine")
     (area / "link").symlink_to(area / "notes")
-    assert "which is copied from or to" in _refused("source/m", "--metrics", source / "m", source, copy)
+    assert "which is copied from or to" in _refusal("source/m", "--metrics", source / "m", source, copy)
     copy.mkdir()
-    assert "which is copied from or to" in _refused("copy/m", "--metrics", copy / "m", f"{source}/", copy)
-    assert "is there already" in _refused("notes", "--metrics", area / "notes", source, copy)
-    assert "symbolic link" in _refused("link", "--metrics", area / "link", source, copy)
-    assert "does not exist" in _refused("none/m", "--metrics", area / "none/m", source, copy)
-    assert "the same file" in _refused("prom", "--metrics", prom, "--errors", prom, source, copy)
-    assert "empty string" in _refused("--metrics", "--metrics", "", source, copy)
-    assert "--dry-run does nothing" in _refused("--metrics", "--metrics", prom, "--dry-run", source, copy)
-    assert "is a directory" in _refused("node", "--metrics", f"{prom.parent}/", source, copy)
-    assert "is removed" in _refused("source/m", "--yes", "--metrics", source / "m", source, program="prm")
-    assert "which is read" in _refused("source/m", "--metrics", source / "m", source, copy, program="pverify")
+    assert "which is copied from or to" in _refusal("copy/m", "--metrics", copy / "m", f"{source}/", copy)
+    assert "is there already" in _refusal("notes", "--metrics", area / "notes", source, copy)
+    assert "symbolic link" in _refusal("link", "--metrics", area / "link", source, copy)
+    assert "does not exist" in _refusal("none/m", "--metrics", area / "none/m", source, copy)
+    assert "the same file" in _refusal("prom", "--metrics", prom, "--errors", prom, source, copy)
+    assert "empty string" in _refusal("--metrics", "--metrics", "", source, copy)
+    assert "--dry-run does nothing" in _refusal("--metrics", "--metrics", prom, "--dry-run", source, copy)
+    assert "is a directory" in _refusal("node", "--metrics", f"{prom.parent}/", source, copy)
+    assert "is removed" in _refusal("source/m", "--yes", "--metrics", source / "m", source, program="prm")
+    assert "which is read" in _refusal("source/m", "--metrics", source / "m", source, copy, program="pverify")
     assert (area / "notes").read_text() == "mine" and not list(copy.iterdir()) and not prom.exists()

@@ -1,4 +1,4 @@
-"""``--delete`` and ``--mirror``: DST becomes equal to SRC, and nothing goes that should not."""
+"""``--delete`` and ``--mirror``: DST becomes equal to SRC, and nothing else is deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trees(area: Path) -> Path:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("options", [[], ["--checkpoint", "none"], ["--checksum"]], ids=["", "none", "checksum"])
-def test_what_the_source_lacks_goes(trees: Path, ranks: int, options: list[Argument]) -> None:
+def test_extra_items_are_deleted(trees: Path, ranks: int, options: list[Argument]) -> None:
     outside = snapshot(trees / "outside")
     reported = mirror(trees, *options, ranks=ranks)
     assert (reported["deleted"], reported["skipped"], reported["failed"], reported["found"]) == (7, 10, 0, 21)
@@ -46,7 +46,7 @@ def test_what_the_source_lacks_goes(trees: Path, ranks: int, options: list[Argum
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_random_trees_become_equal(area: Path, ranks: int) -> None:
-    """Each is full of what the other lacks, with names that mean other things on both sides."""
+    """Each tree has items that the other one lacks, and some names have different types on both sides."""
     random_tree(area / "source", 21, files=120, directories=25, largest=MIB)
     random_tree(area / "copy", 22, files=120, directories=25, largest=MIB)
     for name in ("a", "b", "c"):
@@ -60,8 +60,8 @@ def test_random_trees_become_equal(area: Path, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("names", [300, 5000])
-def test_many_names_in_one_directory(area: Path, names: int) -> None:
-    """They are not held in memory, on neither side."""
+def test_extra_items_of_a_large_directory_are_deleted(area: Path, names: int) -> None:
+    """There are more names than are held in memory on either side."""
     for number in range(names):
         write(area / f"source/{number}", b"")
     succeed("-T", area / "source", area / "copy")
@@ -73,22 +73,22 @@ def test_many_names_in_one_directory(area: Path, names: int) -> None:
     assert differences(area / "source", area / "copy") == []
 
 
-def test_delete_goes_with_every_policy(trees: Path) -> None:
+def test_delete_works_with_existing_skip(trees: Path) -> None:
     write(trees / "copy/1/file", b"changed there", NOW + 10**12)
     reported = summary(succeed("--json", "--delete", "--existing", "skip", "-T", trees / "source", trees / "copy"))
     assert (reported["deleted"], reported["skipped"]) == (7, 10)
     assert (trees / "copy/1/file").read_bytes() == b"changed there"
 
 
-def test_nothing_goes_without_the_option(trees: Path) -> None:
+def test_nothing_is_deleted_without_the_option(trees: Path) -> None:
     reported = summary(succeed("--json", "--existing", "changed", "-T", trees / "source", trees / "copy"))
     assert reported["deleted"] == 0 and (trees / "copy/extra/deep/file").exists()
 
 
-# Nothing is deleted where something went wrong.
+# Nothing is deleted after an error.
 
 
-def refused_to_delete(trees: Path, *options: Argument, **more: Any) -> dict[str, Any]:
+def assert_nothing_deleted(trees: Path, *options: Argument, **more: Any) -> dict[str, Any]:
     run = pcopy("--json", "--mirror", *options, f"{trees}/source/", trees / "copy", **more)
     assert run.returncode == 1, show(run)
     reported = summary(run)
@@ -98,31 +98,31 @@ def refused_to_delete(trees: Path, *options: Argument, **more: Any) -> dict[str,
     return reported
 
 
-def test_nothing_goes_after_a_failure_of_a_file(trees: Path) -> None:
+def test_nothing_is_deleted_after_a_file_failed(trees: Path) -> None:
     write(trees / "source/3/new", b"content")
     fault = Fault(trees / "trace", READS, trees / "source/3/new", "EIO")
-    reported = refused_to_delete(trees, wrap=fault.wrap())
+    reported = assert_nothing_deleted(trees, wrap=fault.wrap())
     fault.check()
     assert reported["failed"] == 1
 
 
-def test_nothing_goes_if_a_directory_cannot_be_read(trees: Path) -> None:
+def test_nothing_is_deleted_if_reading_a_directory_fails(trees: Path) -> None:
     fault = Fault(trees / "trace", ("getdents64",), trees / "source/3/inner", "EIO")
-    reported = refused_to_delete(trees, wrap=fault.wrap())
+    reported = assert_nothing_deleted(trees, wrap=fault.wrap())
     fault.check()
     assert reported["failed"] == 1
 
 
-def test_nothing_goes_if_a_directory_may_not_be_read(trees: Path) -> None:
+def test_nothing_is_deleted_if_a_directory_is_not_readable(trees: Path) -> None:
     require_root("become somebody else")
     for path in [trees / "copy", *(trees / "copy").rglob("*")]:
         os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     (trees / "source/3/inner").chmod(0o700)
-    reported = refused_to_delete(trees, user=NOBODY)
+    reported = assert_nothing_deleted(trees, user=NOBODY)
     assert reported["failed"] == 1
 
 
-def test_a_directory_of_somebody_else_that_may_not_be_listed_is_told_as_one_of_dst(area: Path) -> None:
+def test_unreadable_target_directory_is_reported_with_its_target_path(area: Path) -> None:
     require_root("become somebody else")
     write(area / "source/dark/file", b"content")
     succeed(f"{area}/source/", area / "copy")
@@ -133,7 +133,7 @@ def test_a_directory_of_somebody_else_that_may_not_be_listed_is_told_as_one_of_d
     assert run.returncode == 1 and reported in run.stderr, show(run)
 
 
-def test_nothing_goes_if_the_source_is_empty(trees: Path) -> None:
+def test_nothing_is_deleted_if_the_source_is_empty(trees: Path) -> None:
     shutil.rmtree(trees / "source")
     (trees / "source").mkdir()
     before = snapshot(trees / "copy")
@@ -145,7 +145,7 @@ def test_nothing_goes_if_the_source_is_empty(trees: Path) -> None:
 
 
 @pytest.mark.parametrize(("most", "deleted"), [(0, 0), (6, 0), (7, 7), (8, 7)])
-def test_no_more_than_so_many(trees: Path, most: int, deleted: int) -> None:
+def test_nothing_is_deleted_beyond_max_delete(trees: Path, most: int, deleted: int) -> None:
     if deleted:
         assert mirror(trees, "--max-delete", str(most))["deleted"] == deleted
         assert differences(trees / "source", trees / "copy") == []
@@ -167,8 +167,7 @@ def test_no_more_than_so_many(trees: Path, most: int, deleted: int) -> None:
     assert b"no unfinished jobs" in listed.stdout + listed.stderr, show(listed)
 
 
-def test_what_cannot_be_deleted_fails(trees: Path) -> None:
-    """The others go."""
+def test_item_that_cannot_be_deleted_fails_and_others_are_deleted(trees: Path) -> None:
     require_root("become somebody else")
     for path in [trees / "copy", *(trees / "copy").rglob("*")]:
         if path.name != "extra" or not path.is_dir():
@@ -199,8 +198,8 @@ def test_what_cannot_be_deleted_fails(trees: Path) -> None:
 
 
 @pytest.mark.parametrize("mended", [True, False])
-def test_a_resumed_job_deletes_what_could_not_be_deleted(trees: Path, mended: bool) -> None:
-    """It was counted before, against ``--max-delete``."""
+def test_resumed_job_retries_failed_deletions(trees: Path, mended: bool) -> None:
+    """The items were already counted against ``--max-delete``."""
     require_root("become somebody else")
     for path in [trees / "copy", trees / "outside", *(trees / "copy").rglob("*")]:
         if path.name != "extra" or not path.is_dir():
@@ -223,8 +222,8 @@ def test_a_resumed_job_deletes_what_could_not_be_deleted(trees: Path, mended: bo
         assert run.stderr.count(b"copy/extra/") == 3, show(run)
 
 
-def test_what_was_copied_is_on_storage_before_anything_is_deleted(area: Path) -> None:
-    """A file that was renamed in the source has its new name then, also after a loss of power."""
+def test_copied_files_are_synced_before_anything_is_deleted(area: Path) -> None:
+    """Thus a file that was renamed in the source is not lost in a power failure."""
     write(area / "source/new name", b"content")
     write(area / "copy/old name", b"content")
     trace = area / "trace"
@@ -253,7 +252,7 @@ REFUSALS: dict[str, tuple[Callable[[Path], list[Argument]], bytes]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refused(trees: Path, case: str) -> None:
+def test_refused_command_changes_nothing_and_names_the_cause(trees: Path, case: str) -> None:
     words, why = REFUSALS[case]
     before = snapshot(trees)
     run = pcopy(*words(trees))
@@ -278,7 +277,7 @@ def test_a_source_below_dst_by_a_bind_mount_is_refused(on: Place) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("names", [3, 400], ids=["few", "many"])
-def test_full_directories_in_the_way_go(area: Path, ranks: int, names: int) -> None:
+def test_full_directories_at_the_names_of_files_are_deleted(area: Path, ranks: int, names: int) -> None:
     write(area / "source/large", b"x" * (6 * MIB))
     write(area / "source/inner/small", b"small")
     (area / "source/inner/link").symlink_to("nowhere")
@@ -307,10 +306,8 @@ def test_full_directories_in_the_way_go(area: Path, ranks: int, names: int) -> N
 
 @pytest.mark.parametrize("size", [9, 6 * MIB], ids=["small", "split"])
 @pytest.mark.parametrize("full", [["a/one"], ["b/two", "c/three"], ["a/one", "b/two", "c/three"]], ids=str)
-def test_names_of_one_inode_stay_together_where_directories_are_in_the_way(
-    area: Path, size: int, full: list[str]
-) -> None:
-    """Those that come late are linked to the copy that is there, or to each other."""
+def test_hard_links_stay_linked_where_they_replace_directories(area: Path, size: int, full: list[str]) -> None:
+    """Names that replace directories are created later, and are linked to the existing copy or to each other."""
     write(area / "source/a/one", b"x" * size)
     for name in ("b/two", "c/three"):
         (area / "source" / name).parent.mkdir()
@@ -322,8 +319,8 @@ def test_names_of_one_inode_stay_together_where_directories_are_in_the_way(
     assert differences(area / "source", area / "copy") == []
 
 
-def test_a_dry_run_lists_what_would_go(trees: Path) -> None:
-    """And says so of a limit, too."""
+def test_dry_run_lists_items_that_would_be_deleted(trees: Path) -> None:
+    """With too many of them it reports the limit."""
     before = snapshot(trees / "copy")
     for most, status in (("7", 0), ("6", 1)):
         run = pcopy("--mirror", "--dry-run", "--max-delete", most, f"{trees}/source/", trees / "copy")
@@ -334,8 +331,8 @@ def test_a_dry_run_lists_what_would_go(trees: Path) -> None:
     assert changes(before, snapshot(trees / "copy")) == []
 
 
-def test_an_ordinary_user_mirrors(area: Path) -> None:
-    """Also from directories of his own that he may not write: rsync changes their mode, too."""
+def test_ordinary_user_mirrors_own_trees(area: Path) -> None:
+    """Items are also deleted from own directories without write permission, as by rsync."""
     require_root("be an ordinary user")
     source, copy, env = area / "source", area / "copy", {"XDG_STATE_HOME": str(area / "state")}
     area.chmod(0o777)

@@ -1,4 +1,4 @@
-"""What ``--mirror`` and ``--delete`` leave alone, though SRC lacks it."""
+"""Items that SRC lacks and that ``--mirror`` and ``--delete`` nevertheless do not delete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def trees(area: Path) -> Path:
         (["--exclude", "/2"], ["2/inner/extra"]),
     ],
 )
-def test_what_filters_exclude_stays(trees: Path, options: list[Argument], kept: list[str]) -> None:
+def test_excluded_items_are_not_deleted(trees: Path, options: list[Argument], kept: list[str]) -> None:
     reported = mirror(trees, *options)
     extra = {"link", "2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"}
     assert {name for name in extra if os.path.lexists(trees / "copy" / name)} == set(kept)
@@ -43,7 +43,7 @@ def test_what_filters_exclude_stays(trees: Path, options: list[Argument], kept: 
 
 
 @pytest.mark.parametrize("is_in_source", [False, True])
-def test_mounts_stay(on: Place, is_in_source: bool) -> None:
+def test_mount_points_are_not_deleted(on: Place, is_in_source: bool) -> None:
     require_root("mount")
     area = on("ext4")
     write(area / "source/file", b"content")
@@ -62,8 +62,8 @@ def test_mounts_stay(on: Place, is_in_source: bool) -> None:
     assert mirror(area)["deleted"] == (0 if is_in_source else 2)
 
 
-def test_a_file_at_which_one_is_mounted_stays(on: Place) -> None:
-    """The same file system tells no other device: unlink(2) is refused, and the mount table is asked."""
+def test_file_that_is_a_mount_point_is_not_deleted(on: Place) -> None:
+    """A bind mount of the same file system has the same device: only the mount table explains why unlink(2) fails."""
     require_root("mount")
     area = on("ext4")
     write(area / "source/file", b"content")
@@ -80,8 +80,8 @@ def test_a_file_at_which_one_is_mounted_stays(on: Place) -> None:
     assert mirror(area)["deleted"] == 2
 
 
-def test_a_directory_gives_way_to_nothing_that_patterns_exclude(area: Path) -> None:
-    """The file of that name is not copied, and directories are selected."""
+def test_directory_is_not_deleted_for_an_excluded_file_of_its_name(area: Path) -> None:
+    """The filters exclude the file, but select directories."""
     write(area / "source/name", b"content")
     write(area / "source/other", b"content")
     (area / "copy/name").mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_a_directory_gives_way_to_nothing_that_patterns_exclude(area: Path) -> N
     assert (reported["deleted"], (area / "copy/name").is_dir(), (area / "copy/other").is_file()) == (0, True, True)
 
 
-def test_temporary_files_and_the_jobs_own_directory_stay(trees: Path) -> None:
+def test_temporary_files_and_the_job_directory_are_not_deleted(trees: Path) -> None:
     temporary = ".pcopy-0123456789-1-0.7"
     write(trees / "copy/2" / temporary, b"of a job that runs elsewhere")
     write(trees / "copy/extra" / temporary, b"of a job that runs elsewhere")
@@ -105,8 +105,10 @@ def test_temporary_files_and_the_jobs_own_directory_stay(trees: Path) -> None:
 
 
 @pytest.mark.parametrize("others", [["other"], []])
-def test_names_that_the_target_takes_for_the_sources_stay(area: Path, session_scratch: Path, others: list[str]) -> None:
-    """It keeps the old spelling of a name that is there under another one."""
+def test_names_that_the_target_treats_as_equal_are_not_deleted(
+    area: Path, session_scratch: Path, others: list[str]
+) -> None:
+    """The target ignores case and keeps the spelling of an existing name."""
     require_root("mount file systems")
     write(area / "source/NAME", b"content")
     with mounted("tmpfs", session_scratch, size=64 << 20) as place:
@@ -120,7 +122,7 @@ def test_names_that_the_target_takes_for_the_sources_stay(area: Path, session_sc
 
 
 @pytest.mark.parametrize("policy", ["skip", "fail"])
-def test_directories_that_stay_by_a_policy_are_not_deleted(area: Path, policy: str) -> None:
+def test_directories_that_a_policy_leaves_are_not_deleted(area: Path, policy: str) -> None:
     write(area / "source/name", b"file")
     write(area / "copy/name/precious", b"precious")
     pcopy("--delete", "--existing", policy, f"{area}/source/", area / "copy")

@@ -1,4 +1,4 @@
-"""Each option and variable that names a directory: which links on the way to it are followed (``named_file``)."""
+"""Options and variables that name a directory: only trusted links on the path are followed (``fsio.named_file``)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 
 from pcopy.cli.config_keys import PROGRAMS
 from pcopy.fsio.named_file import real_path, stable_directory_path
-from tests.e2e.test_named_files import STRANGER, options_of
+from tests.e2e.test_named_files import OTHER_USER, options_of
 from tests.support.command import Completed, pcopy, show
 from tests.support.processes import background, wait_until
 from tests.support.users import require_root
 
 
 class Row(NamedTuple):
-    """A command line in which DIR is the directory, and the variables of its environment.
+    """A command line, in which DIR stands for the directory, and its environment variables.
 
-    ``is_job``: the directory must hold an unfinished job.
+    ``is_job`` is true if the directory must contain an unfinished job.
     """
 
     program: str
@@ -58,15 +58,15 @@ ROWS = {
 }
 
 DESTINATIONS = {("ptar", "--directory"): "it is a DST: docs/operations/security.md, possible attackers"}
-"""Options that name directories for which other rules hold."""
+"""Options that name a directory and follow other rules."""
 
 
-def line(row: Row, directory: str) -> tuple[list[str], dict[str, str]]:
+def command_line(row: Row, directory: str) -> tuple[list[str], dict[str, str]]:
     environment = {name: value.replace("DIR", directory) for name, value in row.environment.items()}
     return [word.replace("DIR", directory) for word in row.words], environment
 
 
-def test_no_option_is_missing() -> None:
+def test_table_covers_every_path_option() -> None:
     named = {
         (program, option)
         for program in PROGRAMS
@@ -89,8 +89,8 @@ def place(area: Path) -> Path:
     return area
 
 
-def unfinished(place: Path) -> None:
-    """Leave a job in ``real/dir`` that has been stopped."""
+def leave_unfinished_job(place: Path) -> None:
+    """Stop a job and leave it in ``real/dir``."""
     words = ("--bwlimit", "64K", "--checkpoint", place / "real/dir", "--checkpoint-interval", "0.1")
     (place / "src/large").write_bytes(os.urandom(4 << 20))
     with background(*words, f"{place}/src/", place / "dst", ranks=1) as run:
@@ -99,49 +99,49 @@ def unfinished(place: Path) -> None:
         assert run.end(20) == 75
 
 
-def run_of(place: Path, row: Row, directory: str, *more: str) -> Completed:
-    words, environment = line(row, f"{place}/{directory}")
+def run_row(place: Path, row: Row, directory: str, *more: str) -> Completed:
+    words, environment = command_line(row, f"{place}/{directory}")
     return pcopy(*more, *words, program=row.program, cwd=place, env=environment)
 
 
-def below(directory: Path) -> Iterator[str]:
+def paths_below(directory: Path) -> Iterator[str]:
     return (str(path.relative_to(directory)) for path in sorted(directory.rglob("*")))
 
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("last", ["dir", ""])
-def test_a_strangers_link_is_not_followed(place: Path, name: str, last: str) -> None:
-    """Above the last component, and (a job's own directory is no link, whatever user owns that) as the last one."""
+def test_link_of_another_user_is_not_followed(place: Path, name: str, last: str) -> None:
+    """The link is the last component or one above it. A job directory itself may not be a link of any user."""
     require_root("make a link of another user")
     row = ROWS[name]
     if row.is_job:
-        unfinished(place)
-    os.chown(place / "link", STRANGER, -1, follow_symlinks=False)
+        leave_unfinished_job(place)
+    os.chown(place / "link", OTHER_USER, -1, follow_symlinks=False)
     if "--jobs" in name:
         for directory in ("real/pcopy", "real/dir/pcopy"):
             (place / directory).mkdir(mode=0o700)
-    before = [*below(place / "real")]
-    run = run_of(place, row, f"link/{last}".rstrip("/"))
+    before = [*paths_below(place / "real")]
+    run = run_row(place, row, f"link/{last}".rstrip("/"))
     assert run.returncode == 2 and b"Traceback" not in run.stderr, show(run)
     is_own = not last and (row.is_job or "--checkpoint" in name)
     assert (b"symbolic link" if is_own else b"is not followed") in run.stderr, show(run)
-    assert [*below(place / "real")] == before and (place / "a").exists()
+    assert [*paths_below(place / "real")] == before and (place / "a").exists()
     if not row.is_job:
-        assert [*below(place / "dst")] == []
+        assert [*paths_below(place / "dst")] == []
 
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("case", ["own", "stranger's, insecure"])
-def test_a_trusted_link_is_followed(place: Path, name: str, case: str) -> None:
+def test_trusted_link_is_followed(place: Path, name: str, case: str) -> None:
     row = ROWS[name]
     words: tuple[str, ...] = ()
     if case != "own":
         require_root("make a link of another user")
-        os.chown(place / "link", STRANGER, -1, follow_symlinks=False)
+        os.chown(place / "link", OTHER_USER, -1, follow_symlinks=False)
         words = ("--insecure-links",)
     if row.is_job:
-        unfinished(place)
-    run = run_of(place, row, "link/dir", *words)
+        leave_unfinished_job(place)
+    run = run_row(place, row, "link/dir", *words)
     assert b"is not followed" not in run.stderr, show(run)
     if "--control" in name:
         assert run.returncode == 2 and b"the job is not running" in run.stderr, show(run)
@@ -150,9 +150,9 @@ def test_a_trusted_link_is_followed(place: Path, name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pcopy --checkpoint", "pcopy XDG_STATE_HOME", "pcopy HOME"])
-def test_state_directories_are_for_their_owner_alone(place: Path, name: str) -> None:
-    """All that a job creates on the way to its directory has mode 0700, whatever the umask is."""
-    words, environment = line(ROWS[name], f"{place}/real/dir/new/deeper")
+def test_state_directories_are_accessible_only_to_their_owner(place: Path, name: str) -> None:
+    """A job creates directories with mode 0700 and files with mode 0600, whatever the umask is."""
+    words, environment = command_line(ROWS[name], f"{place}/real/dir/new/deeper")
     (place / "src/large").write_bytes(os.urandom(4 << 20))
     old = os.umask(0)
     try:
@@ -168,17 +168,17 @@ def test_state_directories_are_for_their_owner_alone(place: Path, name: str) -> 
     assert {path.lstat().st_uid for path in (place / "real/dir").rglob("*")} == {os.geteuid()}
 
 
-def test_a_directory_that_is_replaced_leads_nowhere_else(area: Path) -> None:
+def test_stable_path_still_leads_to_a_directory_replaced_by_a_link(area: Path) -> None:
     (area / "dir").mkdir()
     (area / "other").mkdir()
     with stable_directory_path(os.fsencode(area / "dir")) as held:
         (area / "dir").rename(area / "moved")
         os.symlink("other", area / "dir")
         Path(os.fsdecode(held), "file").touch()
-    assert [*below(area)] == ["dir", "moved", "moved/file", "other"]
+    assert [*paths_below(area)] == ["dir", "moved", "moved/file", "other"]
 
 
-def test_what_is_missing_of_a_path_stays(area: Path) -> None:
+def test_real_path_keeps_missing_components(area: Path) -> None:
     (area / "real").mkdir()
     os.symlink("real", area / "link")
     path = os.fsencode(area)

@@ -1,4 +1,4 @@
-"""Each option that names a file, of each program: how the file is reached (``pcopy.fsio.named_file``)."""
+"""Options of all programs that name a file: only trusted links are followed (``pcopy.fsio.named_file``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pcopy.cli.config_keys import PROGRAMS
 from tests.support.command import REPOSITORY, pcopy, show
 from tests.support.users import require_root
 
-STRANGER = 65531
+OTHER_USER = 65531
 
 RUNS = {
     "pcopy": ("-T", "src", "dst"),
@@ -34,11 +34,11 @@ RUNS = {
     "pwalk": ("src",),
     "pchmod": ("u+r", "src"),
 }
-"""A command line of each program, to which an option with a file is added."""
+"""A command line of each program; an option with a file is added to it."""
 
-OF_ALL = ("--errors", "--log", "--metrics", "--report", "--config", "--exclude-from")
+COMMON_OPTIONS = ("--errors", "--log", "--metrics", "--report", "--config", "--exclude-from")
 
-OWN = {
+SPECIAL_COMMANDS = {
     ("pcopy", "--files-from"): ("--files-from", "FILE", "-T", "src", "dst"),
     ("pverify", "--create"): ("--create", "FILE", "src"),
     ("pverify", "--manifest"): ("--manifest", "FILE", "src"),
@@ -54,9 +54,9 @@ OWN = {
     ("pchmod", "--reference"): ("--reference", "FILE", "src"),
     ("pchmod", "--acl-from"): ("--acl-from", "FILE", "src"),
 }
-"""Command lines of options that do not go with that of ``RUNS``; some name a file as an operand."""
+"""Command lines of options that cannot be added to those of ``RUNS``; some name the file as an operand."""
 
-SIMPLE = {
+OTHER_OPTIONS = {
     *(("pcopy", option) for option in ("--signature", "--manifest")),
     *(("psync", option) for option in ("--signature", "--manifest")),
     ("ptar", "--signature"),
@@ -65,23 +65,23 @@ SIMPLE = {
     ("pwalk", "--page"),
 }
 
-TREES = {
+DIRECTORY_OPTIONS = {
     *(("pcopy", option) for option in ("--backup", "--resume", "--control", "--discard", "--checkpoint", "--spool")),
     *(("psync", option) for option in ("--backup", "--resume", "--control", "--discard", "--checkpoint", "--spool")),
     ("ptar", "--directory"),
 }
-"""Options that name a directory or a job: these have rules of their own (docs/operations/security.md)."""
+"""Options that name a directory or a job and follow other rules (docs/operations/security.md)."""
 
-NO_PATHS = {
+NON_PATH_METAVARS = {
     *("N", "RATE", "HOW", "SECONDS", "SIZE", "LIST", "P", "WHEN", "WHAT", "USER:GROUP", "USER[:GROUP]", "GROUP"),
     *("TABLE", "MODE", "KEY", "FORMAT", "CLASS", "DIR|none"),
 }
-"""What ``--help`` calls the values of options that name nothing in the file system."""
+"""Metavariables in ``--help`` of options whose value is no path."""
 
 ENDINGS = {"--report": ".json", "--svg": ".svg", "--page": ".html", "--output": ".lst", "--metrics": ".prom"}
 
 
-class Named(NamedTuple):
+class FileOption(NamedTuple):
     program: str
     option: str
     words: tuple[str, ...]
@@ -95,32 +95,36 @@ class Named(NamedTuple):
 
 
 def options_of(program: str) -> Iterator[tuple[str, str]]:
-    """The options that take a value, and what ``--help`` calls that."""
+    """Yield the options that take a value, each with its metavariable in ``--help``."""
     parser = getattr(importlib.import_module(f"pcopy.cli.{program}"), program.upper()).parser()
     for action in parser._actions:
         if action.nargs != 0:
             yield max(action.option_strings, key=len), str(action.metavar)
 
 
-def table() -> Iterator[Named]:
+def table() -> Iterator[FileOption]:
     there = {(program, option) for program in PROGRAMS for option, _ in options_of(program)}
     for program, option in sorted(there):
-        if (program, option) not in OWN and (option in OF_ALL or (program, option) in SIMPLE):
-            yield Named(program, option, (option, "FILE", *RUNS[program]))
-    for (program, option), words in OWN.items():
-        yield Named(program, option, words)
+        if (program, option) not in SPECIAL_COMMANDS and (
+            option in COMMON_OPTIONS or (program, option) in OTHER_OPTIONS
+        ):
+            yield FileOption(program, option, (option, "FILE", *RUNS[program]))
+    for (program, option), words in SPECIAL_COMMANDS.items():
+        yield FileOption(program, option, words)
 
 
 TABLE = {f"{each.program} {each.option}": each for each in table()}
 
 
-def test_no_option_is_missing() -> None:
-    """An option that is added later has a row, or is one of those that name no file."""
+def test_table_covers_every_path_option() -> None:
+    """An option added later needs a row here or a metavariable that is no path."""
     unknown = [
         f"{program} {option} {value}"
         for program in PROGRAMS
         for option, value in options_of(program)
-        if value not in NO_PATHS and f"{program} {option}" not in TABLE and (program, option) not in TREES
+        if value not in NON_PATH_METAVARS
+        and f"{program} {option}" not in TABLE
+        and (program, option) not in DIRECTORY_OPTIONS
     ]
     assert unknown == []
 
@@ -138,21 +142,21 @@ def place(area: Path) -> Path:
 
 
 @pytest.mark.parametrize("row", TABLE)
-def test_a_strangers_link_is_not_followed(place: Path, row: str) -> None:
+def test_link_of_another_user_is_not_followed(place: Path, row: str) -> None:
     require_root("make a link of another user")
-    os.chown(place / "link", STRANGER, -1, follow_symlinks=False)
+    os.chown(place / "link", OTHER_USER, -1, follow_symlinks=False)
     named = TABLE[row]
-    # What is written is not there yet; what is read need not be right: that it is opened is refused before.
+    # Output files do not exist yet. Input files need no valid contents: opening them is refused first.
     if row in ("pverify SIGNATURE", "pverify --manifest"):
         (place / "real" / named.name).write_text("format: pcopy-signature\n" if "SIG" in row else "#pcopy-manifest 1\n")
     if named.option == "--config":
         (place / "real" / named.name).write_text("quiet: true\n")
     run = pcopy(*named.line(f"link/{named.name}"), program=named.program, cwd=place)
     assert run.returncode == 2, show(run)
-    if named.option == "--config":  # of root, which takes it only from where root alone may write
+    if named.option == "--config":  # root reads it only from directories that only root can write
         assert b"root reads only a configuration that no other user can change" in run.stderr
         return
-    if named.program == "pstripe" and b"is not on Lustre" in run.stderr:  # which is found before
+    if named.program == "pstripe" and b"is not on Lustre" in run.stderr:  # is checked first
         assert not (place / "real" / named.name).exists()
         return
     assert b"belongs to user 65531 and is not followed" in run.stderr and run.stderr.count(b"\n") == 1, show(run)
@@ -163,14 +167,14 @@ def test_a_strangers_link_is_not_followed(place: Path, row: str) -> None:
 
 
 QUICK = {"pdbench": ("--time", "0.01", "--files", "1", "--size", "64K", "--tests", "create", "-n", "1")}
-"""What makes a run of a program a short one."""
+"""Options that make a run of a program short."""
 
-LIKE_DIRECT = [row for row in TABLE if not row.endswith(" --config")]
-"""Root takes a file of options only from where nobody else may write: tests/cli/test_config_files.py."""
+EXCEPT_CONFIG = [row for row in TABLE if not row.endswith(" --config")]
+"""Root reads a configuration file only from directories that only root can write: tests/cli/test_config_files.py."""
 
 
-def _reset(place: Path, named: Named) -> None:
-    """Lay out ``real`` and what the runs change, with an archive or a list where the row reads one."""
+def _reset(place: Path, named: FileOption) -> None:
+    """Create ``real`` and all items that a run changes, with an archive or a list if the row reads one."""
     for path in ("dst", "real", "src", "same", "dir", "a.tar"):
         subprocess.run(["rm", "-rf", place / path], check=True)
     for name in ("src", "same", "dir", "real"):
@@ -189,8 +193,8 @@ def _reset(place: Path, named: Named) -> None:
         file.touch()
 
 
-def _outcome(place: Path, named: Named, path: str, *words: str) -> tuple[int, set[str], int]:
-    """Run the program with its file at ``path``: the status, what is there afterwards, and lines of trouble."""
+def _outcome(place: Path, named: FileOption, path: str, *words: str) -> tuple[int, set[str], int]:
+    """Run the program with its file at ``path``. Return the status, the existing paths and the count of errors."""
     run = pcopy(*words, *QUICK.get(named.program, ()), *named.line(path), program=named.program, cwd=place)
     assert run.returncode in (0, 1, 2) and b"Traceback" not in run.stderr, show(run)
     assert b"is not followed" not in run.stderr, show(run)
@@ -198,17 +202,17 @@ def _outcome(place: Path, named: Named, path: str, *words: str) -> tuple[int, se
     return run.returncode, there, run.stderr.count(path.encode())
 
 
-@pytest.mark.parametrize("row", LIKE_DIRECT)
+@pytest.mark.parametrize("row", EXCEPT_CONFIG)
 @pytest.mark.parametrize("case", ["directory", "stranger's, insecure"])
-def test_a_link_is_followed_as_the_path_itself(place: Path, row: str, case: str) -> None:
-    """The caller's own link, and with --insecure-links a stranger's: the outcome is that of the direct path."""
+def test_followed_link_has_the_outcome_of_the_direct_path(place: Path, row: str, case: str) -> None:
+    """The link belongs to the caller or, with --insecure-links, to another user."""
     named = TABLE[row]
     words: tuple[str, ...] = ()
     if case != "directory":
         require_root("make a link of another user")
-        os.chown(place / "link", STRANGER, -1, follow_symlinks=False)
+        os.chown(place / "link", OTHER_USER, -1, follow_symlinks=False)
         words = ("--insecure-links",)
-    assert os.lstat(place / "link").st_uid == (STRANGER if words else os.geteuid())
+    assert os.lstat(place / "link").st_uid == (OTHER_USER if words else os.geteuid())
     _reset(place, named)
     wanted = _outcome(place, named, f"real/{named.name}")
     _reset(place, named)
@@ -217,16 +221,16 @@ def test_a_link_is_followed_as_the_path_itself(place: Path, row: str, case: str)
 
 READ_OR_WRITTEN_THROUGH = [
     row
-    for row in LIKE_DIRECT
+    for row in EXCEPT_CONFIG
     if TABLE[row].option
     in ("--errors", "--log", "--exclude-from", "--from", "--files-from", "--reference", "--acl-from")
     or row in ("ptar -x --file", "ptar -t --file")
 ]
-"""Files that are not replaced as a whole: a link as the last component leads to them, too."""
+"""Files that are not replaced as a whole: a link as the last component is followed, too."""
 
 
 @pytest.mark.parametrize("row", READ_OR_WRITTEN_THROUGH)
-def test_the_callers_link_as_last_component_is_followed(place: Path, row: str) -> None:
+def test_callers_link_as_last_component_is_followed(place: Path, row: str) -> None:
     named = TABLE[row]
     os.symlink(f"real/{named.name}", place / "last")
     _reset(place, named)
@@ -235,16 +239,16 @@ def test_the_callers_link_as_last_component_is_followed(place: Path, row: str) -
     assert _outcome(place, named, "last") == wanted
 
 
-@pytest.mark.parametrize("row", LIKE_DIRECT)
-def test_a_strangers_link_as_last_component_is_not_followed(place: Path, row: str) -> None:
+@pytest.mark.parametrize("row", EXCEPT_CONFIG)
+def test_link_of_another_user_as_last_component_is_not_followed(place: Path, row: str) -> None:
     require_root("make a link of another user")
     named = TABLE[row]
     if named.program == "pstripe" and row not in READ_OR_WRITTEN_THROUGH:
-        return  # it refuses a file system without layouts first
+        return  # it first refuses a file system without layouts
     _reset(place, named)
     link = f"last{ENDINGS.get(named.option, '')}"
     os.symlink(f"real/{named.name}", place / link)
-    os.chown(place / link, STRANGER, -1, follow_symlinks=False)
+    os.chown(place / link, OTHER_USER, -1, follow_symlinks=False)
     before = {path: path.read_bytes() for path in (place / "real").iterdir()}
     run = pcopy(*QUICK.get(named.program, ()), *named.line(link), program=named.program, cwd=place)
     assert run.returncode == 2 and b"Traceback" not in run.stderr, show(run)
@@ -253,8 +257,8 @@ def test_a_strangers_link_as_last_component_is_not_followed(place: Path, row: st
     assert os.path.islink(place / link) and (place / "src/a").exists() and not (place / "dst").exists()
 
 
-WRITTEN = [row for row in TABLE if row.split()[1] in ("--errors", "--log") and "pstripe" not in row]
-"""pstripe refuses a file system without layouts first; its options are added and opened by the same functions."""
+APPENDED = [row for row in TABLE if row.split()[1] in ("--errors", "--log") and "pstripe" not in row]
+"""pstripe first refuses a file system without layouts; the same functions add and open its options."""
 REPLACED = [
     row for row in TABLE
     if (row.split()[1] in ("--metrics", "--report", "--signature", "--svg", "--page", "--output", "--create")
@@ -263,22 +267,22 @@ REPLACED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row", WRITTEN)
-def test_a_strangers_file_is_not_written(place: Path, row: str) -> None:
+@pytest.mark.parametrize("row", APPENDED)
+def test_file_of_another_user_is_not_written(place: Path, row: str) -> None:
     require_root("make a file of another user")
     named = TABLE[row]
     file = place / named.name
     file.touch()
     os.chmod(file, 0o666)
-    os.chown(file, STRANGER, -1)
+    os.chown(file, OTHER_USER, -1)
     run = pcopy(*named.line(named.name), program=named.program, cwd=place)
     assert run.returncode == 2 and b"belongs to user 65531" in run.stderr, show(run)
     assert file.read_bytes() == b"" and (place / "src/a").exists()
 
 
-@pytest.mark.parametrize("row", [row for row in WRITTEN if row.endswith(" --log")])
-def test_nothing_is_left_of_a_refused_job(place: Path, row: str) -> None:
-    """The log is a device without a driver, which is found when it is opened: after the errors file was created."""
+@pytest.mark.parametrize("row", [row for row in APPENDED if row.endswith(" --log")])
+def test_refused_job_leaves_no_errors_file(place: Path, row: str) -> None:
+    """The log is a device without a driver: opening it fails after the errors file was created."""
     require_root("make a device")
     named = TABLE[row]
     os.mknod(place / "device", 0o644 | stat.S_IFCHR, os.makedev(60, 250))
@@ -286,12 +290,12 @@ def test_nothing_is_left_of_a_refused_job(place: Path, row: str) -> None:
     run = pcopy(*line, program=named.program, cwd=place)
     assert run.returncode == 2 and b"device: cannot write the log: " in run.stderr, show(run)
     assert b"FIFO" not in run.stderr and not (place / "new.err").exists(), show(run)
-    (place / "new.err").touch()  # one that was there stays
+    (place / "new.err").touch()  # an existing file is kept
     assert pcopy(*line, program=named.program, cwd=place).returncode == 2 and (place / "new.err").exists()
 
 
-@pytest.mark.parametrize("row", [row for row in WRITTEN if row.endswith(" --log")])
-def test_lines_are_appended_to_what_may_only_grow(place: Path, row: str) -> None:
+@pytest.mark.parametrize("row", [row for row in APPENDED if row.endswith(" --log")])
+def test_log_lines_are_appended_to_an_append_only_file(place: Path, row: str) -> None:
     require_root("set an attribute of a file")
     named = TABLE[row]
     if subprocess.run(["chattr", "+a", place / "src/a"], check=False, capture_output=True).returncode:
@@ -309,29 +313,29 @@ def test_lines_are_appended_to_what_may_only_grow(place: Path, row: str) -> None
 
 
 @pytest.mark.parametrize("row", REPLACED)
-def test_a_fifo_is_not_replaced(place: Path, row: str) -> None:
+def test_fifo_is_not_replaced(place: Path, row: str) -> None:
     named = TABLE[row]
     os.mkfifo(place / named.name)
     run = pcopy(*named.line(named.name), program=named.program, cwd=place)
-    assert run.returncode == 2 and b"is no regular file" in run.stderr, show(run)
+    assert run.returncode == 2 and b"is not a regular file" in run.stderr, show(run)
     assert (place / named.name).is_fifo()
 
 
 @pytest.mark.parametrize("file", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 @pytest.mark.parametrize("row", REPLACED)
-def test_a_standard_stream_is_not_replaced(place: Path, row: str, file: str) -> None:
-    """An ending that the option requires is refused before."""
+def test_standard_stream_is_not_replaced(place: Path, row: str, file: str) -> None:
+    """An option that requires an extension first refuses the name."""
     named = TABLE[row]
     run = pcopy(*named.line(file), program=named.program, cwd=place)
     assert run.returncode == 2 and b"symbolic link" not in run.stderr and b"Traceback" not in run.stderr, show(run)
     if named.option not in ENDINGS or named.option == "--metrics" or row == "pverify --output":
-        assert f"{file}: is no regular file, and cannot be replaced by a".encode() in run.stderr, show(run)
+        assert f"{file}: is not a regular file, and cannot be replaced by a".encode() in run.stderr, show(run)
         assert run.stderr.endswith(b"; name a regular file\n"), show(run)
 
 
-@pytest.mark.parametrize("row", WRITTEN)
+@pytest.mark.parametrize("row", APPENDED)
 @pytest.mark.parametrize("number", ["x", "99", "99999999999"])
-def test_a_descriptor_that_does_not_exist_is_named_as_such(place: Path, row: str, number: str) -> None:
+def test_invalid_descriptor_path_is_reported(place: Path, row: str, number: str) -> None:
     named = TABLE[row]
     run = pcopy(*named.line(f"/proc/self/fd/{number}"), program=named.program, cwd=place)
     assert run.returncode == 2 and not (place / "dst").exists(), show(run)
@@ -341,7 +345,7 @@ def test_a_descriptor_that_does_not_exist_is_named_as_such(place: Path, row: str
 @pytest.mark.parametrize(
     "row", [row for row in TABLE if row.split()[1] in ("--reference", "--acl-from", "--exclude-from")]
 )
-def test_a_missing_file_has_one_advice_at_most(place: Path, row: str) -> None:
+def test_message_about_a_missing_file_has_at_most_one_hint(place: Path, row: str) -> None:
     named = TABLE[row]
     run = pcopy(*named.line("missing/file"), program=named.program, cwd=place)
     assert run.returncode == 2 and b"No such file or directory" in run.stderr, show(run)
@@ -376,12 +380,12 @@ LINE = f"{sys.executable} {REPOSITORY}/bin"
     ],
     ids=lambda value: value.split(";")[0] if " " in value else "",
 )  # fmt: skip
-def test_what_shells_hand_over(place: Path, line: str, expected: str) -> None:
+def test_files_opened_by_the_shell_are_accepted(place: Path, line: str, expected: str) -> None:
     (place / "src/b").write_text("b")
     (place / "set.yaml").write_text("ranks: 2\n")
     (place / "only_b").write_text("b\n")
     (place / "listed").write_text("src/a\n")
-    os.chmod(place, 0o755)  # for root takes its configuration from no directory that others may write to
+    os.chmod(place, 0o755)  # root reads no configuration from directories that others can write
     command = f"{LINE}/{line.replace('BIN', LINE)}"
     run = subprocess.run(["bash", "-c", command], check=False, cwd=place, capture_output=True, text=True, timeout=60)
     assert run.stdout.startswith(expected) and run.stderr == "", run
@@ -392,19 +396,19 @@ def test_what_shells_hand_over(place: Path, line: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "line", ["prm --yes --from", "pwalk --from", "pcopy -T src dst --exclude-from", "pcopy -T src dst --files-from"]
 )
-def test_a_closed_standard_input_is_no_empty_list(place: Path, line: str, file: str) -> None:
+def test_closed_standard_input_is_not_read_as_an_empty_list(place: Path, line: str, file: str) -> None:
     command = f"{LINE}/{line} {file} <&-"
     run = subprocess.run(["bash", "-c", command], check=False, cwd=place, capture_output=True, timeout=60)
     assert run.returncode == 2 and b"descriptor 0 is not open for reading" in run.stderr, run
     assert not (place / "dst").exists()
 
 
-def test_a_closed_standard_input_answers_no_question(place: Path) -> None:
+def test_closed_standard_input_does_not_confirm_a_removal(place: Path) -> None:
     run = subprocess.run(["bash", "-c", f"{LINE}/prm src <&-"], check=False, cwd=place, capture_output=True, timeout=60)
     assert run.returncode == 2 and b"cannot ask for confirmation" in run.stderr and (place / "src/a").exists(), run
 
 
-def test_a_socket_serves_as_standard_stream(place: Path) -> None:
+def test_socket_works_as_standard_input_and_output(place: Path) -> None:
     (place / "src/b").write_text("b")
     line = [sys.executable, f"{REPOSITORY}/bin/pcopy", "-q", "-T", "--log", "/dev/stdout"]
     ours, theirs = socket.socketpair()
@@ -419,8 +423,8 @@ def test_a_socket_serves_as_standard_stream(place: Path) -> None:
         assert ours.recv(1 << 16).startswith(b'{"action"') and os.listdir(place / "dst") == ["a"]
 
 
-def test_a_list_in_a_fifo_is_waited_for(place: Path) -> None:
-    """An empty list would be another job."""
+def test_list_in_a_fifo_is_waited_for(place: Path) -> None:
+    """Reading the list before it is written would give an empty list."""
     os.mkfifo(place / "list")
 
     def write() -> None:
@@ -446,7 +450,7 @@ FROM_FIFO = {
 
 @pytest.mark.parametrize("signal", ["INT", "TERM"])
 @pytest.mark.parametrize("row", FROM_FIFO)
-def test_a_wait_for_a_writer_is_announced_and_ends_with_a_signal(place: Path, row: str, signal: str) -> None:
+def test_wait_for_the_writer_of_a_fifo_is_reported_and_ends_on_a_signal(place: Path, row: str, signal: str) -> None:
     os.mkfifo(place / "list")
     program, *words = FROM_FIFO[row]
     wrap = ("timeout", "-s", signal, "-k", "5", "6")

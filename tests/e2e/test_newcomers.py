@@ -1,6 +1,6 @@
-"""Mistakes that people make who know cp, rsync, dcp or rclone: one line each, which names the nearest that is there.
+"""Mistakes of users who know cp, rsync, dcp or rclone: each gives one line that names the closest existing item.
 
-All cases share one place: nothing is touched, so that each finds it as it was.
+All cases share one directory: no case changes anything in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.users import NOBODY, require_root
 
 
 class Mistake(NamedTuple):
-    """Words of a command line, and what the line has to say. ``LARGEST_SHOWN`` is the place of all."""
+    """Arguments of a command line and a part of the expected message. ``TOP`` stands for the directory of all cases."""
 
     words: list[str]
     reported: str
@@ -29,7 +29,7 @@ class Mistake(NamedTuple):
 
 
 MISTAKES = {
-    # Paths that are not there
+    # Missing paths
     "a slip in SRC": Mistake(["TOP/data/proyect/x", "archive"], "TOP/data/project/x does: was that meant?"),
     "two slips in SRC": Mistake(["dta/proyect/x/", "archive"], "data/project/x/ does: was that meant?"),
     "a case of letters": Mistake(["Results", "archive"], "Results: does not exist; results does: was that meant?"),
@@ -39,7 +39,7 @@ MISTAKES = {
     "a slip in DST": Mistake(
         ["results", "archvie/x"], "directory archvie does not exist; archive does: was that meant?"
     ),
-    "DST's directory is missing": Mistake(["results", "zzz/x"], "zzz does not exist; make that first (mkdir -p)"),
+    "DST's directory is missing": Mistake(["results", "zzz/x"], "zzz does not exist; create that first (mkdir -p)"),
     "a slip in the DST of several": Mistake(["file", "results", "archiv"], "archive does: was that meant?"),
     "a name with a dash": Mistake(["--", "-dsh", "archive"], "-dsh: does not exist; -dash does: was that meant?"),
     "a slip in the second SRC": Mistake(["file", "resluts", "archive"], "results does: was that meant?"),
@@ -55,7 +55,7 @@ MISTAKES = {
     "sizes alone": Mistake(["--size-only", "data", "results"], "--size-only: write --compare size", "pverify"),
     "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
     "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
-    # What other programs of the suite call it, or what they are for
+    # Options and purposes of other programs of the suite
     "a list of pwalk": Mistake(["--from", "file", "data", "archive"], "--from: write --files-from LIST"),
     "a list of pcopy": Mistake(["--from0", "file"], "--from0: write -0 together with --from LIST", "prm"),
     "an output after a test": Mistake(["data", "-type", "f", "-o", "x.csv"], "write --output x.csv", "pwalk"),
@@ -89,7 +89,7 @@ MISTAKES = {
         ["\u2013verify", "results", "archive"], "its dash is not the one of options: write --verify"
     ),
     "a URL": Mistake(["file://TOP/file", "archive"], "TOP/file does: write it without file://"),
-    # Habits from elsewhere
+    # Habits from other programs
     "rclone's transfers": Mistake(["--transfers=8", "results", "archive"], "write -n N"),
     "rclone's ages": Mistake(["--max-age", "7d", "results", "archive"], "write --newer-than AGE"),
     "another host": Mistake(["results", "ann@node7:/archive"], "ann@node7:/archive: on another host? pcopy reaches no"),
@@ -129,19 +129,17 @@ MISTAKES = {
         ["--hash", "blake2", "results", "archive"], "blake2: not one of xxh3-128, blake3, none; the nearest is blake3"
     ),
     "an unknown policy": Mistake(["--existing", "newest", "results", "archive"], "not one of replace, changed, newer"),
-    "an unknown attribute": Mistake(
-        ["--preserve=foo", "results", "archive"], "there is no 'foo' to preserve, only mode"
-    ),
+    "an unknown attribute": Mistake(["--preserve=foo", "results", "archive"], "'foo' is not one of mode"),
     "an unknown size": Mistake(["--chunk-size", "10GiBs", "results", "archive"], "10GiBs: not a size (like 65536, 64K"),
     "a size in two words": Mistake(["--chunk-size", "10", "GB", "results", "archive"], "GB: does not exist"),
     "an option that takes SRC": Mistake(
-        ["--exclude", "results", "archive"], "(--exclude has taken results for its value)"
+        ["--exclude", "results", "archive"], "(--exclude has taken results as its value)"
     ),
     "no SRC": Mistake([], "SRC and DST are missing: pcopy [options] SRC... DST"),
     "no DST": Mistake(["results"], "DST is missing after results: pcopy [options] SRC... DST"),
     "an unknown user": Mistake(["--chown", "nosuchuser", "results", "archive"], "there is no user nosuchuser"),
     "stripes in another form": Mistake(["--stripe", "8,4M", "results", "archive"], "COUNT[:SIZE] like 8 or 8:4M"),
-    # Files beside
+    # Report, list and configuration files
     "a directory for errors": Mistake(["--errors", "archive", "file", "new"], "name a file, as archive/errors.jsonl"),
     "errors in no directory": Mistake(
         ["--errors", "archiv/e", "file", "new"], "archiv does not exist; archive does: was that meant?"
@@ -177,7 +175,7 @@ MISTAKES = {
     "a manifest as a signature": Mistake(["data.man", "data"], "pverify --manifest data.man data", "pverify"),
     "a signature as a manifest": Mistake(["--manifest", "data.sig", "data"], "pverify data.sig data", "pverify"),
     "a signature that comes last": Mistake(["data", "data.sig"], "pverify data.sig data", "pverify"),
-    "only a signature": Mistake(["data.sig"], "SIGNATURE and PATH, or A and B, expected, and 1 path given", "pverify"),
+    "only a signature": Mistake(["data.sig"], "SIGNATURE and PATH, or A and B, expected, but 1 path given", "pverify"),
     # Jobs
     "a slip in a job": Mistake(["--resume", "JOC"], "there is no such job; JOB is one: was that meant?"),
     "a slip in a job to discard": Mistake(["--discard", "JOC"], "there is no such job; JOB is one: was that meant?"),
@@ -222,7 +220,7 @@ def environment(top: Path) -> dict[str, str]:
     return {"HOME": str(top / "home"), "XDG_STATE_HOME": str(top / "state")}
 
 
-def refused(run: Completed, program: str, reported: str) -> None:
+def assert_refused(run: Completed, program: str, reported: str) -> None:
     lines = run.stderr.decode().splitlines()
     assert run.returncode == 2, show(run)
     assert run.stdout == b"", show(run)
@@ -232,42 +230,44 @@ def refused(run: Completed, program: str, reported: str) -> None:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_it_is_told_in_one_line(top: Path, name: str) -> None:
+def test_common_mistake_is_explained_in_one_line(top: Path, name: str) -> None:
     mistake = MISTAKES[name]
     (job,) = os.listdir(top / "state/pcopy")
     other = job[:-1] + ("0" if job[-1] != "0" else "1")
     words = [word.replace("TOP", str(top)).replace("JOC", other) for word in mistake.words]
     before = snapshot(top)
     run = pcopy(*words, program=mistake.program, cwd=top, env=environment(top))
-    refused(run, mistake.program, mistake.reported.replace("TOP", str(top)).replace("JOB", job))
+    assert_refused(run, mistake.program, mistake.reported.replace("TOP", str(top)).replace("JOB", job))
     assert [line for line in changes(before, snapshot(top)) if not line.startswith("atime ")] == []
 
 
-def test_a_place_where_nothing_can_be_made(area: Path) -> None:
-    """Root may write everywhere."""
+def test_missing_write_or_search_permission_is_explained(area: Path) -> None:
+    """The runs belong to an ordinary user, since root may write everywhere."""
     (area / "source").mkdir()
     (area / "closed/in").mkdir(parents=True)
     if os.geteuid() != 0:
         area.chmod(0o555)
     run = pcopy(area / "source", area / "copy", user=NOBODY, env={"XDG_STATE_HOME": str(area / "state")})
-    refused(run, "pcopy", f"{area}/copy: cannot be made, since {area} may not be written by you (mode 0")
+    assert_refused(run, "pcopy", f"{area}/copy: cannot be created, since {area} is not writable by you (mode 0")
     area.chmod(0o755)
     (area / "closed").chmod(0)
     run = pcopy(area / "closed/in", area / "copy", user=NOBODY)
-    refused(run, "pcopy", f"{area}/closed/in: cannot be examined: Permission denied; {area}/closed may not be entered")
+    assert_refused(
+        run, "pcopy", f"{area}/closed/in: cannot be examined: Permission denied; {area}/closed may not be entered"
+    )
     run = pcopy(area / "source", area / "closed/in/copy", user=NOBODY)
-    refused(run, "pcopy", f"{area}/closed may not be entered")
+    assert_refused(run, "pcopy", f"{area}/closed may not be entered")
     (area / "closed").chmod(0o755)
 
 
-def test_a_file_system_that_is_read_only(area: Path) -> None:
+def test_read_only_file_system_is_explained(area: Path) -> None:
     require_root("mount")
     (area / "source").mkdir()
     (area / "point").mkdir()
     mount = f'mount -t tmpfs -o ro none {area}/point && exec "$@"'
     run = pcopy(area / "source", area / "point", wrap=["unshare", "--mount", "sh", "-c", mount, "sh"])
-    refused(
-        run, "pcopy", f"{area}/point/source: cannot be made, since {area}/point is on a file system that is mounted r"
+    assert_refused(
+        run, "pcopy", f"{area}/point/source: cannot be created, since {area}/point is on a file system that is mounted"
     )
 
 
@@ -279,10 +279,10 @@ def test_a_file_system_that_is_read_only(area: Path) -> None:
         ("psync", ["--report", "AT", "source/", "copy"], "written"),
         ("pverify", ["--create", "AT", "source"], "written"),
         ("prm", ["--yes", "--log", "AT", "source"], "written"),
-        ("ptar", ["-cf", "AT", "source"], "made"),
+        ("ptar", ["-cf", "AT", "source"], "created"),
     ],
 )
-def test_refusal_of_a_new_file_says_why(area: Path, program: str, words: list[str], what: str) -> None:
+def test_refusal_to_create_a_file_gives_the_reason(area: Path, program: str, words: list[str], what: str) -> None:
     require_root("mount")
     for name in ("source", "point", "closed", "copy"):
         (area / name).mkdir()
@@ -292,16 +292,16 @@ def test_refusal_of_a_new_file_says_why(area: Path, program: str, words: list[st
     named = [word.replace("AT", at) for word in words]
     run = pcopy(*named, program=program, cwd=area, wrap=["unshare", "--mount", "sh", "-c", mount, "sh"])
     why = f"cannot be {what}, since {area}/point is on a file system that is mounted read-only; name another file"
-    refused(run, program, f"{at}: {why}")
+    assert_refused(run, program, f"{at}: {why}")
     at = f"{area}/closed/new.json"
     run = pcopy(*(word.replace("AT", at) for word in words), program=program, cwd=area, user=NOBODY)
-    why = f"cannot be {what}, since {area}/closed may not be written by you (mode 0755, of user 0); name another file"
-    refused(run, program, f"{at}: {why}")
+    why = f"cannot be {what}, since {area}/closed is not writable by you (mode 0755, owner 0); name another file"
+    assert_refused(run, program, f"{at}: {why}")
     assert list((area / "closed").iterdir()) == [] and (area / "source").exists()
 
 
-def test_several_new_names_beside_one_that_is_there(area: Path) -> None:
-    """What can be brought up to date is: only where nothing at all can be made a job is refused."""
+def test_job_runs_if_some_targets_exist_and_others_cannot_be_created(area: Path) -> None:
+    """Existing targets are updated. A job is refused only if none of its targets can be created."""
     for name in ("one", "two"):
         (area / name).mkdir()
     (area / "into/one").mkdir(parents=True)
@@ -314,7 +314,7 @@ def test_several_new_names_beside_one_that_is_there(area: Path) -> None:
     (area / "into").chmod(0o755)
 
 
-def test_large_directories_are_not_listed(area: Path) -> None:
+def test_large_directories_are_not_searched_for_similar_names(area: Path) -> None:
     from pcopy.jobs import suggestions
 
     (area / "large").mkdir()
@@ -325,17 +325,17 @@ def test_large_directories_are_not_listed(area: Path) -> None:
     assert "name000001 does: was that meant?" in suggestions.suggestion_for(os.fsencode(area / "large/mame000001"))
 
 
-def test_names_in_advice_are_escaped(area: Path) -> None:
+def test_names_in_hints_are_escaped(area: Path) -> None:
     os.mkdir(os.fsencode(area) + b"/res\x1b[m\nults")
     run = pcopy(area / "results", area / "copy")
-    refused(run, "pcopy", "res\\x1b[m\\nults does: was that meant?")
+    assert_refused(run, "pcopy", "res\\x1b[m\\nults does: was that meant?")
 
 
-def test_what_a_file_sets_is_told_with_its_place(area: Path) -> None:
-    """Who started the program has typed none of it."""
+def test_message_about_a_configured_option_names_file_and_line(area: Path) -> None:
+    """The options come from a configuration file: the user did not type them."""
     write(area / "source/file", b"")
     (area / "set.yaml").write_text('errors: set.jsonl\nexclude: "*"\n')
     run = pcopy("--config", "../set.yaml", "--exclude", "nothing", ".", area / "copy", cwd=area / "source")
-    refused(run, "pcopy", "which is copied from or to; write it elsewhere (errors: ../set.yaml:1)")
+    assert_refused(run, "pcopy", "which is copied from or to; write it elsewhere (errors: ../set.yaml:1)")
     run = pcopy("--config", "set.yaml", "--errors", "own.jsonl", "source/", "copy", cwd=area)
-    refused(run, "pcopy", "is selected (exclude: set.yaml:2)")
+    assert_refused(run, "pcopy", "is selected (exclude: set.yaml:2)")

@@ -1,6 +1,6 @@
 """``--existing`` for each type of item over each other type, by age, with ``--delete`` and as a dry run.
 
-What is expected stands here as a rule of its own; where rsync -u has the same rule it is asked, too.
+``expected`` states the rule independently of the code. If rsync -u follows the same rule, it is run for comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.users import require_root
 
 TIME = 1_700_000_000 * 10**9
 AGES = {"older": -(10**10), "equal": 0, "newer": 10**10}
-"""Of the item in the source, compared with the one in its way."""
+"""Age of the source item relative to the existing item, in nanoseconds."""
 POLICIES = ("replace", "changed", "newer", "skip", "fail")
 KEPT, REPLACED, FAILS, ENTERED = "kept", "replaced", "fails", "entered"
 
@@ -45,8 +45,8 @@ MAKE: dict[str, Callable[[Path, str], object]] = {
     "character": lambda path, text: os.mknod(path, stat.S_IFCHR | 0o644, os.makedev(1, len(text))),
     "block": lambda path, text: os.mknod(path, stat.S_IFBLK | 0o644, os.makedev(7, len(text))),
 }
-ALONE = ("fifo", "socket")
-"""Types of which one item is like any other."""
+UNIFORM = ("fifo", "socket")
+"""Types whose items differ only in their metadata."""
 SOURCES = tuple(kind for kind in MAKE if kind != "full")
 
 
@@ -55,18 +55,18 @@ def type_of(kind: str) -> str:
 
 
 def expected(policy: str, age: str, source: str, target: str, *, deletes: bool) -> str:
-    """The rule; items of one type hold something else, of another length."""
+    """Return the expected outcome. Two items of one type have different contents of different lengths."""
     if source == "directory" and type_of(target) == "directory":
         return ENTERED
     if policy in ("skip", "fail"):
         return KEPT if policy == "skip" else FAILS
-    if target == "full":  # it gives way if a mirror deletes it first, and nothing may have to be kept
+    if target == "full":  # it is replaced only if deletion empties it and no newer item in it must be kept
         return REPLACED if deletes and policy != "newer" else FAILS
     if source != target or policy == "replace":
         return REPLACED
     if policy == "newer" and age != "equal":
         return KEPT if age == "older" else REPLACED
-    return KEPT if source in ALONE and age == "equal" else REPLACED
+    return KEPT if source in UNIFORM and age == "equal" else REPLACED
 
 
 def make(path: Path, kind: str, text: str, time: int, names: int = 1) -> None:
@@ -77,7 +77,7 @@ def make(path: Path, kind: str, text: str, time: int, names: int = 1) -> None:
 
 
 def is_copy(path: Path, kind: str, time: int) -> bool:
-    """Is it what ``make`` has made in the source?"""
+    """Return True if the item equals the one that ``make`` created in the source."""
     status = path.lstat()
     if kind == "directory":
         return stat.S_ISDIR(status.st_mode)
@@ -94,7 +94,7 @@ def is_copy(path: Path, kind: str, time: int) -> bool:
 
 
 def build(area: Path, age: str, targets: tuple[str, ...], names: int) -> list[tuple[str, str, str]]:
-    """Trees with all pairs; each item of the source has so many ``names``, and something is in the way of each."""
+    """Create trees with all pairs. Each source item has ``names`` hard links, and the target has an item for each."""
     for tree in ("source", "copy"):
         (area / tree).mkdir()
     rows = []
@@ -115,7 +115,7 @@ def build(area: Path, age: str, targets: tuple[str, ...], names: int) -> list[tu
 @pytest.mark.parametrize("age", AGES)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("full", [False, True], ids=["", "full"])
-def test_each_type_over_each_other(area: Path, policy: str, age: str, deletes: bool, full: bool) -> None:
+def test_existing_policy_for_each_pair_of_types(area: Path, policy: str, age: str, deletes: bool, full: bool) -> None:
     require_root("make devices")
     targets = ("full",) if full else tuple(kind for kind in MAKE if kind != "full")
     rows = build(area, age, targets, 1)
@@ -147,13 +147,13 @@ def test_each_type_over_each_other(area: Path, policy: str, age: str, deletes: b
 
 
 def actions(log: Path) -> dict[str, str]:
-    """What has become, or would become, of each item."""
+    """Return the action, done or predicted, for each item."""
     lines = map(json.loads, log.read_text().splitlines())
     return {os.path.basename(line["path"]): line["action"] for line in lines}
 
 
 def before_of(before: dict[bytes, Record], name: str) -> dict[bytes, Record]:
-    """The part of a snapshot that is the item ``name``, as a snapshot of its own."""
+    """Return the part of a snapshot below the item ``name``, with paths relative to it."""
     top = os.fsencode(name)
     return {path[len(top) + 1 :]: entry for path, entry in before.items() if path == top or path.startswith(top + b"/")}
 
@@ -161,8 +161,8 @@ def before_of(before: dict[bytes, Record], name: str) -> dict[bytes, Record]:
 @pytest.mark.parametrize("policy", ["changed", "newer"])
 @pytest.mark.parametrize("age", AGES)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_no_name_of_the_source_is_deleted(area: Path, policy: str, age: str, ranks: int) -> None:
-    """Items with several names, over directories that are empty or full, with ``--delete``."""
+def test_hard_links_of_the_source_are_not_deleted(area: Path, policy: str, age: str, ranks: int) -> None:
+    """The target has empty and non-empty directories in place of the hard links; the run uses ``--delete``."""
     require_root("make devices")
     rows = build(area, age, ("directory", "full"), 3)
     words: list[Argument] = ["--json", "--existing", policy, "--delete", f"{area}/source/", area / "copy"]
@@ -177,8 +177,8 @@ def test_no_name_of_the_source_is_deleted(area: Path, policy: str, age: str, ran
 
 
 @pytest.mark.parametrize("age", AGES)
-def test_files_stay_or_go_as_with_rsync(area: Path, age: str) -> None:
-    """Regular files of the same and of another size: there rsync -u has the same rule."""
+def test_same_files_are_replaced_as_by_rsync_update(area: Path, age: str) -> None:
+    """Regular files of equal and different sizes, for which rsync -u follows the same rule."""
     if shutil.which("rsync") is None:
         pytest.skip("there is no rsync here")
     for number, (there, cut) in enumerate((text, cut) for text in ("copied", "longer text") for cut in (0, 1)):
@@ -196,7 +196,7 @@ def test_files_stay_or_go_as_with_rsync(area: Path, age: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "fifo"])
-def test_error_of_full_directory_says_each_thing_once(area: Path, kind: str) -> None:
+def test_error_about_a_non_empty_directory_repeats_nothing(area: Path, kind: str) -> None:
     for tree in ("source", "copy"):
         (area / tree).mkdir()
     make(area / "source/name", kind, "source", TIME)

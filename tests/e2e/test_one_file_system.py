@@ -1,4 +1,4 @@
-"""``-x``: mount points become empty directories, as with cp and rsync; files are never left out."""
+"""``-x``: mount points become empty directories, as with cp and rsync; files are always copied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def source(area: Path, session_scratch: Path) -> Iterator[Path]:
-    """A tree with another file system at ``mount``, which has one more below it."""
+    """Yield a tree with another file system mounted at ``mount``."""
     require_root("mount file systems")
     source = area / "source"
     write(source / "file", b"content")
@@ -56,13 +56,13 @@ def test_mount_points_become_empty_directories(area: Path, source: Path, ranks: 
     assert (reported["directories"], reported["files"], reported["skipped"], reported["found"]) == (3, 2, 0, 5)
 
 
-def test_without_the_option_everything_is_copied(area: Path, source: Path) -> None:
+def test_mounted_file_systems_are_copied_without_the_option(area: Path, source: Path) -> None:
     succeed(source, area / "copy", ranks=2)
     assert differences(source, area / "copy") == []
 
 
-def test_a_mount_point_as_source_is_copied(area: Path, source: Path) -> None:
-    """What counts is the file system of each SRC, not that of the directory around it."""
+def test_mount_point_given_as_source_is_copied(area: Path, source: Path) -> None:
+    """The file system of each SRC counts, not that of its parent directory."""
     (area / "into").mkdir()
     succeed("-x", source / "mount", source / "a", area / "into", ranks=2)
     assert differences(source / "mount", area / "into/mount") == []
@@ -71,8 +71,8 @@ def test_a_mount_point_as_source_is_copied(area: Path, source: Path) -> None:
     assert differences(source / "mount", area / "copy") == []
 
 
-def test_what_is_there_stays(area: Path, source: Path) -> None:
-    """An existing directory gets the attributes of the mounted one, and keeps what is in it."""
+def test_existing_directory_at_a_mount_point_keeps_its_contents(area: Path, source: Path) -> None:
+    """It gets the attributes of the mounted directory."""
     write(area / "copy/mount/old", b"old")
     succeed("-x", f"{source}/", area / "copy")
     assert (area / "copy/mount/old").read_bytes() == b"old"
@@ -83,8 +83,8 @@ def test_what_is_there_stays(area: Path, source: Path) -> None:
     assert os.listdir(area / "copy/mount") == []
 
 
-def test_with_links_followed(area: Path, source: Path) -> None:
-    """A link to a directory elsewhere is a mount point; a file is copied wherever it lies."""
+def test_followed_link_to_another_file_system_is_a_mount_point(area: Path, source: Path) -> None:
+    """A followed link to a file is copied whatever its file system."""
     (source / "to-directory").symlink_to("mount/sub")
     (source / "to-file").symlink_to("mount/left-out")
     (source / "to-own").symlink_to("a")
@@ -96,8 +96,7 @@ def test_with_links_followed(area: Path, source: Path) -> None:
     assert (area / "copy/to-own/inner").read_bytes() == b"inner"
 
 
-def test_a_large_directory_of_mount_points(area: Path, source: Path) -> None:
-    """Its names are spread over all ranks."""
+def test_mount_point_in_a_large_directory_becomes_empty(area: Path, source: Path) -> None:
     for number in range(2500):
         (source / str(number)).write_bytes(b"")
     succeed("-x", source, area / "copy", ranks=3)
@@ -105,7 +104,7 @@ def test_a_large_directory_of_mount_points(area: Path, source: Path) -> None:
     assert len(os.listdir(area / "copy")) == 2503
 
 
-def test_a_file_that_is_a_mount_is_copied(area: Path, source: Path) -> None:
+def test_file_that_is_a_mount_point_is_copied(area: Path, source: Path) -> None:
     write(area / "elsewhere", b"")
     subprocess.run(["mount", "--bind", source / "mount/left-out", source / "file"], check=True)
     try:
@@ -115,10 +114,10 @@ def test_a_file_that_is_a_mount_is_copied(area: Path, source: Path) -> None:
         subprocess.run(["umount", source / "file"], check=True)
 
 
-def test_a_mounted_directory_that_may_not_be_read(area: Path, source: Path) -> None:
-    """Nothing in it is wanted, so that it is no failure; an ordinary one would be."""
+def test_unreadable_mounted_directory_is_no_failure(area: Path, source: Path) -> None:
+    """Its contents are not copied, so they need not be readable."""
     (source / "mount").chmod(0o711)
-    for name in os.listxattr(source / "mount"):  # which nobody else may read either
+    for name in os.listxattr(source / "mount"):  # other users may not read these either
         os.removexattr(source / "mount", name)
     (area / "copy").mkdir()
     os.chown(area / "copy", 65534, 65534)
@@ -127,7 +126,7 @@ def test_a_mounted_directory_that_may_not_be_read(area: Path, source: Path) -> N
     assert (area / "copy/source/mount").stat().st_mode & 0o777 == 0o711
 
 
-def test_subvolumes_count_as_file_systems(area: Path, on: Place) -> None:
+def test_btrfs_subvolumes_count_as_file_systems(area: Path, on: Place) -> None:
     place = on("btrfs")
     if not shutil.which("btrfs"):
         pytest.skip("there is no btrfs program here")
@@ -142,8 +141,8 @@ def test_subvolumes_count_as_file_systems(area: Path, on: Place) -> None:
 
 
 @contextmanager
-def bound(directory: Path, point: Path) -> Iterator[Path]:
-    """``directory`` at ``point``, too."""
+def bind_mounted(directory: Path, point: Path) -> Iterator[Path]:
+    """Mount ``directory`` at ``point`` as well."""
     point.mkdir()
     subprocess.run(["mount", "--bind", directory, point], check=True)
     try:
@@ -153,10 +152,12 @@ def bound(directory: Path, point: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("options", [(), ("--mirror",), ("--dry-run",)])
-def test_a_clone_that_is_mounted_in_its_source(area: Path, source: Path, options: tuple[str, ...]) -> None:
-    """As ``/mnt/new`` in ``/``: where DST is mounted the copy ends. A bind mount of SRC's own file system is copied."""
+def test_destination_mounted_inside_the_source_is_not_copied(
+    area: Path, source: Path, options: tuple[str, ...]
+) -> None:
+    """As ``/mnt/new`` in ``/``: the copy stops at DST. A bind mount of SRC's own file system is copied."""
     clone = source / "mount"
-    with bound(source / "a", source / "again"):
+    with bind_mounted(source / "a", source / "again"):
         for _ in range(2):
             reported = summary(succeed("--json", "-x", *options, f"{source}/", clone, ranks=3))
             assert reported["found"] == reported["copied"] + reported["skipped"] == 7
@@ -170,13 +171,13 @@ def test_a_clone_that_is_mounted_in_its_source(area: Path, source: Path, options
     assert sorted(os.listdir(clone)) == sorted(["a", "again", "file", "mount", *old])
 
 
-def test_a_destination_in_its_source_is_refused_all_the_same(area: Path, source: Path) -> None:
-    """Without ``-x``, with links followed, and where the destination is on the source's own file system after all."""
+def test_destination_inside_the_source_is_refused_on_one_file_system(area: Path, source: Path) -> None:
+    """Also without ``-x`` or with links followed."""
     advice = "; name a DST outside, or write -x (without -L), since DST is on another file system"
     for options, reported in (((), advice), (("-xL",), advice)):
         run = pcopy(*options, f"{source}/", source / "mount")
         assert run.returncode == 2 and reported in run.stderr.decode(), show(run)
-    with bound(source / "a", source / "again"), bound(source / "a", source / "mount/source"):
+    with bind_mounted(source / "a", source / "again"), bind_mounted(source / "a", source / "mount/source"):
         for words in ((f"{source}/", source / "again"), (source, source / "mount"), (source, source / "a/new")):
             run = pcopy("-x", *words)
             assert run.returncode == 2 and run.stderr.endswith(b"name a DST outside\n"), show(run)

@@ -1,4 +1,4 @@
-"""The files that tell of a copy get the mode that any file of the user's gets, also when the job goes on elsewhere."""
+"""Signatures, manifests and errors files get the mode that the umask gives, also in a resumed job."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def modes(area: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
-def test_they_are_as_the_users_umask_says(area: Path, source: Path, umask: int) -> None:
+def test_output_files_have_the_mode_of_the_umask(area: Path, source: Path, umask: int) -> None:
     succeed(*options(area), source, area / "copy", umask=umask, ranks=2)
     assert modes(area) == {0o666 & ~umask}
 
 
-def test_an_old_one_stays_open_to_others(area: Path, source: Path) -> None:
+def test_replaced_output_file_keeps_its_mode(area: Path, source: Path) -> None:
     for name in OUTPUTS:
         (area / name).touch(0o644)
     succeed(*options(area), source, area / "copy")
     assert modes(area) == {0o644}
 
 
-def test_they_are_so_under_a_launcher(area: Path, source: Path) -> None:
+def test_output_files_have_the_mode_of_the_umask_under_a_launcher(area: Path, source: Path) -> None:
     succeed(*options(area), source, area / "copy", ranks=2, launcher="mpi", umask=0o027)
     assert modes(area) == {0o640}
     run = pverify("--create", area / "created", source, ranks=2, launcher="mpi", umask=0o027)
@@ -51,7 +51,7 @@ def test_they_are_so_under_a_launcher(area: Path, source: Path) -> None:
     assert stat.S_IMODE((area / "created").stat().st_mode) == 0o640
 
 
-def test_a_resumed_job_keeps_to_the_first_umask(area: Path, source: Path) -> None:
+def test_resumed_job_uses_the_umask_of_the_first_run(area: Path, source: Path) -> None:
     job = ("--checkpoint", area / "job")
     with held(area / "log", *job, *options(area), source, area / "copy", ranks=2) as run:
         run.run.send_signal(signal.SIGTERM)

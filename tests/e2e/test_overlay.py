@@ -1,4 +1,4 @@
-"""An overlay, as in containers: the files of one directory have other device numbers than the directory itself."""
+"""Overlay file systems, as in containers: files have another device number than their directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.users import require_root
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_to_and_on_an_overlay(ranks: int) -> None:
+def test_copies_to_and_on_an_overlay_are_equal(ranks: int) -> None:
     require_root("only root can mount an overlay")
     with scratch() as place, mounted("ext4", place) as upper:
         lower, overlay = place / "lower", place / "overlay"

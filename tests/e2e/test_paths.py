@@ -1,4 +1,4 @@
-"""Where things go: the rules of cp, with rsync's trailing slash, one test for each row of the table."""
+"""Where items are copied to: the rules of cp with rsync's trailing slash, one test for each row of their table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.users import require_root
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """A directory with a file and a subdirectory."""
+    """Return a directory with a file and a subdirectory."""
     path = area / "source"
     (path / "sub").mkdir(parents=True)
     (path / "file").write_bytes(b"content")
@@ -23,17 +23,17 @@ def source(area: Path) -> Path:
     return path
 
 
-def test_absent_target_becomes_the_source(area: Path, source: Path) -> None:
+def test_missing_target_becomes_a_copy_of_the_source(area: Path, source: Path) -> None:
     succeed(source, area / "copy")
     assert differences(source, area / "copy") == []
 
 
-def test_absent_target_with_a_trailing_slash_becomes_the_directory(area: Path, source: Path) -> None:
+def test_missing_target_with_a_trailing_slash_becomes_a_copy_of_the_source(area: Path, source: Path) -> None:
     succeed(source, f"{area}/copy/")
     assert differences(source, area / "copy") == []
 
 
-def test_file_to_an_absent_name(area: Path, source: Path) -> None:
+def test_file_is_copied_to_a_missing_name(area: Path, source: Path) -> None:
     succeed(source / "file", area / "copy")
     assert differences(source / "file", area / "copy") == []
 
@@ -48,7 +48,7 @@ def test_existing_directory_receives_the_source_by_its_name(area: Path, source: 
     assert differences(source / "file", area / "into/file") == []
 
 
-def test_symlink_to_a_directory_is_that_directory(area: Path, source: Path) -> None:
+def test_symlink_to_a_directory_as_target_is_followed(area: Path, source: Path) -> None:
     (area / "into").mkdir()
     (area / "link").symlink_to("into")
     succeed(source, area / "link")
@@ -56,7 +56,7 @@ def test_symlink_to_a_directory_is_that_directory(area: Path, source: Path) -> N
     assert differences(source, area / "into/source") == []
 
 
-def test_no_target_directory(area: Path, source: Path) -> None:
+def test_option_no_target_directory_copies_onto_the_target(area: Path, source: Path) -> None:
     (area / "into").mkdir()
     succeed("-T", source, area / "into")
     assert differences(source, area / "into") == []
@@ -66,7 +66,9 @@ def test_no_target_directory(area: Path, source: Path) -> None:
 
 @pytest.mark.parametrize("exists", [False, True])
 @pytest.mark.parametrize("spelling", ["{}/", "{}/.", "{}/sub/..", "{}//", "{}/./"])
-def test_contents_of_a_source(area: Path, source: Path, spelling: str, exists: bool) -> None:
+def test_source_with_a_trailing_slash_or_dot_copies_its_contents(
+    area: Path, source: Path, spelling: str, exists: bool
+) -> None:
     if exists:
         (area / "copy").mkdir()
     succeed(spelling.format(source), area / "copy")
@@ -74,13 +76,13 @@ def test_contents_of_a_source(area: Path, source: Path, spelling: str, exists: b
 
 
 @pytest.mark.parametrize(("spelling", "below"), [(".", ""), ("./", ""), ("..", "sub"), ("../", "sub")])
-def test_dots_alone_are_contents_too(area: Path, source: Path, spelling: str, below: str) -> None:
+def test_dot_or_dot_dot_as_source_copies_its_contents(area: Path, source: Path, spelling: str, below: str) -> None:
     (area / "copy").mkdir()
     succeed(spelling, area / "copy", cwd=source / below)
     assert differences(source, area / "copy") == []
 
 
-def test_relative_paths(area: Path, source: Path) -> None:
+def test_relative_paths_are_accepted(area: Path, source: Path) -> None:
     succeed("source", "copy", cwd=area)
     assert differences(source, area / "copy") == []
     (area / "into").mkdir()
@@ -88,7 +90,7 @@ def test_relative_paths(area: Path, source: Path) -> None:
     assert differences(source / "file", area / "into/file") == []
 
 
-def test_names_that_look_like_options(area: Path, source: Path) -> None:
+def test_names_that_look_like_options_follow_a_double_dash(area: Path, source: Path) -> None:
     source.rename(area / "-n")
     succeed("--", "-n", "--delete", cwd=area)
     assert differences(area / "-n", area / "--delete") == []
@@ -104,13 +106,13 @@ def test_symlink_as_source_is_copied_itself(area: Path, source: Path) -> None:
     assert os.readlink(area / "into/link") == "source"
 
 
-def test_symlink_with_a_trailing_slash_is_what_it_points_to(area: Path, source: Path) -> None:
+def test_symlink_with_a_trailing_slash_is_followed(area: Path, source: Path) -> None:
     (area / "link").symlink_to("source")
     succeed(f"{area}/link/", area / "copy")
     assert differences(source, area / "copy") == []
 
 
-def test_several_sources(area: Path, source: Path) -> None:
+def test_several_sources_are_copied_into_a_directory(area: Path, source: Path) -> None:
     (area / "link").symlink_to("nowhere")
     (area / "into").mkdir()
     succeed(source, source / "file", area / "link", area / "into")
@@ -137,8 +139,8 @@ def test_symlink_as_target_of_a_file_is_replaced(area: Path, source: Path, kind:
     assert not (area / "nowhere").exists()
 
 
-def test_nothing_below_the_target_is_followed(area: Path, source: Path) -> None:
-    """Symlinks in the way of directories and files of the source, to things outside of the tree."""
+def test_symlinks_below_the_target_are_not_followed(area: Path, source: Path) -> None:
+    """Existing symlinks have the names of source directories and files and lead outside the tree."""
     outside = area / "outside"
     outside.mkdir()
     (outside / "inner").write_bytes(b"precious")
@@ -154,7 +156,7 @@ def test_nothing_below_the_target_is_followed(area: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling", "fifo"])
-def test_directory_replaces_what_is_none(area: Path, source: Path, kind: str) -> None:
+def test_directory_replaces_an_item_of_another_type(area: Path, source: Path, kind: str) -> None:
     copy = area / "copy"
     copy.mkdir()
     if kind == "file":
@@ -167,7 +169,7 @@ def test_directory_replaces_what_is_none(area: Path, source: Path, kind: str) ->
     assert differences(source, copy) == []
 
 
-def test_file_replaces_an_empty_directory_only(area: Path, source: Path) -> None:
+def test_file_replaces_only_an_empty_directory(area: Path, source: Path) -> None:
     copy = area / "copy"
     (copy / "file").mkdir(parents=True)
     succeed("-T", source, copy)
@@ -182,7 +184,7 @@ def test_file_replaces_an_empty_directory_only(area: Path, source: Path) -> None
     assert differences(source / "sub", copy / "sub") == []
 
 
-def test_symlinks_and_special_files_replace_what_is_there(area: Path) -> None:
+def test_symlinks_and_special_files_replace_files(area: Path) -> None:
     source, copy = area / "source", area / "copy"
     for place in (source, copy):
         place.mkdir()
@@ -202,7 +204,7 @@ def test_existing_directory_gets_the_metadata_of_the_source(area: Path, source: 
     assert differences(source, area / "copy") == []
 
 
-def test_what_only_the_target_has_stays(area: Path, source: Path) -> None:
+def test_items_only_in_the_target_are_kept(area: Path, source: Path) -> None:
     (area / "copy/sub").mkdir(parents=True)
     (area / "copy/extra").write_bytes(b"x")
     (area / "copy/sub/extra").write_bytes(b"y")
@@ -211,15 +213,15 @@ def test_what_only_the_target_has_stays(area: Path, source: Path) -> None:
     assert (area / "copy/sub/extra").read_bytes() == b"y"
 
 
-def test_source_inside_of_the_target(area: Path, source: Path) -> None:
-    """Without deletion there is nothing dangerous in it."""
+def test_source_inside_the_target_is_copied(area: Path, source: Path) -> None:
+    """Without deletion this is safe."""
     succeed(source / "sub/inner", source)
     assert (source / "inner").read_bytes() == b"inner"
     succeed(f"{source}/sub/", source)
     assert (source / "inner").read_bytes() == b"inner"
 
 
-def test_a_bind_mount_of_the_target_does_not_recurse(area: Path, source: Path) -> None:
+def test_bind_mount_of_the_target_in_the_source_does_not_recurse(area: Path, source: Path) -> None:
     require_root("bind mount")
     copy = area / "copy"
     copy.mkdir()
@@ -228,7 +230,7 @@ def test_a_bind_mount_of_the_target_does_not_recurse(area: Path, source: Path) -
     subprocess.run(["mount", "--bind", copy, source / "mount"], check=True)
     try:
         run = pcopy("-T", source, copy)
-        # Found while scanning, hence an item that fails; or found before, hence refused.
+        # An item fails if the scan finds it; the job is refused if it is found before.
         assert run.returncode in (1, 2), show(run)
         assert b"mount" in run.stderr, show(run)
         assert not (copy / "mount/old").exists()

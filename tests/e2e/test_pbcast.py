@@ -1,6 +1,6 @@
-"""``pbcast`` puts the same files into a directory of each host, and tells of each host that lacks one.
+"""``pbcast`` puts the same files into a directory of each host and reports each host on which it fails.
 
-Hosts are made of namespaces: each rank has a name and mounts of its own, and what it has at the end is told.
+Namespaces stand for hosts: each rank has its own host name and mounts, and lists its files at the end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def pbcast(*arguments: Argument, **options: Any) -> Completed:
 
 
 class Hosts(NamedTuple):
-    """``place`` is another file system on each, with the directory ``target`` in it."""
+    """Simulated hosts. ``place`` is another file system on each, with the directory ``target`` in it."""
 
     place: Path
     reported: Path
@@ -60,8 +60,10 @@ class Hosts(NamedTuple):
     def run(
         self, number: int, *arguments: Argument, change: str = "", shared: bool = False, trace: Sequence[str] = ()
     ) -> Completed:
-        """pbcast to ``target``, by a rank on each of so many hosts, which has run the shell commands ``change``; each
-        has the words of strace before it."""
+        """Run pbcast to ``target`` with one rank on each of ``number`` hosts.
+
+        Each rank first runs the shell commands ``change``; ``trace`` is a prefix of its command.
+        """
         env = {
             "PLACE": str(self.place),
             "TOLD": str(self.reported),
@@ -72,7 +74,7 @@ class Hosts(NamedTuple):
         return pbcast(*arguments, self.target, wrap=wrap, env=env, timeout=60)
 
     def has(self, number: int) -> dict[str, str]:
-        """The digests of the files that host ``number`` has, as sha256sum(1) sees them."""
+        """Return the digests of the files of host ``number``, computed by sha256sum(1)."""
         lines = (self.reported / f"h{number}").read_text().splitlines()
         return {name.removeprefix("./"): digest for digest, name in (line.split("  ", 1) for line in lines)}
 
@@ -88,7 +90,7 @@ def hosts(area: Path) -> Iterator[Hosts]:
 
 @pytest.fixture
 def files(area: Path) -> list[Path]:
-    """A large one, with some bytes more than a whole number of pieces; small ones; an empty one, and one with holes."""
+    """Return a large file of no whole number of pieces, small files, an empty file and one with holes."""
     source = area / "source"
     source.mkdir()
     (source / "large").write_bytes(noise(5 * MIB + 17))
@@ -123,8 +125,7 @@ def test_every_host_gets_all_files(hosts: Hosts, files: list[Path]) -> None:
     assert "-rwsr-x--x" in listings.pop()
 
 
-def test_the_source_is_read_once(hosts: Hosts, files: list[Path], tmp_path: Path) -> None:
-    """Of all ranks only one reads it, and each byte once."""
+def test_source_is_read_once_by_one_rank(hosts: Hosts, files: list[Path], tmp_path: Path) -> None:
     require_strace()
     trace = ["strace", "-ff", "-y", "-qq", "-o", str(tmp_path / "log"), "-e", "trace=pread64"]
     large = next(path for path in files if path.name == "large")
@@ -139,7 +140,7 @@ def test_the_source_is_read_once(hosts: Hosts, files: list[Path], tmp_path: Path
     assert hosts.has(2) == digests([large])
 
 
-def test_hosts_that_see_one_directory_write_it_once(hosts: Hosts, files: list[Path]) -> None:
+def test_directory_shared_by_hosts_is_written_once(hosts: Hosts, files: list[Path]) -> None:
     run = hosts.run(3, "--json", *files[:5], shared=True)
     assert run.returncode == 0, show(run)
     reported = json.loads(run.stdout)
@@ -160,7 +161,7 @@ def test_hosts_that_see_one_directory_write_it_once(hosts: Hosts, files: list[Pa
     ],
     ids=["full", "read-only", "directory"],
 )
-def test_a_host_that_fails_is_named_and_others_get_the_file(
+def test_failing_host_is_named_and_the_other_hosts_get_the_files(
     hosts: Hosts, files: list[Path], change: str, operation: str, reason: str
 ) -> None:
     large = next(path for path in files if path.name == "large")
@@ -179,7 +180,7 @@ def test_a_host_that_fails_is_named_and_others_get_the_file(
     assert hosts.has(0) == hosts.has(2) == digests([large, small])
 
 
-def test_a_host_without_the_directory(hosts: Hosts, files: list[Path]) -> None:
+def test_host_without_the_directory_fails(hosts: Hosts, files: list[Path]) -> None:
     change = '[ $PMI_RANK != 2 ] || { rmdir "$PLACE/d"; trap "mkdir $PLACE/d" EXIT; }'
     run = hosts.run(3, "--json", *files[:2], change=change)
     assert run.returncode == 1, show(run)
@@ -187,7 +188,7 @@ def test_a_host_without_the_directory(hosts: Hosts, files: list[Path]) -> None:
     assert hosts.has(0) == hosts.has(1) == digests(files[:2])
 
 
-def test_a_dry_run_tells_which_hosts_cannot_take_the_files(hosts: Hosts, files: list[Path]) -> None:
+def test_dry_run_lists_hosts_that_cannot_store_the_files(hosts: Hosts, files: list[Path]) -> None:
     large = next(path for path in files if path.name == "large")
     change = 'case $PMI_RANK in 1) mount -t tmpfs -o size=3m none "$PLACE/d" ;; 2) rmdir "$PLACE/d" ;; esac'
     run = hosts.run(3, "--dry-run", large, change=change)
@@ -199,8 +200,8 @@ def test_a_dry_run_tells_which_hosts_cannot_take_the_files(hosts: Hosts, files: 
     assert hosts.has(0) == hosts.has(1) == {}
 
 
-def test_a_dry_run_foresees_what_a_run_meets(hosts: Hosts, files: list[Path]) -> None:
-    """Room is what a file takes, not how long it is."""
+def test_dry_run_reports_the_errors_of_a_run(hosts: Hosts, files: list[Path]) -> None:
+    """A file with holes needs only the space of its data."""
     hollow = files[0].parent / "huge"
     with open(hollow, "wb") as file:
         file.truncate(1 << 40)
@@ -214,8 +215,10 @@ def test_a_dry_run_foresees_what_a_run_meets(hosts: Hosts, files: list[Path]) ->
     ]
 
 
-def test_a_file_that_changes_meanwhile_fails_everywhere(hosts: Hosts, files: list[Path], tmp_path: Path) -> None:
-    """What was there stays, and other files come. Each piece takes a while to be read; after the first it changes."""
+def test_source_that_changes_while_it_is_read_fails_on_all_hosts(
+    hosts: Hosts, files: list[Path], tmp_path: Path
+) -> None:
+    """The older copies are kept and other files are sent. Reads are slow; the file changes after the first one."""
     require_strace()
     large = next(path for path in files if path.name == "large")
     await_read = 'while ! grep -q . "$TOLD/begun" 2>/dev/null; do sleep 0.01; done'
@@ -233,7 +236,7 @@ def test_a_file_that_changes_meanwhile_fails_everywhere(hosts: Hosts, files: lis
         assert hosts.has(number) == {**digests([files[0]]), "large": hashlib.sha256(b"old\n").hexdigest()}
 
 
-def test_on_one_host_it_is_a_copy(area: Path, files: list[Path]) -> None:
+def test_broadcast_on_one_host_is_a_copy(area: Path, files: list[Path]) -> None:
     (area / "copies").mkdir()
     files = [path for path in files if path.name in ("large", "empty", "hollow", "small 1", "small 2")]
     run = pbcast(*files, area / "copies")
@@ -245,8 +248,8 @@ def test_on_one_host_it_is_a_copy(area: Path, files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_no_more_is_read_and_sent_than_it_may(hosts: Hosts, files: list[Path], tmp_path: Path, number: int) -> None:
-    """By the times of the reads: in each second no more than the limit, and what is read at once, as for pcopy."""
+def test_bandwidth_limit_holds_for_a_broadcast(hosts: Hosts, files: list[Path], tmp_path: Path, number: int) -> None:
+    """In each second the ranks read at most the limit plus one read, as in pcopy; strace gives the times."""
     require_strace()
     source, limit = files[0].parent / "limited", 2 * MIB
     source.write_bytes(os.urandom(5 * MIB))
@@ -264,7 +267,7 @@ def test_no_more_is_read_and_sent_than_it_may(hosts: Hosts, files: list[Path], t
     assert moved[-1][0] - moved[0][0] >= (5 - 0.5) * MIB / limit
 
 
-def test_a_file_that_lies_in_the_directory_is_skipped(area: Path, files: list[Path]) -> None:
+def test_source_in_the_target_directory_is_skipped(area: Path, files: list[Path]) -> None:
     before = files[0].stat()
     run = pbcast("--json", files[0], area / "source")
     assert run.returncode == 0, show(run)
@@ -280,14 +283,14 @@ def test_ranks_of_one_host_that_see_different_directories_fail(hosts: Hosts, fil
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ('[ $PMI_RANK = 0 ] || rmdir "$PLACE/d"', ["open: No such file or directory: on rank 1 of same (ENOENT)"]),
         ('mount -t tmpfs -o ro none "$PLACE/d"', ["create: Read-only file system: on same (EROFS)"]),
     ],
     ids=["none", "read-only"],
 )
-def test_what_another_rank_of_a_host_lacks_is_told_once(
+def test_error_of_several_ranks_of_a_host_is_reported_once(
     hosts: Hosts, files: list[Path], change: str, reported: list[str]
 ) -> None:
     change += "; hostname same"
@@ -299,7 +302,7 @@ def test_what_another_rank_of_a_host_lacks_is_told_once(
 
 
 def test_holes_are_neither_read_nor_sent(area: Path) -> None:
-    """Of 1 TiB 12 bytes are data."""
+    """The file has 12 bytes of data in 1 TiB."""
     require_strace()
     (area / "copies").mkdir()
     with open(area / "huge", "wb") as file:
@@ -331,7 +334,7 @@ def test_holes_are_neither_read_nor_sent(area: Path) -> None:
         ("--metrics", "hard link"),
     ],
 )
-def test_what_tells_of_the_job_replaces_no_source_and_no_copy(area: Path, option: tuple[str, str]) -> None:
+def test_report_files_replace_neither_a_source_nor_a_copy(area: Path, option: tuple[str, str]) -> None:
     (area / "copies").mkdir()
     (area / "elsewhere").symlink_to("copies")
     contents = "" if option[0] == "--metrics" else '{"path": "'
@@ -344,7 +347,7 @@ def test_what_tells_of_the_job_replaces_no_source_and_no_copy(area: Path, option
     assert ((area / "p.json").read_text(), os.listdir(area / "copies")) == (contents, [])
 
 
-def test_a_link_to_what_is_sent_is_not_replaced(area: Path) -> None:
+def test_link_to_the_source_is_not_replaced(area: Path) -> None:
     (area / "file").write_bytes(b"kept")
     (area / "copies").mkdir()
     (area / "copies/file").symlink_to("../file")
@@ -355,7 +358,7 @@ def test_a_link_to_what_is_sent_is_not_replaced(area: Path) -> None:
     assert (area / "copies/file").is_symlink()
 
 
-def test_nothing_half_written_is_left_after_a_signal(area: Path, files: list[Path]) -> None:
+def test_signal_leaves_no_partial_file(area: Path, files: list[Path]) -> None:
     (area / "copies").mkdir()
     large = next(path for path in files if path.name == "large")
     with background(large, area / "copies", program="pbcast", wrap=slowed("pwrite64", 300)) as run:
@@ -372,17 +375,17 @@ def test_nothing_half_written_is_left_after_a_signal(area: Path, files: list[Pat
     [
         (("file",), ["FILE... and DIR expected"]),
         (("file", "nowhere"), ["nowhere: No such file or directory"]),
-        (("file", "file"), ["file: is no directory"]),
+        (("file", "file"), ["file: is not a directory"]),
         (("directory", "copies"), ["directory: is a directory", "ptar -c -f FILE.tar directory"]),
         (("nothing", "copies"), ["nothing: No such file or directory"]),
-        (("fifo", "copies"), ["fifo: is no regular file"]),
+        (("fifo", "copies"), ["fifo: is not a regular file"]),
         (("file", "other/file", "copies"), ["would get the same name"]),
         (("-n", "4", "file", "copies"), ["start it by mpiexec"]),
         (("-r", "directory", "copies"), ["tar"]),
         (("--fsync", "--no-sync", "file", "copies"), ["leave one out"]),
     ],
 )
-def test_what_is_wrong_is_refused(area: Path, words: tuple[str, ...], parts: list[str]) -> None:
+def test_invalid_command_lines_are_refused(area: Path, words: tuple[str, ...], parts: list[str]) -> None:
     for name in ("directory", "copies", "other"):
         (area / name).mkdir()
     (area / "file").touch()

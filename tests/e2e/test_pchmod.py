@@ -1,4 +1,4 @@
-"""``pchmod`` does what chmod, chown and setfacl do, only where something differs, and follows no link."""
+"""``pchmod`` gives the results of chmod, chown and setfacl, changes only items that differ, and follows no links."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def pchmod(*arguments: Argument, **options: Any) -> Completed:
 
 
 def state(tree: Path, what: str = "%m %U:%G %y %p") -> list[str]:
-    """What find(1) tells of each item."""
+    """Return what find(1) prints for each item."""
     asked = subprocess.run(["find", ".", "-printf", f"{what}\\0"], cwd=tree, check=True, capture_output=True).stdout
     return sorted(os.fsdecode(asked).split("\0"))
 
 
 def acls(tree: Path) -> list[bytes]:
-    """What getfacl(1) tells of each item."""
+    """Return what getfacl(1) prints for each item."""
     asked = subprocess.run(["getfacl", "-RPp", "."], cwd=tree, check=True, capture_output=True).stdout
     return sorted(asked.split(b"\n\n"))
 
 
 @pytest.fixture
 def trees(area: Path) -> tuple[Path, Path]:
-    """A hostile tree, and its copy."""
+    """Return a random tree with unusual items, and its copy."""
     random_tree(area / "one", seed(), files=300, largest=1000, privileged=is_root())
     for name in ("one/outside", "one/nowhere"):
         (area / name).symlink_to("/etc" if "outside" in name else "nowhere")
@@ -52,7 +52,7 @@ def trees(area: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(("ranks", "mode"), [(1, "u=rwX,g=u-w,o="), (2, "a+X,u+s,o-rx"), (3, "2750")])
-def test_as_chmod(trees: tuple[Path, Path], ranks: int, mode: str) -> None:
+def test_modes_equal_those_of_chmod(trees: tuple[Path, Path], ranks: int, mode: str) -> None:
     one, two = trees
     etc = os.stat("/etc")
     before = dict(zip(state(two, "%i"), state(two, "%i %m"), strict=True))
@@ -63,7 +63,7 @@ def test_as_chmod(trees: tuple[Path, Path], ranks: int, mode: str) -> None:
     assert os.stat("/etc") == etc
     reported = json.loads(run.stdout)
     differing = set(state(two, "%i %m")) - set(before.values())
-    assert reported["changed"] >= len(differing) > 10  # of each of an inode's names it is told
+    assert reported["changed"] >= len(differing) > 10  # each name of an inode counts
     assert reported["found"] == reported["changed"] + reported["unchanged"] == len(state(two)) - 1
     changed = state(two, "%C@ %p")
     again = json.loads(pchmod("--json", mode, two, ranks=ranks).stdout)
@@ -72,7 +72,7 @@ def test_as_chmod(trees: tuple[Path, Path], ranks: int, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "mode"), [(1, ""), (2, "u+rwX,g-s")])
-def test_as_chown(trees: tuple[Path, Path], ranks: int, mode: str) -> None:
+def test_owners_equal_those_of_chown(trees: tuple[Path, Path], ranks: int, mode: str) -> None:
     require_root("give files away")
     one, two = trees
     subprocess.run(["chown", "-hR", "7:8", one], check=True)
@@ -87,7 +87,7 @@ def test_as_chown(trees: tuple[Path, Path], ranks: int, mode: str) -> None:
 
 
 @pytest.mark.parametrize("reference", ["u:7:rw,m::rx,d:g:8:rwx,d:u::rwx", ""])
-def test_as_setfacl(area: Path, trees: tuple[Path, Path], reference: str) -> None:
+def test_acls_equal_those_of_setfacl(area: Path, trees: tuple[Path, Path], reference: str) -> None:
     require_root("name users")
     one, two = trees
     (area / "reference").mkdir(mode=0o751)
@@ -103,7 +103,7 @@ def test_as_setfacl(area: Path, trees: tuple[Path, Path], reference: str) -> Non
     assert json.loads(again.stdout)["changed"] == 0
 
 
-def test_an_item_that_cannot_be_asked_for_its_acl_fails_alone(area: Path) -> None:
+def test_item_whose_acl_cannot_be_read_fails_alone(area: Path) -> None:
     (area / "tree").mkdir()
     for name in ("reference", *(f"tree/{number}" for number in range(8))):
         (area / name).touch(mode=0o640)
@@ -116,7 +116,7 @@ def test_an_item_that_cannot_be_asked_for_its_acl_fails_alone(area: Path) -> Non
     assert left.count(b"\n") == 1 and b"getxattr" in run.stderr
 
 
-def test_a_reference_gives_its_mode(area: Path) -> None:
+def test_mode_of_the_reference_is_set(area: Path) -> None:
     for name, mode in (("reference", 0o2750), ("tree/inner", 0o1777)):
         (area / name).mkdir(parents=True)
         (area / name).chmod(mode)
@@ -124,8 +124,8 @@ def test_a_reference_gives_its_mode(area: Path) -> None:
     assert run.returncode == 0 and state(area / "tree", "%m") == ["", "2750", "2750"]
 
 
-def closed(tree: Path) -> None:
-    """A tree of nobody's, whose owner cannot enter it, with items of root in it."""
+def close_tree(tree: Path) -> None:
+    """Make the tree belong to ``NOBODY``, who cannot enter it; it also contains items of root."""
     for name in ("a/b/c", "d", "roots"):
         (tree / name).mkdir(parents=True)
     for name in ("1", "a/2", "a/b/3", "a/b/c/4", "roots/5"):
@@ -137,10 +137,10 @@ def closed(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_an_ordinary_user_opens_and_closes_trees(area: Path, ranks: int) -> None:
+def test_ordinary_user_can_open_and_close_a_tree(area: Path, ranks: int) -> None:
     require_root("be somebody else")
     (area / "tree").mkdir()
-    closed(area / "tree")
+    close_tree(area / "tree")
     run = pchmod("u+rwX", area / "tree", ranks=ranks, user=NOBODY)
     assert run.returncode == 0, show(run)
     own = [line for line in state(area / "tree", "%m %U %y") if f" {NOBODY} " in line]
@@ -157,7 +157,7 @@ def test_an_ordinary_user_opens_and_closes_trees(area: Path, ranks: int) -> None
     assert run.returncode == 1 and json.loads(run.stdout)["failed"] >= 1, show(run)
 
 
-def test_paths_that_are_links(area: Path) -> None:
+def test_link_given_as_path_is_followed_only_for_modes(area: Path) -> None:
     (area / "tree").mkdir()
     (area / "tree/file").touch(0o644)
     (area / "link").symlink_to("tree")
@@ -174,7 +174,7 @@ def test_paths_that_are_links(area: Path) -> None:
     area.chmod(0o755)
 
 
-def test_what_would_be_changed_is_listed(area: Path) -> None:
+def test_dry_run_and_log_list_the_changes(area: Path) -> None:
     tree = area / "tree"
     (tree / "inner").mkdir(parents=True, mode=0o755)
     (tree / "as it is").touch(0o600)
@@ -200,7 +200,7 @@ def test_what_would_be_changed_is_listed(area: Path) -> None:
     }
 
 
-def test_filters_leave_items_as_they_are(area: Path) -> None:
+def test_excluded_items_are_not_changed(area: Path) -> None:
     for name in ("a.c", "a.o", "keep/a.c", "sub/keep.c", "sub/a.o"):
         (area / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (area / "tree" / name).touch(0o644)
@@ -216,8 +216,8 @@ def test_filters_leave_items_as_they_are(area: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_lists(area: Path, ranks: int) -> None:
-    """Of a saved listing only what is still the same; a directory itself, and nothing in it that is not listed."""
+def test_only_listed_and_unchanged_items_are_changed(area: Path, ranks: int) -> None:
+    """A listed directory is changed without its contents."""
     tree = area / "tree"
     for name in ("a/1", "a/2", "b/3", "b/4", "c/5"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def test_lists(area: Path, ranks: int) -> None:
     assert changed == ["a/1", "a"] or sorted(changed) == ["a", "a/1"]
 
 
-def test_under_a_launcher(trees: tuple[Path, Path]) -> None:
+def test_run_under_a_launcher_succeeds(trees: tuple[Path, Path]) -> None:
     one, two = trees
     subprocess.run(["chmod", "-R", "go-rwx", one], check=True)
     run = pchmod("go-rwx", two, ranks=3, launcher="mpi")
@@ -249,8 +249,8 @@ def test_under_a_launcher(trees: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_interrupted_the_same_command_goes_on(area: Path, number: signal.Signals) -> None:
-    """By a signal, or since one rank is gone."""
+def test_same_command_completes_an_interrupted_run(area: Path, number: signal.Signals) -> None:
+    """The run ends by a signal or by the loss of a rank."""
     for each in range(200):
         (area / f"tree/{each}").mkdir(parents=True)
         (area / f"tree/{each}/file").touch(0o644)
@@ -266,8 +266,8 @@ def test_interrupted_the_same_command_goes_on(area: Path, number: signal.Signals
     assert set(state(area / "tree", "%m")) == {"", "600", "700"}
 
 
-def test_what_the_system_refuses(area: Path) -> None:
-    """Both ways to change an owner fail from the third item on; the others have the new one."""
+def test_items_whose_owner_cannot_be_changed_fail(area: Path) -> None:
+    """All system calls that change an owner fail from the third item on."""
     require_root("give files away")
     for number in range(8):
         (area / f"tree/{number}").mkdir(parents=True)
@@ -283,12 +283,12 @@ def test_what_the_system_refuses(area: Path) -> None:
 REFUSED = (
     (("644",), b"PATH expected"),
     ((), b"MODE and PATH expected"),
-    (("u+q", "."), b"u+q: is no mode; write MODE first"),
-    ((".", "755"), b".: is no mode; 755 is one: write it before PATH"),
-    (("0:0", "."), b"0:0: is no mode; for an owner write --owner 0:0"),
+    (("u+q", "."), b"u+q: is not a mode; write MODE first"),
+    ((".", "755"), b".: is not a mode; 755 is one: write it before PATH"),
+    (("0:0", "."), b"0:0: is not a mode; for an owner write --owner 0:0"),
     (("-w", "."), b"-w: is a mode of chmod: write who it is for, as in a-w, or --mode=-w"),
     (("-Rrx", "."), b"is a mode of chmod"),
-    (("--mode", "9", "."), b"--mode 9: is no mode"),
+    (("--mode", "9", "."), b"--mode 9: is not a mode"),
     (("--mode", "7", "--reference", ".", "."), b"leave one out"),
     (("--reference", "missing", "."), b"--reference missing: No such file or directory"),
     (("--owner", "no-such-user", "."), b"there is no user no-such-user"),
@@ -306,7 +306,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("words", "why"), REFUSED)
-def test_what_is_refused(area: Path, words: tuple[str, ...], why: bytes) -> None:
+def test_invalid_arguments_are_refused(area: Path, words: tuple[str, ...], why: bytes) -> None:
     require_root("name any owner")
     (area / "644").touch(0o644)
     before = state(area, "%m %C@ %p")
@@ -317,7 +317,7 @@ def test_what_is_refused(area: Path, words: tuple[str, ...], why: bytes) -> None
 
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_dry_run_counts_inodes_with_several_names_as_the_run_does(area: Path, ranks: int, listed: bool) -> None:
+def test_dry_run_counts_hard_links_as_the_run_does(area: Path, ranks: int, listed: bool) -> None:
     for number in range(6):
         (area / f"tree/{number}").mkdir(parents=True)
         (area / f"tree/{number}/file").touch(mode=0o600)

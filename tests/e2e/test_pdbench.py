@@ -1,4 +1,4 @@
-"""``pdbench`` counts what it does, leaves nothing behind, and says what its figures mean."""
+"""``pdbench`` counts its operations, removes its files, and explains its results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def assert_refused(run: Completed, *parts: str) -> None:
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_all_tests_are_made_with_all_ways_to_work(area: Path, launcher: str | None) -> None:
+def test_all_tests_run_in_all_configurations(area: Path, launcher: str | None) -> None:
     reported = results(*QUICK, "--in-flight", "4", area, ranks=2, launcher=launcher)
     ways = Counter(
         (each["test"], each["directories"], each["ranks"], each["in_flight"]) for each in reported["metadata"]
@@ -72,7 +72,7 @@ def test_all_tests_are_made_with_all_ways_to_work(area: Path, launcher: str | No
 
 
 def calls(log: Path) -> Counter[str]:
-    """How often each call was made that names a file of the benchmark."""
+    """Count the system calls that name a file of the benchmark."""
     name = r'"[fr]?\d+\.\d+"'
     made = re.findall(rf"^\d+ +(\w+)\(\d+, {name}, ?(.*)", log.read_text(), re.MULTILINE)
     found = Counter[str]()
@@ -83,7 +83,7 @@ def calls(log: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, backend: str) -> None:
+def test_reported_operations_equal_the_system_calls(area: Path, tmp_path: Path, backend: str) -> None:
     require_strace()
     if backend == "c" and backend_name() != "c":
         pytest.skip("there is no C backend here")
@@ -101,8 +101,8 @@ def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, backend:
     assert made == {"create": 600, "newfstatat": 600, "openat": 600, "renameat": 600, "unlinkat": 600}
 
 
-def test_files_of_another_rank_are_looked_at(area: Path, tmp_path: Path) -> None:
-    """Who has made files of one number looks at those of the other, as soon as there are two ranks."""
+def test_ranks_read_files_of_another_rank(area: Path, tmp_path: Path) -> None:
+    """With two ranks, each rank reads the files that the other one created."""
     require_strace()
     log = tmp_path / "log"
     trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat"]
@@ -115,11 +115,11 @@ def test_files_of_another_rank_are_looked_at(area: Path, tmp_path: Path) -> None
     (second,) = [process for process, number in makers if number == "1"]
     assert {number for process, number in readers if process == second} == {"0"}
     assert len(makers) == 2
-    assert len(readers) == 3  # rank 0 alone looks at its own
+    assert len(readers) == 3  # rank 0 alone reads its own files
 
 
-def test_one_file_of_all_ranks_has_a_segment_of_each(area: Path, tmp_path: Path) -> None:
-    """Each rank writes its own, and reads another one's; of three repeats each is a file of its own."""
+def test_shared_file_has_one_segment_per_rank(area: Path, tmp_path: Path) -> None:
+    """Each rank writes its own segment and reads that of another rank. Each of three repeats uses a new file."""
     require_strace()
     trace = ["strace", "-ff", "-qq", "-y", "-o", tmp_path / "log", "-e", "trace=pwrite64,preadv,preadv2"]
     words = ("--tests", "write,read", "--size", "300K", "--blocks", "64K", "--time", "60", "--repeat", "3")
@@ -154,8 +154,8 @@ def test_each_measurement_is_repeated(area: Path, tmp_path: Path) -> None:
     assert reported["operations"] == 5 * 120
 
 
-def test_a_slow_file_system_shows_in_the_rate(area: Path) -> None:
-    """Each call takes 2 ms at least: a rank can do 500 a second, and stops when its time is over."""
+def test_rate_reflects_a_slow_file_system(area: Path) -> None:
+    """Each call takes at least 2 ms: a rank can do 500 per second, and stops when its time has passed."""
     require_strace()
     words = ("--tests", "unlink", "--time", "0.1", "--files", "40", "--in-flight", "1")
     reported = results(*words, area, ranks=1, wrap=slowed("unlinkat", 2))
@@ -165,7 +165,7 @@ def test_a_slow_file_system_shows_in_the_rate(area: Path) -> None:
             assert each["operations"] <= 40
 
 
-def test_tables_and_advice_for_people_and_a_picture(area: Path, tmp_path: Path) -> None:
+def test_tables_advice_and_chart_are_produced(area: Path, tmp_path: Path) -> None:
     picture = tmp_path / "rates.svg"
     run = pdbench(*QUICK, "--in-flight", "1", "--svg", picture, area, ranks=2)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
@@ -181,8 +181,8 @@ def test_tables_and_advice_for_people_and_a_picture(area: Path, tmp_path: Path) 
         assert f"{test}, " in shown
 
 
-def test_a_picture_replaces_nothing_but_an_older_one(area: Path) -> None:
-    """And none is drawn of nothing."""
+def test_chart_replaces_only_an_older_chart(area: Path) -> None:
+    """A stopped run draws no chart."""
     words = ("--tests", "stat", "--time", "0.02", "--files", "10", "--in-flight", "1", area)
     (area / "mine.svg").write_text("<svg></svg>")
     (area / "link.svg").symlink_to("mine.svg")
@@ -204,7 +204,7 @@ def test_a_picture_replaces_nothing_but_an_older_one(area: Path) -> None:
     assert (area / "new.svg").read_text() == drawn
 
 
-def test_a_dry_run_makes_nothing(area: Path) -> None:
+def test_benchmark_dry_run_creates_nothing(area: Path) -> None:
     run = pdbench(*QUICK, "--dry-run", "--in-flight", "4", area, ranks=2)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
     number = 56 if backend_name() == "c" else 36
@@ -215,7 +215,7 @@ def test_a_dry_run_makes_nothing(area: Path) -> None:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_left_after_a_signal(area: Path, number: signal.Signals) -> None:
+def test_signal_leaves_no_benchmark_files(area: Path, number: signal.Signals) -> None:
     words = ("--json", "--time", "5", "--files", "30000", area)
     with background("-n", "2", *words, program="pdbench") as run:
         made = lambda: any("." in name for _, _, names in os.walk(area) for name in names)  # noqa: E731
@@ -228,7 +228,7 @@ def test_nothing_is_left_after_a_signal(area: Path, number: signal.Signals) -> N
     assert os.listdir(area) == []
 
 
-def test_a_full_file_system_is_told_and_left_as_it_was(area: Path) -> None:
+def test_full_file_system_is_reported_and_cleaned_up(area: Path) -> None:
     require_root("mount")
     with mounted("tmpfs", area, 2 << 20, "nr_inodes=1k") as place:
         (place / "kept").write_bytes(b"kept")
@@ -253,7 +253,7 @@ def test_a_full_file_system_is_told_and_left_as_it_was(area: Path) -> None:
         (("a", "b"), ["one DIR expected"]),
         (("",), ["empty string"]),
         (("nowhere",), ["nowhere: No such file or directory"]),
-        (("file",), ["file: is no directory"]),
+        (("file",), ["file: is not a directory"]),
         (("--tests", "chmod", "."), ["'chmod' is no test", "create"]),
         (("--in-flight", "65", "."), ["from 1 to 64"]),
         (("--time", "0", "."), ["above 0"]),
@@ -263,12 +263,12 @@ def test_a_full_file_system_is_told_and_left_as_it_was(area: Path) -> None:
         (("--size", "64K", "--blocks", "64K,1M", "."), ["--size 65536", "--blocks"]),
     ],
 )
-def test_what_is_wrong_is_refused(area: Path, words: tuple[str, ...], parts: list[str]) -> None:
+def test_invalid_command_lines_are_refused(area: Path, words: tuple[str, ...], parts: list[str]) -> None:
     (area / "file").touch()
     assert_refused(pdbench(*words, cwd=area), *parts)
     assert os.listdir(area) == ["file"]
 
 
-def test_a_directory_of_others_is_refused(area: Path) -> None:
+def test_directory_without_write_permission_is_refused(area: Path) -> None:
     require_root("be another user")
     assert_refused(pdbench(*QUICK, area, user=NOBODY), "no permission to create files")

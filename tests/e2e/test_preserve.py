@@ -1,4 +1,4 @@
-"""``--preserve`` and ``--no-preserve``: each attribute alone, and what is done without it."""
+"""``--preserve`` and ``--no-preserve`` for each attribute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLD = 1_000_000_000
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """One file with every attribute, a second name for it, and a directory."""
+    """Return a tree with files that have all attributes, a hard link and a directory."""
     if not has_xattrs(os.fsencode(area)) or not has_acls(os.fsencode(area)):
         pytest.skip("this file system has no extended attributes or no ACLs")
     path = area / "source"
@@ -38,12 +38,12 @@ def source(area: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["-a"], ["-r"], ["-R"], ["--preserve", "all"], ["-aR"]])
-def test_everything_is_the_default(area: Path, source: Path, options: list[str]) -> None:
+def test_all_attributes_are_preserved_by_default(area: Path, source: Path, options: list[str]) -> None:
     succeed(*options, source, area / "copy")
     assert differences(source, area / "copy") == []
 
 
-def test_timestamps(area: Path, source: Path) -> None:
+def test_timestamps_are_not_preserved(area: Path, source: Path) -> None:
     begun = time.time() - 1
     succeed("--no-preserve", "timestamps", source, area / "copy")
     for path in (area / "copy", area / "copy/file", area / "copy/sub"):
@@ -59,20 +59,20 @@ def test_links(area: Path, source: Path) -> None:
     assert mode_of(area / "copy/sub/linked") == 0o777
 
 
-def test_xattr(area: Path, source: Path) -> None:
+def test_extended_attributes_are_not_preserved(area: Path, source: Path) -> None:
     succeed("--no-preserve", "xattr", source, area / "copy")
     assert "user.x" not in os.listxattr(area / "copy/file")
     assert os.getxattr(area / "copy/plain", ACCESS_ACL) == os.getxattr(source / "plain", ACCESS_ACL)
 
 
-def test_acl(area: Path, source: Path) -> None:
+def test_acls_are_not_preserved(area: Path, source: Path) -> None:
     succeed("--no-preserve", "acl", source, area / "copy")
     assert ACCESS_ACL not in os.listxattr(area / "copy/plain")
     assert DEFAULT_ACL not in os.listxattr(area / "copy/sub")
     assert os.getxattr(area / "copy/file", "user.x") == b"1"
 
 
-def test_without_mode_the_umask_decides(area: Path, source: Path) -> None:
+def test_umask_determines_modes_that_are_not_preserved(area: Path, source: Path) -> None:
     (source / "file").chmod(0o6775)
     (source / "script").write_bytes(b"x")
     (source / "script").chmod(0o4711)
@@ -86,7 +86,7 @@ def test_without_mode_the_umask_decides(area: Path, source: Path) -> None:
     assert (area / "copy/file").stat().st_mtime == (source / "file").stat().st_mtime
 
 
-def test_without_mode_existing_targets_keep_theirs(area: Path, source: Path) -> None:
+def test_existing_targets_keep_modes_that_are_not_preserved(area: Path, source: Path) -> None:
     (area / "copy/sub").mkdir(parents=True)
     (area / "copy/sub").chmod(0o711)
     (area / "copy/file").write_bytes(b"old")
@@ -97,13 +97,13 @@ def test_without_mode_existing_targets_keep_theirs(area: Path, source: Path) -> 
     assert mode_of(area / "copy/sub") == 0o711
 
 
-def test_with_mode_the_umask_has_no_say(area: Path, source: Path) -> None:
+def test_umask_does_not_affect_preserved_modes(area: Path, source: Path) -> None:
     succeed(source, area / "copy", umask=0o077)
     assert differences(source, area / "copy") == []
 
 
-def test_ownership(area: Path, source: Path) -> None:
-    """Set-id bits of another user must not become those of whoever runs this."""
+def test_set_id_bits_are_cleared_if_ownership_is_not_preserved(area: Path, source: Path) -> None:
+    """Otherwise set-id bits of another user would apply to the caller."""
     require_root("give files away")
     for path in (source / "file", source / "plain", source / "sub"):
         os.chown(path, 1000, 1001)
@@ -116,7 +116,7 @@ def test_ownership(area: Path, source: Path) -> None:
     assert mode_of(area / "copy/file") == 0o755
 
 
-def test_ownership_with_set_id_bits_is_kept(area: Path, source: Path) -> None:
+def test_set_id_bits_are_kept_if_ownership_is_preserved(area: Path, source: Path) -> None:
     require_root("give files away")
     os.chown(source / "file", 1000, 1001)
     (source / "file").chmod(0o6755)
@@ -125,7 +125,7 @@ def test_ownership_with_set_id_bits_is_kept(area: Path, source: Path) -> None:
     assert (status.st_uid, status.st_gid, mode_of(area / "copy/file")) == (1000, 1001, 0o6755)
 
 
-def test_a_list_replaces_the_default(area: Path, source: Path) -> None:
+def test_preserve_list_replaces_the_default(area: Path, source: Path) -> None:
     begun = time.time() - 1
     succeed("--preserve", "mode", source, area / "copy")
     assert mode_of(area / "copy/file") == 0o777
@@ -134,7 +134,7 @@ def test_a_list_replaces_the_default(area: Path, source: Path) -> None:
     assert "user.x" not in os.listxattr(area / "copy/file")
 
 
-def test_both_together(area: Path, source: Path) -> None:
+def test_preserve_and_no_preserve_combine(area: Path, source: Path) -> None:
     begun = time.time() - 1
     succeed("--preserve", "mode,timestamps,links", "--no-preserve", "timestamps", source, area / "copy")
     assert mode_of(area / "copy/file") == 0o777
@@ -142,7 +142,7 @@ def test_both_together(area: Path, source: Path) -> None:
     assert (area / "copy/file").stat().st_mtime >= begun
 
 
-def test_without_anything(area: Path, source: Path) -> None:
+def test_only_contents_are_copied_if_nothing_is_preserved(area: Path, source: Path) -> None:
     succeed("--no-preserve", "all", source, area / "copy", umask=0o022)
     assert (area / "copy/file").read_bytes() == b"content"
     assert (area / "copy/sub/linked").read_bytes() == b"content"
@@ -150,7 +150,7 @@ def test_without_anything(area: Path, source: Path) -> None:
 
 
 def test_default_acl_of_the_destination_is_not_inherited(area: Path, source: Path) -> None:
-    """What the source has no ACL for gets none, whatever stands in the directory above."""
+    """Items without an ACL in the source get none."""
     (area / "into").mkdir()
     os.setxattr(area / "into", DEFAULT_ACL, acl(7, 7, 7, {1000: 7}))
     succeed(source, area / "into")

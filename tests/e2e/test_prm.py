@@ -1,4 +1,4 @@
-"""``prm`` removes what ``rm -rf --one-file-system`` removes, and nothing else."""
+"""``prm`` removes exactly the items that ``rm -rf --one-file-system`` removes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prm(*arguments: Argument, **options: Any) -> Completed:
 
 
 def build(tree: Path, outside: Path) -> None:
-    """All kinds of items, many and few in a directory, with links that lead outside."""
+    """Create a tree with items of all types, small and large directories, and links that lead outside."""
     for number in range(30):
         inner = tree / f"{number % 3}/{number % 7}/{number}"
         inner.mkdir(parents=True)
@@ -61,8 +61,8 @@ def build(tree: Path, outside: Path) -> None:
         os.mkdir(bytes(tree) + b"/" + name)
 
 
-def number_of(tree: Path, *tests: str) -> int:
-    """What find(1) finds. (Its status says that something has gone meanwhile, where it is being removed.)"""
+def count_items(tree: Path, *tests: str) -> int:
+    """Count items with find(1). Its status is ignored: it fails if items are being removed."""
     found = subprocess.run(["find", tree, *tests, "-printf", "."], check=False, capture_output=True)
     return len(found.stdout)
 
@@ -77,7 +77,7 @@ def outside(area: Path) -> Path:
 @pytest.mark.in_turn(4)
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("kind", ["btrfs", "ext4", "tmpfs", "xfs"])
-def test_removes_what_rm_removes(on: Place, kind: str, ranks: int) -> None:
+def test_same_items_are_removed_as_by_rm(on: Place, kind: str, ranks: int) -> None:
     around = on(kind)
     outside = around / "outside"
     outside.mkdir()
@@ -85,9 +85,9 @@ def test_removes_what_rm_removes(on: Place, kind: str, ranks: int) -> None:
     tree = around / "tree"
     build(tree, outside)
     (around / "beside").touch()
-    items, kept = number_of(tree), (outside / "kept link").stat().st_nlink
-    files, directories = number_of(tree, "-type", "f"), number_of(tree, "-type", "d")
-    links = number_of(tree, "-type", "l")
+    items, kept = count_items(tree), (outside / "kept link").stat().st_nlink
+    files, directories = count_items(tree, "-type", "f"), count_items(tree, "-type", "d")
+    links = count_items(tree, "-type", "l")
     wanted = {"files": files, "directories": directories, "symlinks": links, "special": 2}
 
     run = prm("--dry-run", "--json", tree, ranks=ranks)
@@ -95,7 +95,7 @@ def test_removes_what_rm_removes(on: Place, kind: str, ranks: int) -> None:
     reported = json.loads(run.stdout)
     assert {key: reported[key] for key in wanted} == wanted
     assert (reported["found"], reported["removed"], reported["dry_run"]) == (items, items, True)
-    assert number_of(tree) == items
+    assert count_items(tree) == items
 
     run = prm("--yes", "--json", tree, ranks=ranks)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
@@ -108,7 +108,7 @@ def test_removes_what_rm_removes(on: Place, kind: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["mpi"])
-def test_under_a_launcher(area: Path, outside: Path, launcher: str) -> None:
+def test_run_under_a_launcher_succeeds(area: Path, outside: Path, launcher: str) -> None:
     build(area / "tree", outside)
     names = list(snapshot(outside))
     run = prm("--yes", area / "tree", ranks=3, launcher=launcher)
@@ -117,7 +117,7 @@ def test_under_a_launcher(area: Path, outside: Path, launcher: str) -> None:
     assert list(snapshot(outside)) == names
 
 
-def test_several_paths_of_all_kinds(area: Path, outside: Path) -> None:
+def test_paths_of_all_types_are_removed(area: Path, outside: Path) -> None:
     (area / "file").touch()
     (area / "directory/inner").mkdir(parents=True)
     (area / "link").symlink_to(outside)
@@ -130,7 +130,7 @@ def test_several_paths_of_all_kinds(area: Path, outside: Path) -> None:
 
 @pytest.fixture
 def with_mounts(area: Path, outside: Path, session_scratch: Path) -> Iterator[Path]:
-    """A tree with another file system, and a directory of its own file system, mounted in it."""
+    """Yield a tree in which another file system and a directory of its own file system are mounted."""
     require_root("mount file systems")
     tree = area / "tree"
     build(tree, outside)
@@ -150,11 +150,11 @@ def with_mounts(area: Path, outside: Path, session_scratch: Path) -> Iterator[Pa
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_is_mounted_below_stays(area: Path, with_mounts: Path, outside: Path, ranks: int) -> None:
+def test_mounted_directories_are_kept_and_fail(area: Path, with_mounts: Path, outside: Path, ranks: int) -> None:
     run = prm("--yes", "--errors", area / "errors", "--json", with_mounts, ranks=ranks)
     assert run.returncode == 1, show(run)
     reported = json.loads(run.stdout)
-    assert (reported["failed"], reported["not_empty"]) == (2, 3)  # 0, 1 and the tree
+    assert (reported["failed"], reported["not_empty"]) == (2, 3)  # directories 0 and 1, and the tree
     failed = {json.loads(line)["path"] for line in (area / "errors").read_text().splitlines()}
     assert failed == {f"{with_mounts}/0/other", f"{with_mounts}/1/same"}
     assert b"a file system is mounted here: not removed" in run.stderr
@@ -167,21 +167,23 @@ def test_what_is_mounted_below_stays(area: Path, with_mounts: Path, outside: Pat
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_mounted_meanwhile_stays(area: Path, outside: Path, session_scratch: Path, ranks: int) -> None:
-    """Neither the directory that was found nor its mount is there any more; each would be enough to tell."""
+def test_directories_mounted_during_the_run_are_kept(
+    area: Path, outside: Path, session_scratch: Path, ranks: int
+) -> None:
+    """Both the inode and the mount of the scanned directory have changed."""
     require_root("mount file systems")
     tree = area / "tree"
     for number in range(40 * 20):
         (tree / f"{number % 40}").mkdir(parents=True, exist_ok=True)
         (tree / f"{number % 40}/{number}").touch()
-    items, used = number_of(tree), []
+    items, used = count_items(tree), []
     with mounted("tmpfs", session_scratch, size=8 * MIB) as other:
         (other / "canary").touch()
         try:
             with background("--yes", tree, program="prm", ranks=ranks, wrap=slowed("unlink,unlinkat", 5)) as run:
-                wait_until(lambda: number_of(tree) < items - 20, GRACE)
+                wait_until(lambda: count_items(tree) < items - 20, GRACE)
                 with run.paused():
-                    whole = [path for path in tree.iterdir() if number_of(path) == 21]
+                    whole = [path for path in tree.iterdir() if count_items(path) == 21]
                     for path, what in zip((whole[0], whole[-1]), (other, outside), strict=True):
                         subprocess.run(["mount", "--bind", what, path], check=True)
                         used.append(path)
@@ -195,7 +197,7 @@ def test_what_is_mounted_meanwhile_stays(area: Path, outside: Path, session_scra
                 subprocess.run(["umount", path], check=True)
 
 
-def test_a_mount_point_is_refused(with_mounts: Path) -> None:
+def test_removal_of_a_mount_point_is_refused(with_mounts: Path) -> None:
     run = prm("--yes", with_mounts / "0/other")
     assert run.returncode == 2
     assert b"another file system is mounted there" in run.stderr
@@ -204,7 +206,7 @@ def test_a_mount_point_is_refused(with_mounts: Path) -> None:
     assert (with_mounts / "1/same/inner/canary").exists()
 
 
-def test_what_cannot_be_removed_is_told_and_the_rest_goes(on: Place) -> None:
+def test_item_that_cannot_be_removed_is_reported_and_the_rest_is_removed(on: Place) -> None:
     require_root("make files immutable")
     around = on("ext4")
     tree, outside = around / "tree", around / "outside"
@@ -225,7 +227,7 @@ def test_what_cannot_be_removed_is_told_and_the_rest_goes(on: Place) -> None:
     assert not tree.exists()
 
 
-def test_without_permission(area: Path) -> None:
+def test_operations_without_permission_fail(area: Path) -> None:
     require_root("become an ordinary user")
     tree = area / "tree"
     for name in ("mine/inner", "roots/inner", "closed", "shut/inner"):
@@ -262,34 +264,36 @@ def test_names_with_control_characters_are_escaped(area: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_the_same_command_goes_on(area: Path, outside: Path, number: signal.Signals, ranks: int) -> None:
+def test_same_command_completes_an_interrupted_run(
+    area: Path, outside: Path, number: signal.Signals, ranks: int
+) -> None:
     tree = area / "tree"
     build(tree, outside)
-    items = number_of(tree)
+    items = count_items(tree)
     with background("--yes", tree, program="prm", ranks=ranks, wrap=slowed("unlink,unlinkat", 2)) as run:
-        wait_until(lambda: number_of(tree) < items - 20, GRACE)
+        wait_until(lambda: count_items(tree) < items - 20, GRACE)
         run.send_signal(number)
         out, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == 75, err
         assert not run.survivors()
     assert b"not reached" in out
     assert b"repeat the command to continue" in out
-    assert 0 < number_of(tree) < items
+    assert 0 < count_items(tree) < items
     assert prm("--yes", tree, ranks=ranks).returncode == 0
     assert os.listdir(area) == ["outside"]
     assert sorted(os.listdir(outside)) == ["inner", "kept link"]
 
 
-def test_what_others_remove_meanwhile_is_no_failure(area: Path, outside: Path) -> None:
-    """Three of them at once, one of which is told a part of the tree by itself."""
+def test_items_removed_by_another_process_are_no_failures(area: Path, outside: Path) -> None:
+    """Three processes remove the tree at the same time; one is also given a part of it as a separate path."""
     tree = area / "tree"
     build(tree, outside)
-    items = number_of(tree)
+    items = count_items(tree)
     with (
         background("--yes", "--json", tree, program="prm", ranks=2, wrap=slowed("unlink,unlinkat", 1)) as one,
         background("--yes", "--json", tree, program="prm", ranks=2, wrap=slowed("unlink,unlinkat", 1)) as other,
     ):
-        wait_until(lambda: number_of(tree) < items, GRACE)
+        wait_until(lambda: count_items(tree) < items, GRACE)
         nested = prm("-f", "--json", tree / "many", tree)
         runs = [(run.process.communicate(timeout=GRACE), run.process.returncode) for run in (one, other)]
     assert [status for _, status in runs] == [0, 0], runs
@@ -300,19 +304,19 @@ def test_what_others_remove_meanwhile_is_no_failure(area: Path, outside: Path) -
     assert os.listdir(area) == ["outside"]
 
 
-def test_progress_and_phases(area: Path, outside: Path) -> None:
+def test_progress_lines_name_the_remove_phase(area: Path, outside: Path) -> None:
     build(area / "tree", outside)
     words = ("-v", "--progress", "json", "--progress-interval", "0.05", area / "tree")
     run = prm("--yes", *words, wrap=slowed("unlink,unlinkat", 1), ranks=2)
     backend, first, *lines = run.stderr.decode().splitlines()
     assert re.fullmatch("prm: backend (c|python)", backend)
-    assert re.fullmatch(r"prm: remove: \d+ of \d+ items? done so far", first)
+    assert re.fullmatch(r"prm: phase remove: \d+ of \d+ items? done so far", first)
     assert lines
     assert {json.loads(line)["phase"] for line in lines} == {"remove"}
 
 
-def largest(*words: Argument) -> int:
-    """The memory that a run on one rank has held at most, in bytes."""
+def peak_memory(*words: Argument) -> int:
+    """Return the peak memory of a run with one rank, in bytes."""
     command = [sys.executable, *RUN["prm"], "-q", "--yes", "-n", "1", *words]
     child = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     _, status, used = os.wait4(child.pid, 0)
@@ -322,26 +326,27 @@ def largest(*words: Argument) -> int:
     return used.ru_maxrss << 10
 
 
-def test_very_many_names_in_bounded_memory(area: Path) -> None:
+def test_memory_is_bounded_for_very_many_names(area: Path) -> None:
     for name in ("empty", "many"):
         (area / name).mkdir()
     for number in range(MANY):
         os.mknod(area / f"many/{number:0100}")
-    least = largest(area / "empty")
-    assert largest(area / "many") < least + 64 * MIB  # the names are 10 MB; an object for each item would be far more
+    least = peak_memory(area / "empty")
+    assert (
+        peak_memory(area / "many") < least + 64 * MIB
+    )  # the names are 10 MB; an object for each item would be far more
     assert os.listdir(area) == []
 
 
-def test_names_that_are_listed_in_short_parts(area: Path) -> None:
-    """As where a file server's names are longer than 255 bytes: a part of the listing holds fewer names than usual."""
+def test_listing_in_short_buffers_removes_all_names(area: Path) -> None:
+    """As with a file server whose names exceed 255 bytes: a buffer holds fewer names than usual."""
     pytest.importorskip("pcopy.fsio.backend._native")
     (area / "many").mkdir()
     for number in range(700):
         (area / f"many/{number:040}").touch()
     (area / "many/inner").mkdir()
-    code = (
-        "import pcopy.fsio.backend.native as native; native._LONGEST_NAME = 4; from pcopy.cli.script import prm; prm()"
-    )
+    override = "import pcopy.fsio.backend.native as native; native._MAX_NAME_BYTES = 4"
+    code = f"{override}\nfrom pcopy.cli.script import prm; prm()"
     command = [sys.executable, "-c", code, "--yes", "-n", "2", "--json", str(area / "many")]
     ran = subprocess.run(
         command, env={**os.environ, "PCOPY_BACKEND": "c"}, capture_output=True, timeout=60, check=False

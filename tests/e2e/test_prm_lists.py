@@ -1,4 +1,4 @@
-"""``prm --from`` removes what is listed, as ``xargs rm -d`` does with the deepest first, and nothing else."""
+"""``prm --from`` removes only listed items, like ``xargs rm -d`` with the deepest items first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.users import is_root, require_root
 
 
 def prm(*arguments: Argument, given: bytes | None = None, **options: Any) -> Completed:
-    """``given`` comes from standard input."""
+    """Run prm with ``given`` as its standard input."""
     if given is None:
         return pcopy(*arguments, **options, program="prm")
     with tempfile.NamedTemporaryFile() as file:
@@ -35,7 +35,7 @@ def items(tree: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_as_xargs_rm(area: Path, ranks: int) -> None:
+def test_listed_items_are_removed_as_by_xargs_rm(area: Path, ranks: int) -> None:
     random_tree(area / "one", seed(), files=500, largest=100, privileged=is_root())
     (area / "one/outside").symlink_to(area)
     subprocess.run(["cp", "-a", area / "one", area / "two"], check=True)
@@ -61,7 +61,7 @@ def test_as_xargs_rm(area: Path, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_whole_directories_as_xargs_rm_r(area: Path, ranks: int) -> None:
+def test_listed_directories_are_removed_as_by_xargs_rm_recursive(area: Path, ranks: int) -> None:
     random_tree(area / "one", seed(), files=500, largest=100, privileged=is_root())
     (area / "one/outside").symlink_to(area)
     (area / "one/large").mkdir()
@@ -82,8 +82,8 @@ def test_whole_directories_as_xargs_rm_r(area: Path, ranks: int) -> None:
     assert (area / "list").exists()
 
 
-def test_what_stays_of_whole_directories(area: Path) -> None:
-    """Mounts; what is listed below a link; a directory of a saved listing that is another one by now."""
+def test_recursive_removal_keeps_mounts_and_replaced_directories(area: Path) -> None:
+    """Items listed below a link are kept, too. A replaced directory differs from the one in the saved listing."""
     require_root("mount")
     tree = area / "tree"
     build(tree)
@@ -122,7 +122,7 @@ def given(*paths: str) -> dict[str, Any]:
     return {"given": "".join(f"{path}\n" for path in paths).encode()}
 
 
-def test_the_list_may_come_from_a_pipe(area: Path) -> None:
+def test_list_is_read_from_a_pipe(area: Path) -> None:
     build(area / "tree")
     run = prm("--yes", "--from", "-", area / "tree", ranks=2, **given("a/b/1", "a", "a/b", f"{area}/tree/c/3", ""))
     assert run.returncode == 1 and f"{area}/tree/a: rmdir: Directory not empty".encode() in run.stderr, show(run)
@@ -137,7 +137,7 @@ def test_the_list_may_come_from_a_pipe(area: Path) -> None:
     assert run.returncode == 0 and json.loads(run.stdout)["found"] == 0
 
 
-def test_what_is_not_there(area: Path) -> None:
+def test_missing_items_are_reported(area: Path) -> None:
     build(area / "tree")
     words: Sequence[str] = ("missing", "a/b/missing", "a/2/below", "c/3")
     run = prm("--yes", "--json", "--from", "-", cwd=area / "tree", ranks=2, **given(*words))
@@ -149,7 +149,7 @@ def test_what_is_not_there(area: Path) -> None:
     assert run.returncode == 0 and json.loads(run.stdout)["found"] == 0, show(run)
 
 
-def test_a_saved_listing_is_compared(area: Path) -> None:
+def test_items_that_differ_from_a_saved_listing_are_kept(area: Path) -> None:
     tree = area / "tree"
     build(tree)
     for name in ("same", "longer", "later", "moved", "link", "typed"):
@@ -191,7 +191,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("paths", "why"), REFUSED)
-def test_what_is_refused(area: Path, paths: list[str], why: str) -> None:
+def test_invalid_arguments_are_refused(area: Path, paths: list[str], why: str) -> None:
     build(area / "tree/tree")
     (area / "tree/link").symlink_to("tree/a")
     before = items(area)
@@ -201,7 +201,7 @@ def test_what_is_refused(area: Path, paths: list[str], why: str) -> None:
     assert items(area) == before
 
 
-def test_nothing_behind_a_link_goes(area: Path) -> None:
+def test_items_below_a_listed_link_are_kept(area: Path) -> None:
     build(area / "outside")
     (area / "tree").mkdir()
     (area / "tree/link").symlink_to("../outside")
@@ -213,7 +213,7 @@ def test_nothing_behind_a_link_goes(area: Path) -> None:
     assert outside.returncode == 2 and b"does not lie in" in outside.stderr
 
 
-def test_the_working_directory_stays_under_any_name(area: Path) -> None:
+def test_working_directory_is_kept_under_any_name(area: Path) -> None:
     require_root("mount directories")
     (area / "up/in").mkdir(parents=True)
     (area / "alias").mkdir()
@@ -229,7 +229,7 @@ def test_the_working_directory_stays_under_any_name(area: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["prm", "pchmod"])
-def test_a_slash_asks_for_a_directory(area: Path, program: str) -> None:
+def test_listed_path_with_a_slash_must_be_a_directory(area: Path, program: str) -> None:
     build(area / "tree")
     (area / "tree/link").symlink_to("a")
     words = ("c/3/", "link/", "keep/4", "a/b/./", "keep/4/.", "a/b")
@@ -239,14 +239,14 @@ def test_a_slash_asks_for_a_directory(area: Path, program: str) -> None:
     listing = ("--json", "--from", area / "list")
     run = pcopy(*options, *listing, cwd=area / "tree", ranks=2, program=program)
     assert run.returncode == 1 and os.path.lexists(area / "tree/link"), show(run)
-    assert run.stderr.count(b": is no directory; leave out the slash\n") == 2, show(run)
+    assert run.stderr.count(b": is not a directory; leave out the slash\n") == 2, show(run)
     assert b"link: stat: is a symbolic link; leave out the slash, or list what it leads to\n" in run.stderr, show(run)
     assert (area / "tree/c/3").exists() and (area / "tree/keep/4").exists()
     assert json.loads(run.stdout)["found"] == 4
 
 
-def test_lines_that_contradict_each_other(area: Path) -> None:
-    """What both lines tell has to hold."""
+def test_item_with_contradicting_lines_is_kept(area: Path) -> None:
+    """An item is removed only if all lines about it are true."""
     sizes, names = (1, 2, 1), ("one", "two", "both")
     head: dict[str, Any] = {"format": "pcopy listing", "version": 1, "directory_b64": "L3RtcA=="}
     lines = [head]
@@ -262,7 +262,7 @@ def test_lines_that_contradict_each_other(area: Path) -> None:
     assert [(area / name).exists() for name in names] == [True, True, False]
 
 
-def test_times_that_64_bits_do_not_hold_are_compared(area: Path) -> None:
+def test_times_beyond_64_bits_are_compared(area: Path) -> None:
     lines: list[dict[str, Any]] = [{"format": "pcopy listing", "version": 1, "directory_b64": "L3RtcA=="}]
     for name, seconds in (("same", 10**10), ("later", 10**10 + 1)):
         (area / name).touch()

@@ -1,4 +1,4 @@
-"""What ``prm`` refuses, what it asks, and what it says of paths that are not there."""
+"""``prm``: refused paths, confirmation, and missing paths."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ REFUSED = {
     "../../around": "is a directory above the working directory, which is never removed",
     "inner/..": ".. is never removed",
     "link/": "is a symbolic link; to remove that, leave out the slash",
-    "file/": "is no directory; to remove it, leave out the slash",
+    "file/": "is not a directory; to remove it, leave out the slash",
     "": "a path is the empty string",
 }
 
 
 @pytest.mark.parametrize("path", REFUSED)
-def test_never_removed(area: Path, path: str) -> None:
+def test_protected_paths_are_never_removed(area: Path, path: str) -> None:
     here = area / "around/here"
     (here / "inner").mkdir(parents=True)
     (here / "file").touch()
@@ -45,7 +45,7 @@ def test_never_removed(area: Path, path: str) -> None:
     assert (area / "around/fine").exists()
 
 
-def test_the_errors_file_is_not_removed(area: Path) -> None:
+def test_tree_that_holds_the_errors_file_is_refused(area: Path) -> None:
     (area / "tree/inner").mkdir(parents=True)
     (area / "link").symlink_to("tree")
     for errors in (area / "tree/inner/errors", area / "link/errors"):
@@ -55,7 +55,7 @@ def test_the_errors_file_is_not_removed(area: Path) -> None:
     assert prm("--yes", "--errors", area / "tree-errors", area / "tree").returncode == 0
 
 
-def test_a_path_that_is_not_there(area: Path) -> None:
+def test_missing_path_fails_without_force(area: Path) -> None:
     (area / "there").touch()
     run = prm("--yes", "there", "gone", "gone/below", cwd=area)
     assert run.returncode == 1, show(run)
@@ -69,8 +69,8 @@ def test_a_path_that_is_not_there(area: Path) -> None:
     assert (run.returncode, run.stderr) == (0, b"")
 
 
-def answered(answer: bytes, *words: str, cwd: Path) -> tuple[int, bytes]:
-    """The status and all that is shown on a terminal on which the user gives ``answer``."""
+def run_with_answer(answer: bytes, *words: str, cwd: Path) -> tuple[int, bytes]:
+    """Run prm on a terminal and give ``answer``. Return the status and the output."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(cwd)
@@ -84,26 +84,26 @@ def answered(answer: bytes, *words: str, cwd: Path) -> tuple[int, bytes]:
     try:
         while data := os.read(terminal, 1024):
             shown += data
-    except OSError:  # the end of what has a terminal
+    except OSError:  # EIO marks the end of the output of a terminal
         pass
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown
 
 
-def test_asks_on_a_terminal(area: Path) -> None:
+def test_confirmation_is_requested_on_a_terminal(area: Path) -> None:
     (area / "tree\n\x1b[2J").mkdir()
-    status, reported = answered(b"n\n", "tree\n\x1b[2J", cwd=area)
+    status, reported = run_with_answer(b"n\n", "tree\n\x1b[2J", cwd=area)
     assert (status, len(os.listdir(area))) == (2, 1)
     assert b"nothing was removed" in reported
     assert b"\x1b" not in reported
-    reported = answered(b"n\n", "--exclude", "*.o", "tree\n\x1b[2J", cwd=area)[1]
+    reported = run_with_answer(b"n\n", "--exclude", "*.o", "tree\n\x1b[2J", cwd=area)[1]
     assert rb"remove what the filters select in tree\n\x1b[2J? [y/N]" in reported
-    assert answered(b"\x04", "tree\n\x1b[2J", cwd=area)[0] == 2
-    status, reported = answered(b"y\n", "tree\n\x1b[2J", cwd=area)
+    assert run_with_answer(b"\x04", "tree\n\x1b[2J", cwd=area)[0] == 2
+    status, reported = run_with_answer(b"y\n", "tree\n\x1b[2J", cwd=area)
     assert (status, os.listdir(area)) == (0, []), reported
 
 
-def test_wants_yes_where_nobody_can_be_asked(area: Path) -> None:
+def test_option_yes_is_required_without_a_terminal(area: Path) -> None:
     (area / "tree").mkdir()
     run = prm(area / "tree")
     assert run.returncode == 2
@@ -111,7 +111,7 @@ def test_wants_yes_where_nobody_can_be_asked(area: Path) -> None:
     assert os.listdir(area) == ["tree"]
 
 
-def test_below_a_file_nothing_is_there(area: Path) -> None:
+def test_path_below_a_file_is_missing(area: Path) -> None:
     (area / "file").touch()
     run = prm("--yes", "file/below", cwd=area)
     assert (run.returncode, run.stderr) == (1, b"prm: file/below: stat: Not a directory (ENOTDIR)\n"), show(run)
@@ -120,7 +120,7 @@ def test_below_a_file_nothing_is_there(area: Path) -> None:
     assert (area / "file").exists()
 
 
-def test_a_subvolume_is_refused_as_what_it_is(on: Place) -> None:
+def test_refusal_of_a_subvolume_says_that_it_may_be_one(on: Place) -> None:
     around = on("btrfs")
     (around / "tree").mkdir()
     for path in (around / "other", around / "tree/inner"):
@@ -138,8 +138,8 @@ def test_a_subvolume_is_refused_as_what_it_is(on: Place) -> None:
 
 @pytest.mark.parametrize("error", ["EINTR", "EAGAIN"])
 @pytest.mark.parametrize("path", ["tree", "tree/inner"])
-def test_what_is_interrupted_is_done_once_more(area: Path, path: str, error: str) -> None:
-    """Names in the directory, and the directory itself."""
+def test_interrupted_removal_is_retried(area: Path, path: str, error: str) -> None:
+    """The interrupted calls remove names in a directory or the directory itself."""
     (area / "tree/inner").mkdir(parents=True)
     for number in range(4):
         (area / path / f"{number}").touch()
@@ -151,8 +151,8 @@ def test_what_is_interrupted_is_done_once_more(area: Path, path: str, error: str
 
 
 @pytest.mark.parametrize("error", ["EBUSY", "ENOMEM", "EMFILE", "ENOSPC", "EROFS"])
-def test_a_directory_that_cannot_be_looked_at_has_failed(area: Path, error: str) -> None:
-    """Each look at it in turn: none stops the run."""
+def test_directory_without_a_status_fails_and_the_run_ends(area: Path, error: str) -> None:
+    """Each status call fails in turn; none stops the run."""
     for number in range(1, 8):
         (area / "tree/inner").mkdir(parents=True, exist_ok=True)
         (area / "tree/inner/file").touch()

@@ -1,4 +1,4 @@
-"""``psync``: pcopy --mirror under its own name."""
+"""``psync`` is pcopy --mirror under another name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def psync(*arguments: Argument, **options: object) -> Completed:
 
 @pytest.fixture
 def trees(area: Path) -> Path:
-    """``a`` has what ``b`` lacks, and the other way round."""
+    """Return a directory with trees ``a`` and ``b``, each of which has items that the other one lacks."""
     for name, text in (("a/new", "1"), ("a/d/changed", "22"), ("b/d/changed", "3"), ("b/old/below", "4")):
         (area / name).parent.mkdir(parents=True, exist_ok=True)
         (area / name).write_text(text)
@@ -29,7 +29,7 @@ def trees(area: Path) -> Path:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_it_makes_the_second_tree_equal(trees: Path, ranks: int) -> None:
+def test_psync_makes_the_target_equal(trees: Path, ranks: int) -> None:
     run = psync("--json", f"{trees}/a/", trees / "b", ranks=ranks)
     assert run.returncode == 0, show(run)
     assert json.loads(run.stdout)["deleted"] == 2
@@ -37,7 +37,7 @@ def test_it_makes_the_second_tree_equal(trees: Path, ranks: int) -> None:
     assert psync("--jobs").returncode == 0
 
 
-def test_it_says_its_own_name(trees: Path) -> None:
+def test_messages_name_psync(trees: Path) -> None:
     run = psync(trees / "a", trees / "b")
     reported = run.stderr.decode()
     assert run.returncode == 2 and reported.startswith(f"psync: {trees}/a: with psync SRC needs a trailing slash")
@@ -53,7 +53,7 @@ def test_it_says_its_own_name(trees: Path) -> None:
 
 @pytest.mark.parametrize(("program", "default"), [("psync", "changed"), ("pcopy", "replace")])
 def test_help_names_the_default_of_existing(trees: Path, program: str, default: str) -> None:
-    """What replaces makes a new file the second time."""
+    """With ``replace``, the second run creates a new file."""
     reported = b" ".join(pcopy("--help", program=program).stdout.split())
     assert f"count as failed); default: {default} --checksum".encode() in reported
     for _ in range(2):
@@ -63,8 +63,8 @@ def test_help_names_the_default_of_existing(trees: Path, program: str, default: 
     assert (trees / "first").samefile(trees / "b/new") == (default == "changed")
 
 
-def test_it_names_only_what_was_typed() -> None:
-    """Nor does it offer what it refuses."""
+def test_messages_do_not_mention_implied_options() -> None:
+    """Help does not offer options that psync refuses."""
     for words in ("--compress zstd", "--decompress", "-avz", "--files-from list", "-u --files-from list", "other/"):
         reported = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
         assert "--mirror" not in reported and "--delete" not in reported
@@ -72,8 +72,8 @@ def test_it_names_only_what_was_typed() -> None:
     assert "--compress" not in PSYNC.parser().format_help()
 
 
-def test_it_offers_no_list_of_paths() -> None:
-    """Nor do the help, completion and the manual's page, all drawn from the parser, name it."""
+def test_psync_has_no_option_for_path_lists() -> None:
+    """The help, completion and manual page come from the parser and omit the options as well."""
     help_text = PSYNC.parser().format_help()
     assert not re.search(r"^ +(-0|--files-from|--from0)\b", help_text, re.MULTILINE)
     for words in ("--files-from list", "--files-from=list", "-0", "--from0", "--from list"):
@@ -81,8 +81,8 @@ def test_it_offers_no_list_of_paths() -> None:
         assert reported.startswith(words[:2]) and "write pcopy --files-from LIST" in reported and "\n" not in reported
 
 
-def test_rsyncs_places_on_other_hosts_are_no_directories_of_this_one(trees: Path) -> None:
-    """rsync takes each of these for a place on a host, as its dry run by a program in the place of ssh shows."""
+def test_remote_paths_of_rsync_are_refused(trees: Path) -> None:
+    """rsync takes each of these as a path on another host: its dry run calls the program given instead of ssh."""
     before = snapshot(trees)
     shell = trees.parent / f"{trees.name}-ssh"
     shell.write_text("#!/bin/sh\necho asked for host $1 >&2\nexit 7\n")
@@ -101,18 +101,20 @@ def test_rsyncs_places_on_other_hosts_are_no_directories_of_this_one(trees: Path
     assert changes(before, snapshot(trees)) == []
 
 
-def test_what_is_there_or_is_meant_is_no_other_host(trees: Path) -> None:
+def test_existing_or_explicit_path_with_a_colon_is_local(trees: Path) -> None:
     assert psync("a/", "./host:mirror", cwd=trees).returncode == 0
     (trees / "a/more").write_text("more")
     assert psync("a/", "host:mirror", cwd=trees).returncode == 0
-    assert psync("host:mirror/", "host:mirror/below/../../b", cwd=trees).returncode == 2  # its directory is not there
+    assert (
+        psync("host:mirror/", "host:mirror/below/../../b", cwd=trees).returncode == 2
+    )  # the parent directory is missing
     assert psync("host:mirror/", "b", cwd=trees).returncode == 0
     assert psync("a/", "2026-11-24T18:00", cwd=trees).returncode == 0
     for copy in ("host:mirror", "b", "2026-11-24T18:00"):
         assert differences(trees / "a", trees / copy) == []
 
 
-def test_other_policies_delete_all_the_same(trees: Path) -> None:
+def test_every_existing_policy_deletes_extra_items(trees: Path) -> None:
     subprocess.run(["touch", "-d", "2001-01-01", trees / "a/d/changed"], check=True)
     run = psync("-u", f"{trees}/a/", trees / "b")
     assert run.returncode == 0, show(run)
@@ -121,17 +123,17 @@ def test_other_policies_delete_all_the_same(trees: Path) -> None:
     assert differences(trees / "a", trees / "b") == []
 
 
-def test_what_a_file_sets_for_existing_gives_way(trees: Path) -> None:
+def test_psync_overrides_existing_policy_of_the_configuration(trees: Path) -> None:
     (trees / "options.yaml").write_text("existing: skip\npsync: {max-delete: 5}\n")
     assert psync("--config", trees / "options.yaml", f"{trees}/a/", trees / "b").returncode == 0
     assert differences(trees / "a", trees / "b") == []
 
 
-def test_pcopy_goes_on_with_its_jobs(trees: Path) -> None:
-    """One that has failed, so that nothing was deleted yet."""
+def test_pcopy_resumes_jobs_of_psync(trees: Path) -> None:
+    """The job failed, so that nothing was deleted yet."""
     checkpoint = trees / "job"
     words = ("--checkpoint", checkpoint, f"{trees}/a/", trees / "b")
-    run = psync("--max-errors", "1", *words, wrap=_failing(trees))
+    run = psync("--max-errors", "1", *words, wrap=_failing_utimensat(trees))
     assert run.returncode in (1, 75), show(run)
     assert b"psync: to go on: pcopy --resume" in run.stderr
     assert (trees / "b/old").exists()
@@ -140,8 +142,8 @@ def test_pcopy_goes_on_with_its_jobs(trees: Path) -> None:
     assert differences(trees / "a", trees / "b") == []
 
 
-def _failing(area: Path) -> list[str]:
-    """No file can be given its time."""
+def _failing_utimensat(area: Path) -> list[str]:
+    """Return a command prefix that makes all calls of utimensat fail."""
     return [
         "strace",
         "-f",

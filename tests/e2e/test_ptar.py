@@ -42,7 +42,7 @@ def by_ptar(archive: Path, place: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All kinds of items that all three programs keep."""
+    """Return a tree with all types of items that all three programs can archive."""
     place = tmp_path_factory.mktemp("ptar")
     tree = place / "tree"
     tree.mkdir()
@@ -97,12 +97,12 @@ def archive(tree: Path) -> Path:
 
 
 @pytest.mark.parametrize("unpack", UNPACKERS, ids=lambda unpack: unpack.__name__)
-def test_what_ptar_makes_is_unpacked_by_all(
+def test_archives_of_ptar_are_unpacked_by_all_programs(
     unpack: Callable[[Path, Path], None], tree: Path, archive: Path, place: Path
 ) -> None:
     unpack(archive, place)
     found = differences(tree, place / "tree", atimes=False)
-    if unpack is by_bsdtar:  # which does not know how GNU tar writes an equals sign in the name of an attribute
+    if unpack is by_bsdtar:  # it cannot read an equals sign in the name of an attribute as GNU tar writes it
         found = [line for line in found if "user.a" not in line and not line.endswith("x plain")]
     assert found == []
     assert (place / "tree/sparse").stat().st_blocks < 1000
@@ -118,18 +118,18 @@ def test_what_ptar_makes_is_unpacked_by_all(
     ],
     ids=["pax", "gnu", "bsdtar"],
 )
-def test_what_others_make_is_unpacked(make: Sequence[str], tree: Path, place: Path, tmp_path: Path) -> None:
+def test_archives_of_other_programs_are_unpacked(make: Sequence[str], tree: Path, place: Path, tmp_path: Path) -> None:
     subprocess.run([*make, tmp_path / "a.tar", "tree"], check=False, cwd=tree.parent, capture_output=True)
     by_ptar(tmp_path / "a.tar", place)
     found = differences(tree, place / "tree", atimes=False)
-    if "--format=gnu" in make:  # which holds neither attributes nor parts of seconds
+    if "--format=gnu" in make:  # this format has neither attributes nor fractions of seconds
         assert {line for line in found if "contents" in line or "missing" in line} == set()
         assert (place / "tree/large").read_bytes() == (tree / "large").read_bytes()
     else:
         assert found == []
 
 
-def test_the_bytes_do_not_depend_on_the_ranks(tree: Path, archive: Path, tmp_path: Path) -> None:
+def test_archive_does_not_depend_on_the_number_of_ranks(tree: Path, archive: Path, tmp_path: Path) -> None:
     for ranks in (1, 8):
         assert ptar("-cf", tmp_path / "a.tar", "-C", tree.parent, "tree", ranks=ranks).returncode == 0
         assert (tmp_path / "a.tar").read_bytes() == archive.read_bytes()
@@ -139,16 +139,16 @@ def test_the_bytes_do_not_depend_on_the_ranks(tree: Path, archive: Path, tmp_pat
     assert archive.stat().st_size % 10240 == 0
 
 
-def test_many_files_of_a_random_tree(tmp_path: Path, place: Path) -> None:
+def test_random_tree_survives_a_round_trip(tmp_path: Path, place: Path) -> None:
     random_tree(tmp_path / "tree", 7, files=60, directories=12, largest=5 * MIB, privileged=is_root())
-    subprocess.run(["find", tmp_path / "tree", "-type", "s", "-delete"], check=True)  # which no archive holds
+    subprocess.run(["find", tmp_path / "tree", "-type", "s", "-delete"], check=True)  # sockets are not archived
     done = ptar("-cf", tmp_path / "a.tar", "-C", tmp_path, "tree", ranks=3)
     assert done.returncode == 0, show(done)
     by_ptar(tmp_path / "a.tar", place)
     assert differences(tmp_path / "tree", place / "tree", atimes=False) == []
 
 
-def test_a_signature_proves_what_was_unpacked(tree: Path, place: Path, tmp_path: Path) -> None:
+def test_signature_of_an_archive_verifies_the_unpacked_tree(tree: Path, place: Path, tmp_path: Path) -> None:
     signature = tmp_path / "a.sig"
     done = ptar("-cf", tmp_path / "a.tar", "-C", tree.parent, "--signature", signature, "tree", ranks=2)
     assert done.returncode == 0, show(done)
@@ -159,8 +159,10 @@ def test_a_signature_proves_what_was_unpacked(tree: Path, place: Path, tmp_path:
 
 
 @pytest.mark.parametrize("how", ["--zstd", "--gzip"])
-def test_compressed_archives_are_read_by_all(how: str, tree: Path, archive: Path, place: Path, tmp_path: Path) -> None:
-    """What is compressed is the very archive; parts are made by any rank, and stand in order."""
+def test_compressed_archives_are_read_by_all_programs(
+    how: str, tree: Path, archive: Path, place: Path, tmp_path: Path
+) -> None:
+    """The contents equal the uncompressed archive; any rank may compress each part, and the parts are in order."""
     made, again, signature = tmp_path / "a.tar.x", tmp_path / "b.tar.x", tmp_path / "a.sig"
     words: list[Argument] = ["--signature", signature, "-C", tree.parent, "tree"]
     assert ptar("-c", how, "-f", made, *words, ranks=2).returncode == 0
@@ -187,7 +189,7 @@ def test_compressed_archives_are_read_by_all(how: str, tree: Path, archive: Path
         assert (done.returncode, b"gzip -dc " in done.stderr) == (2, True), show(done)
 
 
-def test_lists_as_tar_does(archive: Path) -> None:
+def test_listing_equals_that_of_tar(archive: Path) -> None:
     done = ptar("-tvf", archive, env={"TZ": "UTC"})
     reported = subprocess.run(
         ["tar", "-tvf", archive], check=True, capture_output=True, env={**os.environ, "TZ": "UTC"}
@@ -206,7 +208,7 @@ def test_lists_as_tar_does(archive: Path) -> None:
     assert (none.returncode, none.stdout) == (1, b"")
 
 
-def test_some_members_are_unpacked(tree: Path, archive: Path, place: Path) -> None:
+def test_only_selected_members_are_unpacked(tree: Path, archive: Path, place: Path) -> None:
     done = ptar(
         "-xf", archive, "-C", place, "--strip-components", "1", "--exclude", "large", "tree/plain", "tree/large"
     )
@@ -214,7 +216,7 @@ def test_some_members_are_unpacked(tree: Path, archive: Path, place: Path) -> No
     assert os.listdir(place) == ["plain"]
 
 
-def test_what_is_there_is_replaced(archive: Path, tree: Path, place: Path) -> None:
+def test_existing_items_are_replaced_on_unpacking(archive: Path, tree: Path, place: Path) -> None:
     (place / "tree/empty").mkdir(parents=True)
     (place / "tree/empty/stays").touch()
     (place / "outside").mkdir()
@@ -231,8 +233,8 @@ def test_what_is_there_is_replaced(archive: Path, tree: Path, place: Path) -> No
     assert os.listdir(place / "outside") == ["file"]
 
 
-def test_a_file_that_changes_meanwhile_fails_and_the_archive_is_well_formed(tmp_path: Path, place: Path) -> None:
-    """It looks as if it had been emptied when it is read."""
+def test_file_that_changes_fails_and_the_archive_is_well_formed(tmp_path: Path, place: Path) -> None:
+    """Injected results make the file look empty when it is read."""
     (tmp_path / "tree").mkdir()
     for name in ("a", "b", "c"):
         (tmp_path / "tree" / name).write_bytes(b"x" * 3000)
@@ -248,7 +250,7 @@ def test_a_file_that_changes_meanwhile_fails_and_the_archive_is_well_formed(tmp_
     assert (place / "tree/c").read_bytes() == b"x" * 3000
 
 
-def test_what_is_no_file_of_an_archive_is_told(tmp_path: Path, place: Path) -> None:
+def test_items_that_are_not_archived_are_reported(tmp_path: Path, place: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/file").write_bytes(b"x")
     with socket.socket(socket.AF_UNIX) as made:
@@ -259,14 +261,16 @@ def test_what_is_no_file_of_an_archive_is_told(tmp_path: Path, place: Path) -> N
         assert done.returncode == 0, show(done)
         assert b"a socket, which no archive holds" in done.stderr
     assert b"is the archive itself" in done.stderr
-    assert b"is called" in done.stderr  # without the slash
+    assert b"is called" in done.stderr  # the member name has no leading slash
     run("tar", "-xf", inside, cwd=place)
     assert sorted(os.listdir(str(place) + str(tmp_path / "tree"))) == ["file"]
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["index", "without"])
-def test_an_archive_that_is_cut_or_damaged(keeps: bool, archive: Path, place: Path, tmp_path: Path) -> None:
-    """What is whole is unpacked; what is not has failed, and is told with its place."""
+def test_intact_members_of_a_damaged_archive_are_unpacked(
+    keeps: bool, archive: Path, place: Path, tmp_path: Path
+) -> None:
+    """Damaged members fail, and the message gives the position."""
     data = bytearray(archive.read_bytes())
     at = data.find(b"tree/zz-link")
     data[at + 120] ^= 1
@@ -289,7 +293,7 @@ def test_an_archive_that_is_cut_or_damaged(keeps: bool, archive: Path, place: Pa
     assert ptar("-tf", tmp_path / "a.tar").returncode == 1
 
 
-def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> None:
+def test_refused_ptar_commands_change_nothing(archive: Path, tree: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("somewhere")
     (tmp_path / "fifo").mkdir()
     for words, reported in (
@@ -301,11 +305,14 @@ def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> No
         (["-cf", "a", "nowhere"], b"nowhere: No such file"),
         (["-cf", "link", tree], b"is a symbolic link"),
         (["-cf", "fifo", tree], b"is a directory"),
-        (["-cf", "missing/a", tree], b"the directory missing does not exist; make it first"),
-        (["-cf", "/dev/null", tree], b"is no regular file"),
+        (["-cf", "missing/a", tree], b"the directory missing does not exist; create it first"),
+        (["-cf", "/dev/null", tree], b"is not a regular file"),
         (["-cf", "a", "--signature", "s", tree, tree], b"describes one PATH"),
         (["-cjf", "a", tree], b"-j in -cjf: use tar"),
-        (["-c", "--zstd", "-f", "a", "--block-size", "64M", "--signature", "s", tree], b"--block-size: blocks"),
+        (
+            ["-c", "--zstd", "-f", "a", "--block-size", "64M", "--signature", "s", tree],
+            b"--block-size: a compressed archive allows blocks",
+        ),
         (["-xf", "nowhere"], b"nowhere: No such file"),
         (["-xf", archive, "-C", "nowhere"], b"nowhere: No such file"),
         (["-xf", archive, "--signature", "s"], b"--signature goes with -c"),
@@ -317,7 +324,7 @@ def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> No
         assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_a_full_disk_leaves_no_archive(tmp_path: Path) -> None:
+def test_full_disk_leaves_the_older_archive(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     for number in range(8):
         (tmp_path / f"tree/{number}").write_bytes(os.urandom(MIB))

@@ -29,28 +29,28 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-def all_of(place: Path) -> bytes:
-    """Whatever can change, but when it was read."""
+def state_of(place: Path) -> bytes:
+    """Return all metadata of the tree except access times."""
     words = ["find", str(place), "-printf", "%p %y %i %n %m %U %G %s %T@ %C@ %l\\0"]
     return b"\0".join(sorted(subprocess.run(words, check=True, capture_output=True).stdout.split(b"\0")))
 
 
 def listed(stdout: bytes) -> dict[str, str]:
-    """What would be done, by path."""
+    """Return the predicted actions by path."""
     lines = stdout.decode().splitlines()
     return {path: word for word, _, path in (line.partition(" ") for line in lines) if word in ("copy", "replace")}
 
 
 @pytest.mark.parametrize("words", [(), ("--zstd",), ("--signature", "tree.sig", "--resume")])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_archiving(ranks: int, words: tuple[str, ...], tree: Path) -> None:
+def test_archive_dry_run_lists_all_items_and_changes_nothing(ranks: int, words: tuple[str, ...], tree: Path) -> None:
     if "--zstd" in words:
         pytest.importorskip("zstandard")
     around = tree.parent
-    before = all_of(around)
+    before = state_of(around)
     run = ptar("-c", "-f", "a.tar", "--dry-run", "--exclude", "empty", *words, "tree", cwd=around, ranks=ranks)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
-    assert all_of(around) == before
+    assert state_of(around) == before
     find = ["find", "tree", "!", "-type", "d", "!", "-path", "tree/empty"]
     found = subprocess.run(find, cwd=around, check=True, capture_output=True, text=True)
     assert sorted(listed(run.stdout)) == sorted(found.stdout.splitlines())
@@ -74,16 +74,16 @@ def test_archiving(ranks: int, words: tuple[str, ...], tree: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_unpacking(ranks: int, tree: Path, tmp_path: Path) -> None:
+def test_unpack_dry_run_lists_all_items_and_changes_nothing(ranks: int, tree: Path, tmp_path: Path) -> None:
     subprocess.run(["tar", "--format=pax", "-cf", "a.tar", "tree"], cwd=tmp_path, check=True)
     out = tmp_path / "out"
     (out / "tree").mkdir(parents=True)
     (out / "tree/large").write_bytes(b"mine")
     (out / "tree/to").symlink_to("elsewhere")
-    before = all_of(out)
+    before = state_of(out)
     run = ptar("-x", "-f", tmp_path / "a.tar", "-C", out, "--dry-run", cwd=tmp_path, ranks=ranks)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
-    assert all_of(out) == before
+    assert state_of(out) == before
     names = subprocess.run(["tar", "-tf", tmp_path / "a.tar"], check=True, capture_output=True).stdout.splitlines()
     reported = listed(run.stdout)
     assert len(reported) == len(names)
@@ -95,7 +95,7 @@ def test_unpacking(ranks: int, tree: Path, tmp_path: Path) -> None:
     assert [foreseen[key] for key in same] == [done[key] for key in same]
 
 
-def test_what_would_fail_has_failed(tmp_path: Path) -> None:
+def test_dry_run_fails_for_members_that_would_fail(tmp_path: Path) -> None:
     archive = made_of(tmp_path / "a.tar", [member("../out"), member("in"), member("twice"), member("twice", b"last")])
     (tmp_path / "to").mkdir()
     run = ptar("-x", "--dry-run", "-f", archive, "-C", tmp_path / "to", cwd=tmp_path)
@@ -105,7 +105,7 @@ def test_what_would_fail_has_failed(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path / "to")
 
 
-def test_tells_how_much_room_is_needed(tmp_path: Path) -> None:
+def test_dry_run_reports_the_space_needed(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(os.urandom(3 * MIB))
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(tmp_path / "large", "large")
@@ -116,7 +116,7 @@ def test_tells_how_much_room_is_needed(tmp_path: Path) -> None:
             assert not os.listdir(small)
 
 
-def test_a_list_needs_none(tmp_path: Path) -> None:
+def test_listing_has_no_dry_run(tmp_path: Path) -> None:
     made_of(tmp_path / "a.tar", [member("in")])
     run = ptar("-t", "--dry-run", "-f", "a.tar", cwd=tmp_path)
     assert run.returncode == 2 and run.stderr.startswith(b"ptar: --dry-run goes with -c and -x"), show(run)

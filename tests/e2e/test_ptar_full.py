@@ -1,4 +1,4 @@
-"""``ptar -c`` on file systems that become full, and on btrfs: what is kept, and that nothing else is left."""
+"""``ptar -c`` on file systems that become full, and on btrfs: only the partial archive and its records remain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.interrupted_archives import left
 
 SIZES = {"tmpfs": 12 * MIB, "ext4": 40 * MIB, "xfs": 330 * MIB, "btrfs": 120 * MIB}
 FREE = 12 * MIB
-"""Bytes that are left for an archive, which needs more."""
+"""Bytes of free space for an archive, which needs more."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def fill(place: Path, kind: str) -> None:
-    """Leave ``FREE`` bytes of a file system."""
+    """Fill a file system except for ``FREE`` bytes."""
     if kind == "tmpfs":
         return
     reported = os.statvfs(place)
@@ -58,7 +58,7 @@ def make_room(place: Path, kind: str) -> None:
         ("btrfs", ("--zstd",), 1),
     ],
 )
-def test_full_file_system_keeps_what_was_archived(
+def test_archive_is_resumed_after_a_full_file_system(
     tree: Path, tmp_path: Path, kind: str, words: tuple[str, ...], ranks: int
 ) -> None:
     with mounted(kind, tmp_path, SIZES[kind]) as place:
@@ -83,7 +83,7 @@ def test_full_file_system_keeps_what_was_archived(
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_no_records_are_left_on_btrfs(tree: Path, tmp_path: Path, ranks: int) -> None:
+def test_finished_run_leaves_no_records_on_btrfs(tree: Path, tmp_path: Path, ranks: int) -> None:
     with mounted("btrfs", tmp_path, SIZES["btrfs"]) as place:
         line: tuple[Argument, ...] = ("-c", "-q", "--checkpoint-interval", "0.00001", "-f", place / "a.tar", "tree")
         done = ptar(*line, ranks=ranks, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""``ptar -c -T`` archives what a list names, as GNU tar does with ``-C DIR -T``."""
+"""``ptar -c -T`` archives listed items, as GNU tar does with ``-C DIR -T``."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_is_listed_is_archived_as_by_tar(ranks: int, tmp_path: Path, place: Path) -> None:
-    """A third of a tree: its files, and some directories with all that is in them."""
+def test_listed_items_are_archived_as_by_tar(ranks: int, tmp_path: Path, place: Path) -> None:
+    """The list has a third of the items; a directory is archived with all its contents."""
     random_tree(tmp_path / "tree", 11, files=300, directories=40, largest=1 << 20, privileged=is_root())
-    subprocess.run(["find", tmp_path / "tree", "-type", "s", "-delete"], check=True)  # which no archive holds
+    subprocess.run(["find", tmp_path / "tree", "-type", "s", "-delete"], check=True)  # sockets are not archived
     found = subprocess.run(["find", ".", "-print0"], cwd=tmp_path / "tree", check=True, stdout=-1)
     paths = sorted(found.stdout.split(b"\0")[1:-1])[1::3]
     (tmp_path / "list").write_bytes(b"\0".join(paths) + b"\0")
@@ -55,7 +55,7 @@ def test_what_is_listed_is_archived_as_by_tar(ranks: int, tmp_path: Path, place:
         {name.removeprefix(b"./") for name in names_in(tmp_path / "b.tar")}
     )
     ours, theirs = unpacked(tmp_path / "a.tar", place), unpacked(tmp_path / "b.tar", tmp_path / "theirs")
-    for around, directories, _ in os.walk(theirs):  # those that only lead to what is listed have any time
+    for around, directories, _ in os.walk(theirs):  # the times of mere parents of listed items vary
         for name in directories:
             path = os.path.join(around, name)
             if b"./" + os.fsencode(os.path.relpath(path, theirs)) not in paths:
@@ -66,7 +66,7 @@ def test_what_is_listed_is_archived_as_by_tar(ranks: int, tmp_path: Path, place:
     assert differences(theirs, ours, atimes=False) == []
 
 
-def test_each_is_there_once_and_a_directory_whole(tree: Path, tmp_path: Path) -> None:
+def test_listed_items_are_archived_once_and_directories_whole(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text(f"a/b\na/b/2\na.b/4\n./c//d/\n\n{tree}/f/7\na/b\nto\n")
     done = ptar("-cf", tmp_path / "a.tar", "--json", "-C", tree, "-T", tmp_path / "list")
     assert done.returncode == 0, show(done)
@@ -79,22 +79,22 @@ def test_each_is_there_once_and_a_directory_whole(tree: Path, tmp_path: Path) ->
     assert (tmp_path / "b.tar").read_bytes() == (tmp_path / "a.tar").read_bytes()
 
 
-def test_the_directory_itself_is_all_of_it(tree: Path, tmp_path: Path) -> None:
+def test_listed_dot_archives_the_whole_directory(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("c/6\n.\na\n")
     assert ptar("-cf", tmp_path / "a.tar", "-C", tree, "-T", tmp_path / "list").returncode == 0
     assert ptar("-cf", tmp_path / "b.tar", "-C", tree, ".").returncode == 0
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
 
 
-def test_the_list_may_come_from_a_pipe(tree: Path, tmp_path: Path) -> None:
+def test_list_is_read_from_a_pipe(tree: Path, tmp_path: Path) -> None:
     run = f"{sys.executable} -c 'from pcopy.cli.script import ptar; ptar()'"
     command = f"find . -name '*n*' -type f -print0 | {run} -cq0T - -f {tmp_path}/a.tar"
     subprocess.run(["sh", "-c", command], cwd=tree, check=True)
     assert names_in(tmp_path / "a.tar") == [b"new\\nline"]
 
 
-def test_a_saved_listing_may_come_from_anywhere(tree: Path, tmp_path: Path) -> None:
-    """Its paths start where the walk was."""
+def test_saved_listing_is_relative_to_the_directory_of_its_walk(tree: Path, tmp_path: Path) -> None:
+    """Its paths are relative to the directory in which pwalk ran."""
     listing = tmp_path / "list.jsonl"
     done = pcopy("--output", listing, "tree/c", cwd=tmp_path, program="pwalk")
     assert done.returncode == 0, show(done)
@@ -102,7 +102,7 @@ def test_a_saved_listing_may_come_from_anywhere(tree: Path, tmp_path: Path) -> N
     assert names_in(tmp_path / "a.tar") == [b"c/", b"c/6", b"c/d/", b"c/d/5"]
 
 
-def test_names_of_one_inode_are_links_and_the_archive_itself_is_left_out(tree: Path, tmp_path: Path) -> None:
+def test_listed_hard_links_are_links_and_the_archive_is_left_out(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("a/1\nf\n")
     done = ptar("-cf", tree / "f/a.tar", "-C", tree, "-T", tmp_path / "list")
     done = ptar("-cf", tree / "f/a.tar", "-C", tree, "-T", tmp_path / "list")
@@ -112,8 +112,8 @@ def test_names_of_one_inode_are_links_and_the_archive_itself_is_left_out(tree: P
     assert reported.rstrip().endswith(b"f/same link to a/1")
 
 
-def test_what_is_not_there_has_failed(tree: Path, tmp_path: Path) -> None:
-    """As with GNU tar, whose status tells it, too; and nothing is reached through a symbolic link."""
+def test_listed_items_that_are_missing_fail(tree: Path, tmp_path: Path) -> None:
+    """GNU tar fails as well. Items below a symbolic link are not archived."""
     (tmp_path / "list").write_text("missing\na/b\nnowhere/deep/file\na/1/below\nto/1\n")
     words = ("-C", tree, "-T", tmp_path / "list")
     done = ptar("-cf", tmp_path / "a.tar", *words, "--json", ranks=2)
@@ -130,7 +130,7 @@ def test_what_is_not_there_has_failed(tree: Path, tmp_path: Path) -> None:
     assert theirs.stderr.count(b"Cannot stat") == 3
 
 
-def test_patterns_leave_out_what_lies_in_an_excluded_directory(tree: Path, tmp_path: Path) -> None:
+def test_listed_items_in_an_excluded_directory_are_left_out(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("a\nc/6\nc/d/5\n")
     words = ("-C", tree, "-T", tmp_path / "list", "--exclude", "/a/b", "--exclude", "d")
     done = ptar("-cf", tmp_path / "a.tar", *words, "--json", ranks=2)
@@ -152,7 +152,7 @@ def test_refusals(tree: Path, tmp_path: Path) -> None:
         (["-T", "list", "a"], b"leave out PATH"),
         (["-T", "list", "--signature", "s"], b"--signature describes one PATH"),
         (["-0"], b"-0 says how the paths in -T end"),
-        (["-T", "list", "-C", "tree/a/1"], b"tree/a/1: is no directory"),
+        (["-T", "list", "-C", "tree/a/1"], b"tree/a/1: is not a directory"),
     ):
         before = sorted(os.listdir(tmp_path))
         done = ptar("-cf", "a.tar", "-C", "tree", *words, cwd=tmp_path)
@@ -161,8 +161,8 @@ def test_refusals(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["-x", "-t", "-t --signature"])
-def test_members_are_chosen_by_a_list_as_by_tar(mode: str, tree: Path, tmp_path: Path, place: Path) -> None:
-    """With all that is below; a name that no member has is told, whatever else is there."""
+def test_members_are_selected_by_a_list_as_by_tar(mode: str, tree: Path, tmp_path: Path, place: Path) -> None:
+    """Listed directories include their contents. A name that matches no member is reported."""
     subprocess.run(["tar", "-cf", "a.tar", "tree"], cwd=tmp_path, check=True)
     (tmp_path / "list").write_bytes(b"tree/a/b\0tree/f/7\0tree/new\nline\0tree/c/d/\0")
     words = ("-f", tmp_path / "a.tar", "-C", place, "--null", "-T", tmp_path / "list")
@@ -171,7 +171,7 @@ def test_members_are_chosen_by_a_list_as_by_tar(mode: str, tree: Path, tmp_path:
         theirs = tmp_path / "theirs"
         theirs.mkdir()
         subprocess.run(["tar", "-x", *words[:2], "-C", theirs, *words[4:]], check=True)
-        for around in ("tree", "tree/a", "tree/c", "tree/f"):  # which no member that is unpacked tells of
+        for around in ("tree", "tree/a", "tree/c", "tree/f"):  # no unpacked member sets their times
             os.utime(place / around, (1, 1))
             os.utime(theirs / around, (1, 1))
         assert differences(theirs / "tree", place / "tree", atimes=False) == []
@@ -190,7 +190,7 @@ def test_members_are_chosen_by_a_list_as_by_tar(mode: str, tree: Path, tmp_path:
     assert (done.returncode, reported in done.stderr) == (1, True), show(done)
 
 
-def test_a_saved_listing_names_members_too(tree: Path, tmp_path: Path) -> None:
+def test_saved_listing_selects_members(tree: Path, tmp_path: Path) -> None:
     assert pcopy("--output", "l.jsonl", "tree/c", cwd=tmp_path, program="pwalk").returncode == 0
     assert ptar("-cf", "a.tar", "tree", cwd=tmp_path).returncode == 0
     done = ptar("-tf", "a.tar", "-T", "l.jsonl", cwd=tmp_path)
@@ -202,8 +202,8 @@ def test_a_saved_listing_names_members_too(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["-x", "-t"])
-def test_names_that_any_rank_has_found_are_there(mode: str, tmp_path: Path, place: Path) -> None:
-    """Several ranks read the archive, which has no index."""
+def test_names_found_by_any_rank_count_as_found(mode: str, tmp_path: Path, place: Path) -> None:
+    """Several ranks read an archive without an index."""
     (tmp_path / "tree").mkdir()
     for number in range(24):
         (tmp_path / f"tree/{number}").write_bytes(bytes(2 * MIB))
@@ -216,8 +216,8 @@ def test_names_that_any_rank_has_found_are_there(mode: str, tmp_path: Path, plac
     assert (done.returncode, b"has no members with these names: tree/24" in done.stderr) == (1, True), show(done)
 
 
-def test_a_listed_name_that_ends_with_a_return_is_that_name(tmp_path: Path, place: Path) -> None:
-    """As for GNU tar: another member of a name that is like it is never unpacked in its place."""
+def test_listed_name_that_ends_with_a_carriage_return_is_exact(tmp_path: Path, place: Path) -> None:
+    """As with GNU tar, a member with a similar name is not unpacked instead."""
     (tmp_path / "x").write_bytes(b"1")
     (tmp_path / "x\r").write_bytes(b"2")
     (tmp_path / "list").write_bytes(b"x\r\n")

@@ -1,4 +1,4 @@
-"""``ptar -x`` unpacks a large member of a compressed archive in parts, which all ranks write at once."""
+"""``ptar -x`` unpacks a large member of a compressed archive in parts, which all ranks write in parallel."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def archive(tree: Path) -> Path:
     return tree.parent / "a.tar.zst"
 
 
-def left(place: Path) -> list[str]:
+def temporary_files(place: Path) -> list[str]:
     return [name for _, _, names in os.walk(place) for name in names if name.startswith(".pcopy-")]
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_it_is_the_file(launcher: str | None, tree: Path, archive: Path, place: Path) -> None:
+def test_file_unpacked_in_parts_equals_its_source(launcher: str | None, tree: Path, archive: Path, place: Path) -> None:
     done = ptar("-xf", archive, "-C", place, "--json", ranks=3, launcher=launcher)
     assert done.returncode == 0, show(done)
     assert differences(tree, place / "tree", atimes=False) == []
@@ -67,8 +67,8 @@ def test_it_is_the_file(launcher: str | None, tree: Path, archive: Path, place: 
     )
 
 
-def test_each_part_is_written_by_itself_and_the_name_comes_last(archive: Path, place: Path) -> None:
-    """With one rank it is written in one go. Nothing that is large has its name before it is whole."""
+def test_parts_are_written_separately_and_the_name_is_given_last(archive: Path, place: Path) -> None:
+    """A single rank writes the file as a whole. In both cases a large file gets its name only when it is complete."""
     require_strace()
     for ranks, parts in ((2, 4), (1, 0)):
         log = place.parent / f"log{ranks}"
@@ -86,7 +86,7 @@ def test_each_part_is_written_by_itself_and_the_name_comes_last(archive: Path, p
         assert len(opened) == parts + bool(parts)
 
 
-def test_what_is_there_is_replaced(tree: Path, archive: Path, place: Path) -> None:
+def test_existing_items_are_replaced_on_unpacking(tree: Path, archive: Path, place: Path) -> None:
     (place / "tree/large").mkdir(parents=True)
     (place / "outside").write_bytes(b"kept")
     os.link(place / "outside", place / "tree/sparse")
@@ -100,10 +100,10 @@ def test_what_is_there_is_replaced(tree: Path, archive: Path, place: Path) -> No
     done = ptar("-xf", archive, "-C", place, ranks=2)
     assert (done.returncode, b"tree/large: " in done.stderr) == (1, True), show(done)
     assert (place / "tree/large/full").is_dir()
-    assert left(place) == []
+    assert temporary_files(place) == []
 
 
-def test_a_part_that_is_damaged_fails_the_file(archive: Path, place: Path) -> None:
+def test_damaged_part_fails_the_whole_file(archive: Path, place: Path) -> None:
     data = bytearray(archive.read_bytes())
     data[len(data) // 2] ^= 255
     (place.parent / "b").write_bytes(data)
@@ -115,7 +115,7 @@ def test_a_part_that_is_damaged_fails_the_file(archive: Path, place: Path) -> No
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_full_disk_leaves_nothing_of_it(ranks: int, archive: Path, tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_member(ranks: int, archive: Path, tmp_path: Path) -> None:
     with small_file_system(tmp_path / "small", 40) as small:
         done = ptar("-xf", archive, "-C", small, "--json", ranks=ranks)
         reported = json.loads(done.stdout)
@@ -127,26 +127,26 @@ def test_a_full_disk_leaves_nothing_of_it(ranks: int, archive: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(("call", "when"), [("pwrite64", "9"), ("ftruncate", "1"), ("fsetxattr", "1")])
-def test_a_signal_leaves_nothing_of_it(call: str, when: str, archive: Path, place: Path) -> None:
+def test_signal_leaves_no_partial_member(call: str, when: str, archive: Path, place: Path) -> None:
     words = ("-xf", archive, "-C", place, "--json")
     with held(place.parent / "log", *words, calls=(call,), when=when, program="ptar", ranks=2) as run:
         run.run.send_signal(signal.SIGTERM)
         done = run.go_on()
     assert done.returncode == 75, show(done)
-    assert left(place) == []
+    assert temporary_files(place) == []
     reported = json.loads(done.stdout)
     there = [path for path in (place / "tree").iterdir() if path.name in ("large", "small", "sparse")]
     assert reported["files"] == len(there)
     assert all(path.stat().st_size in (5, SIZE, 60 * MIB) for path in there)
 
 
-def test_what_takes_the_place_of_the_temporary_file_is_not_written(archive: Path, place: Path) -> None:
-    """Somebody else may own the directory: a link that is put there leads to nothing."""
+def test_item_that_replaced_the_temporary_file_is_not_written(archive: Path, place: Path) -> None:
+    """Another user may own the directory and replace the temporary file by a link."""
     (place.parent / "victim").write_bytes(bytes(SIZE))
     (place / "tree").mkdir()
     words = ("-xf", archive, "-C", place, "tree/large")
     with held(place.parent / "log", *words, calls=("pwrite64",), program="ptar", ranks=2) as run:
-        (name,) = [each for each in left(place) if (place / "tree" / each).stat().st_size == SIZE]
+        (name,) = [each for each in temporary_files(place) if (place / "tree" / each).stat().st_size == SIZE]
         (place / "tree" / name).unlink()
         os.link(place.parent / "victim", place / "tree" / name)
         done = run.go_on()

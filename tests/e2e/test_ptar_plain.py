@@ -1,4 +1,4 @@
-"""Plain files go into an archive many at once: the bytes are those of each by itself, and GNU tar reads them."""
+"""Simple files are archived in batches: the archive equals that of single files, and GNU tar reads it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.command import Argument, show
 from tests.support.users import is_root
 
 SIZES = (0, 1, 511, 512, 513, 65_535, 65_536)
-MOST = 2300
-"""More than are listed at once."""
+MANY = 2300
+"""More files than one listing call returns."""
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Plain files, and what is none between them."""
+    """Return a tree with simple files and other items between them."""
     native.require()
     tree = tmp_path_factory.mktemp("plain") / "tree"
     for number in range(30):
@@ -29,16 +29,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for each in range(number % 5):
             (tree / f"small/{number}/{each}").write_bytes(b"%d" % each * 300)
     (tree / "many").mkdir()
-    for number in range(MOST):
-        (tree / f"many/{number * 7919 % MOST:05}").write_bytes(b"%d" % number)
-    for number in range(0, MOST, 400):
+    for number in range(MANY):
+        (tree / f"many/{number * 7919 % MANY:05}").write_bytes(b"%d" % number)
+    for number in range(0, MANY, 400):
         (tree / f"many/{number:05}-link").symlink_to("0")
         os.link(tree / f"many/{number + 1:05}", tree / f"many/{number:05}-hard")
     subprocess.run(("setfattr", "-n", "user.a", "-v", "b", "many/00500"), cwd=tree, check=True)
     (tree / "odd").mkdir()
     for size in SIZES:
         (tree / f"odd/{size}").write_bytes(os.urandom(size))
-    for length in (89, 90, 91, 92, 200):  # tree/odd/ stands before it
+    for length in (89, 90, 91, 92, 200):  # tree/odd/ precedes it
         (tree / "odd" / ("n" * length)).write_bytes(b"long")
     for name, time in (
         ("whole", 10**18),
@@ -57,8 +57,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("options", [(), ("--zstd",), ("--signature",)], ids=" ".join)
-def test_the_bytes_are_those_of_each_file_by_itself(options: tuple[str, ...], tree: Path, tmp_path: Path) -> None:
-    """With the Python backend each is described, read and written by itself."""
+def test_batches_of_files_give_the_same_archive_as_single_files(
+    options: tuple[str, ...], tree: Path, tmp_path: Path
+) -> None:
+    """The Python backend processes each file separately."""
     made = []
     for backend, ranks, more in (("c", 2, ("--in-flight", "4")), ("c", 3, ()), ("python", 1, ())):
         words: list[Argument] = [*options, tmp_path / "signature"] if "--signature" in options else [*options]
@@ -85,7 +87,7 @@ def test_gnu_tar_finds_no_difference(tree: Path, tmp_path: Path) -> None:
     assert listed.count(b"\n") == found + 1
 
 
-def test_the_archive_itself_is_left_out(tmp_path: Path) -> None:
+def test_archive_in_its_own_tree_is_left_out(tmp_path: Path) -> None:
     native.require()
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(name.encode())

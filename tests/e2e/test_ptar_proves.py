@@ -1,4 +1,4 @@
-"""``ptar -t --signature`` reads an archive, and tells the signature that the tree had which it was made of."""
+"""``ptar -t --signature`` reads an archive and computes the signature of the archived tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.users import is_root
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Names that sort in another way with a slash behind them, links, holes, special files, and all again deeper."""
+    """Return a tree with links, holes, special files and names that sort differently with a trailing slash."""
     tree = tmp_path_factory.mktemp("proves") / "tree"
     for below in ("a", "a/b", "a.b", "a-b/c", "a\xffb", "empty"):
         (tree / below).mkdir(parents=True)
@@ -40,8 +40,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-def reported(signature: Path) -> list[str]:
-    """All but where it is from, and when."""
+def comparable_lines(signature: Path) -> list[str]:
+    """Return the lines of a signature file except its source and time."""
     return [line for line in signature.read_text().splitlines() if not line.startswith(("source:", "created:"))]
 
 
@@ -63,7 +63,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("how", MADE)
-def test_it_is_that_of_the_tree(how: str, tree: Path, signature: Path, tmp_path: Path) -> None:
+def test_signature_of_an_archive_equals_that_of_the_tree(how: str, tree: Path, signature: Path, tmp_path: Path) -> None:
     archive, found = tmp_path / "a", tmp_path / "found"
     program, *words = MADE[how]
     if program == "ptar":
@@ -72,11 +72,11 @@ def test_it_is_that_of_the_tree(how: str, tree: Path, signature: Path, tmp_path:
         subprocess.run([program, *words, "-f", archive, "-C", tree.parent, "tree"], check=True)
     done = ptar("-t", "-q", "-f", archive, "--signature", found)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), show(done)
-    assert reported(found) == reported(signature)
+    assert comparable_lines(found) == comparable_lines(signature)
     assert pverify(found, tree).returncode == 0
 
 
-def test_of_some_members_and_with_other_digests(tree: Path, tmp_path: Path) -> None:
+def test_signature_of_selected_members_with_another_digest(tree: Path, tmp_path: Path) -> None:
     archive, found, of_part = tmp_path / "a", tmp_path / "found", tmp_path / "part"
     subprocess.run(["tar", "-cf", archive, "-C", tree, "."], check=True)
     how = ("--hash", "blake3", "--block-size", "64K")
@@ -84,12 +84,12 @@ def test_of_some_members_and_with_other_digests(tree: Path, tmp_path: Path) -> N
         done = ptar("-tqf", archive, *how, "--signature", found, *words)
         assert done.returncode == 0, show(done)
         assert pverify("--create", of_part, "--force", *how, tree / part).returncode == 0
-        assert reported(found) == reported(of_part)
+        assert comparable_lines(found) == comparable_lines(of_part)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_excluded_is_that_which_would_not_be_unpacked(ranks: int, tree: Path, tmp_path: Path) -> None:
-    """Patterns are for paths below DIR, and not for names as they stand in an archive."""
+def test_signature_excludes_members_that_would_not_be_unpacked(ranks: int, tree: Path, tmp_path: Path) -> None:
+    """Patterns match paths below DIR, not member names."""
     archive, found, place = tmp_path / "a", tmp_path / "found", tmp_path / "place"
     subprocess.run(["tar", "-cf", archive, "-C", tree, "."], check=True)
     place.mkdir()
@@ -102,8 +102,8 @@ def test_what_is_excluded_is_that_which_would_not_be_unpacked(ranks: int, tree: 
     assert pverify(found, place).returncode == 0
 
 
-def test_what_tar_would_unpack_is_told(tmp_path: Path) -> None:
-    """Several tops, directories that nothing tells of, several members of a name, links to what was there before."""
+def test_signature_is_that_of_the_tree_tar_unpacks(tmp_path: Path) -> None:
+    """The archive has several top directories, implied directories, repeated names, and links to replaced members."""
     members = [
         member("d/e/file", b"first"),
         member("d/link", kind=tarfile.LNKTYPE, link="d/e/file"),
@@ -125,7 +125,7 @@ def test_what_tar_would_unpack_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_error_of_signature_names_its_file(tree: Path, tmp_path: Path, ranks: int) -> None:
+def test_error_about_a_signature_names_its_file(tree: Path, tmp_path: Path, ranks: int) -> None:
     archive = tmp_path / "a"
     assert ptar("-c", "-q", "-f", archive, "-C", tree.parent, "tree", ranks=1).returncode == 0
     with small_file_system(tmp_path / "small", 1) as small:
@@ -137,7 +137,7 @@ def test_error_of_signature_names_its_file(tree: Path, tmp_path: Path, ranks: in
         assert os.listdir(small) == ["taken"]
 
 
-def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Path) -> None:
+def test_flipped_byte_changes_the_signature(tree: Path, signature: Path, tmp_path: Path) -> None:
     archive, found = tmp_path / "a", tmp_path / "found"
     assert ptar("-c", "-q", "-f", archive, "-C", tree.parent, "tree", ranks=1).returncode == 0
     data = bytearray(archive.read_bytes())
@@ -145,7 +145,7 @@ def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Pa
     data[data.index(contents[:100]) + 4 * MIB] ^= 1
     archive.write_bytes(data)
     assert ptar("-tqf", archive, "--signature", found).returncode == 0
-    assert reported(found) != reported(signature)
+    assert comparable_lines(found) != comparable_lines(signature)
     assert pverify(found, tree).returncode == 1
     for broken, why in ((data[: len(data) // 2], b"ends here"), (b"x" + data[1:], b"is wrong")):
         (tmp_path / "broken").write_bytes(broken)
@@ -163,7 +163,7 @@ def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Pa
         ([], b"the archive is empty"),
     ],
 )
-def test_what_is_no_tree_has_no_signature(members: Sequence[Made], why: bytes, tmp_path: Path) -> None:
+def test_archive_that_is_no_tree_has_no_signature(members: Sequence[Made], why: bytes, tmp_path: Path) -> None:
     archive = made_of(tmp_path / "a", members)
     done = ptar("-tqf", archive, "--signature", tmp_path / "found")
     assert (done.returncode, why in done.stderr) == (1, True), show(done)

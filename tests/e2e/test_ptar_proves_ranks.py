@@ -1,4 +1,4 @@
-"""``ptar -t --signature`` with many ranks tells the same as one process, and signs the same."""
+"""``ptar -t --signature`` with several ranks prints the same listing and computes the same signature as one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.held import held
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """More members than one rank reads at once, and files that are read in parts."""
+    """Return a tree with more members than a rank reads in one batch, and with files that are read in parts."""
     tree = tmp_path_factory.mktemp("ranks") / "tree"
     for number in range(1500):
         directory = tree / f"d{number % 11}"
@@ -47,13 +47,13 @@ def archives(tree: Path) -> dict[str, Path]:
     return {name: place / name for name in ("tar", "tar.one", "ptar", "zstd", "gzip")}
 
 
-def reported(signature: Path) -> list[str]:
+def comparable_lines(signature: Path) -> list[str]:
     return [line for line in signature.read_text().splitlines() if not line.startswith(("source:", "created:"))]
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("name", ["tar", "tar.one", "ptar", "zstd", "gzip"])
-def test_the_signature_is_that_of_the_tree(
+def test_signature_by_several_ranks_equals_that_of_the_tree(
     name: str, ranks: int, tree: Path, archives: dict[str, Path], tmp_path: Path
 ) -> None:
     done = ptar("-t", "-v", "-f", archives[name], "--signature", tmp_path / "found", ranks=ranks)
@@ -62,20 +62,20 @@ def test_the_signature_is_that_of_the_tree(
     assert done.stdout == ptar("-tvf", archives[name]).stdout
     if not (tree.parent / "tree.sig").exists():
         assert pverify("--create", tree.parent / "tree.sig", tree).returncode == 0
-    assert reported(tmp_path / "found") == reported(tree.parent / "tree.sig")
+    assert comparable_lines(tmp_path / "found") == comparable_lines(tree.parent / "tree.sig")
 
 
-def test_under_a_launcher(tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
+def test_run_under_a_launcher_succeeds(tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
     words = ("-t", "-f", archives["zstd"], "--signature", tmp_path / "found", "--json", "tree/large", "tree/d3")
     done = ptar(*words, launcher="mpi", ranks=3)
     assert done.returncode == 0, show(done)
     assert done.stdout == ptar("-t", "--json", "-f", archives["zstd"], "tree/large", "tree/d3").stdout
-    assert pverify(tmp_path / "found", tree).returncode == 1  # which holds more
+    assert pverify(tmp_path / "found", tree).returncode == 1  # the tree has more items
 
 
 @pytest.mark.parametrize("name", ["tar", "ptar", "zstd"])
-def test_what_is_damaged_is_told_in_its_place(name: str, tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
-    """A flipped byte in a header, and one in the contents of a large file, which only a digest or a frame shows."""
+def test_damage_is_reported_by_several_ranks(name: str, tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
+    """A byte is flipped in a header, and one in a large file, where only a digest or a frame detects it."""
     data = bytearray(archives[name].read_bytes())
     if name == "zstd":
         data[len(data) // 2] ^= 255
@@ -90,7 +90,9 @@ def test_what_is_damaged_is_told_in_its_place(name: str, tree: Path, archives: d
     assert not (tmp_path / "found").exists()
     assert done.stdout == listed.stdout
     report = json.loads((tmp_path / "report.json").read_text())["totals"]
-    wrong = sum(line.startswith(b"ptar: ") for line in done.stderr.splitlines()) - 1  # the last one says what follows
+    wrong = (
+        sum(line.startswith(b"ptar: ") for line in done.stderr.splitlines()) - 1
+    )  # the last line says that no signature is written
     assert report["failed"] == wrong > 0
     assert report["found"] == report["files"] + report["failed"]
     if name == "zstd":
@@ -99,8 +101,8 @@ def test_what_is_damaged_is_told_in_its_place(name: str, tree: Path, archives: d
         assert done.stderr.startswith(listed.stderr) and b"its checksum is wrong" in listed.stderr
 
 
-def test_contents_that_were_flipped_sign_another_tree(tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
-    """In the last part of the large file."""
+def test_flipped_contents_give_another_signature(tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
+    """The flipped byte is in the last part of the large file."""
     data = bytearray(archives["tar"].read_bytes())
     data[data.index((tree / "large").read_bytes()[40 * MIB : 40 * MIB + 64])] ^= 1
     (tmp_path / "a").write_bytes(data)
@@ -108,7 +110,7 @@ def test_contents_that_were_flipped_sign_another_tree(tree: Path, archives: dict
     assert pverify(tmp_path / "found", tree).returncode == 1
 
 
-def test_an_archive_that_ends_early_and_a_name_that_is_not_there(archives: dict[str, Path], tmp_path: Path) -> None:
+def test_truncated_archive_or_missing_member_gives_no_signature(archives: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(archives["tar"].read_bytes()[: 30 * MIB])
     for words, why in (((), b"ends here"), (("tree/none",), b"has no members with these names: tree/none")):
         done = ptar("-tqf", tmp_path / "a", "--signature", tmp_path / "found", *words, ranks=2)
@@ -117,7 +119,7 @@ def test_an_archive_that_ends_early_and_a_name_that_is_not_there(archives: dict[
 
 
 @pytest.mark.parametrize(("letter", "ranks"), [("", 1), ("", 2), ("z", 1)])
-def test_small_members_keep_to_a_limit(letter: str, ranks: int, tmp_path: Path) -> None:
+def test_bandwidth_limit_holds_for_small_members(letter: str, ranks: int, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     for number in range(60):
         (tmp_path / "tree" / f"{number}").write_bytes(os.urandom(50_000))
@@ -125,11 +127,11 @@ def test_small_members_keep_to_a_limit(letter: str, ranks: int, tmp_path: Path) 
     began = time.monotonic()
     done = ptar("-tqf", tmp_path / "a", "--signature", tmp_path / "found", "--bwlimit", "1M", ranks=ranks)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), show(done)
-    assert time.monotonic() - began > 2  # 3 MB, of which a tenth of a second's are free for each rank
+    assert time.monotonic() - began > 2  # 3 MB; each rank may read the bytes of a tenth of a second without delay
     assert pverify(tmp_path / "found", tmp_path / "tree").returncode == 0
 
 
-def test_a_signal_leaves_no_signature(archives: dict[str, Path], tmp_path: Path) -> None:
+def test_signal_leaves_no_signature_of_an_archive(archives: dict[str, Path], tmp_path: Path) -> None:
     words = ("-tq", "-f", archives["ptar"], "--signature", tmp_path / "found")
     with held(tmp_path / "log", *words, calls=("pread64",), when="6", program="ptar", ranks=2) as run:
         run.run.send_signal(signal.SIGTERM)

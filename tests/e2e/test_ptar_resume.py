@@ -1,4 +1,4 @@
-"""``ptar -c --resume`` goes on with what an interrupted run has left, and makes what one run makes, byte for byte."""
+"""``ptar -c --resume`` continues an interrupted run; the archive equals that of a single run byte for byte."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILES = 975
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree, and beside it what one run makes of it."""
+    """Return a tree; ``whole.tar`` next to it is the archive of a single run."""
     tree = tmp_path_factory.mktemp("first") / "tree"
     for number in range(FILES):
         directory = tree / f"d{number // 75}"
@@ -66,22 +66,24 @@ def tree(first: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def whole(first: Path) -> Path:
-    """What one run makes of the tree as it was at first."""
+    """Return the archive that a single run creates from the original tree."""
     return first.parent / "whole.tar"
 
 
 @pytest.mark.parametrize(("ranks", "calls", "then"), [(1, 20, 3), (3, 4, 3), (3, 6, 1)])
-def test_goes_on_after_a_kill(ranks: int, calls: int, then: int, tree: Path, whole: Path) -> None:
+def test_resume_completes_a_killed_archive(ranks: int, calls: int, then: int, tree: Path, whole: Path) -> None:
     interrupt(tree, ranks=ranks, calls=calls)
     summary = go_on(tree, ranks=then)
-    assert summary["pieces_resumed"] is not None  # what was recorded may be large files
+    assert summary["pieces_resumed"] is not None  # it may be 0 if only parts of large files were recorded
     assert (summary["found"], summary["failed"]) == (FILES + 20, 0)
     assert_same(whole, tree.parent / "a.tar")
 
 
 @pytest.mark.parametrize(("call", "calls", "name", "most"), [("fsync", 20, '"f', 700), ("copy_file_range", 6, '"l', 2)])
-def test_what_is_there_is_not_read_again(call: str, calls: int, name: str, most: int, tree: Path, whole: Path) -> None:
-    if call == "fsync":  # then all records are of small files
+def test_resume_does_not_read_archived_files_again(
+    call: str, calls: int, name: str, most: int, tree: Path, whole: Path
+) -> None:
+    if call == "fsync":  # without large files, all records are about small files
         for large in (*tree.glob("large*"), tree / "sparse"):
             large.unlink()
         whole = made(tree, "whole.tar")
@@ -92,7 +94,7 @@ def test_what_is_there_is_not_read_again(call: str, calls: int, name: str, most:
     assert 0 < sum(name in line for line in log.read_text().splitlines()) <= most
 
 
-def test_a_signature_is_right_after_it(tree: Path) -> None:
+def test_signature_is_correct_after_a_resume(tree: Path) -> None:
     one, other = tree.parent / "one.sig", tree.parent / "other.sig"
     whole = made(tree, "whole.tar", "--signature", one)
     interrupt(tree, "--signature", other, ranks=3, calls=4)
@@ -107,7 +109,7 @@ def test_a_signature_is_right_after_it(tree: Path) -> None:
     assert pverify(other, place / "tree").returncode == 0
 
 
-def test_a_signature_that_is_wanted_later_is_right(tree: Path) -> None:
+def test_signature_requested_only_on_resume_is_correct(tree: Path) -> None:
     interrupt(tree, ranks=1, calls=20)
     go_on(tree, "--signature", tree.parent / "a.sig", ranks=2)
     assert pverify(tree.parent / "a.sig", tree).returncode == 0
@@ -118,7 +120,7 @@ def grown(tree: Path) -> None:
 
 
 def rewritten(tree: Path) -> None:
-    """Of the same sizes, and with the times that they had."""
+    """Change contents without changing sizes and times."""
     for name in ("d0/f20", "large1", "d10/f800"):
         status = (tree / name).stat()
         with open(tree / name, "r+b") as file:
@@ -133,7 +135,7 @@ def shrunk(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [grown, rewritten, shrunk])
-def test_what_has_changed_is_written_anew(change: Callable[[Path], None], tree: Path) -> None:
+def test_resume_archives_changed_files_again(change: Callable[[Path], None], tree: Path) -> None:
     interrupt(tree, ranks=2, calls=5)
     change(tree)
     whole = made(tree, "whole.tar")
@@ -143,8 +145,8 @@ def test_what_has_changed_is_written_anew(change: Callable[[Path], None], tree: 
     subprocess.run(["bsdtar", "-tf", tree.parent / "a.tar"], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_again_and_again_with_a_tree_that_changes_back(tree: Path, whole: Path) -> None:
-    """Records of the first run do not speak of what the second has written over."""
+def test_records_overwritten_by_a_second_run_are_not_used(tree: Path, whole: Path) -> None:
+    """Records of the first run are invalid where the second run has overwritten the archive."""
     interrupt(tree, ranks=1, calls=20)
     os.rename(tree / "d0", tree.parent / "d0")
     interrupt(tree, ranks=2, calls=4)
@@ -155,8 +157,8 @@ def test_again_and_again_with_a_tree_that_changes_back(tree: Path, whole: Path) 
     assert now.stat().st_size == whole.stat().st_size
 
 
-def test_a_file_that_cannot_be_read_any_more_leaves_zeros(tree: Path) -> None:
-    """Half of one is there, and none is whole: each takes two calls."""
+def test_file_that_becomes_unreadable_is_archived_as_zeros(tree: Path) -> None:
+    """The interrupted run archived half of one large file: each takes two calls."""
     interrupt(tree, ranks=1, calls=2, call="copy_file_range")
     wrap = ["strace", "-f", "-qq", "-o", "/dev/null"]
     wrap += [word for number in range(3) for word in ("-P", str(tree / f"large{number}"))]
@@ -170,7 +172,7 @@ def test_a_file_that_cannot_be_read_any_more_leaves_zeros(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_signal_keeps_what_is_made_if_that_is_wanted(keeps: bool, tree: Path, whole: Path) -> None:
+def test_signal_keeps_the_partial_archive_only_with_resume(keeps: bool, tree: Path, whole: Path) -> None:
     words: list[Argument] = [
         "-c",
         "-q",
@@ -192,7 +194,7 @@ def test_a_signal_keeps_what_is_made_if_that_is_wanted(keeps: bool, tree: Path, 
         assert_same(whole, tree.parent / "a.tar")
 
 
-def test_without_resume_it_begins_anew(tree: Path, whole: Path) -> None:
+def test_without_resume_the_archive_starts_over(tree: Path, whole: Path) -> None:
     interrupt(tree, ranks=1, calls=20)
     done = ptar("-c", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=2)
     assert (done.returncode, left(tree.parent)) == (0, []), show(done)
@@ -201,14 +203,14 @@ def test_without_resume_it_begins_anew(tree: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damaged, replaced, truncated])
-def test_records_that_do_not_hold_are_not_believed(damage: Callable[[Path], None], tree: Path, whole: Path) -> None:
+def test_invalid_records_are_ignored_on_resume(damage: Callable[[Path], None], tree: Path, whole: Path) -> None:
     interrupt(tree, ranks=2, calls=5)
     damage(tree.parent)
     go_on(tree, ranks=2)
     assert_same(whole, tree.parent / "a.tar")
 
 
-def test_two_do_not_make_one_archive(tree: Path) -> None:
+def test_second_run_on_the_same_archive_is_refused(tree: Path) -> None:
     words: list[Argument] = ["-c", "-q", *SOON, "-f", tree.parent / "a.tar", "-C", tree.parent, "tree"]
     with held(tree.parent / "log", *words, program="ptar", ranks=1, calls=("fsync",), when="4") as run:
         done = ptar(*words, ranks=1)
@@ -235,7 +237,7 @@ def test_refusals(words: Sequence[str], why: bytes, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["tree"]
 
 
-def test_what_has_its_name_and_is_not_its_own_is_left(tree: Path) -> None:
+def test_foreign_item_with_the_temporary_name_is_kept(tree: Path) -> None:
     interrupt(tree, ranks=1, calls=3)
     (name,) = [name for name in left(tree.parent) if name.endswith(".archive")]
     os.unlink(tree.parent / name)
@@ -249,8 +251,8 @@ def test_what_has_its_name_and_is_not_its_own_is_left(tree: Path) -> None:
 HASTY = '[ "$PMI_RANK" = 0 ] || export LD_PRELOAD=%s; exec "$@"'
 
 
-def test_what_one_rank_records_by_its_own_clock_is_removed(tree: Path, whole: Path) -> None:
-    """For the others the interval has not passed when all is made."""
+def test_records_written_by_only_one_rank_are_removed(tree: Path, whole: Path) -> None:
+    """The checkpoint interval of the other rank has not passed when the archive is complete."""
     require_strace()
     pytest.importorskip("mpi4py")
     script = HASTY % compiled(SUPPORT / "hasty.c", "-shared", "-fPIC")

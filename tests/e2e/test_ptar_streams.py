@@ -1,4 +1,4 @@
-"""Archives that other programs have compressed as one stream are listed and unpacked as they are."""
+"""Archives that other programs have compressed as one stream are listed and unpacked directly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def packed(tree: Path, program: str, *, parts: int = 1) -> Path:
-    """The archive as ``program`` compresses it, in so many parts one behind the other."""
+    """Return the archive compressed by ``program``, as ``parts`` concatenated streams."""
     data = (tree.parent / "plain.tar").read_bytes()
     path, step = tree.parent / f"a.{program}", -(-len(data) // parts)
     with path.open("wb") as file:
@@ -44,10 +44,10 @@ def packed(tree: Path, program: str, *, parts: int = 1) -> Path:
 
 
 @pytest.mark.parametrize(("program", "parts"), [("gzip", 1), ("gzip", 3), ("zstd", 1), ("zstd", 3)])
-def test_what_other_programs_have_compressed_is_read(program: str, parts: int, tree: Path, place: Path) -> None:
+def test_archives_compressed_by_other_programs_are_unpacked(program: str, parts: int, tree: Path, place: Path) -> None:
     archive = packed(tree, program, parts=parts)
     if program == "gzip" and parts > 1:
-        archive.write_bytes(archive.read_bytes() + bytes(3000))  # as a tape's last block has
+        archive.write_bytes(archive.read_bytes() + bytes(3000))  # padding as in the last block of a tape
     names = subprocess.run(["tar", "-tf", tree.parent / "plain.tar"], check=True, capture_output=True).stdout
     assert ptar("-tf", archive).stdout == names
     done = ptar("-x", "-f", archive, "-C", place, ranks=2)
@@ -58,7 +58,7 @@ def test_what_other_programs_have_compressed_is_read(program: str, parts: int, t
     assert ptar("-xqf", archive, "-C", place, "tree/large", ranks=1).stderr == b""
 
 
-def test_ranks_of_a_launcher_share_what_was_decompressed(tree: Path, place: Path) -> None:
+def test_ranks_under_a_launcher_share_the_decompressed_archive(tree: Path, place: Path) -> None:
     archive = packed(tree, "gzip")
     done = ptar("-x", "-f", archive, "-C", place, launcher="mpi", ranks=2)
     assert done.returncode == 0, show(done)
@@ -66,7 +66,7 @@ def test_ranks_of_a_launcher_share_what_was_decompressed(tree: Path, place: Path
     assert differences(tree, place / "tree", atimes=False) == []
 
 
-def test_several_hosts_are_told_what_to_write(tree: Path, place: Path) -> None:
+def test_stream_on_several_hosts_is_refused_with_a_command(tree: Path, place: Path) -> None:
     archive = packed(tree, "gzip")
     require_root("makes namespaces")
     done = ptar("-x", "-f", archive, "-C", place, wrap=[HYDRA, "-n", "2", "unshare", "--mount"])
@@ -77,7 +77,7 @@ def test_several_hosts_are_told_what_to_write(tree: Path, place: Path) -> None:
 
 @pytest.mark.parametrize("program", ["gzip", "zstd"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "twice"])
-def test_what_is_damaged_is_told_and_nothing_is_unpacked(program: str, damage: str, tree: Path, place: Path) -> None:
+def test_damaged_stream_is_reported_and_nothing_is_unpacked(program: str, damage: str, tree: Path, place: Path) -> None:
     archive = packed(tree, program)
     data = archive.read_bytes()
     middle = len(data) // 2
@@ -94,13 +94,13 @@ def test_what_is_damaged_is_told_and_nothing_is_unpacked(program: str, damage: s
     assert (done.returncode, b"decompress: " in done.stderr) == (1, True), show(done)
 
 
-def test_other_compressions_are_refused_with_what_to_write(tree: Path, place: Path) -> None:
+def test_unsupported_compression_is_refused_with_a_command(tree: Path, place: Path) -> None:
     for word in ("-x", "-t"):
         done = ptar(word, "-f", packed(tree, "xz"), "-C", place)
         assert (done.returncode, b"xz -dc " in done.stderr) == (2, True), show(done)
 
 
-def test_the_archive_itself_stays(tree: Path, place: Path) -> None:
+def test_member_does_not_replace_the_archive(tree: Path, place: Path) -> None:
     (place / "a.tgz").write_bytes(b"evil")
     subprocess.run(["tar", "-czf", tree.parent / "a.tgz", "a.tgz"], cwd=place, check=True)
     data = (tree.parent / "a.tgz").read_bytes()
@@ -110,7 +110,7 @@ def test_the_archive_itself_stays(tree: Path, place: Path) -> None:
     assert (place / "a.tgz").read_bytes() == data
 
 
-def test_what_holds_far_too_much_is_refused_in_time(tmp_path: Path) -> None:
+def test_decompression_bomb_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "zeros").open("wb") as file:
         file.truncate(200 * MIB)
     subprocess.run(["tar", "-czf", "bomb.tgz", "zeros"], cwd=tmp_path, check=True)
@@ -127,14 +127,14 @@ def test_damaged_gzip_stream_is_called_damaged(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     subprocess.run(["tar", "-czf", "a.tgz", "tree"], cwd=tmp_path, check=True)
     data = bytearray((tmp_path / "a.tgz").read_bytes())
-    data[-6] ^= 1  # of the checksum, which gzip -t finds, too
+    data[-6] ^= 1  # in the checksum; gzip -t detects it, too
     (tmp_path / "a.tgz").write_bytes(data)
     assert subprocess.run(["gzip", "-t", tmp_path / "a.tgz"], check=False, capture_output=True).returncode == 1
     why = b"a.tgz: decompress: the gzip stream is damaged: incorrect data check; what follows is not read\n"
     done = ptar("-tqf", "a.tgz", cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.endswith(why), show(done)
     done = ptar("-xqf", "a.tgz", "-C", "place", cwd=tmp_path)
-    way = f"; to unpack what can be read, write gzip -dc {tmp_path}/a.tgz | tar -x -C place\n"
+    way = f"; to unpack what can be read, use: gzip -dc {tmp_path}/a.tgz | tar -x -C place\n"
     assert done.returncode == 2 and done.stderr.decode().endswith(f"incorrect data check{way}"), show(done)
     assert os.listdir(tmp_path / "place") == []
 
@@ -152,19 +152,19 @@ def test_zstd_stream_with_large_window_is_refused_with_command(tmp_path: Path) -
     done = ptar("-tqf", "a.tar.zst", cwd=tmp_path)
     assert done.returncode == 1 and f"{why}; {more}" in done.stderr.decode(), show(done)
     done = ptar("-xqf", "a.tar.zst", "-C", "place", cwd=tmp_path)
-    way = f"write zstd -dc --long=31 {tmp_path}/a.tar.zst | tar -x -C place\n"
+    way = f"use: zstd -dc --long=31 {tmp_path}/a.tar.zst | tar -x -C place\n"
     assert done.returncode == 2 and done.stderr.decode().endswith(f"{why}; {more}; {way}"), show(done)
     done = pcopy("-q", "--decompress", tmp_path / "a.tar.zst", tmp_path / "a")
     assert done.returncode == 1 and f"{why}; {more} (".encode() in done.stderr, show(done)
-    way = way[len("write ") :]
+    way = way.removeprefix("use: ")
     subprocess.run(["sh", "-c", way], cwd=tmp_path, check=True)
     assert (tmp_path / "place/data").read_bytes() == b"data"
 
 
 @pytest.mark.parametrize("rest", [b"g", b"garbage\n", b"\x1f\x8b\x00garbage", b"\n" * 200_000])
 @pytest.mark.parametrize("program", ["gzip", "zstd"])
-def test_garbage_behind_a_stream_is_ignored_and_reported(program: str, rest: bytes, tree: Path, place: Path) -> None:
-    """GNU tar unpacks all, too, and ends with status 2."""
+def test_garbage_after_a_stream_is_ignored_and_reported(program: str, rest: bytes, tree: Path, place: Path) -> None:
+    """GNU tar also unpacks everything, and ends with status 2."""
     archive = packed(tree, program)
     archive.write_bytes(archive.read_bytes() + rest)
     by_tar = place / "by_tar"
@@ -185,7 +185,7 @@ def test_garbage_behind_a_stream_is_ignored_and_reported(program: str, rest: byt
 
 
 @pytest.mark.parametrize("program", ["gzip", "zstd"])
-def test_part_that_is_cut_off_is_no_garbage(program: str, tree: Path, place: Path) -> None:
+def test_truncated_part_of_a_stream_is_not_ignored(program: str, tree: Path, place: Path) -> None:
     archive = packed(tree, program)
     whole = archive.read_bytes()
     for size in (2, 5, 1000):

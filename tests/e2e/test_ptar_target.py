@@ -1,4 +1,4 @@
-"""Archives whose members lead out of the target, or to what is there: ``ptar -x`` makes all below the target."""
+"""``ptar -x`` creates items only below the target, also for members and existing links that lead elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.command import show
 from tests.support.users import NOBODY, require_root
 
 ZSTD = b"\x28\xb5\x2f\xfd"
-"""How a frame begins (RFC 8878)."""
+"""The magic number of a frame (RFC 8878)."""
 
 HOSTILE = {
     "dots": [member("../evil")],
@@ -46,7 +46,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("attack", HOSTILE)
-def test_no_member_leaves_the_target(attack: str, ranks: int, tmp_path: Path, place: Path) -> None:
+def test_no_member_is_created_outside_the_target(attack: str, ranks: int, tmp_path: Path, place: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "canary").write_bytes(b"canary")
@@ -64,12 +64,12 @@ def test_no_member_leaves_the_target(attack: str, ranks: int, tmp_path: Path, pl
     assert not (tmp_path / "evil").exists()
     assert (place / "good").read_bytes() == b"good"
     assert b"Traceback" not in done.stderr
-    # These stay below the target, or a later member takes their place.
+    # These members are created below the target, or a later member replaces them.
     harmless = attack in ("absolute", "symlink, then file of its name", "hard link to outside")
     assert done.returncode == (0 if harmless else 1), show(done)
 
 
-def test_a_planted_link_in_the_target_is_not_followed(tmp_path: Path, place: Path) -> None:
+def test_planted_link_in_the_target_is_not_followed(tmp_path: Path, place: Path) -> None:
     (tmp_path / "outside").mkdir()
     (place / "way").symlink_to(tmp_path / "outside")
     archive = made_of(tmp_path / "a.tar", [member("way/evil")])
@@ -79,7 +79,7 @@ def test_a_planted_link_in_the_target_is_not_followed(tmp_path: Path, place: Pat
     assert os.listdir(tmp_path / "outside") == []
 
 
-def test_a_device_is_refused_to_an_ordinary_user(area: Path) -> None:
+def test_device_member_fails_for_an_ordinary_user(area: Path) -> None:
     require_root("makes the archive of a device")
     info = tarfile.TarInfo("device")
     info.type, info.devmajor, info.devminor = tarfile.CHRTYPE, 1, 3
@@ -93,7 +93,7 @@ def test_a_device_is_refused_to_an_ordinary_user(area: Path) -> None:
     assert os.listdir(area / "place") == ["good"]
 
 
-def test_the_last_of_several_members_counts(tmp_path: Path, place: Path) -> None:
+def test_last_of_several_members_of_a_name_is_unpacked(tmp_path: Path, place: Path) -> None:
     members = [member(name, data=b"%d" % number) for number in range(3) for name in ("a", "b")]
     done = ptar("-xf", made_of(tmp_path / "a.tar", members), "-C", place, "--json", ranks=2)
     reported = json.loads(done.stdout)
@@ -101,8 +101,8 @@ def test_the_last_of_several_members_counts(tmp_path: Path, place: Path) -> None
     assert (reported["found"], reported["files"], reported["skipped"]) == (6, 2, 4)
 
 
-def test_directories_that_no_member_tells_of_take_their_group_from_the_one_above(tmp_path: Path, place: Path) -> None:
-    """As those that GNU tar makes: in what a group shares, all belongs to that group."""
+def test_implied_directories_inherit_the_set_group_id_bit(tmp_path: Path, place: Path) -> None:
+    """No member describes these directories. GNU tar gives them the same mode, with the group of the parent."""
     archive, other = made_of(tmp_path / "a.tar", [member("new/below/file")]), tmp_path / "other"
     other.mkdir()
     for target in (place, other):
@@ -116,8 +116,8 @@ def test_directories_that_no_member_tells_of_take_their_group_from_the_one_above
 
 
 @pytest.mark.parametrize("size", [2000, 200_000])
-def test_what_stands_before_a_damaged_frame_is_there(size: int, tmp_path: Path) -> None:
-    """Also the second time, when all of it takes the place of something."""
+def test_members_before_a_damaged_frame_are_unpacked(size: int, tmp_path: Path) -> None:
+    """The second run replaces existing files."""
     pytest.importorskip("zstandard")
     tree, place = tmp_path / "tree", tmp_path / "place"
     tree.mkdir()

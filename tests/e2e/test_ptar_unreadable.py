@@ -1,6 +1,6 @@
-"""Files that ``ptar -c`` cannot read: left out if they cannot be opened, else marked for ``-t`` and ``-x``.
+"""Files that ``ptar -c`` cannot read: left out if they cannot be opened, otherwise marked as incomplete.
 
-Strace makes reads fail; GNU tar and bsdtar read each archive, too.
+Strace makes reads fail. GNU tar and bsdtar read each archive as well.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tests.support.faults import READS, Fault
 from tests.support.users import NOBODY, require_root
 
 SMALL, LARGE, SPARSE = "small", "large", "sparse"
-WORDS = b"its contents are incomplete: they could not be read when it was archived"
+MESSAGE = b"its contents are incomplete: they could not be read when it was archived"
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Files of one piece, of several parts, and with holes; each of them may be the victim."""
+    """Return a tree with a small file, a large file and one with holes; each of them may be unreadable."""
     tree = tmp_path / "tree"
     tree.mkdir()
     for name, size in (("before", 100), (SMALL, 5000), (LARGE, 12 * MIB), ("later", 3000)):
@@ -37,7 +37,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def listed(archive: Path) -> list[str]:
-    """The names of members, on which GNU tar and bsdtar agree."""
+    """Return the member names, which GNU tar and bsdtar list alike."""
     by_tar = subprocess.run(["tar", "-tf", archive], check=True, capture_output=True)
     by_bsdtar = subprocess.run(["bsdtar", "-tf", archive], check=True, capture_output=True)
     assert (by_tar.stderr, by_bsdtar.stderr) == (b"", b"")
@@ -46,7 +46,7 @@ def listed(archive: Path) -> list[str]:
 
 
 def with_unreadable(tree: Path, victim: str, *words: str, ranks: int = 1, backend: str = "c", when: str = "1+") -> Path:
-    """The archive of ``tree``, of which a file was found, and could not be read."""
+    """Archive ``tree`` while reading ``victim`` fails."""
     archive = tree.parent / "a.tar"
     fault = Fault(tree.parent / "log", READS, tree / victim, "EIO", when)
     env = {"PCOPY_BACKEND": backend}
@@ -59,9 +59,9 @@ def with_unreadable(tree: Path, victim: str, *words: str, ranks: int = 1, backen
     return archive
 
 
-def check_told(done: Completed, victim: str) -> None:
+def check_reported(done: Completed, victim: str) -> None:
     assert done.returncode == 1, show(done)
-    lines = [line for line in done.stderr.splitlines() if WORDS in line]
+    lines = [line for line in done.stderr.splitlines() if MESSAGE in line]
     assert len(lines) == 1, show(done)
     assert b"tree/" + victim.encode() in lines[0], show(done)
 
@@ -78,22 +78,22 @@ def check_told(done: Completed, victim: str) -> None:
         (SPARSE, "--zstd", "c"),
     ],
 )
-def test_unreadable_file_is_reported_by_all_that_read_the_archive(
+def test_unreadable_file_is_reported_whenever_the_archive_is_read(
     tree: Path, victim: str, way: str, backend: str
 ) -> None:
-    # One call fails for the large one: what was read before it is kept.
+    # Reading the large file fails from the second call on: the data read before is archived.
     when = "2+" if victim == LARGE else "1+"
     archive = with_unreadable(tree, victim, *([way] if way else []), backend=backend, when=when)
     assert len(listed(archive)) == 6
 
-    check_told(ptar("-t", "-f", archive), victim)
+    check_reported(ptar("-t", "-f", archive), victim)
     unpacked = tree.parent / "unpacked"
     unpacked.mkdir()
     done = ptar("-x", "-f", archive, "-C", unpacked, ranks=2, env={"PCOPY_BACKEND": backend})
-    check_told(done, victim)
+    check_reported(done, victim)
     assert b"6 found = 5 unpacked + 0 left out + 1 failed" in done.stdout, show(done)
     signature = tree.parent / "signature"
-    check_told(ptar("-t", "-q", "-f", archive, "--signature", signature, ranks=2), victim)
+    check_reported(ptar("-t", "-q", "-f", archive, "--signature", signature, ranks=2), victim)
     assert not signature.exists()
 
     for name in os.listdir(tree):
@@ -106,7 +106,7 @@ def test_unreadable_file_is_reported_by_all_that_read_the_archive(
     subprocess.run(["diff", "-r", by_tar, unpacked], check=True)
 
 
-def test_what_was_read_before_an_error_is_kept(tree: Path) -> None:
+def test_data_read_before_an_error_is_archived(tree: Path) -> None:
     archive = with_unreadable(tree, LARGE, when="2+")
     found = subprocess.run(["tar", "-xOf", archive, f"tree/{LARGE}"], check=True, capture_output=True).stdout
     begins = (tree / LARGE).read_bytes()
@@ -115,19 +115,19 @@ def test_what_was_read_before_an_error_is_kept(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["--zstd", "--gzip"])
-def test_stream_of_another_program_keeps_the_list(tree: Path, way: str) -> None:
+def test_recompressed_archive_keeps_the_list_of_incomplete_files(tree: Path, way: str) -> None:
     archive = with_unreadable(tree, SMALL)
     with archive.open("rb") as contents:
         stream = archive.with_suffix(".stream")
         program = {"--zstd": ["zstd", "-q", "-c"], "--gzip": ["gzip", "-c"]}
         stream.write_bytes(subprocess.run(program[way], stdin=contents, check=True, capture_output=True).stdout)
-    check_told(ptar("-t", "-f", stream), SMALL)
+    check_reported(ptar("-t", "-f", stream), SMALL)
     unpacked = tree.parent / "unpacked"
     unpacked.mkdir()
-    check_told(ptar("-x", "-f", stream, "-C", unpacked), SMALL)
+    check_reported(ptar("-x", "-f", stream, "-C", unpacked), SMALL)
 
 
-def test_only_what_is_asked_for_is_reported(tree: Path) -> None:
+def test_only_selected_incomplete_files_are_reported(tree: Path) -> None:
     archive = with_unreadable(tree, SMALL)
     for words in (("tree/later",), ("--exclude", SMALL)):
         done = ptar("-t", "-f", archive, *words)
@@ -136,7 +136,7 @@ def test_only_what_is_asked_for_is_reported(tree: Path) -> None:
         assert (done.returncode, done.stderr) == (0, b""), show(done)
 
 
-def test_file_that_cannot_be_opened_is_left_out(tree: Path) -> None:
+def test_file_that_cannot_be_opened_is_not_archived(tree: Path) -> None:
     require_root("start a program as another user")
     (tree / SMALL).chmod(0)
     (tree / "later").chmod(0o000)
@@ -159,16 +159,16 @@ def test_file_that_cannot_be_opened_is_left_out(tree: Path) -> None:
         assert (done.returncode, done.stderr) == (0, b""), show(done)
 
 
-def test_run_that_goes_on_forgets_what_can_be_read_now(tree: Path) -> None:
+def test_resumed_run_forgets_files_that_are_readable_again(tree: Path) -> None:
     archive = with_unreadable(tree, LARGE, "--resume", when="2+")
-    check_told(ptar("-t", "-q", "-f", archive), LARGE)
+    check_reported(ptar("-t", "-q", "-f", archive), LARGE)
     done = ptar("-c", "--resume", "-f", archive, "tree", cwd=tree.parent)
     assert done.returncode == 0, show(done)
     done = ptar("-t", "-q", "-f", archive)
     assert (done.returncode, done.stderr) == (0, b""), show(done)
 
 
-def test_damaged_list_is_an_error(tree: Path) -> None:
+def test_damaged_list_of_incomplete_files_is_an_error(tree: Path) -> None:
     archive = with_unreadable(tree, SMALL)
     data = bytearray(archive.read_bytes())
     at = data.rindex(b"ustar")
@@ -183,8 +183,8 @@ def test_damaged_list_is_an_error(tree: Path) -> None:
     assert b"tree/absent" in done.stderr, show(done)
 
 
-def test_reader_of_a_list_keeps_a_bounded_number_of_names(tree: Path) -> None:
-    """A list of one-letter names within the allowed length: 64 bytes count for each, as they take in memory."""
+def test_list_of_incomplete_files_is_read_in_bounded_memory(tree: Path) -> None:
+    """Short names reach the limit of memory, 64 bytes each, before the limit of length."""
     names = {b"%x" % number for number in range(300_000)}
     listing = trailer_bytes(IncompleteNames(names), 0)
     found = read_trailer(lambda offset, size: listing[offset : offset + size], len(listing))

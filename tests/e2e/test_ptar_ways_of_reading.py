@@ -1,4 +1,4 @@
-"""Damages of an archive and ways of reading it: -t, -t --signature, -x --dry-run and -x reject the same members."""
+"""Damaged archives: -t, -t --signature, -x --dry-run and -x reject the same members."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.seekable_zstd import Frame, compress_frame, packed_seek_table
+from pcopy.fsio.seekable_zstd import ZstdFrame, compress_frame, packed_seek_table
 from tests.archive.test_types import END, header, item, pax
 from tests.support.archives import ptar
 from tests.support.command import show
@@ -56,7 +56,7 @@ ARCHIVES: dict[str, tuple[bytes, set[str]]] = {
     "ACL of a link": (FILE_A + pax(BAD_ACL) + header(b"b", b"1", link=b"a") + END, set()),
 }
 FRAME = 1024
-"""Bytes of contents of a part of a compressed archive: a header and the contents of a small member."""
+"""Uncompressed bytes per frame: the header and the contents of a small member."""
 
 
 def as_plain(data: bytes, path: Path, flipped: int = -1) -> None:
@@ -64,14 +64,14 @@ def as_plain(data: bytes, path: Path, flipped: int = -1) -> None:
 
 
 def as_zstd(data: bytes, path: Path, flipped: int = -1) -> None:
-    """Independent frames, and a seek table; a bit of the frame with the number ``flipped`` is another one."""
+    """Write independent frames and a seek table; a bit of frame ``flipped`` is inverted."""
     packed = [compress_frame(data[at : at + FRAME], 1) for at in range(0, len(data), FRAME)]
-    sizes = [Frame(len(each), min(FRAME, len(data) - FRAME * at)) for at, each in enumerate(packed)]
+    sizes = [ZstdFrame(len(each), min(FRAME, len(data) - FRAME * at)) for at, each in enumerate(packed)]
     path.write_bytes(b"".join(with_flip(packed, flipped)) + packed_seek_table(sizes))
 
 
 def as_gzip(data: bytes, path: Path, flipped: int = -1, each_part: int = 1) -> None:
-    """Members of gzip, and an index beside them, with so many members in each part."""
+    """Write gzip members and an index file, with ``each_part`` members in each part."""
     packed = []
     for at in range(0, len(data), FRAME):
         zipping = zlib.compressobj(wbits=31)
@@ -86,7 +86,7 @@ def as_gzip(data: bytes, path: Path, flipped: int = -1, each_part: int = 1) -> N
 
 
 def with_flip(packed: list[bytes], number: int) -> list[bytes]:
-    """The same, with another last byte, that of a checksum, in one of them."""
+    """Return the frames; in frame ``number`` a bit of the last byte, which is part of the checksum, is inverted."""
     return [each[:-1] + bytes([each[-1] ^ 1]) if at == number else each for at, each in enumerate(packed)]
 
 
@@ -100,9 +100,9 @@ WAYS = ("-t", "-t --signature", "-x --dry-run", "-x")
 
 
 def outcome(way: str, archive: Path, place: Path) -> tuple[int, set[str]]:
-    """The status, and the names of members of which lines on standard error say that they have failed.
+    """Return the status and the names of members that standard error reports as failed.
 
-    What has no name is ``*``.
+    An error without a member name is ``*``.
     """
     place.mkdir()
     words: list[object] = [each for each in way.split() if each != "--signature"]
@@ -123,20 +123,20 @@ def outcome(way: str, archive: Path, place: Path) -> tuple[int, set[str]]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("what", ARCHIVES)
-def test_all_ways_of_reading_reject_the_same_members(what: str, form: str, tmp_path: Path) -> None:
+def test_all_modes_of_reading_reject_the_same_members(what: str, form: str, tmp_path: Path) -> None:
     data, failed = ARCHIVES[what]
     if form.startswith("gzip") and "*" in failed:
         pytest.skip("its index says where the archive ends")
     FORMS[form](data, tmp_path / "a.tar")
     for number, way in enumerate(WAYS):
         status, found = outcome(way, tmp_path / "a.tar", tmp_path / f"place{number}")
-        wanted = failed - {"a"} if "dry" in way else failed  # which reads no contents
+        wanted = failed - {"a"} if "dry" in way else failed  # a dry run reads no contents
         assert (status, found) == (int(bool(failed)), wanted), way
 
 
 @pytest.mark.parametrize("form", ["zstd", "gzip"])
-def test_damaged_contents_of_compressed_archives(form: str, tmp_path: Path) -> None:
-    """Frames that hold contents only: those of members that are unpacked count, those of replaced ones do not."""
+def test_damaged_frames_fail_only_members_that_are_unpacked(form: str, tmp_path: Path) -> None:
+    """The damaged frames contain only file contents. Damage in replaced members is no failure."""
     members = [item(name, bytes([65 + number]) * 4 * FRAME) for number, name in enumerate((b"a", b"b", b"a"))]
     data = b"".join(members) + END
     for member, failed in enumerate((set[str](), {"b"}, {"a"})):
@@ -147,7 +147,7 @@ def test_damaged_contents_of_compressed_archives(form: str, tmp_path: Path) -> N
             assert outcome(way, archive, place) == (int(bool(failed)), failed), (way, member)
 
 
-def some_archive(random_one: random.Random) -> bytes:
+def random_archive(random_one: random.Random) -> bytes:
     names = [b"a", b"b", b"d/a", b"d/b", b"d", b"d/d/a", b"e"]
     parts = []
     for _ in range(random_one.randrange(2, 9)):
@@ -178,9 +178,9 @@ def test_listing_and_unpacking_of_random_archives_agree(seed: int, form: str, tm
     random_one = random.Random(seed)
     archive = tmp_path / "a.tar"
     if form == "plain":
-        archive.write_bytes(damaged(some_archive(random_one), random_one))
+        archive.write_bytes(damaged(random_archive(random_one), random_one))
     else:
-        FORMS[form](some_archive(random_one), archive)
+        FORMS[form](random_archive(random_one), archive)
         archive.write_bytes(damaged(archive.read_bytes(), random_one))
     ended = {}
     for way in ("-t", "-x"):

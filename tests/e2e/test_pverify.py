@@ -1,4 +1,4 @@
-"""``pverify``: the same, different, or trouble; and which entries differ."""
+"""``pverify``: the three results (same, different, error) and the list of differences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def place(session_scratch: Path) -> Path:
-    """Two equal trees ``a`` and ``b``, one that differs (``c``), the signature and the manifest of the first."""
+    """Return a directory with equal trees ``a`` and ``b``, another tree ``c``, and signature and manifest of ``a``."""
     path = session_scratch / "pverify"
     path.mkdir()
     random_tree(path / "a", 31, files=60, directories=10, largest=9 * MIB, privileged=is_root())
@@ -41,26 +41,26 @@ def place(session_scratch: Path) -> Path:
     return path
 
 
-def forms(place: Path, tree: Path) -> list[tuple[Argument, ...]]:
-    """The three ways to ask about ``tree``."""
+def ways_to_verify(place: Path, tree: Path) -> list[tuple[Argument, ...]]:
+    """Return the arguments of the three ways to verify ``tree``."""
     return [(place / "sig", tree), ("--manifest", place / "manifest", tree), (place / "a", tree)]
 
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (5, None), (3, "mpi")])
-def test_the_same(place: Path, ranks: int, launcher: str | None) -> None:
+def test_equal_trees_are_reported_as_the_same(place: Path, ranks: int, launcher: str | None) -> None:
     before = snapshot(place / "a"), snapshot(place / "b")
-    for words in forms(place, place / "b"):
+    for words in ways_to_verify(place, place / "b"):
         run = pverify("-q", *words, ranks=ranks, launcher=launcher)
         assert (run.returncode, run.stdout, run.stderr) == (0, b"", b""), show(run)
     assert changes(before[0], snapshot(place / "a")) == changes(before[1], snapshot(place / "b")) == []
 
 
 @pytest.mark.parametrize("ranks", [1, 5])
-def test_wholly_different(place: Path, ranks: int) -> None:
-    """All that is on one side is missing, all that is on the other is extra, in tree order."""
+def test_different_trees_are_listed_as_missing_and_extra(place: Path, ranks: int) -> None:
+    """The list is in tree order."""
     wanted = sorted([*paths(place / "a", b"missing"), *paths(place / "c", b"extra")], key=lambda line: line[0])
-    for words in forms(place, place / "c")[1:]:
+    for words in ways_to_verify(place, place / "c")[1:]:
         run = pverify("-q", *words, ranks=ranks)
         assert (run.returncode, run.stderr) == (1, b""), show(run)
         assert [line.partition(" ")[0].encode() for line in reported(run)] == [what for _, what in wanted]
@@ -68,7 +68,7 @@ def test_wholly_different(place: Path, ranks: int) -> None:
 
 
 def paths(top: Path, what: bytes) -> list[tuple[bytes, bytes]]:
-    """Everything below ``top`` but sockets, by what its place in tree order depends on."""
+    """Return a sort key for each item below ``top`` except sockets, paired with ``what``."""
     found = [path for path in top.rglob("*") if not path.is_socket() or path.is_symlink()]
     return [(os.fsencode(path.relative_to(top)).replace(b"/", b"\0"), what) for path in found]
 
@@ -79,7 +79,7 @@ def escaped(key: bytes) -> str:
     return text.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
 
 
-def test_what_it_says(place: Path) -> None:
+def test_messages_give_signatures_and_counts(place: Path) -> None:
     run = pverify(place / "sig", place / "b")
     assert run.stdout == b""
     assert run.stderr.startswith(b"pverify: the same\n"), show(run)
@@ -99,7 +99,7 @@ def json_lines(run: Completed) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.stdout.decode().splitlines()]
 
 
-def test_json(place: Path, area: Path) -> None:
+def test_json_lines_and_summary_describe_the_differences(place: Path, area: Path) -> None:
     subprocess.run(["cp", "-a", place / "c", area / "d"], check=True)
     (area / "d/small").unlink()
     (area / "d/\n").touch()
@@ -125,8 +125,8 @@ def test_json(place: Path, area: Path) -> None:
     assert (run.returncode, summary["same"], summary["signature"]) == (0, None, signed(area / "sig"))
 
 
-def test_a_directory_and_itself(area: Path) -> None:
-    """Forked ranks have one descriptor of both: nobody may read the names that another one is reading."""
+def test_directory_equals_itself_through_a_link(area: Path) -> None:
+    """Forked ranks share open directories: a rank must not consume the names that another one is reading."""
     (area / "source").mkdir()
     for number in range(20_000):
         (area / f"source/a-name-of-some-length-{number}").touch()
@@ -136,7 +136,7 @@ def test_a_directory_and_itself(area: Path) -> None:
         assert (run.returncode, run.stdout) == (0, b""), show(run)
 
 
-def test_files_and_directories(area: Path) -> None:
+def test_pairs_of_files_and_directories_are_compared(area: Path) -> None:
     (area / "one").write_bytes(b"1" * 5 * MIB)
     (area / "same").write_bytes(b"1" * 5 * MIB)
     (area / "other").write_bytes(b"1" * 5 * MIB + b"2")
@@ -166,8 +166,7 @@ def test_files_and_directories(area: Path) -> None:
         assert (run.returncode, reported(run), run.stderr) == (status, lines, b""), (one, other, show(run))
 
 
-def test_the_first_of_two_signatures_is_compared_with(place: Path, area: Path) -> None:
-    """The second is a file like any other."""
+def test_second_of_two_signatures_is_an_ordinary_file(place: Path, area: Path) -> None:
     (area / "file").write_bytes((place / "sig").read_bytes())
     run = pverify("--create", area / "sig", area / "file")
     assert run.returncode == 0, show(run)
@@ -175,9 +174,9 @@ def test_the_first_of_two_signatures_is_compared_with(place: Path, area: Path) -
     assert pverify("-q", place / "sig", area / "file").returncode == 1
 
 
-Spoiling = tuple[Callable[[bytes], bytes], str]
+Corruption = tuple[Callable[[bytes], bytes], str]
 
-SIGNATURES: dict[str, Spoiling] = {
+SIGNATURES: dict[str, Corruption] = {
     "empty": (lambda data: b"", "is not a mapping"),
     "truncated": (lambda data: data[: data.index(b"signature: ")], "lacks the key"),
     "torn": (lambda data: re.sub(rb'(signature: "?\w{20})\w+', rb"\1", data), "32 hexadecimal digits"),
@@ -191,27 +190,27 @@ SIGNATURES: dict[str, Spoiling] = {
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_signatures_that_are_none(place: Path, area: Path, name: str) -> None:
-    spoil, reason = SIGNATURES[name]
-    (area / "sig").write_bytes(spoil((place / "sig").read_bytes()))
-    assert_trouble(pverify(area / "sig", place / "c", ranks=2), reason)
+def test_invalid_signatures_are_refused(place: Path, area: Path, name: str) -> None:
+    corrupt, reason = SIGNATURES[name]
+    (area / "sig").write_bytes(corrupt((place / "sig").read_bytes()))
+    assert_error(pverify(area / "sig", place / "c", ranks=2), reason)
 
 
 @pytest.mark.parametrize("key", ["files", "directories", "symlinks", "special", "bytes"])
-def test_a_signature_that_contradicts_itself(place: Path, area: Path, key: str) -> None:
-    """Its digest is right, so that not all of the rest can be."""
+def test_signature_with_inconsistent_counts_is_damaged(place: Path, area: Path, key: str) -> None:
+    """The digest is correct, so that one of the other fields must be wrong."""
     before = (place / "sig").read_text()
     text = re.sub(rf"^{key}: (\d+)$", lambda found: f"{key}: {int(found[1]) + 1}", before, flags=re.MULTILINE)
     assert text != before
     (area / "sig").write_text(text)
-    assert_trouble(pverify("-q", area / "sig", place / "b", ranks=2), f"{area}/sig: is damaged")
+    assert_error(pverify("-q", area / "sig", place / "b", ranks=2), f"{area}/sig: is damaged")
     run = pverify("-q", "--json", area / "sig", place / "b", ranks=2)
     (summary,) = json_lines(run)
     assert (run.returncode, summary["same"], summary["exit_status"]) == (2, None, 2), show(run)
     assert pverify("-q", area / "sig", place / "c", ranks=2).returncode == 1
 
 
-MANIFESTS: dict[str, Spoiling] = {
+MANIFESTS: dict[str, Corruption] = {
     "empty": (lambda data: b"", "does not begin with"),
     "first-line-only": (lambda data: data[: data.index(b"\n") + 1], "is truncated"),
     "cut-at-a-line": (lambda data: data[: data.rindex(b"\n", 0, -1) + 1], "is damaged or truncated"),
@@ -219,25 +218,25 @@ MANIFESTS: dict[str, Spoiling] = {
     "digest-changed": (lambda data: data[:-40] + data[-40:].replace(b"0", b"1").replace(b"a", b"b"), "damaged"),
     "newer": (lambda data: data.replace(b"manifest 1 ", b"manifest 2 "), "use a newer one"),
     "signature": (lambda data: b"format: pcopy-signature\nversion: 1\n", "is a signature; compare with it by"),
-    "binary": (lambda data: bytes(range(256)) * 99, "cannot read the manifest"),
+    "binary": (lambda data: bytes(range(256)) * 99, "as a manifest: "),
 }
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_manifests_that_are_none(place: Path, area: Path, name: str) -> None:
-    spoil, reason = MANIFESTS[name]
-    (area / "manifest").write_bytes(spoil((place / "manifest").read_bytes()))
-    assert_trouble(pverify("--progress", "none", "--manifest", area / "manifest", place / "c", ranks=2), reason)
+def test_invalid_manifests_are_refused(place: Path, area: Path, name: str) -> None:
+    corrupt, reason = MANIFESTS[name]
+    (area / "manifest").write_bytes(corrupt((place / "manifest").read_bytes()))
+    assert_error(pverify("--progress", "none", "--manifest", area / "manifest", place / "c", ranks=2), reason)
 
 
-def assert_trouble(run: Completed, reason: str) -> None:
-    """One line that says what is wrong."""
+def assert_error(run: Completed, reason: str) -> None:
+    """Check for status 2 and a single line on standard error that contains ``reason``."""
     assert (run.returncode, run.stdout) == (2, b""), show(run)
     assert run.stderr.startswith(b"pverify: ") and run.stderr.count(b"\n") == 1, show(run)
     assert reason.encode() in run.stderr, show(run)
 
 
-def test_wrong_words(place: Path, area: Path) -> None:
+def test_invalid_pverify_arguments_are_refused(place: Path, area: Path) -> None:
     os.mkfifo(area / "pipe")
     wanted: list[tuple[tuple[Argument, ...], str]] = [
         ((), "0 paths given"),
@@ -252,9 +251,9 @@ def test_wrong_words(place: Path, area: Path) -> None:
         ((place / "a", place / "nowhere"), "nowhere: No such file or directory"),
         ((place / "sig", place / "nowhere"), "nowhere: No such file or directory"),
         (("--create", area / "new", place / "nowhere"), "nowhere: No such file or directory"),
-        (("--manifest", place / "nowhere", place / "a"), "cannot read the manifest"),
+        (("--manifest", place / "nowhere", place / "a"), "as a manifest: "),
         (("--manifest", place / "a", place / "a"), "Is a directory"),
-        (("--manifest", area / "pipe", place / "a"), "is no regular file"),
+        (("--manifest", area / "pipe", place / "a"), "is not a regular file"),
         (("--hash", "blake3", place / "sig", place / "a"), "was made with xxh3-128; leave the option out"),
         (("--block-size", "64K", place / "sig", place / "a"), "was made with 4194304; leave the option out"),
         (("--block-size", "64K", "--manifest", place / "manifest", place / "a"), "was made with 4194304"),
@@ -263,15 +262,15 @@ def test_wrong_words(place: Path, area: Path) -> None:
         (("--signature", area / "new", place / "a"), "write --create SIGNATURE to make one"),
     ]
     for words, reason in wanted:
-        assert_trouble(pverify(*words), reason)
+        assert_error(pverify(*words), reason)
     assert list(area.iterdir()) == [area / "pipe"]
     agreeing = ("--hash", "xxh3-128", "--block-size", "4M")
     assert pverify(*agreeing, place / "sig", place / "a").returncode == 0
 
 
 @pytest.mark.parametrize("size", [100, 9 * MIB])
-def test_what_cannot_be_read_is_trouble(area: Path, size: int) -> None:
-    """Though something else differs as well: nothing is said of a tree that was not read."""
+def test_unreadable_file_is_an_error_and_no_difference(area: Path, size: int) -> None:
+    """Another difference is not reported either, since the tree was not read completely."""
     for name in ("a", "b"):
         VECTORS["inner"].make(area / name)
         (area / name / "bad").write_bytes(bytes(size))
@@ -279,7 +278,7 @@ def test_what_cannot_be_read_is_trouble(area: Path, size: int) -> None:
     (area / "b/new").touch()
     old = (area / "sig").read_bytes(), (area / "manifest").read_bytes()
     for words in (
-        *forms(area, area / "b"),
+        *ways_to_verify(area, area / "b"),
         ("--force", "--create", area / "sig", "--manifest", area / "manifest", area / "b"),
     ):
         fault = Fault(area / "trace", READS, area / "b/bad", "EREMOTEIO")
@@ -291,7 +290,7 @@ def test_what_cannot_be_read_is_trouble(area: Path, size: int) -> None:
     assert ((area / "sig").read_bytes(), (area / "manifest").read_bytes()) == old
 
 
-def test_what_may_not_be_read_is_trouble(area: Path) -> None:
+def test_missing_read_permission_is_an_error(area: Path) -> None:
     require_root("become somebody else")
     for name in ("a", "b"):
         VECTORS["outer"].make(area / name)
@@ -304,8 +303,7 @@ def test_what_may_not_be_read_is_trouble(area: Path) -> None:
     assert f"pverify: {area}/b/sub: open: Permission denied (EACCES)\n".encode() in run.stderr
 
 
-def test_changes_meanwhile_are_trouble_or_seen(area: Path) -> None:
-    """A file that changes while it is read is read once more."""
+def test_file_that_changes_while_it_is_read_is_read_again(area: Path) -> None:
     for name in ("a", "b"):
         (area / name).mkdir()
         (area / name / "file").write_bytes(b"1" * 5 * MIB)
@@ -317,7 +315,7 @@ def test_changes_meanwhile_are_trouble_or_seen(area: Path) -> None:
     assert (ended.returncode, ended.stdout) == (1, b"changed file\n"), show(ended)
 
 
-def test_what_it_says_of_a_rank_that_is_killed(area: Path) -> None:
+def test_killed_rank_is_reported(area: Path) -> None:
     (area / "a").mkdir()
     (area / "a/file").write_bytes(bytes(5 * MIB))
     words = ("-q", area / "a", area / "a")
@@ -329,7 +327,7 @@ def test_what_it_says_of_a_rank_that_is_killed(area: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_nothing(area: Path, number: signal.Signals) -> None:
+def test_signal_leaves_no_signature_or_manifest(area: Path, number: signal.Signals) -> None:
     (area / "a").mkdir()
     (area / "a/file").write_bytes(noise(20 * MIB))
     words = ("-q", "--create", area / "out" / "sig", "--manifest", area / "out" / "manifest", area / "a")
@@ -343,7 +341,7 @@ def test_a_signal_leaves_nothing(area: Path, number: signal.Signals) -> None:
     assert list((area / "out").iterdir()) == []
 
 
-def test_drop_cache_and_direct(filesystem: Path, area: Path) -> None:
+def test_options_drop_cache_and_direct_bypass_the_page_cache(filesystem: Path, area: Path) -> None:
     for name in ("a", "b"):
         (filesystem / name).mkdir()
         (filesystem / name / "small").write_bytes(b"small")
@@ -363,8 +361,8 @@ def test_drop_cache_and_direct(filesystem: Path, area: Path) -> None:
         assert trace.moved(path, READING) == path.stat().st_size
 
 
-def test_a_pipe_that_closes(place: Path) -> None:
-    """As with cmp and diff, ``pverify A B | head`` is no trouble of pverify's own; it ends."""
+def test_closed_pipe_ends_pverify_without_a_traceback(place: Path) -> None:
+    """``pverify A B | head`` ends quietly, as with cmp and diff."""
     line = 'set -o pipefail; "$@" | head -n 1'
     done = pverify("-q", place / "a", place / "c", wrap=("bash", "-c", line, "bash"))
     assert len(done.stdout.splitlines()) == 1

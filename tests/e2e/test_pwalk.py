@@ -1,4 +1,4 @@
-"""``pwalk`` tells what find tells; its lists are read by others."""
+"""``pwalk`` lists the same items as find; other programs read its lists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pwalk(*arguments: Argument, **options: Any) -> Completed:
 
 
 def found(*words: Argument, cwd: Path) -> list[bytes]:
-    """What find(1) finds, sorted, in the locale that the tests have."""
+    """Return the sorted paths that find(1) prints."""
     reported = subprocess.run(["find", *words, "-print0"], check=True, capture_output=True, cwd=cwd)
     return sorted(reported.stdout.split(b"\0")[:-1])
 
@@ -39,14 +39,14 @@ def listed(run: Completed) -> list[bytes]:
     return sorted(run.stdout.split(b"\0")[:-1])
 
 
-def aged(path: Path, seconds: float) -> None:
+def set_age(path: Path, seconds: float) -> None:
     moment = time.time() - seconds
     os.utime(path, (moment - 3 * DAY, moment), follow_symlinks=False)
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Items of all types, names, sizes, ages and modes."""
+    """Return a tree with items of all types and with many names, sizes, ages and modes."""
     top = tmp_path_factory.mktemp("walk") / "tree"
     for name in ("a/b/c", "empty", "full/x y", ".hidden/.git", "Upper"):
         (top / name).mkdir(parents=True)
@@ -55,10 +55,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (top / f"a/b/{number}.C").write_bytes(b"y" * (number % 3))
     for number, age in enumerate((0.9, 1.1, 1.9, 2.1, 3.5, 30.5)):
         (top / f"full/aged-{number}").touch()
-        aged(top / f"full/aged-{number}", age * DAY)
+        set_age(top / f"full/aged-{number}", age * DAY)
     for number, age in enumerate((50, 70, 110, 130, 590)):
         (top / f"full/x y/minutes-{number}").touch()
-        aged(top / f"full/x y/minutes-{number}", age)
+        set_age(top / f"full/x y/minutes-{number}", age)
     for mode in (0o000, 0o644, 0o600, 0o755, 0o4755, 0o2640, 0o1777, 0o222):
         (top / f"Upper/{mode:04o}").touch()
         (top / f"Upper/{mode:04o}").chmod(mode)
@@ -178,12 +178,12 @@ EXPRESSIONS = r"""
 -false -o -true
 -type f , -type d
 """.strip().splitlines()
-"""As find has them; the last one is refused, since pwalk does not have it."""
+"""Expressions of find; pwalk does not support the last one."""
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_finds_what_find_finds(tree: Path, number: int) -> None:
-    """All tests as the words stand there, on two ranks."""
+def test_expressions_match_the_same_items_as_find(tree: Path, number: int) -> None:
+    """Expressions run on one or two ranks."""
     require_root("look at what nobody may read")
     for line in EXPRESSIONS[number:-1:4]:
         words = line.split(" ")
@@ -195,7 +195,7 @@ def test_finds_what_find_finds(tree: Path, number: int) -> None:
         assert listed(run) == sorted(oracle.stdout.split(b"\0")[:-1]), line
 
 
-def test_own_tests_and_places_of_options(tree: Path) -> None:
+def test_extension_tests_and_option_positions(tree: Path) -> None:
     around = tree.parent
     assert listed(pwalk("-n", "1", "tree", "-xattr", "user.checked", "--print0", cwd=around)) == [b"tree/a/file2.dat"]
     assert listed(pwalk("--print0", cwd=tree, ranks=1)) == found(".", cwd=tree)
@@ -213,8 +213,8 @@ def test_filters(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_large_directories(area: Path, launcher: str | None) -> None:
-    """Names of one are spread over the ranks, with stat and without."""
+def test_large_directories_are_listed_by_all_ranks(area: Path, launcher: str | None) -> None:
+    """The ranks share the names of one directory, with and without reading their status."""
     (area / "large").mkdir()
     number = MANY if launcher is None else 3000
     for each in range(number):
@@ -227,7 +227,7 @@ def test_large_directories(area: Path, launcher: str | None) -> None:
 
 
 def values_of(path: Path, name: bytes) -> dict[str, Any]:
-    """As Python's lstat tells them."""
+    """Return the values that os.lstat gives."""
     status = os.lstat(os.path.join(os.fsencode(path), name))
     same = ("uid", "gid", "size", "atime_ns", "mtime_ns", "ctime_ns")
     values: dict[str, Any] = {key: getattr(status, f"st_{key}") for key in same}
@@ -242,7 +242,7 @@ def rows_of(lines: Sequence[dict[str, Any]]) -> dict[bytes, dict[str, Any]]:
     return {base64.b64decode(row["path_b64"]) if row.get("path_b64") else row["path"].encode(): row for row in lines}
 
 
-def test_all_lists_tell_the_same_as_stat(tree: Path, area: Path) -> None:
+def test_all_list_formats_give_the_values_of_stat(tree: Path, area: Path) -> None:
     pytest.importorskip("pyarrow")
     import pyarrow.parquet  # type: ignore[import-untyped]
 
@@ -272,7 +272,7 @@ def test_all_lists_tell_the_same_as_stat(tree: Path, area: Path) -> None:
         for path in paths:
             wanted = values_of(tree.parent, path)
             row = rows_of(lines)[path]
-            if row["type"] in ("directory", "symlink"):  # find has looked into them
+            if row["type"] in ("directory", "symlink"):  # find has read them
                 del wanted["atime_ns"]
             assert {key: row[key] for key in wanted} == wanted
             assert {key: rows_of(as_csv)[path][key] for key in wanted} == {key: str(wanted[key]) for key in wanted}
@@ -287,8 +287,8 @@ def test_all_lists_tell_the_same_as_stat(tree: Path, area: Path) -> None:
         assert sorted(names[3].read_bytes().split(b"\0")) == sorted([*paths, b""])
 
 
-def test_a_saved_listing_copies(tree: Path, area: Path) -> None:
-    """``pcopy --files-from`` reads it: names of all sorts arrive."""
+def test_saved_listing_serves_as_a_list_of_files_to_copy(tree: Path, area: Path) -> None:
+    """``pcopy --files-from`` reads names of all kinds from it."""
     run = pwalk("--output", area / "list.jsonl", ".", "-path", "./Upper/*", cwd=tree, ranks=2)
     assert run.returncode == 0, show(run)
     copied = pcopy("--files-from", area / "list.jsonl", f"{tree}/", area / "copy", ranks=1)
@@ -296,7 +296,7 @@ def test_a_saved_listing_copies(tree: Path, area: Path) -> None:
     assert sorted(os.listdir(os.fsencode(area / "copy/Upper"))) == sorted(os.listdir(os.fsencode(tree / "Upper")))
 
 
-def test_sorted_by_each_key(tree: Path) -> None:
+def test_output_is_sorted_by_each_key(tree: Path) -> None:
     around = tree.parent
     for key, form in (("size", "%s"), ("mtime", "%T@"), ("uid", "%U"), ("name", "%f")):
         run = pwalk("--print0", "tree", f"--sort={key}", cwd=around, ranks=2)
@@ -310,8 +310,8 @@ def test_sorted_by_each_key(tree: Path) -> None:
         assert run.stdout.split(b"\0")[:-1] == [path for _, path in sorted(pairs)], key
 
 
-def test_lines_as_ls(tree: Path, area: Path) -> None:
-    """The columns of find -ls; where a link leads, and numbers of devices, are not among them."""
+def test_long_format_equals_that_of_find(tree: Path, area: Path) -> None:
+    """Link targets and device numbers are not compared."""
     for words in (["tree", "-name", "*[!c]", "-ls"], ["tree", "-name", "f*", "(", "-size", "+0", "-o", "-ls", ")"]):
         reported = subprocess.run(["find", *words], check=True, capture_output=True, cwd=tree.parent).stdout
         wanted = [line.split(b" -> ")[0] for line in reported.splitlines() if line.split()[2][:1] not in b"bc"]
@@ -320,16 +320,16 @@ def test_lines_as_ls(tree: Path, area: Path) -> None:
         ours = [line for line in run.stdout.splitlines() if line.split()[2][:1] not in b"bc"]
         assert sorted(line.split()[:10] for line in ours) == sorted(line.split()[:10] for line in wanted)
         assert len({line.rindex(b"tree") for line in ours if line.endswith(b".dat")}) <= 1
-    for age in (-2 * 3600, -1800, 60, 179.5 * DAY, 180.5 * DAY):  # told with an hour, or with a year
+    for age in (-2 * 3600, -1800, 60, 179.5 * DAY, 180.5 * DAY):  # printed with the time of day or with the year
         (area / str(age)).touch()
-        aged(area / str(age), age)
+        set_age(area / str(age), age)
     reported = subprocess.run(["find", ".", "-type", "f", "-ls"], check=True, capture_output=True, cwd=area).stdout
     run = pwalk(".", "-type", "f", "-ls", cwd=area, ranks=1)
     assert sorted(map(bytes.split, run.stdout.splitlines())) == sorted(map(bytes.split, reported.splitlines()))
 
 
-def test_what_may_not_be_read(tree: Path, area: Path) -> None:
-    """As for find, all else is told, and the status is 1."""
+def test_unreadable_directories_are_reported_as_by_find(tree: Path, area: Path) -> None:
+    """As with find, all other items are listed, and the status is 1."""
     require_root("become another user")
     area.chmod(0o755)
     for name in ("open/inner", "closed/inner", "listed/inner"):
@@ -382,7 +382,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_refuses(area: Path, words: tuple[str, ...]) -> None:
+def test_invalid_requests_are_refused(area: Path, words: tuple[str, ...]) -> None:
     run = pwalk(*words, cwd=area)
     assert (run.returncode, run.stdout) == (2, b""), show(run)
     assert REFUSED[words].encode() in run.stderr
@@ -390,8 +390,8 @@ def test_refuses(area: Path, words: tuple[str, ...]) -> None:
     assert os.listdir(area) == []
 
 
-def test_what_is_bound_from_the_same_file_system_is_entered(tmp_path: Path) -> None:
-    """The directory around it tells the inode of what it hides."""
+def test_bind_mount_of_the_same_file_system_is_entered(tmp_path: Path) -> None:
+    """The parent directory lists the inode of the hidden directory, not of the mounted one."""
     require_root("mount file systems")
     for name in ("tree/a/point", "tree/b", "tree/c/d", "other/inner"):
         (tmp_path / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What ``pwalk`` does with its outputs, and with lists that are broken."""
+"""Output files and standard output of ``pwalk``, and damaged listings."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.support.processes import background, wait_until
 from tests.support.users import NOBODY, require_root
 
 
-def test_files_that_are_there(area: Path) -> None:
-    """A list is replaced, anything else is not."""
+def test_only_an_older_list_is_replaced_without_force(area: Path) -> None:
+    """Other existing files are kept."""
     (area / "thesis.txt").write_text("mine")
     run = pwalk("--output", "thesis.txt", ".", cwd=area)
     assert run.returncode == 2
@@ -55,7 +55,7 @@ def many(area: Path) -> Iterator[Path]:
     yield area / "many"
 
 
-def test_a_reader_that_goes_ends_it(many: Path) -> None:
+def test_closed_pipe_ends_the_walk(many: Path) -> None:
     with start("-n", "2", many, program="pwalk") as run:
         assert run.stdout is not None and run.stderr is not None
         assert run.stdout.readline().startswith(os.fsencode(many))
@@ -64,7 +64,7 @@ def test_a_reader_that_goes_ends_it(many: Path) -> None:
         assert run.stderr.read() == b""
 
 
-def test_a_full_disk(many: Path) -> None:
+def test_full_disk_is_reported(many: Path) -> None:
     with open("/dev/full", "wb") as full, start("-n", "2", many, program="pwalk", stdout=full) as run:
         assert run.stderr is not None
         assert run.wait(60) == 75
@@ -77,8 +77,10 @@ SUMMARIES = (("--summary",), ("--summary", "--json"), ("--output", "list.csv", "
 
 @pytest.mark.parametrize("words", FORMS)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_reader_that_wants_the_first_line(many: Path, area: Path, words: tuple[str, ...], ranks: int) -> None:
-    """More than a pipe holds; what was sorted leaves no temporary file."""
+def test_reader_may_close_the_pipe_after_the_first_line(
+    many: Path, area: Path, words: tuple[str, ...], ranks: int
+) -> None:
+    """The output exceeds a pipe buffer. Sorting leaves no temporary file."""
     (area / "temporary").mkdir()
     with start(
         "-n", str(ranks), *words, many, program="pwalk", cwd=area, env={"TMPDIR": str(area / "temporary")}
@@ -93,8 +95,8 @@ def test_a_reader_that_wants_the_first_line(many: Path, area: Path, words: tuple
 
 @pytest.mark.parametrize("words", [*FORMS, *SUMMARIES])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_standard_output_that_is_full_or_closed(area: Path, words: tuple[str, ...], ranks: int) -> None:
-    """A line says so, as find does, whose status is 1 then; a list has no end, a summary is lost when all is done."""
+def test_full_or_closed_standard_output_is_an_error(area: Path, words: tuple[str, ...], ranks: int) -> None:
+    """The status is 75 for an incomplete list and 1 for a lost summary. find reports the error as well."""
     (area / "tree").mkdir()
     oracle = subprocess.run(["sh", "-c", "find tree >&-"], check=False, cwd=area, capture_output=True)
     assert oracle.returncode == 1 and oracle.stderr.count(b"Bad file descriptor")
@@ -105,8 +107,8 @@ def test_standard_output_that_is_full_or_closed(area: Path, words: tuple[str, ..
 
 
 @pytest.mark.parametrize("words", [("--output", "list.txt"), ("--output", "list.csv", "--sort", "size"), ()])
-def test_a_file_system_that_is_full(many: Path, area: Path, words: tuple[str, ...]) -> None:
-    """For a list, for the page, and for what is sorted."""
+def test_full_file_system_of_an_output_is_an_error(many: Path, area: Path, words: tuple[str, ...]) -> None:
+    """The output is a list, a sorted list or a page."""
     with mounted("tmpfs", area, size=64 << 10) as place:
         page = () if words else ("--page", "page.html")
         if page:
@@ -120,8 +122,8 @@ def test_a_file_system_that_is_full(many: Path, area: Path, words: tuple[str, ..
 
 
 @pytest.mark.parametrize("more", [(), ("--output", "../other.txt")], ids=["one list", "two lists"])
-def test_error_of_short_list_names_its_file(area: Path, more: tuple[str, ...]) -> None:
-    """A list that is written when it is closed, since it is short."""
+def test_error_about_a_short_list_names_its_file(area: Path, more: tuple[str, ...]) -> None:
+    """A short list is written only when it is closed."""
     (area / "tree").mkdir()
     with mounted("tmpfs", area, size=4096) as place:
         (place / "taken").write_bytes(bytes(4096))
@@ -131,7 +133,7 @@ def test_error_of_short_list_names_its_file(area: Path, more: tuple[str, ...]) -
         assert os.listdir(place) == ["taken"] and sorted(os.listdir(area)) == [place.name, "tree"]
 
 
-def test_what_is_sorted_is_not_read_on_when_nobody_reads_it(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sorted_items_are_not_read_after_the_pipe_closed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def in_order(self: SortedItems) -> Iterator[Items]:
@@ -151,7 +153,7 @@ def test_what_is_sorted_is_not_read_on_when_nobody_reads_it(area: Path, monkeypa
 
 
 def writes_below(directory: Path, process: int) -> bool:
-    """Has it a file open there, with or without a name?"""
+    """Return True if the process has an open file below the directory, named or unnamed."""
     links = []
     with suppress(OSError):
         for each in os.scandir(f"/proc/{process}/fd"):
@@ -163,8 +165,8 @@ def writes_below(directory: Path, process: int) -> bool:
 @pytest.mark.parametrize(
     ("number", "rank", "status"), [(signal.SIGINT, 0, 75), (signal.SIGKILL, 1, 70), (signal.SIGKILL, 0, 137)]
 )
-def test_stopped_it_leaves_no_list(many: Path, area: Path, number: signal.Signals, rank: int, status: int) -> None:
-    """A signal stops it in order; where a rank is killed the others end, too. No other file is left."""
+def test_stopped_walk_leaves_no_list(many: Path, area: Path, number: signal.Signals, rank: int, status: int) -> None:
+    """The run ends by a signal or by the death of a rank."""
     (area / "out").mkdir()
     words = ("--oplimit", "100", "--output", area / "out/list.jsonl", many)
     with background(*words, program="pwalk", ranks=2) as run:
@@ -175,14 +177,13 @@ def test_stopped_it_leaves_no_list(many: Path, area: Path, number: signal.Signal
 
 
 @pytest.mark.parametrize("error", ["EIO", "ENOENT"])
-def test_what_cannot_be_looked_at_counts_once(area: Path, error: str) -> None:
-    """And what has gone meanwhile never was there."""
+def test_item_without_a_status_counts_once_and_a_vanished_one_never(area: Path, error: str) -> None:
     for name in ("kept", "lost", "inner/kept"):
         (area / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (area / "tree" / name).touch()
     fault = Fault(area / "log", ["statx", "newfstatat"], area / "tree/lost", error)
     wrap = fault.wrap()
-    wrap[1:1] = ["-P", "lost"]  # as it is named below its directory
+    wrap[1:1] = ["-P", "lost"]  # the name relative to its directory
     run = pwalk("--json", "--output", "list.txt", "tree", "-size", "-9", cwd=area, ranks=1, wrap=wrap)
     fault.check()
     failed = int(error == "EIO")
@@ -197,7 +198,7 @@ EXPRESSIONS = ("", "-type f", "-type d", "-size -9", "-mindepth 2", "-name s*", 
 
 
 def check_numbers(numbers: dict[str, int], reported: set[str], unlisted: set[str], everything: set[str]) -> None:
-    """Each item counts once: those of ``everything`` that find names, those that it has ``told`` without an error."""
+    """Check that each item counts once: as listed (``reported``), failed (``unlisted``) or skipped."""
     assert numbers["found"] == len(everything)
     assert numbers["failed"] == len(unlisted)
     kinds = ("files", "directories", "symlinks", "special")
@@ -208,11 +209,11 @@ def check_numbers(numbers: dict[str, int], reported: set[str], unlisted: set[str
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_directory_that_may_not_be_read_is_told_and_has_failed_once(area: Path, expression: str, ranks: int) -> None:
-    """As find tells it, and of it."""
+def test_directory_without_read_permission_fails_once(area: Path, expression: str, ranks: int) -> None:
+    """As with find, the directory itself is listed."""
     require_root("become another user")
     tree = area / "tree"
-    for number in range(20):  # several beside each other, which the kernel gets together
+    for number in range(20):  # the C backend reads several neighbouring directories in one call
         (tree / f"open{number}/below").mkdir(parents=True)
         (tree / f"shut{number}/below").mkdir(parents=True)
         (tree / f"open{number}/file").touch()
@@ -221,7 +222,7 @@ def test_a_directory_that_may_not_be_read_is_told_and_has_failed_once(area: Path
     area.chmod(0o777)
     line = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "find", "tree"]
     every = subprocess.run(line, check=False, capture_output=True, text=True, cwd=area)
-    once = expression.removesuffix(" -print").split()  # of a doubled -print each item counts once, too
+    once = expression.removesuffix(" -print").split()  # with two -print each item counts once
     oracle = subprocess.run([*line, *once], check=False, capture_output=True, text=True, cwd=area)
     unlisted = {f"tree/{shut}" for shut in ("shut3", "shut7", "open5/below")}
     assert every.returncode == oracle.returncode == 1
@@ -237,14 +238,14 @@ def test_a_directory_that_may_not_be_read_is_told_and_has_failed_once(area: Path
 
 @pytest.mark.parametrize("expression", ["", "-type f", "-size -9"])
 @pytest.mark.parametrize("where", ["tree", "tree/inner"])
-def test_a_directory_that_the_disk_cannot_list(area: Path, expression: str, where: str) -> None:
+def test_directory_with_a_read_error_fails_once(area: Path, expression: str, where: str) -> None:
     for name in ("tree/file", "tree/inner/file", "tree/other/file"):
         (area / name).parent.mkdir(parents=True, exist_ok=True)
         (area / name).touch()
     everything = set(subprocess.check_output(["find", "tree"], cwd=area, text=True).splitlines())
     reported = set(subprocess.check_output(["find", "tree", *expression.split()], cwd=area, text=True).splitlines())
-    for known in (everything, reported):  # what is in it is not found
-        known -= {each for each in known if each.startswith(f"{where}/")}
+    for names in (everything, reported):  # its contents are not found
+        names -= {each for each in names if each.startswith(f"{where}/")}
     fault = Fault(area / "log", ["getdents64"], area / where, "EIO")
     words = ("--json", "--output", "list.lst", "tree", *expression.split())
     run = pwalk(*words, cwd=area, ranks=1, wrap=fault.wrap())
@@ -254,8 +255,8 @@ def test_a_directory_that_the_disk_cannot_list(area: Path, expression: str, wher
     check_numbers(json.loads(run.stdout), reported, {where}, everything)
 
 
-def test_a_list_of_a_file_system_that_names_each_file(area: Path) -> None:
-    """Where a rank is lost, rank 0 removes it."""
+def test_list_is_removed_where_temporary_files_need_a_name(area: Path) -> None:
+    """If a rank is lost, rank 0 removes the list."""
     with bindfs(area) as (_, out):
         words = ("--oplimit", "1", "--output", out / "list.lst", "/usr/share")
         with background(*words, program="pwalk", ranks=2) as run:
@@ -265,14 +266,14 @@ def test_a_list_of_a_file_system_that_names_each_file(area: Path) -> None:
         assert os.listdir(out) == []
 
 
-def test_outputs_that_are_refused(area: Path) -> None:
+def test_symlink_as_output_is_refused(area: Path) -> None:
     (area / "link.lst").symlink_to("target.lst")
     run = pwalk("--force", "--output", area / "link.lst", area, ranks=1)
     assert (run.returncode, run.stdout) == (2, b"")
     assert run.stderr == f"pwalk: {area}/link.lst: is a symbolic link; name the file itself\n".encode()
 
 
-def test_a_listing_that_was_cut_off(area: Path) -> None:
+def test_truncated_listing_is_refused(area: Path) -> None:
     whole = pwalk("--json-lines", area, ranks=1).stdout
     (area / "cut.jsonl").write_bytes(whole[:-1])
     run = pwalk("--from", area / "cut.jsonl", "--output", area / "new.lst", ranks=2)
@@ -280,8 +281,8 @@ def test_a_listing_that_was_cut_off(area: Path) -> None:
     assert os.listdir(area) == ["cut.jsonl"]
 
 
-def test_a_list_that_breaks_late(area: Path) -> None:
-    """What was printed is not whole, and that is said; one that was cut off is refused before."""
+def test_error_late_in_a_listing_marks_the_output_as_incomplete(area: Path) -> None:
+    """A truncated listing is refused before anything is printed."""
     whole = pwalk("--json-lines", area, ranks=1).stdout
     head, line = whole.splitlines(keepends=True)[:2]
     (area / "broken.jsonl").write_bytes(head + line * 30000 + b"nonsense\n")
@@ -293,8 +294,8 @@ def test_a_list_that_breaks_late(area: Path) -> None:
     assert (run.returncode, run.stdout) == (2, b"") and b": line 30002: has no end" in run.stderr, show(run)
 
 
-def test_times_that_64_bits_do_not_hold(area: Path) -> None:
-    """Tests compare with them, and lists give them exactly, also when they are read again."""
+def test_times_beyond_64_bits_are_exact(area: Path) -> None:
+    """Times are exact in tests, in lists and when a list is read again."""
     moments = {"now": int(time.time()), "late": 10**10, "early": -(10**10)}
     for name, seconds in moments.items():
         (area / name).touch()

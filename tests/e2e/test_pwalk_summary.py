@@ -1,4 +1,4 @@
-"""``pwalk --summary`` against find and du; ``--from`` reads what ``--output`` has written."""
+"""``pwalk --summary`` compared with find; ``--from`` reads lists that ``--output`` has written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pwalk(*arguments: Argument, **options: Any) -> Completed:
 
 
 def printed(form: str, *words: str, cwd: Path) -> list[list[str]]:
-    """What ``find tree words -printf form`` tells, in columns."""
+    """Return the output of ``find tree words -printf form`` as columns."""
     reported = subprocess.run(
         ["find", "tree", *words, "-printf", form + "\\0"], check=True, capture_output=True, cwd=cwd
     )
@@ -53,7 +53,7 @@ def tree(area: Path) -> Path:
     return top
 
 
-def test_bytes_are_told_only_where_sizes_were_asked_for(tree: Path) -> None:
+def test_bytes_are_reported_only_if_sizes_were_read(tree: Path) -> None:
     size = sum(int(row[1]) for row in printed("%y %s", "-type", "f", cwd=tree.parent))
     for words, known in ((("--print0",), None), (("--sort=size", "--print0"), size)):
         list_ = ("--output", "paths.lst", "--force", "--json", "tree", "-type", "f")
@@ -62,7 +62,7 @@ def test_bytes_are_told_only_where_sizes_were_asked_for(tree: Path) -> None:
 
 
 def check_sums(reported: dict[str, Any], rows: list[list[str]]) -> None:
-    """``rows`` are ``printed`` by find: type, bytes, blocks, depth, user, group, time, path."""
+    """Compare a summary with ``rows`` from find: type, bytes, blocks, depth, user, group, time, path."""
     sums = reported["summary"]
     assert reported["found"] == len(rows)
     letters = {"f": "file", "d": "directory", "l": "symlink", "p": "fifo"}
@@ -89,7 +89,7 @@ def check_sums(reported: dict[str, Any], rows: list[list[str]]) -> None:
     ]
 
 
-def test_tells_the_sums_that_find_tells(tree: Path) -> None:
+def test_summary_equals_the_sums_of_find(tree: Path) -> None:
     around = tree.parent
     run = pwalk("--summary", "--json", "tree", cwd=around, ranks=3)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
@@ -130,8 +130,8 @@ def test_tells_the_sums_that_find_tells(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_sums_whole_directories(area: Path, ranks: int) -> None:
-    """Those in which nothing is unusual, and the others, which have one of the largest files, or two owners."""
+def test_summary_of_uniform_and_mixed_directories_equals_find(area: Path, ranks: int) -> None:
+    """Uniform directories are summed as a whole; others have one of the largest files or two owners."""
     require_root("give files to others")
     for number in range(600):
         file = area / f"tree/{number // 200}/{number // 10}/{number}"
@@ -147,8 +147,8 @@ def test_sums_whole_directories(area: Path, ranks: int) -> None:
     check_sums(json.loads(run.stdout), printed("%y %s %b %d %U %G %T@ %p", cwd=area))
 
 
-def test_of_equal_ones_the_first_by_their_path_are_named(area: Path) -> None:
-    """However many ranks find them, in whatever order: more of each than are named, as find and sort have them."""
+def test_items_of_equal_size_are_ordered_by_path(area: Path) -> None:
+    """The order does not depend on the ranks. There are more items of each kind than the summary names."""
     require_root("give files to others")
     for number in range(300):
         file = area / f"tree/{number * 37 % 60}/{number * 7919 % 300}"
@@ -165,7 +165,7 @@ def test_of_equal_ones_the_first_by_their_path_are_named(area: Path) -> None:
             sums = [json.loads(text)["summary"] for text in texts]
             reported = sums[0]
             texts = [json.dumps(each).encode() for each in sums]
-        else:  # the last line tells the seconds
+        else:  # the last line has the duration
             texts = [text.rsplit(b"\n", 2)[0] for text in texts]
         assert texts == texts[:1] * len(texts)
     files = printed("%s %p", "-type", "f", cwd=area)
@@ -176,7 +176,7 @@ def test_of_equal_ones_the_first_by_their_path_are_named(area: Path) -> None:
     assert [(row["path"], row["entries"]) for row in reported["largest_directories"]] == most
 
 
-def test_for_people_and_of_a_selection(tree: Path) -> None:
+def test_summary_of_a_selection_is_printed_as_text(tree: Path) -> None:
     run = pwalk("--summary", "tree", "-name", "file*", cwd=tree.parent, ranks=2)
     assert run.returncode == 0, show(run)
     text = run.stdout.decode()
@@ -193,8 +193,8 @@ def test_for_people_and_of_a_selection(tree: Path) -> None:
     assert "tree/0/0/file0" in text
 
 
-def test_a_listing_is_read_again(tree: Path, area: Path) -> None:
-    """Nothing is looked at that it tells: the tree has gone."""
+def test_saved_listing_is_read_without_the_tree(tree: Path, area: Path) -> None:
+    """The tree has been moved: the status of items comes from the listing."""
     (area / "elsewhere").mkdir()
     run = pwalk("--output", "list.jsonl", "--output", "list.lst", "--print0", "tree", cwd=area, ranks=1)
     assert run.returncode == 0, show(run)
@@ -216,8 +216,8 @@ def test_a_listing_is_read_again(tree: Path, area: Path) -> None:
     assert (run.returncode, sorted(run.stdout.split(b"\0"))) == (0, sorted(found.stdout.split(b"\0")))
 
 
-def test_a_page(tree: Path, area: Path) -> None:
-    """It is whole, holds names of hostile files escaped, and no script; an older one is replaced."""
+def test_page_is_valid_html_and_escapes_names(tree: Path, area: Path) -> None:
+    """It contains no script from file names, and replaces an older page."""
     (tree / "<script>alert(1)<").write_bytes(b"x" * 10**7)
     for _ in range(2):
         run = pwalk("--page", "page.html", "-q", "tree", cwd=area, ranks=2)
@@ -237,7 +237,7 @@ def test_a_page(tree: Path, area: Path) -> None:
 
 
 class Balanced(HTMLParser):
-    """Which elements there are, and which are not closed."""
+    """Parser that counts elements and keeps a stack of open ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,10 +254,10 @@ class Balanced(HTMLParser):
 
 
 REFUSED = {
-    ("--page", "x.txt"): "write a name that ends in .html",
+    ("--page", "x.txt"): "the name must end in .html",
     ("--from", "nowhere"): "--from nowhere: does not exist",
     ("--from", "list", ".", "list"): "name at most one directory",
-    ("--from", "list", "list"): "list: is no directory",
+    ("--from", "list", "list"): "list: is not a directory",
     ("--from", "list", "-maxdepth", "1"): "-maxdepth: with --from no directory is entered",
     ("--from", "list", "--exclude", "x"): "write tests, as -path",
     ("--summary", "--json-lines"): "--summary and --json-lines: both would be printed",
@@ -265,14 +265,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_refuses(area: Path, words: tuple[str, ...]) -> None:
+def test_invalid_requests_are_refused(area: Path, words: tuple[str, ...]) -> None:
     (area / "list").touch()
     run = pwalk(*words, cwd=area)
     assert (run.returncode, run.stdout) == (2, b""), show(run)
     assert REFUSED[words].encode() in run.stderr
 
 
-def test_a_damaged_list_stops_it(area: Path) -> None:
+def test_damaged_listing_stops_the_walk(area: Path) -> None:
     (area / "list.jsonl").write_text('{"format": "pcopy listing", "version": 1, "directory_b64": "Lw=="}\nnonsense\n')
     run = pwalk("--from", "list.jsonl", cwd=area, ranks=1)
     assert (run.returncode, run.stdout) == (2, b"")

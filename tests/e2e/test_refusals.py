@@ -1,4 +1,4 @@
-"""What is refused: status 2, one line that names the path, and nothing touched."""
+"""Refused commands: status 2, one line that names the path, and no changes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def place(area: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_refused(place: Path, case: str) -> None:
+def test_refused_command_changes_nothing_and_names_the_cause(place: Path, case: str) -> None:
     arguments, named = CASES[case]
     before = snapshot(place)
     run = pcopy(*arguments, cwd=place)
@@ -110,8 +110,8 @@ def test_refused(place: Path, case: str) -> None:
     assert changes(before, snapshot(place)) == []
 
 
-def test_a_device_is_no_place_for_a_file(place: Path) -> None:
-    """With nodes of our own: without the refusal a file takes their place."""
+def test_device_as_target_is_refused(place: Path) -> None:
+    """The test creates its own device nodes: without the refusal a file would replace them."""
     require_root("make a device")
     os.mknod(place / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 255))
     os.mknod(place / "null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
@@ -129,8 +129,8 @@ def test_a_device_is_no_place_for_a_file(place: Path) -> None:
     assert changes(before, snapshot(place)) == []
 
 
-def test_an_open_file_of_a_process_is_written_into_and_not_replaced(place: Path) -> None:
-    """As /dev/stdout, which is such a link: with standard output in a file it would be gone, for all of the machine."""
+def test_descriptor_link_as_target_is_refused(place: Path) -> None:
+    """/dev/stdout is such a link: a copy would replace it for the whole machine."""
     (place / "out").symlink_to("/proc/self/fd/3")
     (place / "to-out").symlink_to(place / "out")
     (place / "fd").symlink_to("/proc/self/fd")
@@ -147,7 +147,7 @@ def test_an_open_file_of_a_process_is_written_into_and_not_replaced(place: Path)
     assert run.returncode == 0 and (place / "empty" / "file").read_bytes() == b"file", show(run)
 
 
-def test_names_that_look_like_other_hosts_are_names_where_that_is_said(place: Path) -> None:
+def test_explicit_or_existing_name_with_a_colon_is_local(place: Path) -> None:
     for words in (["file", "./ann@host:file"], ["file", "ann@host:file"], ["ann@host:file", "b"], ["file", "10:30"]):
         assert pcopy(*words, cwd=place).returncode == 0, words
     (place / "bob@host:dir").mkdir()
@@ -157,8 +157,8 @@ def test_names_that_look_like_other_hosts_are_names_where_that_is_said(place: Pa
 
 
 @pytest.mark.parametrize("words", [["-n", "4000"], ["--checkpoint", "JOB"]])
-def test_a_refused_command_leaves_the_errors_of_an_earlier_one(place: Path, words: list[str]) -> None:
-    """Also if it is refused late: for want of descriptors, or since the job cannot be stored."""
+def test_refused_command_keeps_the_errors_of_an_earlier_run(place: Path, words: list[str]) -> None:
+    """These commands are refused late: too few descriptors, or the job cannot be stored."""
     errors = place / "errors.jsonl"
     errors.write_text("{}\n")
     job = place / "job"
@@ -170,7 +170,7 @@ def test_a_refused_command_leaves_the_errors_of_an_earlier_one(place: Path, word
     assert errors.read_text() == "{}\n" and os.listdir(job) == ["thesis"]
 
 
-def test_every_rank_under_mpi_is_refused_but_one_speaks(place: Path) -> None:
+def test_refusal_under_mpi_is_printed_once(place: Path) -> None:
     before = snapshot(place)
     run = pcopy("missing", "new", cwd=place, launcher="mpi", ranks=3)
     assert run.returncode == 2, show(run)
@@ -178,8 +178,7 @@ def test_every_rank_under_mpi_is_refused_but_one_speaks(place: Path) -> None:
     assert changes(before, snapshot(place)) == []
 
 
-def test_odd_names_are_shown_escaped(place: Path) -> None:
-    """A newline or an escape sequence in a name must not reach the terminal."""
+def test_control_characters_in_names_are_escaped(place: Path) -> None:
     run = pcopy(b"missing\n\x1b[2J\xff", "new", cwd=place)
     assert run.returncode == 2, show(run)
     assert len(run.stderr.strip().splitlines()) == 1, show(run)
@@ -187,8 +186,8 @@ def test_odd_names_are_shown_escaped(place: Path) -> None:
     assert b"\xff" not in run.stderr, show(run)
 
 
-def test_ranks_that_cannot_be_forked_leave_no_job(area: Path) -> None:
-    """Though the job was in its directory before they were to be. And what an earlier job has told of is kept."""
+def test_failed_fork_of_ranks_leaves_no_job(area: Path) -> None:
+    """The job directory, created before the fork, is removed. The errors file of an earlier job is kept."""
     (area / "source").mkdir()
     old = '{"path": "old"}\n'
     (area / "errors").write_text(old)

@@ -1,4 +1,4 @@
-"""``--repair``: what did not verify is copied, linked and finished once more, and must verify then."""
+"""``--repair``: items that fail verification are copied, linked and finished again, and must then verify."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.support.walk import temporaries
 
 MIB = 1 << 20
 LOST = {"name-of-a-directory", "names-swapped", "directory-to-file", "directory-gone"}
-"""A directory that was taken away is not made again."""
+"""Damages that remove a directory; it is not created again."""
 
 
-def remove_what_is_extra(top: Path) -> None:
-    """What the copy never made stays, and is no concern of the repair."""
+def remove_extra_items(top: Path) -> None:
+    """Remove items that the copy did not create: a repair keeps them."""
     (top / "name/smalL").unlink()
     (top / "new-directory/hollow/new").rmdir()
     (top / "new-file/\n").unlink()
 
 
 def restore_times(source: Path, copy: Path) -> None:
-    """Of the directories from which the test itself has taken something."""
+    """Restore the times of the directories from which ``remove_extra_items`` removed items."""
     for name in ("name", "new-directory/hollow", "new-file"):
         status = (source / name).stat()
         os.utime(copy / name, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -42,19 +42,19 @@ def restore_times(source: Path, copy: Path) -> None:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_all_damage_is_mended(area: Path, ranks: int) -> None:
-    """Contents, links, types, metadata; directories have the source's times."""
+def test_all_damage_is_repaired(area: Path, ranks: int) -> None:
+    """The damage concerns contents, links, types and metadata. Directories get the times of the source."""
     make_trees(area / "source")
     (area / "source/file-to-directory/small").chmod(0o640)
     empty_again = area / "copy/file-to-directory/small/new"
 
     def damage(copy: Path) -> None:
         damage_all(copy, but=LOST)
-        empty_again.unlink()  # a directory gives way only if it is empty
+        empty_again.unlink()  # only an empty directory is replaced
 
     ended, reported = damaged(area, damage, "--repair", "--signature", area / "sig", ranks=ranks)
     assert ended.returncode == 0, show(ended)
-    remove_what_is_extra(area / "copy")
+    remove_extra_items(area / "copy")
     restore_times(area / "source", area / "copy")
     assert differences(area / "source", area / "copy") == []
     assert temporaries(os.fsencode(area)) == []
@@ -64,13 +64,13 @@ def test_all_damage_is_mended(area: Path, ranks: int) -> None:
     assert reported["copied"] == reported["found"] == len(paths) + 1
     assert reported["directories"] == 1 + sum(path.is_dir() for path in paths)
     assert (reported["files"], reported["bytes"]) == (len(files), sum(files.values()))
-    mended = sum(len(failing_paths(name)) for name in DAMAGES if name not in LOST)
-    assert reported["warnings"] == mended - 1  # both names of an inode are told of once
+    repaired = sum(len(failing_paths(name)) for name in DAMAGES if name not in LOST)
+    assert reported["warnings"] == repaired - 1  # both names of an inode are reported once
     assert ended.stderr.count(b"; it is copied again\n") == reported["warnings"], show(ended)
 
 
 @pytest.mark.parametrize("name", sorted(LOST))
-def test_a_lost_directory_is_told_of(area: Path, name: str) -> None:
+def test_lost_directory_is_reported(area: Path, name: str) -> None:
     make_tree(area / "source")
     ended, reported = damaged(area, DAMAGES[name].do, "--repair")
     assert ended.returncode == 1, show(ended)
@@ -80,8 +80,8 @@ def test_a_lost_directory_is_told_of(area: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [["--existing", "changed"], ["--checksum"]], ids=lambda words: words[0])
-def test_an_old_copy_is_mended(area: Path, policy: list[str]) -> None:
-    """What seems to be equal is read, and what is not is replaced; the rest is left alone."""
+def test_damaged_older_copy_is_repaired(area: Path, policy: list[str]) -> None:
+    """Files that seem unchanged are read; only those that differ are replaced."""
     make_tree(area / "source")
     subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
     flip(area / "copy/large", 8 * MIB)
@@ -94,15 +94,15 @@ def test_an_old_copy_is_mended(area: Path, policy: list[str]) -> None:
 
 
 @pytest.mark.parametrize("when", ["1", "2", "1+", "2+"])
-def test_a_directory_counts_as_failed_once(area: Path, when: str) -> None:
-    """It fails when it is finished, or when that is done once more for what was mended in it, or each time."""
+def test_directory_counts_as_failed_once(area: Path, when: str) -> None:
+    """It fails when it is finished first, when it is finished again after repairs, or both times."""
     (area / "source/directory").mkdir(parents=True)
     for name, size in {"small": 1000, "large": 5 * MIB, "other": 6 * MIB}.items():
         (area / "source/directory" / name).write_bytes(os.urandom(size))
     subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
     for name in ("small", "large", "other"):
         flip(area / "copy/directory" / name, 3)
-    os.utime(area / "copy/directory", (1, 1))  # which is set when it is finished first
+    os.utime(area / "copy/directory", (1, 1))  # the copy sets the times of the source when it finishes the directory
     fault = Fault(area / "trace", ["utimensat"], area / "copy/directory", "EIO", when)
     words = ("--repair", *OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy")
     env = {"XDG_STATE_HOME": str(area / "state")}
@@ -116,8 +116,8 @@ def test_a_directory_counts_as_failed_once(area: Path, when: str) -> None:
     assert differences(area / "source", area / "copy") == []
 
 
-def test_a_resumed_job_replaces_what_was_kept_and_refuted(area: Path) -> None:
-    """Size and time say again that it is unchanged; its contents have been found to be different."""
+def test_resumed_job_replaces_skipped_files_that_failed_verification(area: Path) -> None:
+    """By size and time they seem unchanged, but verification found different contents."""
     (area / "source/directory").mkdir(parents=True)
     for name, size in {"small": 1000, "directory/large": 13 * MIB, "directory/linked": 100, "other": 10}.items():
         (area / "source" / name).write_bytes(os.urandom(size))
@@ -126,7 +126,7 @@ def test_a_resumed_job_replaces_what_was_kept_and_refuted(area: Path) -> None:
     for name in ("small", "directory/large", "directory/linked"):
         flip(area / "copy" / name, 3)
     kept = (area / "copy/other").stat()
-    time.sleep(CLOCK_GRACE / 1e9 + 0.1)  # what is younger might be the job's own, and would be replaced anyway
+    time.sleep(CLOCK_GRACE / 1e9 + 0.1)  # younger files might be the job's own and would be replaced anyway
     env = {"XDG_STATE_HOME": str(area / "state")}
     run = pcopy(*OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy", ranks=3, env=env)
     assert run.returncode == 1, show(run)
@@ -146,8 +146,8 @@ def test_a_resumed_job_replaces_what_was_kept_and_refuted(area: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("second", ["linked", "missing"])
-def test_the_links_of_an_old_copy_are_mended_together(area: Path, second: str, ranks: int) -> None:
-    """Also one that the job has made to what it found to be damaged only afterwards."""
+def test_hard_links_of_a_damaged_older_copy_are_repaired_together(area: Path, second: str, ranks: int) -> None:
+    """In one case the job creates a link to the file before it finds the damage."""
     for name in ("one", "two"):
         (area / "source" / name).mkdir(parents=True)
     (area / "source/one/file").write_bytes(bytes(100_000))
@@ -168,7 +168,7 @@ def test_the_links_of_an_old_copy_are_mended_together(area: Path, second: str, r
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("how", ["contents", "one-name"])
 @pytest.mark.parametrize("size", [100, 13 * MIB], ids=["small", "split"])
-def test_many_names_of_one_inode_are_one_again(area: Path, size: int, how: str) -> None:
+def test_many_hard_links_are_repaired_to_one_inode(area: Path, size: int, how: str) -> None:
     names = [f"{number % 2}/{number}" for number in range(5000)]
     for directory in "01":
         (area / "source" / directory).mkdir(parents=True)
@@ -192,7 +192,7 @@ def test_many_names_of_one_inode_are_one_again(area: Path, size: int, how: str) 
 
 
 @pytest.mark.parametrize("kind", ["small", "large", "split"])
-def test_one_bit_of_a_file_as_the_source(area: Path, kind: str) -> None:
+def test_flipped_bit_of_a_single_file_is_repaired(area: Path, kind: str) -> None:
     size = {"small": 100, "large": 5 * MIB, "split": 40 * MIB}[kind]
     (area / "source").write_bytes(os.urandom(size))
     (area / "source").chmod(0o640)
@@ -202,7 +202,7 @@ def test_one_bit_of_a_file_as_the_source(area: Path, kind: str) -> None:
     assert differences(area / "source", area / "copy") == []
 
 
-def test_a_source_that_has_changed_is_copied_as_it_is_now(area: Path) -> None:
+def test_repair_copies_a_changed_source_as_it_is_now(area: Path) -> None:
     make_tree(area / "source")
 
     def change(_: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_source_that_has_changed_is_copied_as_it_is_now(area: Path) -> None:
     assert reported["bytes"] == sum(files.values())
 
 
-def test_a_source_that_has_vanished(area: Path) -> None:
+def test_repair_fails_for_a_vanished_source(area: Path) -> None:
     make_tree(area / "source")
     ended, reported = damaged(area, lambda _: (area / "source/small").unlink(), "--repair", "--signature", area / "sig")
     assert ended.returncode == 1, show(ended)
@@ -228,8 +228,8 @@ def test_a_source_that_has_vanished(area: Path) -> None:
     assert not (area / "sig").exists()
 
 
-def test_what_is_damaged_again_has_failed(area: Path) -> None:
-    """Once is all: storage that loses data twice is not to be trusted with a third try."""
+def test_file_damaged_again_after_its_repair_fails(area: Path) -> None:
+    """Each item is repaired only once: storage that loses data twice is not trustworthy."""
     make_tree(area / "source")
     arguments = ("--repair", *OPTIONS, "--errors", area / "errors", area / "source", area / "copy")
     with held(area / "log", *arguments, ranks=1, when="1+") as run:
@@ -244,8 +244,8 @@ def test_what_is_damaged_again_has_failed(area: Path) -> None:
     assert (reported["failed"], reported["warnings"]) == (1, 2)
 
 
-def test_directories_that_their_owner_cannot_enter(area: Path) -> None:
-    """They are closed when everything is in them, and what is in them can be mended all the same."""
+def test_files_in_read_only_directories_are_repaired(area: Path) -> None:
+    """The directories became read-only when they were finished."""
     make_tree(area / "source")
     (area / "source/directory/inner").chmod(0o555)
     (area / "source/directory").chmod(0o555)

@@ -1,7 +1,7 @@
-"""Items of DST that are names of one inode, of which another rank replaces the others at the same time.
+"""Items of DST that are hard links to one inode, while another rank replaces other links to it.
 
-Each name that is replaced changes the status of the inode. Here a preloaded library removes a further name of it
-between the look at an item and its opening, which is when another rank did so. The judge is rsync.
+Each replaced link changes the status of the inode. Here a preloaded library removes another link to it between the
+examination of an item and its opening, as another rank might. rsync gives the expected result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def small_file(path: Path) -> None:
 
 
 def large_file(path: Path) -> None:
-    """It is divided into chunks, or would be."""
+    """Create a file that is large enough to be copied in chunks."""
     write(path, CONTENT * 800)
 
 
@@ -54,8 +54,8 @@ def device(path: Path) -> None:
     os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
 
 
-MENDED = (small_file, large_file, symbolic_link)
-"""Items that stay if their time alone differs; others are replaced."""
+UPDATED_IN_PLACE = (small_file, large_file, symbolic_link)
+"""Items whose metadata are updated in place if only their time differs; others are replaced."""
 
 ITEMS = (small_file, large_file, symbolic_link, fifo, device)
 
@@ -83,9 +83,9 @@ class Trees(NamedTuple):
 
 
 def make(area: Path, make_item: Callable[[Path], None], names: int, *, linked: bool = False) -> Trees:
-    """The item has the contents and not the time of its source, and so many further names that will be removed.
+    """Create an item that differs from its source only in its time and has ``names`` more links that will be removed.
 
-    ``linked``: its source has two names, the second of which DST lacks.
+    If ``linked`` is true, the source has two links, and DST lacks the second one.
     """
     source, copy, further = area / "source", area / "copy", area / "further"
     for tree, time in ((source, NOW), (copy, OLDER)):
@@ -114,8 +114,8 @@ def test_item_whose_inode_loses_a_name_is_examined_again(
     trees = make(area, make_item, 2, linked=linked)
     totals = summary(succeed(*words(area, WAYS[way], trees), program=WAYS[way].program, env=trees.env))
     assert totals["failed"] == 0, totals
-    if make_item in MENDED and way != "checksum" and not linked:
-        assert os.listdir(trees.further) == [], "nothing was changed between the look and the opening"
+    if make_item in UPDATED_IN_PLACE and way != "checksum" and not linked:
+        assert os.listdir(trees.further) == [], "nothing was changed between examination and opening"
     assert differences(trees.source, trees.copy) == []
     assert totals["skipped"] + totals["files"] + totals["symlinks"] + totals["special"] == 1, totals
 
@@ -123,7 +123,7 @@ def test_item_whose_inode_loses_a_name_is_examined_again(
 @pytest.mark.parametrize("make_item", ITEMS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("way", WAYS)
 def test_inode_that_keeps_another_name_is_not_changed(area: Path, way: str, make_item: Callable[[Path], None]) -> None:
-    """One of its names lies outside DST: the inode keeps its time."""
+    """One link lies outside DST: the inode keeps its time."""
     trees = make(area, make_item, 2)
     other = area / "other"
     os.link(trees.copy / "shared", other, follow_symlinks=False)
@@ -147,7 +147,7 @@ def test_item_that_changes_at_each_examination_fails(area: Path) -> None:
 
 
 def test_compressed_file_whose_inode_loses_a_name_is_examined_again(area: Path) -> None:
-    """Its mode alone differs, so that it is given that of its source in place."""
+    """Only its mode differs, so that the mode is changed in place."""
     source, copy, further = area / "source", area / "copy", area / "further"
     write(source / "shared", CONTENT)
     further.mkdir()
@@ -165,7 +165,7 @@ def test_compressed_file_whose_inode_loses_a_name_is_examined_again(area: Path) 
 
 @pytest.mark.parametrize("program", ["psync", "pcopy"])
 def test_many_names_of_one_inode_are_replaced_by_several_ranks(area: Path, program: str) -> None:
-    """Of each pair one has the contents of its source, with another time."""
+    """One link of each pair has the contents of its source and another time."""
     source, copy = area / "source", area / "copy"
     for number in range(60):
         for side in "ab":

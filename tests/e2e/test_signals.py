@@ -1,4 +1,4 @@
-"""Runs that are stopped or lose a rank: they end soon, with a status that says so, and leave nothing running."""
+"""Runs that are stopped or lose a rank: they end soon with the right status and leave no processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
 
 @pytest.fixture
 def source(area: Path) -> Iterator[Path]:
-    """Some chunks of 16 MiB."""
+    """Yield a file of several chunks of 16 MiB."""
     with open(area / "source", "wb") as file:
         for _ in range(160):
             file.write(b"x" * MIB)
@@ -38,21 +38,21 @@ def source(area: Path) -> Iterator[Path]:
 
 @contextmanager
 def copying(source: Path, copy: Path, *options: str, **more: Any) -> Iterator[Run]:
-    """A run in the midst of its work, which takes seconds on the fastest machine."""
+    """Yield a run that is copying and needs several more seconds even on a fast machine."""
     arguments: list[Argument] = [*options, "--chunk-size", "16M", source, copy]
     with background(*arguments, wrap=slowed("pwrite64", 12), **more) as run:
         wait_for_temporary(run, os.fsencode(copy))
         yield run
 
 
-def keeping(kept: bool) -> list[str]:
+def checkpoint_options(kept: bool) -> list[str]:
     return [] if kept else ["--checkpoint", "none"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("number", SIGNALS)
 def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
-    """Without a job that is kept nothing is left of what was under way."""
+    """Without a stored job, no temporary files remain."""
     copy = area / "copy"
     with copying(source, copy, "--checkpoint", "none", ranks=ranks) as run:
         run.send_signal(number)
@@ -69,8 +69,10 @@ def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.S
 @pytest.mark.in_turn(4)
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_stopped_job_goes_on(area: Path, source: Path, number: signal.Signals, ranks: int) -> None:
-    """The command that it prints does so, with what is in the temporary file already, and nothing is left then."""
+def test_stopped_job_is_resumed_by_the_printed_command(
+    area: Path, source: Path, number: signal.Signals, ranks: int
+) -> None:
+    """The resumed job uses the temporary file; afterwards neither it nor the job remains."""
     copy, state = area / "copy", {"XDG_STATE_HOME": str(area / "state")}
     with copying(source, copy, ranks=ranks, env=state) as run:
         run.send_signal(number)
@@ -91,17 +93,17 @@ def test_a_stopped_job_goes_on(area: Path, source: Path, number: signal.Signals,
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_signal_to_one_rank_ends_all(area: Path, source: Path, number: signal.Signals, kept: bool) -> None:
+def test_signal_to_one_rank_ends_all_ranks(area: Path, source: Path, number: signal.Signals, kept: bool) -> None:
     copy = area / "copy"
-    with copying(source, copy, *keeping(kept), ranks=3) as run:
+    with copying(source, copy, *checkpoint_options(kept), ranks=3) as run:
         os.kill(run.ranks()[-1], number)
         assert run.end(GRACE) == (STOPPED if kept else 128 + number)
         assert run.survivors() == []
     assert kept or temporaries(os.fsencode(copy)) == []
 
 
-def test_a_second_sigint_leaves_at_once(area: Path, source: Path) -> None:
-    """One rank is stopped, so that the job cannot end in order."""
+def test_second_sigint_ends_the_run_immediately(area: Path, source: Path) -> None:
+    """One rank is stopped by SIGSTOP, so that the job cannot end in order."""
     with copying(source, area / "copy", ranks=3) as run:
         os.kill(run.ranks()[-1], signal.SIGSTOP)
         run.send_signal(signal.SIGINT)
@@ -113,15 +115,15 @@ def test_a_second_sigint_leaves_at_once(area: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_an_echo_of_a_signal_is_no_second_one(area: Path, source: Path, kept: bool) -> None:
-    """timeout(1) sends each signal to its command, and once more to the group.
+def test_signal_repeated_by_timeout_is_no_second_signal(area: Path, source: Path, kept: bool) -> None:
+    """timeout(1) sends each signal to its command, and again to the process group.
 
-    A busy machine may hand on the echo so late that it is a second press, rightly: then it is tried again.
+    A busy machine may deliver the second one so late that it rightly counts: then the test tries again.
     """
     for attempt in range(TRIES):
         copy = area / f"copy-{attempt}"
         copy.mkdir()
-        with copying(source, copy, *keeping(kept), ranks=2) as run:
+        with copying(source, copy, *checkpoint_options(kept), ranks=2) as run:
             for _ in range(2):
                 run.send_signal(signal.SIGINT)
                 time.sleep(0.002)
@@ -135,7 +137,7 @@ def test_an_echo_of_a_signal_is_no_second_one(area: Path, source: Path, kept: bo
     assert kept or temporaries(os.fsencode(copy)) == []
 
 
-def test_an_interrupt_before_the_work_leaves_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_before_the_job_starts_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
@@ -144,10 +146,10 @@ def test_an_interrupt_before_the_work_leaves_no_traceback(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_control_c_reaches_all_ranks_at_once(area: Path, source: Path, kept: bool) -> None:
-    """A terminal sends the signal to the whole group, not only to the process that was started."""
+def test_sigint_to_the_process_group_ends_all_ranks(area: Path, source: Path, kept: bool) -> None:
+    """A terminal sends SIGINT to the whole group on Ctrl-C."""
     copy = area / "copy"
-    with copying(source, copy, *keeping(kept), ranks=3) as run:
+    with copying(source, copy, *checkpoint_options(kept), ranks=3) as run:
         for pid in run.processes():
             os.kill(pid, signal.SIGINT)
         assert run.end(GRACE) == (STOPPED if kept else 128 + signal.SIGINT)
@@ -157,7 +159,7 @@ def test_control_c_reaches_all_ranks_at_once(area: Path, source: Path, kept: boo
 
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
-def test_a_lost_rank_ends_all(area: Path, source: Path, launcher: str | None) -> None:
+def test_lost_rank_ends_the_run(area: Path, source: Path, launcher: str | None) -> None:
     copy = area / "copy"
     with copying(source, copy, ranks=3, launcher=launcher) as run:
         os.kill(run.ranks()[-1], signal.SIGKILL)
@@ -168,7 +170,7 @@ def test_a_lost_rank_ends_all(area: Path, source: Path, launcher: str | None) ->
     assert not (copy / "source").exists()
 
 
-def test_ranks_die_with_the_process_that_was_started(area: Path, source: Path) -> None:
+def test_ranks_end_with_the_main_process(area: Path, source: Path) -> None:
     copy = area / "copy"
     with copying(source, copy, ranks=3) as run:
         run.send_signal(signal.SIGKILL)
@@ -176,8 +178,8 @@ def test_ranks_die_with_the_process_that_was_started(area: Path, source: Path) -
     assert not (copy / "source").exists()
 
 
-def test_a_reader_that_goes_away_harms_nothing(area: Path) -> None:
-    """``pcopy … | head``: a closed pipe may end the run, as it ends others, but not in silence and not half."""
+def test_closed_pipe_leaves_no_processes_and_no_false_success(area: Path) -> None:
+    """``pcopy … | head``: a closed pipe may end the run; with status 0, all files must have been copied."""
     (area / "source").mkdir()
     for number in range(100):
         (area / f"source/{number}").write_bytes(b"x")

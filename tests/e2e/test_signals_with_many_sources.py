@@ -1,4 +1,4 @@
-"""A SIGINT to a copy of many sources (``pcopy * DST``): it is heard at once, however many there are."""
+"""SIGINT to a copy of many sources (``pcopy * DST``): it takes effect immediately, however many there are."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.support.processes import HANGS, background, wait_until
 
 SOURCES = 3000
 FEW = SOURCES // 2
-"""As often a run may make one system call after the signal, all ranks together: not for each of the sources."""
+"""Limit of calls of each kind, by all ranks, after the signal: fewer than one for each source."""
 
 INTERRUPTED, STOPPED = 130, 75
 
 
 class Moment(NamedTuple):
-    """The SIGINT comes with the call number ``when`` among ``calls``, and ``status`` is that of the run."""
+    """SIGINT comes at the call number ``when`` among ``calls``; ``status`` is the expected exit status."""
 
     name: str
     calls: str
@@ -64,13 +64,13 @@ def state(area: Path) -> dict[str, str]:
     return {"XDG_STATE_HOME": str(area / "state")}
 
 
-def stored(area: Path) -> list[Path]:
-    """The files that the jobs have left in the state directory."""
+def job_files(area: Path) -> list[Path]:
+    """Return the files of jobs in the state directory."""
     return [path for path in area.glob("state/pcopy/**/*") if path.is_file()]
 
 
-def check_whole(source: Path) -> int:
-    """Returns how many files are in the target under their own names: each is its source."""
+def count_complete_files(source: Path) -> int:
+    """Check that all files with final names equal their sources. Return their number."""
     names = [name for name in os.listdir(source.parent / "target") if not name.startswith(".pcopy-")]
     for name in names:
         assert (source.parent / "target" / name).read_bytes() == (source / name).read_bytes()
@@ -78,17 +78,19 @@ def check_whole(source: Path) -> int:
 
 
 def check_resumed(source: Path, number: int) -> None:
-    """``--resume`` finishes the job that ``number`` files were copied for, and leaves nothing of it."""
+    """Check that ``--resume`` completes the job, which had copied ``number`` files, and removes its records."""
     area, target = source.parent, source.parent / "target"
     assert number < SOURCES
     succeed("--resume", ranks=2, env=state(area))
-    os.utime(target, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))  # itself is none of the sources
+    os.utime(
+        target, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns)
+    )  # the job does not set the times of the target itself
     assert differences(source, target) == []
-    assert stored(area) == []
+    assert job_files(area) == []
 
 
 def calls_after_the_signal(log: Path) -> Counter[str]:
-    """How often each was made: by rank 0, which gets the signal, and by all that it has started."""
+    """Count the system calls of rank 0, which gets the signal, and of its child processes."""
     _, signal_came, after = log.read_text(errors="replace").partition("--- SIGINT ")
     assert signal_came
     return Counter(re.findall(r"^\d+ +(\w+)\(", after, re.MULTILINE))
@@ -104,25 +106,25 @@ def interrupted_at(moment: Moment, source: Path) -> tuple[Completed, Counter[str
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
-def test_a_signal_is_heard_at_once(source: Path, moment: Moment) -> None:
-    """Whatever has to be done yet is not done for each of the sources."""
+def test_signal_takes_effect_without_a_call_for_each_source(source: Path, moment: Moment) -> None:
+    """No remaining work is done for each source."""
     run, calls = interrupted_at(moment, source)
     assert run.returncode == moment.status, show(run)
     assert max(calls.values()) < FEW, calls.most_common(5)
     if moment.status == INTERRUPTED:
         assert run.stderr == b"pcopy: interrupted\n"
         assert os.listdir(source.parent / "target") == []
-        assert stored(source.parent) == []
+        assert job_files(source.parent) == []
     else:
         assert b"pcopy: to go on: pcopy --resume " in run.stderr, show(run)
-        check_resumed(source, check_whole(source))
+        check_resumed(source, count_complete_files(source))
 
 
-def test_a_signal_while_files_are_copied(source: Path) -> None:
+def test_job_stopped_while_copying_many_sources_is_resumed(source: Path) -> None:
     area, target = source.parent, source.parent / "target"
     options = {"ranks": 2, "cwd": source, "env": state(area), "wrap": slowed("utimensat", 10)}
     with background(*words(source), **options) as run:
         assert wait_until(lambda: os.listdir(target) or run.process.poll() is not None)
         run.send_signal(signal.SIGINT)
         assert run.end(HANGS) == STOPPED
-    check_resumed(source, check_whole(source))
+    check_resumed(source, count_complete_files(source))

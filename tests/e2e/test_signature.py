@@ -1,4 +1,4 @@
-"""``--signature``: one value for the selected source, however it was computed."""
+"""``--signature``: the same value for the same source, however it is computed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def sign(area: Path, *arguments: Argument, ranks: int = 2, launcher: str | None = None) -> str:
-    """The signature that a copy writes; the summary must tell the same."""
+    """Return the signature that a copy writes; the summary must contain the same value."""
     file = area / "copied.sig"
     file.unlink(missing_ok=True)
     run = succeed("--json", "--signature", file, *arguments, ranks=ranks, launcher=launcher)
@@ -34,7 +34,7 @@ def sign(area: Path, *arguments: Argument, ranks: int = 2, launcher: str | None 
 
 
 def created(area: Path, path: Path, *options: Argument, ranks: int = 2, launcher: str | None = None) -> str:
-    """The signature that ``pverify --create`` writes for ``path``."""
+    """Return the signature that ``pverify --create`` writes for ``path``."""
     file = area / "created.sig"
     file.unlink(missing_ok=True)
     run = pverify("-q", "--force", "--create", file, *options, path, ranks=ranks, launcher=launcher)
@@ -43,7 +43,7 @@ def created(area: Path, path: Path, *options: Argument, ranks: int = 2, launcher
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_published_values(area: Path, name: str) -> None:
+def test_signatures_equal_the_published_values(area: Path, name: str) -> None:
     vector = VECTORS[name]
     vector.make(area / name)
     assert sign(area, area / name, area / "copy") == vector.large
@@ -69,7 +69,7 @@ def tree(session_scratch: Path) -> Path:
         (4 * MIB, "5M", 2, None, 5),
     ],
 )
-def test_one_value_however_it_is_computed(
+def test_signature_does_not_depend_on_how_it_is_computed(
     area: Path, tree: Path, block: int, chunk: str, ranks: int, launcher: str | None, other: int
 ) -> None:
     options = ("--block-size", str(block))
@@ -80,14 +80,14 @@ def test_one_value_however_it_is_computed(
     assert created(area, tree, *options, ranks=ranks, launcher=launcher) == value
 
 
-def test_ring_and_inplace_make_no_difference(area: Path, tree: Path) -> None:
+def test_signature_does_not_depend_on_termination_and_write_mode(area: Path, tree: Path) -> None:
     value = expected(tree)
     assert sign(area, "--termination", "ring", tree, area / "copy", ranks=3) == value
     assert sign(area, "--inplace", "-T", tree, area / "copy", ranks=3) == value
     assert sign(area, "--checksum", "-T", tree, area / "copy", ranks=3) == value
 
 
-def test_blake3(area: Path, tree: Path) -> None:
+def test_signature_with_blake3_equals_the_reference(area: Path, tree: Path) -> None:
     blake3 = pytest.importorskip("blake3").blake3
     value = reference.signature(os.fsencode(tree), 64 << 10, lambda data: blake3(data).digest()).hex()
     options = ("--hash", "blake3", "--block-size", "64K")
@@ -97,7 +97,7 @@ def test_blake3(area: Path, tree: Path) -> None:
     assert pverify(area / "copied.sig", tree).returncode == 0
 
 
-def test_what_the_file_says(area: Path) -> None:
+def test_signature_file_has_all_fields(area: Path) -> None:
     VECTORS["outer"].make(area / "data\n")
     os.link(area / "data\n/a.txt", area / "data\n/z.txt")
     sign(area, area / "data\n", area / "copy")
@@ -112,7 +112,7 @@ def test_what_the_file_says(area: Path) -> None:
     }  # fmt: skip
 
 
-def test_several_sources_are_a_directory_of_their_names(area: Path) -> None:
+def test_several_sources_are_signed_as_one_directory(area: Path) -> None:
     VECTORS["outer"].make(area / "one")
     VECTORS["inner"].make(area / "two")
     VECTORS["hello"].make(area / "three")
@@ -128,7 +128,7 @@ def test_several_sources_are_a_directory_of_their_names(area: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "large", "link", "fifo"])
-def test_a_single_item(area: Path, kind: str) -> None:
+def test_single_item_is_signed(area: Path, kind: str) -> None:
     path = area / "item"
     if kind == "link":
         path.symlink_to("nowhere")
@@ -151,8 +151,7 @@ def test_a_single_item(area: Path, kind: str) -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else value,
 )
-def test_what_is_skipped_is_read_from_the_source(area: Path, policy: list[str], kept: str) -> None:
-    """The source is what is signed, whatever the destination holds in its place."""
+def test_skipped_files_are_signed_from_the_source(area: Path, policy: list[str], kept: str) -> None:
     random_tree(area / "source", 5, files=40, directories=5, largest=9 * MIB)
     subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
     if kept == "other":
@@ -165,7 +164,7 @@ def test_what_is_skipped_is_read_from_the_source(area: Path, policy: list[str], 
     assert kept == "other" or created(area, area / "copy") == value
 
 
-def test_skipped_hard_links(area: Path) -> None:
+def test_skipped_hard_links_are_signed_from_the_source(area: Path) -> None:
     (area / "source").mkdir()
     for size in (100, 20 * MIB):
         (area / f"source/{size}").write_bytes(os.urandom(size))
@@ -181,7 +180,7 @@ def test_skipped_hard_links(area: Path) -> None:
 
 
 @pytest.mark.parametrize(("policy", "stays"), [("replace", False), ("skip", True)])
-def test_a_file_in_the_place_of_a_directory(area: Path, policy: str, stays: bool) -> None:
+def test_signature_includes_a_directory_whose_target_is_a_file(area: Path, policy: str, stays: bool) -> None:
     VECTORS["outer"].make(area / "source")
     (area / "copy").mkdir()
     (area / "copy/sub").write_bytes(b"a file")
@@ -190,7 +189,7 @@ def test_a_file_in_the_place_of_a_directory(area: Path, policy: str, stays: bool
     assert (expected(area / "copy") != value) is stays
 
 
-def test_followed_links(area: Path) -> None:
+def test_followed_links_are_signed_as_their_targets(area: Path) -> None:
     VECTORS["outer"].make(area / "outside")
     VECTORS["inner"].make(area / "source")
     (area / "source/there").symlink_to(area / "outside")
@@ -200,7 +199,7 @@ def test_followed_links(area: Path) -> None:
     assert created(area, area / "copy") == expected(area / "followed")
 
 
-def test_mount_points_are_empty_directories(area: Path) -> None:
+def test_excluded_mount_points_are_signed_as_empty_directories(area: Path) -> None:
     VECTORS["inner"].make(area / "source")
     with mounted("tmpfs", area / "source", MIB) as point:
         (point / "hidden").write_bytes(b"x")
@@ -209,7 +208,7 @@ def test_mount_points_are_empty_directories(area: Path) -> None:
         assert value != created(area, area / "source")
 
 
-def test_files_that_change_are_signed_as_they_were_copied(area: Path) -> None:
+def test_changing_files_are_signed_as_they_were_copied(area: Path) -> None:
     for size in (1000, 20 * MIB):
         source = area / f"source-{size}"
         source.mkdir()
@@ -223,7 +222,7 @@ def test_files_that_change_are_signed_as_they_were_copied(area: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_clone_is_read_once_and_not_written(on: Place, area: Path, ranks: int) -> None:
+def test_cloned_file_is_read_once_and_not_written(on: Place, area: Path, ranks: int) -> None:
     xfs = on("xfs")
     (xfs / "file").write_bytes(noise(24 * MIB))
     trace = Trace(area / "trace", "ioctl", *READING, *WRITING)
@@ -254,7 +253,7 @@ def test_holes_are_not_read(filesystem: Path, area: Path, ranks: int) -> None:
     assert 12000 <= trace.moved(filesystem / "copy", READING) < MIB
 
 
-def test_files_without_a_size(area: Path) -> None:
+def test_files_without_a_size_are_signed(area: Path) -> None:
     (area / "copy").mkdir()
     value = sign(area, "/proc/version", "/proc/cpuinfo", area / "copy")
     assert value == expected(area / "copy")

@@ -1,4 +1,4 @@
-"""Ranks that are silent: they are told of and waited for, and the job ends well when they wake."""
+"""Silent ranks are reported and waited for; the job succeeds when they continue."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ MIB = 1 << 20
 HOST = re.escape(socket.gethostname())
 LOOK, HANGING, NO_ANSWER = 0.2, 1.5, 1.0
 PROMPT = 10
-"""Seconds within which everything is over once nothing hangs any more."""
+"""Seconds within which a run ends once nothing hangs."""
 
 
 def impatient(hanging: float = HANGING, no_answer: float = NO_ANSWER) -> list[str]:
-    """A prefix with which ranks tell of silence after seconds."""
+    """Return a command prefix that makes ranks report silence after a few seconds."""
     script = str(REPOSITORY / "tests/support/impatient.py")
     return [sys.executable, script, f"{LOOK},{hanging},{LOOK},{no_answer}"]
 
 
 def slow_and_impatient() -> list[str]:
-    """The same for a run that takes more than a second on the fastest machine."""
+    """Return the same prefix for a run that is slowed down to take more than a second."""
     return [*slowed("pwrite64", 3), *impatient()]
 
 
 class Listener:
-    """What a run says on standard error, read while it goes on."""
+    """Reader of the standard error of a running run."""
 
     def __init__(self, run: Run) -> None:
         assert run.process.stderr
@@ -51,7 +51,7 @@ class Listener:
         self.text = ""
 
     def hear(self, pattern: str, seconds: float = 30) -> bool:
-        """Whether it has said something like ``pattern``, now or within ``seconds``."""
+        """Return True if the output matches ``pattern`` now or within ``seconds``."""
         deadline = time.monotonic() + seconds
         while not re.search(pattern, self.text):
             left = deadline - time.monotonic()
@@ -66,7 +66,7 @@ class Listener:
 
 @contextmanager
 def passed_through(directory: Path, point: Path) -> Iterator[int]:
-    """``directory`` seen at ``point`` by way of a process, whose id it hands out: stopped, it hangs all calls."""
+    """Mount ``directory`` at ``point`` by bindfs. Yield the id of its process: while it is stopped, all calls hang."""
     program = shutil.which("bindfs")
     if program is None or not os.path.exists("/dev/fuse"):
         pytest.skip("there is no bindfs here")
@@ -82,7 +82,7 @@ def passed_through(directory: Path, point: Path) -> Iterator[int]:
 
 
 def wait_until_all_read(run: Run) -> None:
-    """Until every rank has read some of the data, and is in the midst of it."""
+    """Wait until every rank has read some of the data and is still reading."""
 
     def read(pid: int) -> int:
         with open(f"/proc/{pid}/io", "rb") as file:
@@ -93,7 +93,7 @@ def wait_until_all_read(run: Run) -> None:
 
 @pytest.fixture(scope="module")
 def large(session_scratch: Path) -> Iterator[Path]:
-    """Large enough to meet a run in the midst of it; no test changes it."""
+    """Yield a source that takes long enough to copy for a test to intervene; no test changes it."""
     place = session_scratch / f"silence-{os.getpid()}"
     (place / "source").mkdir(parents=True)
     for number in range(3):
@@ -112,19 +112,19 @@ def source(area: Path, large: Path) -> Path:
 
 @pytest.fixture
 def hanging(area: Path, source: Path) -> Iterator[tuple[Path, int]]:
-    """``source`` by way of a process, and that process."""
+    """Yield ``source`` mounted by bindfs, and the id of the process."""
     with passed_through(source, area / "through") as server:
         yield area / "through", server
 
 
-def test_a_stopped_rank_is_told_of_and_waited_for(area: Path, source: Path) -> None:
+def test_stopped_rank_is_reported_and_waited_for(area: Path, source: Path) -> None:
     with background("--chunk-size", "16M", source, area / "copy", ranks=3, wrap=slow_and_impatient()) as run:
         wait_for_temporary(run, os.fsencode(area / "copy/source"))
         listener = Listener(run)
         stopped = run.ranks()[-1]
         os.kill(stopped, signal.SIGSTOP)
         assert listener.hear(rf"pcopy: rank 2 on {HOST} has not answered for 0:01 \(since [\d:]+\); the job waits\n")
-        assert listener.hear("not answered for 0:0[45]"), listener.text  # after twice the time, and twice again
+        assert listener.hear("not answered for 0:0[45]"), listener.text  # after twice the time, and after four times
         assert listener.text.count("has not answered") == 3
         time.sleep(4)
         assert run.process.poll() is None
@@ -135,7 +135,7 @@ def test_a_stopped_rank_is_told_of_and_waited_for(area: Path, source: Path) -> N
     assert differences(source, area / "copy/source") == []
 
 
-def test_a_stopped_rank_that_is_killed_ends_the_job(area: Path, source: Path) -> None:
+def test_killing_a_stopped_rank_ends_the_job(area: Path, source: Path) -> None:
     with background("--chunk-size", "16M", source, area / "copy", ranks=3, wrap=slow_and_impatient()) as run:
         wait_for_temporary(run, os.fsencode(area / "copy/source"))
         listener = Listener(run)
@@ -150,8 +150,8 @@ def test_a_stopped_rank_that_is_killed_ends_the_job(area: Path, source: Path) ->
         assert run.survivors() == []
 
 
-def test_ranks_that_hang_say_where(area: Path, source: Path, hanging: tuple[Path, int]) -> None:
-    """Both hang: rank 0 tells of itself, and passes on what the other says."""
+def test_hanging_ranks_report_the_path(area: Path, source: Path, hanging: tuple[Path, int]) -> None:
+    """Both ranks hang: rank 0 reports itself and forwards the report of the other rank."""
     through, server = hanging
     with background("--chunk-size", "16M", through, area / "copy", ranks=2, wrap=impatient(no_answer=60)) as run:
         wait_until_all_read(run)
@@ -174,7 +174,7 @@ def test_ranks_that_hang_say_where(area: Path, source: Path, hanging: tuple[Path
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_stop_waits_for_ranks_that_hang(area: Path, hanging: tuple[Path, int], kept: bool) -> None:
+def test_stop_waits_for_hanging_ranks(area: Path, hanging: tuple[Path, int], kept: bool) -> None:
     through, server = hanging
     options = ["--chunk-size", "16M", *([] if kept else ["--checkpoint", "none"])]
     with background(*options, through, area / "copy", ranks=2, wrap=impatient(60, 60)) as run:
@@ -190,7 +190,7 @@ def test_a_stop_waits_for_ranks_that_hang(area: Path, hanging: tuple[Path, int],
     assert kept or temporaries(os.fsencode(area / "copy")) == []
 
 
-def test_a_second_control_c_leaves_ranks_that_hang(area: Path, hanging: tuple[Path, int]) -> None:
+def test_second_sigint_ends_hanging_ranks(area: Path, hanging: tuple[Path, int]) -> None:
     through, server = hanging
     with background("--chunk-size", "16M", through, area / "copy", ranks=2, wrap=impatient(60, 60)) as run:
         wait_until_all_read(run)
@@ -200,11 +200,11 @@ def test_a_second_control_c_leaves_ranks_that_hang(area: Path, hanging: tuple[Pa
         for pid in run.processes():
             os.kill(pid, signal.SIGINT)
         assert listener.hear(r"rank \d .* has been silent .*; a second SIGINT leaves at once\n"), listener.text
-        time.sleep(0.2)  # sooner it would be taken for an echo of the first
+        time.sleep(0.2)  # an earlier one would be taken for a repetition of the first
         assert run.process.poll() is None
         for pid in run.processes():
             os.kill(pid, signal.SIGINT)
-        time.sleep(0.2)  # an orderly end would come soon once nothing hangs, with another status
-        os.kill(server, signal.SIGCONT)  # FUSE holds even a killed process until it has its answer
+        time.sleep(0.2)  # without it, the run might end in order with another status once nothing hangs
+        os.kill(server, signal.SIGCONT)  # FUSE blocks even a killed process until its call returns
         assert run.end(PROMPT) == 128 + signal.SIGINT
         assert run.survivors() == []

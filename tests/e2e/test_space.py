@@ -1,4 +1,4 @@
-"""Too little free space, or too few inodes, are noticed before anything is copied."""
+"""Too little free space or too few inodes are detected before anything is copied."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MIB = 1 << 20
 
 @pytest.fixture
 def small(area: Path) -> Iterator[Path]:
-    """A file system of 4 MiB with few inodes, which is smaller than what lies beside the sources."""
+    """Yield a file system of 4 MiB with few inodes."""
     with mounted("tmpfs", area, 4 * MIB, "nr_inodes=20") as point:
         yield point
 
 
-def test_too_little_room_is_refused_with_both_figures(area: Path, small: Path) -> None:
+def test_too_little_space_is_refused_with_both_figures(area: Path, small: Path) -> None:
     for number in range(6):
         write(area / f"source/{number}", os.urandom(MIB))
     before = os.statvfs(small)
@@ -56,8 +56,8 @@ def test_too_few_inodes_are_refused_with_both_figures(area: Path, small: Path) -
     assert os.listdir(small) == []
 
 
-def test_what_takes_no_room_is_not_counted(area: Path, small: Path) -> None:
-    """Holes, further names of an inode, what filters leave out, and what is there and stays."""
+def test_items_that_need_no_space_are_not_counted(area: Path, small: Path) -> None:
+    """Holes, hard links, excluded items, and existing items that are kept."""
     write(area / "source/file", os.urandom(MIB))
     for number in range(5):
         os.link(area / "source/file", area / f"source/link{number}")
@@ -76,7 +76,7 @@ def test_what_takes_no_room_is_not_counted(area: Path, small: Path) -> None:
     assert run.returncode == 0, show(run)
 
 
-def test_what_is_kept_elsewhere_gives_no_room(area: Path, small: Path) -> None:
+def test_replaced_file_with_a_backup_frees_no_space(area: Path, small: Path) -> None:
     write(small / "file", os.urandom(3 * MIB), NOW)
     write(area / "source/file", os.urandom(3 * MIB), NOW + 10**10)
     run = pcopy("--backup", ".old", "source/", small, cwd=area)
@@ -87,7 +87,7 @@ def test_what_is_kept_elsewhere_gives_no_room(area: Path, small: Path) -> None:
     assert run.returncode == 0, show(run)
 
 
-def test_a_single_file_and_several_sources(area: Path, small: Path) -> None:
+def test_single_file_and_several_sources(area: Path, small: Path) -> None:
     write(area / "large", os.urandom(5 * MIB))
     for name in ("one", "two"):
         write(area / name / "file", os.urandom(3 * MIB))
@@ -97,15 +97,15 @@ def test_a_single_file_and_several_sources(area: Path, small: Path) -> None:
     assert os.listdir(small) == []
 
 
-def test_what_was_not_all_looked_at_is_not_refused(area: Path, small: Path) -> None:
-    """Of a list of files nobody knows beforehand how much it is."""
+def test_copy_of_a_file_list_is_not_refused_for_space(area: Path, small: Path) -> None:
+    """The total size of listed files is unknown in advance."""
     write(area / "source/file", os.urandom(5 * MIB))
     (area / "list").write_text("file\n")
     run = pcopy("--files-from", "list", "source/", small, cwd=area)
     assert run.returncode == 75 and b"the item needs 5.00 MiB" in run.stderr, show(run)
 
 
-def test_the_walk_ahead_sees_what_there_is_and_leaves_no_trace(area: Path) -> None:
+def test_preliminary_walk_finds_all_items_and_keeps_access_times(area: Path) -> None:
     for name in ("a/b/c/file", "a/other", "skipped/inside", "top"):
         write(area / "tree" / name, b"contents")
     os.utime(area / "tree/a", ns=(0, NOW))
@@ -117,7 +117,7 @@ def test_the_walk_ahead_sees_what_there_is_and_leaves_no_trace(area: Path) -> No
 
 
 @pytest.mark.parametrize(("entries", "is_complete"), [(3, False), (4, True)])
-def test_the_walk_ahead_has_a_budget(area: Path, entries: int, is_complete: bool) -> None:
+def test_preliminary_walk_ends_at_its_budget(area: Path, entries: int, is_complete: bool) -> None:
     for number in range(4):
         write(area / f"tree/{number}", b"")
     ahead = PreliminaryWalk(entries)
@@ -128,34 +128,34 @@ def test_the_walk_ahead_has_a_budget(area: Path, entries: int, is_complete: bool
 
 
 class Notices:
-    """What ``FreeSpaceWatch`` passes on."""
+    """Sink that collects the notices of ``FreeSpaceWatch``."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Nobody watches."""
+        """Ignore progress."""
 
     def failures(self, failures: Sequence[Failure]) -> None:
-        """There are none."""
+        """Ignore failures: there are none."""
 
     def items(self, items: Sequence[ItemOutcomes]) -> None:
-        """There are none."""
+        """Ignore items: there are none."""
 
     def notice(self, text: str) -> None:
-        self.told.append(text)
+        self.lines.append(text)
 
 
-def test_a_line_warns_once_all_is_found(area: Path) -> None:
-    reported = Notices()
-    watch = FreeSpaceWatch(reported, bytes(area))
+def test_space_warning_is_printed_once_when_the_scan_is_complete(area: Path) -> None:
+    notices = Notices()
+    watch = FreeSpaceWatch(notices, bytes(area))
     room = os.statvfs(area)
     much = room.f_bfree * room.f_frsize + (1 << 40)
     watch.progress("copy", Totals(found_bytes=much, unscanned=1), ())
-    assert reported.told == []
+    assert notices.lines == []
     watch.progress("copy", Totals(found_bytes=much), ())
     watch.progress("copy", Totals(found_bytes=much), ())
-    assert len(reported.told) == 1 and "remain to be copied" in reported.told[0]
+    assert len(notices.lines) == 1 and "remain to be copied" in notices.lines[0]
     little = Notices()
     FreeSpaceWatch(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
-    assert little.told == []
+    assert little.lines == []

@@ -1,4 +1,4 @@
-"""What a run says and with which status it ends."""
+"""Output and exit status of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = (
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """One of each kind."""
+    """Return a tree with items of several types."""
     path = area / "source"
     (path / "sub").mkdir(parents=True)
     for name in ("one", "two", "sub/three"):
@@ -35,7 +35,7 @@ def source(area: Path) -> Path:
 
 
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (8, None), (3, "mpi")])
-def test_json_summary(area: Path, source: Path, ranks: int, launcher: str | None) -> None:
+def test_json_summary_has_all_keys_and_counts(area: Path, source: Path, ranks: int, launcher: str | None) -> None:
     reported = summary(succeed("--json", source, area / "copy", ranks=ranks, launcher=launcher))
     assert set(KEYS) <= reported.keys()
     expected = {
@@ -48,7 +48,7 @@ def test_json_summary(area: Path, source: Path, ranks: int, launcher: str | None
     assert reported["bytes_per_second"] >= 0
 
 
-def test_one_summary_from_one_rank(area: Path, source: Path) -> None:
+def test_summary_is_printed_by_one_rank(area: Path, source: Path) -> None:
     run = succeed(source, area / "copy", ranks=3, launcher="mpi")
     one = succeed(source, area / "copy-2", ranks=1)
     assert len(run.stdout.splitlines()) == len(one.stdout.splitlines()) > 0, show(run)
@@ -70,35 +70,35 @@ def test_quiet_hides_progress_but_not_errors(area: Path, source: Path) -> None:
     assert b"one" in run.stderr, show(run)
 
 
-def test_verbose_says_more(area: Path, source: Path) -> None:
+def test_verbose_prints_no_less(area: Path, source: Path) -> None:
     plain = succeed("--progress", "none", source, area / "copy")
     run = succeed("-v", "--progress", "none", source, area / "copy-2")
     assert len(run.stderr) >= len(plain.stderr), show(run)
 
 
 @pytest.mark.parametrize("kind", ["plain", "none", "auto"])
-def test_progress_never_draws_where_there_is_no_terminal(area: Path, source: Path, kind: str) -> None:
+def test_progress_without_a_terminal_has_no_control_characters(area: Path, source: Path, kind: str) -> None:
     run = succeed("--progress", kind, source, area / "copy")
     assert b"\x1b" not in run.stderr and b"\r" not in run.stderr, show(run)
 
 
-def test_json_is_all_of_standard_output(area: Path, source: Path) -> None:
+def test_standard_output_is_only_the_json_summary(area: Path, source: Path) -> None:
     for options in (["-v"], ["--progress", "plain"], ["-q"]):
         summary(succeed("--json", *options, f"{source}/", area / "copy"))
 
 
 @pytest.mark.alone
-def test_version_is_quick(area: Path) -> None:
+def test_version_is_printed_quickly(area: Path) -> None:
     begun = time.monotonic()
     run = succeed("--version")
     assert re.match(rb"pcopy \d+\.\d+.* \(kernel (c|python)\)$", run.stdout), show(run)
     assert run.stderr == b""
-    # The limit on an idle machine is a quarter of this; here others may use the machine.
+    # Four times the limit for an idle machine: other programs may be running.
     assert time.monotonic() - begun < 0.6
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help(option: str) -> None:
+def test_help_lists_the_main_options(option: str) -> None:
     run = succeed(option)
     for word in (b"SRC", b"DST", b"--preserve", b"--existing", b"--json", b"--errors", b"--max-errors"):
         assert word in run.stdout, show(run)
@@ -128,7 +128,7 @@ def test_usage_errors_name_the_problem(area: Path, arguments: list[str], named: 
     assert sorted(os.listdir(area)) == ["a"]
 
 
-def test_ranks_and_a_launcher_exclude_each_other(area: Path, source: Path) -> None:
+def test_option_for_ranks_under_a_launcher_is_refused(area: Path, source: Path) -> None:
     run = pcopy("-n", "2", source, area / "copy", ranks=2, launcher="mpi")
     assert run.returncode == 2, show(run)
     assert not (area / "copy").exists()
@@ -137,14 +137,14 @@ def test_ranks_and_a_launcher_exclude_each_other(area: Path, source: Path) -> No
 @pytest.mark.parametrize(
     ("size", "valid"), [("16M", True), ("16MiB", True), ("16MB", True), ("16777216", True), ("16Q", False)]
 )
-def test_sizes(area: Path, source: Path, size: str, valid: bool) -> None:
+def test_sizes_with_units_are_parsed(area: Path, source: Path, size: str, valid: bool) -> None:
     run = pcopy("--chunk-size", size, source, area / "copy")
     assert run.returncode == (0 if valid else 2), show(run)
 
 
 @pytest.mark.parametrize(("ranks", "launcher"), [(2, None), (2, "mpi")])
-def test_the_source_is_not_modified(on_strict_atime: Path, ranks: int, launcher: str | None) -> None:
-    """Not even access times, on a file system that keeps them exactly."""
+def test_source_and_its_access_times_are_not_modified(on_strict_atime: Path, ranks: int, launcher: str | None) -> None:
+    """The file system updates access times at each read."""
     source = on_strict_atime / "source"
     for number in range(50):
         path = source / f"{number % 5}/{number}"
@@ -161,13 +161,13 @@ def test_the_source_is_not_modified(on_strict_atime: Path, ranks: int, launcher:
 
 
 @pytest.mark.alone
-def test_a_small_job_is_quick(area: Path) -> None:
-    """Starting ranks, finding nothing more to do and ending must not take longer than the work."""
+def test_small_job_is_quick(area: Path) -> None:
+    """Starting ranks, detecting the end and terminating must not dominate the work."""
     (area / "file").write_bytes(b"x")
     best = 10.0
     for number in range(5):
         begun = time.monotonic()
         succeed(area / "file", area / f"copy-{number}", ranks=2)
         best = min(best, time.monotonic() - begun)
-    # 0.3 s on an idle machine; the rest is for slow and busy ones.
+    # It takes 0.3 s on an idle machine; slow and busy machines get more.
     assert best < 1.0

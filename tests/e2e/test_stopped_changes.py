@@ -1,4 +1,4 @@
-"""``prm`` and ``pchmod`` that are told to stop count all that they have done, also of tasks that are dropped."""
+"""``prm`` and ``pchmod`` that are stopped count all changed items, also those of discarded tasks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.skipif(not can_mount(), reason="it takes root and libfu
 DIRECTORIES, FILES = 12, 90
 ENOUGH = 150
 LATENCY = 2000
-"""Microseconds of each operation."""
+"""Latency of each operation in microseconds."""
 
 
 @pytest.fixture(params=["files", "nested"])
 def tree(request: pytest.FixtureRequest, area: Path) -> Path:
-    """Directories with files alone, or with symbolic links and other directories among these."""
+    """Return directories with files only, or also with symbolic links and subdirectories."""
     tree = area / "below/tree"
     for directory in range(DIRECTORIES):
         place = tree / f"{directory}"
@@ -62,8 +62,8 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def stopped(program: str, *words: Argument, backend: str, ranks: int, done: Any) -> dict[str, Any]:
-    """What a run tells that was told to stop once enough was ``done()``."""
+def report_of_stopped_run(program: str, *words: Argument, backend: str, ranks: int, done: Any) -> dict[str, Any]:
+    """Stop a run once ``done()`` reaches ``ENOUGH``. Return its report."""
     if backend == "c":
         native.require()
     with background("--json", *words, program=program, ranks=ranks, env={"PCOPY_BACKEND": backend}) as run:
@@ -75,28 +75,28 @@ def stopped(program: str, *words: Argument, backend: str, ranks: int, done: Any)
         return reported
 
 
-def number_of(tree: Path) -> int:
-    """Names that go meanwhile do not matter."""
+def count_items(tree: Path) -> int:
+    """Count all items. Items may vanish meanwhile."""
     return sum(len(directories) + len(files) for _, directories, files in os.walk(tree)) + tree.exists()
 
 
 @WAYS
-def test_what_was_removed_is_counted(
+def test_stopped_prm_counts_all_removed_items(
     storage: SlowMount, tree: Path, backend: str, ranks: int, words: tuple[str, ...]
 ) -> None:
-    before = number_of(tree)
-    reported = stopped(
+    before = count_items(tree)
+    reported = report_of_stopped_run(
         "prm", "--yes", *words, storage.path / "tree", backend=backend, ranks=ranks,
-        done=lambda: before - number_of(tree),
+        done=lambda: before - count_items(tree),
     )  # fmt: skip
-    left = number_of(tree)
+    left = count_items(tree)
     assert ENOUGH <= reported["removed"] == before - left < before
     assert sum(reported[each] for each in ("files", "directories", "symlinks", "special")) == reported["removed"]
     assert reported["failed"] == 0
 
 
 @WAYS
-def test_what_was_changed_is_counted(
+def test_stopped_pchmod_counts_all_changed_items(
     storage: SlowMount, tree: Path, backend: str, ranks: int, words: tuple[str, ...]
 ) -> None:
     def changed() -> int:
@@ -104,6 +104,8 @@ def test_what_was_changed_is_counted(
         return sum(not mode & stat.S_IROTH for mode in modes)
 
     assert changed() == 0
-    reported = stopped("pchmod", "o-r", *words, storage.path / "tree", backend=backend, ranks=ranks, done=changed)
-    assert ENOUGH <= reported["changed"] == changed() < number_of(tree)
+    reported = report_of_stopped_run(
+        "pchmod", "o-r", *words, storage.path / "tree", backend=backend, ranks=ranks, done=changed
+    )
+    assert ENOUGH <= reported["changed"] == changed() < count_items(tree)
     assert reported["failed"] == 0

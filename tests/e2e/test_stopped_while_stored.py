@@ -1,7 +1,7 @@
-"""A job that ends while the sync of a file hangs: nothing has a final name before, and the next run completes it.
+"""Jobs stopped while the sync of a file hangs: no file has its final name yet, and the next run completes the job.
 
 Each program has a row for each task that waits for stable storage before a file gets its name. A signal takes effect
-at once, whatever the storage does.
+immediately, even if the storage hangs.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ MIB = 1 << 20
 
 
 class Case(NamedTuple):
-    """``make`` makes the source and the file ``expected`` in it, and returns the command."""
+    """A command to stop. ``make`` creates the source, with the file ``expected`` in it, and returns the arguments."""
 
     name: str
     program: str
     make: Callable[[Path], list[Argument]]
     ranks: int | None = 2
     passed: int = 0
-    """Syncs of files that are done before one hangs."""
+    """Number of syncs that succeed before one hangs."""
     stopped: int = 75
-    """The status after a signal."""
+    """Exit status after a signal."""
     resumes: bool = True
-    """True if ``--resume`` goes on with the job; else the same command does."""
+    """True if ``--resume`` continues the job; otherwise the same command does."""
 
     def __str__(self) -> str:
         return self.name
@@ -152,7 +152,7 @@ CASES = (
 
 @pytest.mark.parametrize("end", ["SIGINT", "SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_job_that_ends_while_a_file_is_stored_is_completed(case: Case, end: str, area: Path) -> None:
+def test_job_stopped_during_a_hanging_sync_is_completed_by_the_next_run(case: Case, end: str, area: Path) -> None:
     calls = area / "calls"
     (area / "source").mkdir()
     (area / "target").mkdir()
@@ -163,27 +163,29 @@ def test_a_job_that_ends_while_a_file_is_stored_is_completed(case: Case, end: st
     with background(*words, program=case.program, ranks=case.ranks, env=env | hanging) as job:
         assert wait_until(lambda: calls.stat().st_size > case.passed or job.process.poll() is not None)
         assert job.process.poll() is None, job.process.communicate()
-        status = _ended(job, end)
+        status = _end_job(job, end)
     left = os.listdir(area / "target")
     calls.unlink()
     assert [name for name in left if not name.startswith(".pcopy-")] == []
     if end != "SIGKILL":
         assert status == (case.stopped if end == "SIGINT" or case.resumes else STOPPED.get(case.stopped, case.stopped))
-        assert bool(left) is case.resumes or case.name.endswith("holes"), "the next run goes on with it, or nobody does"
+        assert bool(left) is case.resumes or case.name.endswith("holes"), (
+            "temporary files remain only if the next run uses them"
+        )
     again = pcopy(*(["--resume"] if case.resumes else words), program=case.program, ranks=case.ranks, env=env)
     assert again.returncode == 0, show(again)
-    if end == "SIGKILL" and not case.resumes:  # nobody knows of the job
+    if end == "SIGKILL" and not case.resumes:  # no run removes its temporary files
         for name in left:
             (area / "target" / name).unlink(missing_ok=True)
     _compare(case, area)
 
 
 STOPPED = {130: 143}
-"""The status after a SIGTERM, by that after a SIGINT."""
+"""Exit status after SIGTERM, by that after SIGINT."""
 
 
-def _ended(job: Run, end: str) -> int:
-    """Return the status. A signal takes effect though the storage hangs."""
+def _end_job(job: Run, end: str) -> int:
+    """Send the signal and return the exit status. The signal takes effect although the storage hangs."""
     time.sleep(0.2)
     began = time.monotonic()
     if end == "SIGKILL":
@@ -196,7 +198,7 @@ def _ended(job: Run, end: str) -> int:
 
 
 def _compare(case: Case, area: Path) -> None:
-    """The contents are those of the source, as cmp(1) and zstd(1) see it; nothing else is there."""
+    """Compare the only file in the target with the source by tar(1), zstd(1) and cmp(1)."""
     expected = next(path for path in (area / "expected", area / "source/expected") if path.exists())
     (name,) = os.listdir(area / "target")
     found = area / "target" / name

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or gone: every file is copied, and the status tells the truth."""
+"""Closed or full standard streams: every file is copied, and the exit status is right."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def source(area: Path) -> Path:
 def shell(
     redirections: str, *arguments: str | Path, ranks: int | None = 2, program: str = "pcopy"
 ) -> subprocess.CompletedProcess[bytes]:
-    """The command with ``redirections`` or a pipe behind it; the status is the command's own."""
+    """Run the command followed by ``redirections`` or a pipe. Return the status of the command itself."""
     line, environment = command(*arguments, ranks=ranks, program=program)
-    environment.pop("PYTHONUNBUFFERED", None)  # with a buffer there is something left to write at exit
+    environment.pop("PYTHONUNBUFFERED", None)  # buffered output is written only at exit
     script = f"{shlex.join(str(os.fsdecode(word)) for word in line)} {redirections}; exit ${{PIPESTATUS[0]}}"
     return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, check=False, timeout=60)
 
@@ -44,7 +44,9 @@ def shell(
     ["| head -0", "2>&1 | head -0", ">&-", "2>&-", ">&- 2>&- <&-", "2>/dev/full", "2>&1 --progress plain | head -c 1"],
 )
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_streams_that_are_gone_do_not_matter(area: Path, source: Path, redirections: str, ranks: int) -> None:
+def test_closed_or_full_standard_streams_do_not_affect_the_copy(
+    area: Path, source: Path, redirections: str, ranks: int
+) -> None:
     run = shell(redirections, source, area / "copy", ranks=ranks)
     assert run.returncode == 0, run
     assert b"Traceback" not in run.stderr and b"Exception" not in run.stderr, run
@@ -52,7 +54,7 @@ def test_streams_that_are_gone_do_not_matter(area: Path, source: Path, redirecti
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_summary_that_is_lost_is_no_success(area: Path, source: Path, options: list[str]) -> None:
+def test_lost_summary_is_an_error(area: Path, source: Path, options: list[str]) -> None:
     run = shell(">/dev/full", *options, source, area / "copy")
     assert run.returncode == 1, run
     assert run.stderr.splitlines()[-1] == b"pcopy: standard output cannot be written: No space left on device"
@@ -61,7 +63,7 @@ def test_a_summary_that_is_lost_is_no_success(area: Path, source: Path, options:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_differences_that_are_lost_are_trouble(area: Path, source: Path, options: list[str]) -> None:
+def test_lost_differences_are_an_error(area: Path, source: Path, options: list[str]) -> None:
     (area / "empty").mkdir()
     run = shell(">/dev/full", "-q", *options, area / "empty", source, program="pverify")
     assert run.returncode == 2, run
@@ -70,13 +72,13 @@ def test_differences_that_are_lost_are_trouble(area: Path, source: Path, options
 
 @pytest.mark.parametrize("redirections", [">&-", ">/dev/full"])
 @pytest.mark.parametrize("question", ["--jobs", "--version", "--help"])
-def test_an_answer_that_is_lost_is_no_success(question: str, redirections: str) -> None:
+def test_lost_answer_is_an_error(question: str, redirections: str) -> None:
     run = shell(redirections, question, ranks=None)
     assert run.returncode == 1
     assert run.stderr.startswith(b"pcopy: standard output cannot be written: ")
 
 
-def test_errors_keep_their_status_without_a_standard_error(area: Path, source: Path) -> None:
+def test_exit_status_is_kept_without_standard_error(area: Path, source: Path) -> None:
     assert shell("2>&-", area / "missing", area / "copy").returncode == 2
     assert shell(">&- 2>/dev/full", area / "missing", area / "copy").returncode == 2
     (area / "copy").mkdir()
@@ -85,7 +87,7 @@ def test_errors_keep_their_status_without_a_standard_error(area: Path, source: P
     assert shell("2>&-", "--existing", "fail", source, area / "copy").returncode == 1
 
 
-def test_closed_descriptors_are_taken_by_no_other_file() -> None:
+def test_closed_standard_descriptors_are_not_reused() -> None:
     program = (
         "import os\n"
         "from pcopy.report.streams import standard_streams\n"
@@ -96,8 +98,8 @@ def test_closed_descriptors_are_taken_by_no_other_file() -> None:
     assert subprocess.run(["bash", "-c", script], cwd=REPOSITORY, check=False).returncode >= 3
 
 
-def test_what_is_meant_for_the_user_never_lands_in_a_copy(area: Path, source: Path) -> None:
-    """A closed descriptor 2 is the first that an open file gets."""
+def test_messages_are_never_written_into_a_copied_file(area: Path, source: Path) -> None:
+    """A file opened while descriptor 2 is closed would get that number."""
     (area / "copy/7").mkdir(parents=True)
     (area / "copy/7/full").write_bytes(b"")
     run = shell(">&- 2>&- <&-", f"{source}/", area / "copy", ranks=1)
@@ -107,14 +109,14 @@ def test_what_is_meant_for_the_user_never_lands_in_a_copy(area: Path, source: Pa
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path, kept: bool) -> None:
+def test_closed_terminal_stops_the_job_in_order(area: Path, kept: bool) -> None:
     with open(area / "large", "wb") as file:
         for _ in range(160):
             file.write(b"x" * (1 << 20))
     (area / "copy").mkdir()
     options = ["--chunk-size", "16M", *([] if kept else ["--checkpoint", "none"])]
     state = {"XDG_STATE_HOME": str(area / "state")}
-    slow = slowed("pwrite64", 12, "-DDD")  # strace in another session: the command is the one with the terminal
+    slow = slowed("pwrite64", 12, "-DDD")  # strace runs in another session, so that the command has the terminal
     line, environment = command(*options, area / "large", area / "copy", ranks=2, env=state, wrap=slow)
     child, terminal = pty.fork()
     if child == 0:
@@ -123,9 +125,9 @@ def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path, kept: bool
         while not temporaries(os.fsencode(area / "copy")):
             assert os.waitpid(child, os.WNOHANG) == (0, 0)
     finally:
-        os.close(terminal)  # the kernel sends SIGHUP
+        os.close(terminal)  # the operating system sends SIGHUP
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if kept:  # though nobody can be told so
+    if kept:  # the job is stored although no message can be printed
         assert status == 75
         succeed("--resume", env=state)
         assert os.listdir(area / "copy") == ["large"]
@@ -134,7 +136,7 @@ def test_a_terminal_that_is_closed_stops_the_job_in_order(area: Path, kept: bool
         assert os.listdir(area / "copy") == []
 
 
-def test_nohup_keeps_a_job_alive(area: Path) -> None:
+def test_job_under_nohup_ignores_sighup(area: Path) -> None:
     with open(area / "large", "wb") as file:
         for _ in range(160):
             file.write(b"x" * (1 << 20))

@@ -1,6 +1,6 @@
-"""Calls for small files hang in threads of the backend: the rank reports the oldest one, and ends when requested.
+"""Calls for small files that hang in threads of the backend: the rank reports the oldest one, and ends on request.
 
-The main thread of such a rank goes on: it answers others, and hears signals.
+The main thread of such a rank continues: it answers other ranks and handles signals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.processes import Run, background, wait_until
 pytestmark = pytest.mark.skipif(backend_name() != "c", reason="there is no C backend here")
 
 FILES, DIRECTORIES = 6000, 2
-"""Few directories: while files are copied no main thread makes one."""
+"""Few directories, so that no main thread creates one while files are copied."""
 THREADS: list[Argument] = ["--in-flight", "8"]
 
 
@@ -40,7 +40,7 @@ def source(area: Path) -> Path:
 
 @pytest.fixture
 def target(area: Path, source: Path) -> Iterator[tuple[Path, int]]:
-    """A directory by way of a process, and that process."""
+    """Yield a directory mounted by bindfs, and the id of the process."""
     with passed_through(area / "below", area / "through") as server:
         yield area / "through", server
 
@@ -55,31 +55,31 @@ def env(area: Path) -> dict[str, str]:
     return {"XDG_STATE_HOME": str(area / "state")}
 
 
-def threads_that_hang(pid: int) -> int:
-    """Threads of a rank that wait in a call for the file system's process."""
+def count_hanging_threads(pid: int) -> int:
+    """Count the threads of a rank that wait in a call for the process of the file system."""
     calls = [Path(f"/proc/{pid}/task/{task}/wchan").read_text() for task in os.listdir(f"/proc/{pid}/task")]
     return sum("request" in call for call in calls)
 
 
 def states(pid: int) -> dict[int, str]:
-    """Of a process's threads, as proc(5) has them."""
+    """Return the states of the threads of a process, as in proc(5)."""
     tasks = Path(f"/proc/{pid}/task")
     return {int(each): (tasks / each / "stat").read_text().rpartition(")")[2].split()[0] for each in os.listdir(tasks)}
 
 
-def has_left(run: Run) -> bool:
-    """It has ended, but for threads in calls that the file system's process has begun: nothing frees these."""
+def has_ended(run: Run) -> bool:
+    """Return True if the run has ended except for threads in calls of the stopped file system."""
     if run.process.poll() is not None:
         return True
     try:
         found = [(task != pid, state) for pid in run.processes() for task, state in states(pid).items()]
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return all(state in "ZX" or (state == "D" and is_beside) for is_beside, state in found)
+    return all(state in "ZX" or (state == "D" and is_worker) for is_worker, state in found)
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_stop_waits_for_threads_that_hang_and_says_where(
+def test_stop_waits_for_hanging_threads_and_reports_the_path(
     area: Path, source: Path, target: tuple[Path, int], env: dict[str, str], kept: bool
 ) -> None:
     through, server = target
@@ -110,7 +110,7 @@ def test_a_stop_waits_for_threads_that_hang_and_says_where(
             assert copied.read_bytes() == (source / copied.relative_to(area / "below/copy")).read_bytes()
 
 
-def test_a_second_control_c_leaves_threads_that_hang(source: Path, area: Path, target: tuple[Path, int]) -> None:
+def test_second_sigint_ends_a_run_with_hanging_threads(source: Path, area: Path, target: tuple[Path, int]) -> None:
     through, server = target
     with background(*THREADS, "-T", source, through / "copy", ranks=2, wrap=impatient()) as run:
         wait_until_it_copies(run, area / "below")
@@ -120,18 +120,18 @@ def test_a_second_control_c_leaves_threads_that_hang(source: Path, area: Path, t
         assert listener.hear("a second SIGINT leaves at once"), listener.text
         run.process.send_signal(signal.SIGINT)
         try:
-            assert wait_until(lambda: has_left(run), PROMPT)
+            assert wait_until(lambda: has_ended(run), PROMPT)
         finally:
             os.kill(server, signal.SIGCONT)
         assert run.end(PROMPT) == 130
         assert run.survivors() == []
 
 
-def test_a_rank_that_is_lost_ends_the_job_though_threads_hang(
-    source: Path, area: Path, target: tuple[Path, int]
-) -> None:
-    """Rank 0 waits some seconds for its threads, and leaves. The rank that is lost has no call under way: it would
-    wait for that before it is gone."""
+def test_lost_rank_ends_the_job_despite_hanging_threads(source: Path, area: Path, target: tuple[Path, int]) -> None:
+    """Rank 0 waits some seconds for its threads and exits.
+
+    The lost rank has no call in progress: it could not die before that returns.
+    """
     through, server = target
     with background(*THREADS, "-T", source, through / "copy", ranks=2, wrap=impatient()) as run:
         wait_until_it_copies(run, area / "below")
@@ -141,10 +141,10 @@ def test_a_rank_that_is_lost_ends_the_job_though_threads_hang(
         assert wait_until(lambda: set(states(other).values()) == {"T"})
         os.kill(server, signal.SIGSTOP)
         try:
-            assert wait_until(lambda: threads_that_hang(run.process.pid))
+            assert wait_until(lambda: count_hanging_threads(run.process.pid))
             os.kill(other, signal.SIGKILL)
             assert listener.hear("rank 1 is gone", 15), listener.text
-            assert wait_until(lambda: has_left(run), PROMPT), listener.text
+            assert wait_until(lambda: has_ended(run), PROMPT), listener.text
         finally:
             os.kill(server, signal.SIGCONT)
         assert run.end(PROMPT) == 70, listener.text

@@ -1,6 +1,7 @@
-"""Items that would stay because they look unchanged: the text of a symbolic link is always compared.
+"""Unchanged items are kept, but the text of a symbolic link is always compared.
 
-A table: every program that keeps unchanged items, with both backends, over every situation. The judge is rsync.
+Every program and policy that keeps unchanged items runs with both backends in every situation. rsync gives the
+expected result.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def link(path: Path, text: str, time: int = NOW) -> None:
     os.utime(path, ns=(time, time), follow_symlinks=False)
 
 
-def further(path: Path, first: Path) -> None:
+def hard_link(path: Path, first: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     os.link(first, path, follow_symlinks=False)
 
@@ -57,50 +58,50 @@ def less_than_a_second(source: Path, copy: Path) -> None:
 
 
 def names_apart(source: Path, copy: Path) -> None:
-    """The texts are right, and SRC has one inode where DST has two."""
+    """Both texts are right, but DST has two inodes where SRC has one."""
     link(source / "a/one", "run8")
-    further(source / "b/two", source / "a/one")
+    hard_link(source / "b/two", source / "a/one")
     link(copy / "a/one", "run8")
     link(copy / "b/two", "run8")
 
 
 def names_apart_other_time(source: Path, copy: Path) -> None:
     link(source / "a/one", "run8")
-    further(source / "b/two", source / "a/one")
+    hard_link(source / "b/two", source / "a/one")
     link(copy / "a/one", "run8", NOW - 60 * SECOND)
     link(copy / "b/two", "run8", NOW - 61 * SECOND)
 
 
 def names_apart_first_stale(source: Path, copy: Path) -> None:
     link(source / "a/one", "run8")
-    further(source / "b/two", source / "a/one")
+    hard_link(source / "b/two", source / "a/one")
     link(copy / "a/one", "run7")
     link(copy / "b/two", "run8")
 
 
 def names_apart_second_stale(source: Path, copy: Path) -> None:
     link(source / "a/one", "run8")
-    further(source / "b/two", source / "a/one")
+    hard_link(source / "b/two", source / "a/one")
     link(copy / "a/one", "run8")
     link(copy / "b/two", "run7")
 
 
 def names_stale(source: Path, copy: Path) -> None:
-    """One inode on both sides, with another text; and a further name that DST lacks."""
+    """One inode on each side, with different texts; DST lacks one link."""
     link(source / "a/one", "run8")
     link(copy / "a/one", "run7")
     for name in ("a/two", "b/three"):
-        further(source / name, source / "a/one")
-        further(copy / name, copy / "a/one")
-    further(source / "b/new", source / "a/one")
+        hard_link(source / name, source / "a/one")
+        hard_link(copy / name, copy / "a/one")
+    hard_link(source / "b/new", source / "a/one")
 
 
 def joined_in_copy(source: Path, copy: Path) -> None:
-    """Two inodes with two texts, of which DST has made one."""
+    """DST has one inode where SRC has two with different texts."""
     link(source / "a/one", "run7")
     link(source / "b/two", "run8")
     link(copy / "a/one", "run7")
-    further(copy / "b/two", copy / "a/one")
+    hard_link(copy / "b/two", copy / "a/one")
 
 
 def other_device(source: Path, copy: Path) -> None:
@@ -123,7 +124,7 @@ SITUATIONS: tuple[Callable[[Path, Path], None], ...] = (
 
 
 class Way(NamedTuple):
-    """A program with options that keep unchanged items; ``is_exact``: its result has all metadata of the source."""
+    """A program with options that keep unchanged items; ``is_exact`` is true if the copy gets all metadata."""
 
     program: str
     options: tuple[Argument, ...] = ()
@@ -165,8 +166,8 @@ def texts(tree: Path) -> dict[str, str]:
     return {str(path.relative_to(tree)): os.readlink(path) for path in tree.rglob("*") if path.is_symlink()}
 
 
-def looks(tree: Path) -> dict[Path, tuple[int, ...]]:
-    """Return what a dry run must not change; reading a symbolic link changes its access time."""
+def state(tree: Path) -> dict[Path, tuple[int, ...]]:
+    """Return the status that a dry run must not change; reading a symbolic link changes its access time."""
     found = {path: path.lstat() for path in tree.rglob("*")}
     return {path: (each.st_ino, each.st_nlink, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
 
@@ -174,14 +175,14 @@ def looks(tree: Path) -> dict[Path, tuple[int, ...]]:
 @pytest.mark.usefixtures("backend_of_run")
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("way", WAYS)
-def test_result_is_what_rsync_calls_equal(area: Path, way: str, situation: Callable[[Path, Path], None]) -> None:
+def test_updated_copy_is_equal_as_with_rsync(area: Path, way: str, situation: Callable[[Path, Path], None]) -> None:
     if (way, situation) == ("newer", other_device):
         pytest.skip("which device --existing newer keeps is tested with the types of items")
     source, copy = make(area, situation)
     chosen = WAYS[way]
-    before = looks(copy)
+    before = state(copy)
     foreseen = summary(succeed("--dry-run", *words(area, chosen), program=chosen.program, ranks=2))
-    assert looks(copy) == before
+    assert state(copy) == before
     done = summary(succeed(*words(area, chosen), program=chosen.program, ranks=2))
     for counter in ("symlinks", "hardlinks", "special", "skipped", "mended"):
         assert foreseen.get(counter) == done.get(counter), (counter, foreseen, done)
@@ -194,7 +195,7 @@ def test_result_is_what_rsync_calls_equal(area: Path, way: str, situation: Calla
 
 @pytest.mark.usefixtures("backend_of_run")
 @pytest.mark.parametrize("policy", ["skip", "newer"])
-def test_link_that_the_policy_protects_stays(area: Path, policy: str) -> None:
+def test_link_protected_by_the_policy_is_kept(area: Path, policy: str) -> None:
     link(area / "source/cur", "run8")
     link(area / "copy/cur", "run7", NOW + 60 * SECOND)
     reported = summary(succeed("--json", "--existing", policy, f"{area}/source/", area / "copy"))
@@ -211,7 +212,7 @@ COMPARISONS: dict[str, tuple[Argument, ...]] = {
 @pytest.mark.usefixtures("backend_of_run")
 @pytest.mark.parametrize("ways", COMPARISONS)
 @pytest.mark.parametrize("number", [1, 3], ids=["one directory", "several"])
-def test_pverify_reports_another_text(area: Path, ways: str, number: int) -> None:
+def test_pverify_reports_links_with_another_text(area: Path, ways: str, number: int) -> None:
     for each in range(number):
         link(area / f"source/{each}/same", "run8")
         link(area / f"copy/{each}/same", "run8")

@@ -1,4 +1,4 @@
-"""A default ACL in DST that gives its owner less than he needs while files and directories are filled."""
+"""A default ACL in DST that denies the owner the permissions needed while files and directories are written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.support.users import NOBODY, require_root
 
 @pytest.mark.parametrize("rights", ["r-x", "---"])
 @pytest.mark.parametrize("user", [None, NOBODY])
-def test_what_is_made_is_freed_from_it_before_it_is_opened_again(area: Path, user: int | None, rights: str) -> None:
+def test_restrictive_default_acl_of_the_target_does_not_hinder_the_copy(
+    area: Path, user: int | None, rights: str
+) -> None:
     require_root("mount a file system with ACLs")
     if not shutil.which("setfacl"):
         pytest.skip("there is no setfacl here")

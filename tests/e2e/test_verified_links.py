@@ -1,4 +1,4 @@
-"""Verification leaves no trace on access times, where symbolic links are read back, too."""
+"""Verification does not change the access times of symbolic links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.command import succeed
 from tests.support.filesystems import mounted
 
 
-def test_verify_leaves_the_access_times_of_copied_links(tmp_path: Path) -> None:
+def test_verify_keeps_the_access_times_of_copied_links(tmp_path: Path) -> None:
     with mounted("tmpfs", tmp_path, 64 << 20, "strictatime") as place:
         (place / "source").mkdir()
         os.symlink("somewhere", place / "source/link")

@@ -1,6 +1,6 @@
-"""``--verify``: what is read back from the destination must be what was copied, whatever became of it in between.
+"""``--verify``: the contents read back from the destination must equal the copied ones.
 
-The runs stand still when everything is copied (at the sync); then the test does its damage, and lets them go on.
+Each run is stopped when everything is copied, at the sync. The test then damages the copy and lets the run continue.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tests.support.users import NOBODY, is_root, require_root
 MIB = 1 << 20
 OPTIONS = ("--json", "--verify", "--chunk-size", "4M")
 
-UNSEEN = {"name-of-a-directory": {"linked"}, "names-swapped": {"hollow", "directory/inner"}}
-"""What fails besides what pverify names: the other names of a hard link, and directories that are not those made."""
+ADDITIONAL_FAILURES = {"name-of-a-directory": {"linked"}, "names-swapped": {"hollow", "directory/inner"}}
+"""Failures that pverify does not list: other hard links, and directories that the copy did not create."""
 
 
 def failing_paths(name: str) -> set[str]:
-    """What does not verify after a damage: what is there besides is no concern of the copy's."""
+    """Return the paths that fail verification after a damage. Extra items do not matter."""
     reported = {line.partition(" ")[2] for line in DAMAGES[name].reported if not line.startswith("extra ")}
-    return reported | UNSEEN.get(name, set())
+    return reported | ADDITIONAL_FAILURES.get(name, set())
 
 
 def failed_paths(errors: Path, *tops: Path) -> list[str]:
-    """The paths of an errors file, relative to the tops of source and copy."""
+    """Return the paths in an errors file, relative to source or copy."""
     paths = [json.loads(line)["path"] for line in errors.read_text().splitlines()]
     return sorted(next(path.removeprefix(f"{top}/") for top in tops if path.startswith(f"{top}/")) for path in paths)
 
@@ -48,9 +48,9 @@ def failed_paths(errors: Path, *tops: Path) -> list[str]:
 def damaged(
     area: Path, damage: Callable[[Path], object], *options: Argument, ranks: int = 2, **others: Any
 ) -> tuple[Completed, dict[str, Any]]:
-    """Copies ``source`` to ``copy``, damages that before it is verified, and returns the run with its summary.
+    """Copy ``source`` to ``copy`` and damage it before the verification. Return the run and its summary.
 
-    On a slow machine a checkpoint would sync before all is copied, and the run stops at the first sync: it has none.
+    The run has no checkpoints: on a slow machine, one would sync, and so stop the run, before everything is copied.
     """
     arguments = (
         *OPTIONS,
@@ -70,7 +70,7 @@ def damaged(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_all_damage_is_found(area: Path, ranks: int) -> None:
+def test_all_damage_is_found_by_verification(area: Path, ranks: int) -> None:
     make_trees(area / "source")
     ended, reported = damaged(area, damage_all, ranks=ranks)
     assert ended.returncode == 1, show(ended)
@@ -89,7 +89,7 @@ def test_all_damage_is_found(area: Path, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_is_well_verifies(area: Path, filesystem: Path, ranks: int) -> None:
+def test_intact_copy_verifies(area: Path, filesystem: Path, ranks: int) -> None:
     random_tree(filesystem / "source", 21, files=60, directories=8, privileged=is_root())
     for existing in ("replace", "changed"):
         run = succeed(
@@ -97,17 +97,17 @@ def test_what_is_well_verifies(area: Path, filesystem: Path, ranks: int) -> None
             filesystem / "copy",
             ranks=ranks,
         )
-        items = 1 + sum(1 for _ in walk(filesystem / "source"))
+        items = 1 + sum(1 for _ in items_below(filesystem / "source"))
         assert f"  verified: {items} items, ".encode() in run.stdout or existing == "changed", show(run)
         assert differences(filesystem / "source", filesystem / "copy") == []
 
 
-def walk(top: Path) -> list[Path]:
+def items_below(top: Path) -> list[Path]:
     return list(top.rglob("*"))
 
 
-def test_what_has_size_and_time_of_the_source_is_compared_too(area: Path) -> None:
-    """Who asks for a proof gets one of what was left alone as well."""
+def test_skipped_files_with_equal_size_and_time_are_verified(area: Path) -> None:
+    """Verification includes skipped files."""
     make_tree(area / "source")
     subprocess.run(["cp", "-a", area / "source", area / "copy"], check=True)
     flip(area / "copy/large", 8 * MIB)
@@ -125,8 +125,8 @@ def test_what_has_size_and_time_of_the_source_is_compared_too(area: Path) -> Non
     ("size", "where"),
     [(1000, "first"), (9 * MIB, "last"), (40 * MIB, "first"), (40 * MIB, "middle"), (40 * MIB, "last")],
 )
-def test_one_bit_of_a_file(area: Path, size: int, where: str) -> None:
-    """Of a small one, of a large one, and of one that was copied and is read in chunks."""
+def test_flipped_bit_of_a_file_is_found(area: Path, size: int, where: str) -> None:
+    """The file is small, large, or copied and read in chunks."""
     (area / "source").write_bytes(os.urandom(size))
     at = {"first": 0, "middle": size // 2, "last": -1}[where]
     ended, reported = damaged(area, lambda copy: flip(copy, at), ranks=3)
@@ -135,7 +135,7 @@ def test_one_bit_of_a_file(area: Path, size: int, where: str) -> None:
     assert (reported["failed"], reported["files"], reported["bytes"]) == (1, 0, 0)
 
 
-def test_a_source_that_changes_after_it_was_copied(area: Path) -> None:
+def test_source_that_changed_after_the_copy_is_reported(area: Path) -> None:
     make_tree(area / "source")
 
     def change(_: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_source_that_changes_after_it_was_copied(area: Path) -> None:
     assert (reported["failed"], reported["changed"], reported["vanished"]) == (5, 4, 1)
 
 
-def test_a_directory_moved_away_takes_all_that_is_in_it(area: Path) -> None:
-    """Though it may still be open."""
+def test_items_of_a_moved_directory_fail_verification(area: Path) -> None:
+    """The verification does not use the open directory that was moved."""
     make_tree(area / "source")
 
     def move(copy: Path) -> None:
@@ -166,20 +166,20 @@ def test_a_directory_moved_away_takes_all_that_is_in_it(area: Path) -> None:
     assert reported["failed"] == 5
 
 
-def test_a_hard_link_that_is_one_no_more(area: Path) -> None:
+def test_separated_hard_links_fail_verification(area: Path) -> None:
     make_tree(area / "source")
 
-    def part(copy: Path) -> None:
+    def separate(copy: Path) -> None:
         (copy / "linked").unlink()
         shutil.copy2(copy / "directory/linked", copy / "linked")
 
-    ended, reported = damaged(area, part)
+    ended, reported = damaged(area, separate)
     assert ended.returncode == 1, show(ended)
     assert failed_paths(area / "errors", area / "copy") == ["directory/linked", "linked"]
     assert (reported["failed"], reported["hardlinks"]) == (2, 0)
 
 
-def test_what_may_not_be_read_has_failed(area: Path) -> None:
+def test_copy_that_cannot_be_read_back_fails(area: Path) -> None:
     require_root("become somebody else")
     (area / "source").mkdir()
     for name, size in (("small", 10), ("large", 9 * MIB), ("well", 5)):
@@ -225,8 +225,8 @@ def replace_by_device(path: Path) -> None:
 @pytest.mark.parametrize(
     "replace", [replace_by_fifo, replace_by_same_size, replace_by_link, replace_by_directory, replace_by_device]
 )
-def test_another_item_in_its_place(area: Path, size: int, replace: Callable[[Path], None]) -> None:
-    """None of them is followed or waited for."""
+def test_replaced_copy_fails_verification(area: Path, size: int, replace: Callable[[Path], None]) -> None:
+    """Links are not followed, and FIFOs are not waited for."""
     (area / "source").write_bytes(os.urandom(size))
     ended, reported = damaged(area, replace, ranks=2)
     assert ended.returncode == 1, show(ended)
@@ -234,7 +234,7 @@ def test_another_item_in_its_place(area: Path, size: int, replace: Callable[[Pat
     assert f"pcopy: {area}/copy: ".encode() in ended.stderr
 
 
-def test_no_signature_of_what_did_not_verify(area: Path) -> None:
+def test_no_signature_is_written_if_verification_fails(area: Path) -> None:
     make_tree(area / "source")
     ended, reported = damaged(area, lambda copy: flip(copy / "small", 0), "--signature", area / "sig")
     assert (ended.returncode, reported["signature"]) == (1, None), show(ended)
@@ -242,7 +242,7 @@ def test_no_signature_of_what_did_not_verify(area: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_the_page_cache_is_given_up_before_reading(on: Place, area: Path, ranks: int) -> None:
+def test_page_cache_is_dropped_before_verification(on: Place, area: Path, ranks: int) -> None:
     place = on("ext4")
     (place / "source").mkdir()
     for name, size in (("small", 5000), ("large", 9 * MIB)):
@@ -252,14 +252,14 @@ def test_the_page_cache_is_given_up_before_reading(on: Place, area: Path, ranks:
     for name in ("small", "large"):
         path = place / "copy" / name
         assert trace.moved(path, READING) == path.stat().st_size
-        for calls in trace.on(path):  # of one process each
+        for calls in trace.on(path):  # the calls of one process
             assert calls[0].startswith("fadvise64(") and "POSIX_FADV_DONTNEED) = 0" in calls[0], calls
             assert all(re.match("fadvise64|p?readv?", call) for call in calls)
 
 
 @pytest.mark.parametrize("user", [None, NOBODY])
-def test_access_times_stay(on_strict_atime: Path, area: Path, user: int | None) -> None:
-    """Those of the source, and those that were copied."""
+def test_verification_keeps_access_times(on_strict_atime: Path, area: Path, user: int | None) -> None:
+    """Access times of the source and of the copy."""
     place = on_strict_atime
     random_tree(place / "source", 8, files=30, directories=5, largest=9 * MIB)
     for path in [place / "source", *(place / "source").rglob("*")]:
@@ -278,8 +278,8 @@ def test_access_times_stay(on_strict_atime: Path, area: Path, user: int | None) 
 
 @pytest.mark.in_turn(3)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: int) -> None:
-    """Where the file system can; a tmpfs of old kernels can't, and is read all the same."""
+def test_option_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: int) -> None:
+    """A file system without direct I/O, such as tmpfs of old kernels, is read through the cache."""
     random_tree(filesystem / "source", 4, files=30, directories=3, largest=9 * MIB + 1)
     trace = Trace(area / "trace", "fcntl", *READING)
     options = (*OPTIONS, "--direct", "--signature", area / "sig")
@@ -299,8 +299,8 @@ def test_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: i
     assert summary(run)["failed"] >= 1
 
 
-@pytest.mark.parametrize(("policy", "told"), [("skip", True), ("newer", True), ("changed", False)])
-def test_what_is_kept_unread_is_told_of(area: Path, policy: str, reported: bool) -> None:
+@pytest.mark.parametrize(("policy", "reported"), [("skip", True), ("newer", True), ("changed", False)])
+def test_skipped_and_unverified_files_are_reported(area: Path, policy: str, reported: bool) -> None:
     for tree, contents in (("source", b"one"), ("copy", b"two")):
         (area / tree).mkdir()
         (area / tree / "file").write_bytes(contents)

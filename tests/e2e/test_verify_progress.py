@@ -1,4 +1,4 @@
-"""Progress of the verification as programs read it: it begins low, grows, and never goes back within a phase."""
+"""Progress of the verification as JSON lines: it starts low and never decreases within a phase."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SIZE = 8 << 20
 PROGRESS = ("--progress", "json", "--progress-interval", "0.05")
 
 
-def slowly(log: Path, *paths: Path) -> list[str]:
-    """What makes the reading of ``paths`` take its time (a file that is being copied has another name)."""
+def slow_reads(log: Path, *paths: Path) -> list[str]:
+    """Return a command prefix that slows down reads of ``paths``; files being copied have temporary names."""
     require_strace()
     calls = ",".join("?" + call for call in READS)
     line = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={calls}", "-e", f"inject={calls}:delay_enter=100000"]
@@ -31,7 +31,7 @@ def lines_of(stderr: bytes) -> list[dict[str, Any]]:
 
 
 def check_growing(lines: list[dict[str, Any]], done: str, whole: str) -> None:
-    """It begins below the whole and grows; with every line of it what is done is at most the whole."""
+    """Check that the progress starts below 100 % and grows, and that ``done`` never exceeds ``whole``."""
     shares = [line["percent"] for line in lines if line["percent"] is not None]
     assert shares, lines
     assert shares[0] < 100
@@ -54,9 +54,9 @@ def source(area: Path) -> Path:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_copy_that_is_verified(area: Path, source: Path, ranks: int) -> None:
+def test_progress_of_a_verified_copy_grows(area: Path, source: Path, ranks: int) -> None:
     copy = area / "copy"
-    wrap = slowly(area / "log", *(copy / str(number) for number in range(FILES)))
+    wrap = slow_reads(area / "log", *(copy / str(number) for number in range(FILES)))
     run = pcopy("--verify", "--signature", area / "sig", *PROGRESS, source, copy, ranks=ranks, wrap=wrap)
     assert run.returncode == 0, show(run)
     lines = lines_of(run.stderr)
@@ -72,9 +72,9 @@ def test_a_copy_that_is_verified(area: Path, source: Path, ranks: int) -> None:
     assert all(line["percent"] is None for line in lines if line["phase"] == "sign")
 
 
-def test_a_pverify(area: Path, source: Path) -> None:
-    """It counts what it reads as a copy counts what moves."""
-    wrap = slowly(area / "log", *(source / str(number) for number in range(FILES)))
+def test_progress_of_pverify_grows(area: Path, source: Path) -> None:
+    """pverify counts read bytes as a copy counts copied bytes."""
+    wrap = slow_reads(area / "log", *(source / str(number) for number in range(FILES)))
     run = pverify("--create", area / "sig", *PROGRESS, source, ranks=2, wrap=wrap)
     assert run.returncode == 0, show(run)
     lines = lines_of(run.stderr)

@@ -1,6 +1,6 @@
-"""Where the work waits that a rank's memory can't hold: in a database or in plain files, and from how much on.
+"""Waiting work that exceeds the memory of a rank: it is stored in a database or in simple files.
 
-A directory of some thousand names makes a task for every 256 of them at once, of some 53 KB each for their length.
+A directory of some thousand names creates a task for every 256 of them, each of some 53 KB since names are long.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 
 FEW, MANY = 6700, 12000
-"""Numbers of names whose tasks 1 MiB in memory holds, with those that are gathered before they are put aside, and does
-not."""
+"""Numbers of names whose tasks fit, and do not fit, into 1 MiB and the buffer for writing to disk."""
 
 DATABASE, PLAIN = r'"/proc/self/fd/[0-9]+/pcopy-spool-[^"/]+/data\.mdb"', r'"/proc/self/fd/[0-9]+", [A-Z_|]*O_TMPFILE'
-"""Files in the directory that --spool names, which is held open."""
+"""Patterns of files in the directory of --spool, which is kept open."""
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +47,10 @@ def trees() -> Iterator[dict[int, Path]]:
         (MANY, 4, "--memory 4M", True),
     ],
 )
-def test_what_memory_cannot_hold_goes_into_a_database_unless_plain_files_are_asked_for(
+def test_work_that_exceeds_memory_is_stored_in_a_database_unless_files_are_requested(
     trees: dict[int, Path], area: Path, number: int, ranks: int, options: str, in_database: bool
 ) -> None:
-    """``--memory`` is for all ranks of the host; with ``lmdb`` each holds 1 MiB, without much more."""
+    """``--memory`` is the limit for all ranks of the host. With ``lmdb`` each rank holds 1 MiB, otherwise much more."""
     require_strace()
     spool, copy, log = area / "spool", area / "copy", area / "log"
     spool.mkdir()

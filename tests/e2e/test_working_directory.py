@@ -1,7 +1,7 @@
-"""No program loads modules that lie in the working directory, where another user may have put them.
+"""No program loads modules from the working directory, where another user may have put them.
 
-Each program is started as users start it: the command, also by mpiexec; ``python -P -m pcopy``; ``python -m pcopy``,
-which Python itself takes from the working directory if there is a pcopy.py, but which loads nothing there later.
+Programs are started as commands, also by mpiexec, as ``python -P -m pcopy`` and as ``python -m pcopy``. With the
+last one, Python itself loads a pcopy.py from the working directory; if there is none, nothing is loaded later.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ MODULES = (
     "_cffi_backend",
     "pathspec",
 )
-MORE = {"pcopy": ("--signature", "sig", "--force"), "pdbench": ("--time", "0.01", "--files", "1", "--tests", "create")}
-ENDS = {"pstripe": (2,)}
-"""Statuses other than 0: there is no Lustre here."""
+EXTRA_ARGUMENTS = {
+    "pcopy": ("--signature", "sig", "--force"),
+    "pdbench": ("--time", "0.01", "--files", "1", "--tests", "create"),
+}
+STATUSES = {"pstripe": (2,)}
+"""Expected statuses other than 0: there is no Lustre here."""
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def check(place: Path, program: str, python: Sequence[str], ranks: int, **enviro
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     line = [*([mpiexec(), "-n", str(ranks)] if ranks else []), sys.executable, *python]
     run = subprocess.run(
-        [*line, *MORE.get(program, ()), *RUNS[program]],
+        [*line, *EXTRA_ARGUMENTS.get(program, ()), *RUNS[program]],
         check=False,
         cwd=place,
         env={**kept, "HOME": str(place), **environment},
@@ -61,34 +64,36 @@ def check(place: Path, program: str, python: Sequence[str], ranks: int, **enviro
         timeout=100,
     )
     assert not (place / "hostile").exists(), run
-    assert run.returncode in ENDS.get(program, (0,)), run
+    assert run.returncode in STATUSES.get(program, (0,)), run
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
 @pytest.mark.parametrize("program", [program for program in PROGRAMS if program != "pbcast"])
-def test_commands_load_nothing_there(place: Path, program: str, ranks: int) -> None:
+def test_commands_load_no_modules_from_the_working_directory(place: Path, program: str, ranks: int) -> None:
     check(place, program, [f"{REPOSITORY}/bin/{program}"], ranks)
 
 
-def test_pbcast_loads_nothing_there(place: Path) -> None:
+def test_pbcast_loads_no_modules_from_the_working_directory(place: Path) -> None:
     check(place, "pbcast", [f"{REPOSITORY}/bin/pbcast"], 2)
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_safe_path_loads_nothing_there(place: Path, ranks: int) -> None:
+def test_safe_path_loads_no_modules_from_the_working_directory(place: Path, ranks: int) -> None:
     check(place, "pcopy", ["-P", "-m", "pcopy"], ranks, PYTHONPATH=str(REPOSITORY))
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_module_loads_nothing_there_later(place: Path, ranks: int) -> None:
+def test_run_as_a_module_loads_no_further_modules_from_the_working_directory(place: Path, ranks: int) -> None:
     (place / "pcopy.py").unlink()
     check(place, "pcopy", ["-m", "pcopy"], ranks, PYTHONPATH=str(REPOSITORY))
 
 
 @pytest.mark.parametrize("options", [["-m"], ["-Bm"], ["-P", "-m"]])
-def test_process_that_replaces_itself_loads_nothing_there(place: Path, options: list[str]) -> None:
-    """mpi4py gets the name of a library that is none: the process starts anew with the one that fits, and pcopy.py is
-    there by then (an attacker may create it at any time)."""
+def test_restarted_process_loads_no_modules_from_the_working_directory(place: Path, options: list[str]) -> None:
+    """mpi4py is given an invalid library, so that the process replaces itself by one with the right library.
+
+    By then pcopy.py exists, which an attacker may create at any time.
+    """
     path = place / "pcopy.py"
     hostile = path.read_text()
     path.unlink()

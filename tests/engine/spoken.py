@@ -39,7 +39,7 @@ class Directions:
 
 
 def node_of(rank: int, size: int, limits: Limits, director: Directions | None = None, **options: Any) -> RankNode:
-    """A node with one counter in its first run; ``options`` are further ones of ``Node``."""
+    """A node with one counter in its first run; ``options`` are further ones of ``RankNode``."""
     options = {"random": Random(1), **options}
     return RankNode(
         rank,
@@ -66,7 +66,7 @@ class Spoken:
         limits: Limits = Limits(fan_out=2),  # noqa: B008 (an immutable value)
         **options: Any,
     ) -> None:
-        """``options`` are further ones of ``Node``."""
+        """``options`` are further ones of ``RankNode``."""
         self.node = node_of(rank, size, limits, director, random=Random(rank), journal=journal, **options)
 
     def hear(self, source: int, *messages: Message, now: float = 0.0) -> list[tuple[int, Message]]:

@@ -237,7 +237,7 @@ def _busy(*ranks: int) -> list[NewTask]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_a_job(launch: Launch, size: int) -> None:
+def test_job_runs_all_tasks_on_real_ranks(launch: Launch, size: int) -> None:
     ended = launch(size, NewTask(0, b"split 9", 1 << 9))
     assert ended.output == ""
     assert [ended.ranks[rank]["status"] for rank in range(size)] == [EXIT_OK] * size
@@ -246,14 +246,14 @@ def test_a_job(launch: Launch, size: int) -> None:
     assert size == 1 or sum(note["done"] > 0 for note in ended.ranks.values()) > 1
 
 
-def test_no_task_at_all(launch: Launch) -> None:
+def test_job_without_tasks_ends_with_status_0(launch: Launch) -> None:
     ended = launch(3)
     assert [ended.ranks[rank]["status"] for rank in range(3)] == [EXIT_OK] * 3
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 4), (1, 4), (11, 12)])
 @pytest.mark.parametrize("word", [b"fail", b"refuse"])
-def test_an_exception_ends_all_ranks(launch: Launch, rank: int, size: int, word: bytes) -> None:
+def test_exception_on_one_rank_ends_all_ranks(launch: Launch, rank: int, size: int, word: bytes) -> None:
     ended = launch(size, NewTask(0, word, 1, owner=rank), *_busy(*(other for other in range(size) if other != rank)))
     assert ended.seconds < 3.0
     assert set(ended.ranks) == set(range(size))
@@ -264,7 +264,7 @@ def test_an_exception_ends_all_ranks(launch: Launch, rank: int, size: int, word:
 
 
 @pytest.mark.parametrize("rank", [1, 11])
-def test_a_killed_rank_ends_the_others(launch: Launch, rank: int) -> None:
+def test_killed_rank_ends_other_ranks(launch: Launch, rank: int) -> None:
     ended = launch(12, NewTask(0, b"kill", 1, owner=rank), *_busy(0, 2, 5, 10))
     assert ended.seconds < 4.0
     assert set(ended.ranks) == set(range(12)) - {rank}
@@ -274,14 +274,14 @@ def test_a_killed_rank_ends_the_others(launch: Launch, rank: int) -> None:
     assert ended.output.count("\n") == 1
 
 
-def test_the_root_killed(launch: Launch) -> None:
+def test_killed_rank_0_ends_other_ranks(launch: Launch) -> None:
     ended = launch(4, NewTask(0, b"kill", 1), *_busy(1, 3))
     assert ended.seconds < 4.0
     assert not any(note["failure"] is None for note in ended.ranks.values())
 
 
 @pytest.mark.parametrize(("stopping", "milliseconds"), [(0, 50), (2, 300), (9, 50)])
-def test_a_stop_in_order(launch: Launch, stopping: int, milliseconds: int) -> None:
+def test_stop_drops_work_and_completes_addressed_tasks(launch: Launch, stopping: int, milliseconds: int) -> None:
     """Tasks are dropped, even those that run; addressed ones run to their end."""
     tasks = [NewTask(0, LONG, 1000) for _ in range(40)]
     notes = [NewTask(0, b"sleep %d" % milliseconds, 1, owner=rank) for rank in range(10)]
@@ -319,14 +319,14 @@ class Scripted:
 
 
 @pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1), (3, 2), (7, 6)])
-def test_last_task_that_stops_the_job_decides_its_status(launch: Launch, size: int, rank: int) -> None:
+def test_stop_requested_by_last_task_decides_status_of_job(launch: Launch, size: int, rank: int) -> None:
     """The wish to stop reaches the root before the end of the task, with which the last phase ends."""
     ended = launch(size, NewTask(0, b"full", 1, owner=rank))
     assert {note["status"] for note in ended.ranks.values()} == {EXIT_STOPPED}, ended
     assert sum(note["done"] for note in ended.ranks.values()) == 1
 
 
-def test_who_was_told_to_close_first_may_go_first() -> None:
+def test_only_loss_of_parent_is_an_error_in_barrier() -> None:
     """In the barrier any rank but the one above, whose word is awaited, may be gone already."""
     transport = Scripted(StartPhase(0), Stop(7), Close())
     node = RankNode(3, 5, run=1, counters=1, director=Directions([]), random=Random(1), queue=TaskQueue(Limits()))
@@ -342,7 +342,7 @@ def test_idle_ranks_sleep(launch: Launch) -> None:
     assert sum(note["load"] for note in idle) < 0.1
 
 
-def test_a_long_task_delays_no_answer(launch: Launch) -> None:
+def test_long_task_does_not_delay_replies_to_task_requests(launch: Launch) -> None:
     ended = launch(2, NewTask(0, b"sleep 1000", 1, owner=0))
     answers = ended.ranks[1]["answers"]
     assert len(answers) > 20

@@ -148,7 +148,7 @@ def ends(stage: Stage, status: int = 0) -> None:
     assert stage.driver.run() == status
 
 
-def test_other_tasks_go_on_meanwhile_and_each_after_its_ticket() -> None:
+def test_other_tasks_run_while_one_waits_and_each_resumes_after_its_ticket() -> None:
     first = begin(b"zw", b"aw", b"bw", b"c")  # of which the newest is begun first
     stage: Stage
     done = (lambda: stage.done(b"b"), lambda: stage.done(b"a"), lambda: stage.done(b"z"))
@@ -158,7 +158,7 @@ def test_other_tasks_go_on_meanwhile_and_each_after_its_ticket() -> None:
     assert stage.node.counters == [4]
 
 
-def test_a_ticket_that_is_done_already_costs_no_turn() -> None:
+def test_completed_ticket_resumes_task_without_poll() -> None:
     class Done(Chosen):
         def __init__(self) -> None:
             super().__init__()
@@ -176,7 +176,7 @@ def test_a_ticket_that_is_done_already_costs_no_turn() -> None:
     assert stage.node.counters == [1]
 
 
-def test_a_rank_that_only_waits_sleeps_until_it_is_woken() -> None:
+def test_rank_with_only_waiting_tasks_sleeps_until_wake() -> None:
     timeouts: list[float] = []
 
     def asleep() -> list[Message]:
@@ -192,7 +192,7 @@ def test_a_rank_that_only_waits_sleeps_until_it_is_woken() -> None:
         assert before != "|" or after == "-"  # cleared before a ticket is looked at
 
 
-def test_a_task_is_no_fact_before_all_of_it_is_done() -> None:
+def test_task_is_recorded_only_after_it_is_complete() -> None:
     def nothing_told() -> list[Message]:
         assert stage.journal.told == []
         assert stage.node.counters == [0]
@@ -203,7 +203,7 @@ def test_a_task_is_no_fact_before_all_of_it_is_done() -> None:
     assert [fact[0] for fact in stage.journal.told][:3] == ["spawned", "spawned", "done"]
 
 
-def test_a_note_never_waits() -> None:
+def test_note_that_waits_for_ticket_aborts_job() -> None:
     """It fails as what breaks a rule does, and is closed only when its ticket is done."""
     stage = Stage(TWO, begin(b"nw", owner=1), nothing, lambda: stage.done(b"n"))
     with pytest.raises(JobAborted) as caught:
@@ -215,7 +215,7 @@ def test_a_note_never_waits() -> None:
     assert stage.reported == "nwn/"
 
 
-def test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped() -> None:
+def test_stop_lets_waiting_task_end_and_drops_runnable_one() -> None:
     """b waits when the order comes; a is between two slices; b spawns what is left of it, and may even wait again."""
 
     stage: Stage
@@ -234,7 +234,7 @@ def test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped() -
     assert [fact[0] for fact in stage.journal.told] == ["spawned", "done"]
 
 
-def test_told_to_stop_what_has_waited_and_does_not_end_is_dropped() -> None:
+def test_stop_drops_task_that_runs_too_long_after_its_ticket() -> None:
     """b goes on when its ticket is done, and then takes longer than the patience, a second for each slice."""
     slices = int(STOP_WAIT_SECONDS) + 20
     stage = Stage(
@@ -247,7 +247,7 @@ def test_told_to_stop_what_has_waited_and_does_not_end_is_dropped() -> None:
     assert stage.node.counters == [0]
 
 
-def test_a_note_that_may_wait_for_storage_is_dropped_as_work_is() -> None:
+def test_stop_drops_note_that_may_wait_for_storage() -> None:
     """The other note is run to its end."""
     stage = Stage(TWO, begin(b"assssssssss", b"bs", owner=1), nothing, lambda: [Halt("signal")], *[nothing] * 5, *END)
     stage.node.queue._is_slow_note = lambda task: task.payload.startswith(b"a")
@@ -256,7 +256,7 @@ def test_a_note_that_may_wait_for_storage_is_dropped_as_work_is() -> None:
     assert (stage.node.dropped_count, [task.payload[:1] for task in stage.node.queue.pop_dropped()]) == (1, [b"a"])
 
 
-def test_a_rank_that_was_told_to_stop_and_waits_for_others_still_shows_that_it_gets_on() -> None:
+def test_stopping_rank_that_waits_for_others_keeps_polling_stop_reason() -> None:
     """It is asked for a reason to stop all the time, by which a watchdog sees that it lives."""
     asked: list[float] = []
 
@@ -277,7 +277,7 @@ def test_a_rank_that_was_told_to_stop_and_waits_for_others_still_shows_that_it_g
     assert after - before >= 10
 
 
-def test_an_end_in_disorder_is_told_at_once_and_closes_nothing_whose_ticket_is_under_way() -> None:
+def test_abort_is_sent_immediately_but_waiting_task_closes_after_its_ticket() -> None:
     stage = Stage(TWO, begin(b"cf", b"bw"), *[nothing] * 4000)  # more than the time for which it tells others
 
     def heard() -> list[Message]:
@@ -292,7 +292,7 @@ def test_an_end_in_disorder_is_told_at_once_and_closes_nothing_whose_ticket_is_u
     assert stage.reported == "bwcfc/b/"
 
 
-def test_a_transport_that_fails_closes_nothing_whose_ticket_is_under_way() -> None:
+def test_transport_failure_closes_waiting_task_only_after_its_ticket() -> None:
     def fail() -> list[Message]:
         if time.monotonic() > began + 0.05:
             stage.done(b"b")
@@ -305,7 +305,7 @@ def test_a_transport_that_fails_closes_nothing_whose_ticket_is_under_way() -> No
     assert stage.reported == "bwb/"
 
 
-def test_an_account_is_settled_only_after_the_ticket() -> None:
+def test_phase_is_not_terminated_while_root_task_waits_for_ticket() -> None:
     """A root whose only task waits does not collect its sums."""
     spoken = Spoken(0, 3, Directions(first=1), limits=TWO)
     spoken.node.start(0.0)

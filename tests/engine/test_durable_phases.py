@@ -43,7 +43,7 @@ def wait(root: Spoken, now: float) -> list[tuple[int, Message]]:
     return root.said()
 
 
-def test_a_phase_waits_until_all_ranks_are_durable() -> None:
+def test_phase_starts_only_when_all_ranks_are_durable() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.hear(1, EpochMarker(2))
     said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
@@ -57,7 +57,7 @@ def test_a_phase_waits_until_all_ranks_are_durable() -> None:
     assert journal.cuts == [1, 2]
 
 
-def test_once_a_rank_can_record_nothing_all_give_up() -> None:
+def test_all_ranks_abandon_their_journals_once_one_fails() -> None:
     spoken, journal = working(1, 7)
     spoken.hear(2, EpochMarker(2))
     journal.has_failed = True
@@ -76,7 +76,7 @@ def test_once_a_rank_can_record_nothing_all_give_up() -> None:
     assert heard(without(other.hear(1, CounterQuery(1, (0,)))), 1)[0] == EpochMarker(LAST_EPOCH)
 
 
-def test_a_job_that_is_told_to_stop_leaves_what_is_on_record() -> None:
+def test_stopping_job_keeps_its_records_although_journal_failed() -> None:
     spoken, journal = working()
     spoken.hear(0, Halt("signal"))
     journal.has_failed = True
@@ -84,7 +84,7 @@ def test_a_job_that_is_told_to_stop_leaves_what_is_on_record() -> None:
     assert journal.told == []
 
 
-def test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone() -> None:
+def test_phase_waits_until_records_of_abandoned_job_are_removed() -> None:
     """And no longer: not for other ranks."""
     root, journal = ended_phase(Directions(phases=2))
     root.hear(1, EpochMarker(2))
@@ -99,7 +99,7 @@ def test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone() -> None:
     assert any(isinstance(message, StartPhase) for _, message in said)
 
 
-def test_a_rank_alone_sees_when_it_is_durable() -> None:
+def test_single_rank_waits_until_its_records_are_durable() -> None:
     root, journal = make(0, 1, Directions(first=1, phases=2))
     root.node.start(0.0)
     taken = root.node.take_task()
@@ -121,7 +121,7 @@ def test_a_rank_alone_sees_when_it_is_durable() -> None:
     assert root.node.state is State.CLOSED
 
 
-def test_without_a_cut_nothing_waits() -> None:
+def test_phase_does_not_wait_without_a_cut() -> None:
     root, journal = ended_phase(Directions(phases=2))
     said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     assert any(isinstance(message, StartPhase) for _, message in said)
@@ -130,7 +130,7 @@ def test_without_a_cut_nothing_waits() -> None:
     assert journal.cuts == []
 
 
-def test_each_phase_of_a_resumed_job_waits() -> None:
+def test_each_phase_of_resumed_job_ends_with_a_cut() -> None:
     root, journal = make(0, 2, Directions(phases=3))
     root.node.restore_tasks(1, [], ())
     root.node.start(0.0)
@@ -139,7 +139,7 @@ def test_each_phase_of_a_resumed_job_waits() -> None:
     assert journal.cuts == [1]
 
 
-def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time() -> None:
+def test_stopping_job_makes_last_cut_and_waits_limited_time_for_it() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.node.halt(Halt("signal"), 0.0)
     said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
@@ -151,7 +151,7 @@ def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_t
     assert (1, Stop(75)) in said
 
 
-def test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop() -> None:
+def test_patience_of_stopping_job_starts_with_the_stop() -> None:
     root, _ = ended_phase(Directions(phases=2))
     root.hear(1, EpochMarker(2))
     answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
@@ -164,7 +164,7 @@ def test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_sto
     assert (1, Stop(75)) in said
 
 
-def test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost() -> None:
+def test_stopping_job_does_not_wait_for_lost_data() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.node.halt(Halt("signal"), 0.0)
     said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
@@ -174,7 +174,7 @@ def test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost() -> No
     assert journal.cuts == [1]
 
 
-def test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop() -> None:
+def test_job_with_lost_data_waits_until_stop_and_is_incomplete() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.hear(1, EpochMarker(2))
     journal.has_lost_data = True
@@ -188,7 +188,7 @@ def test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop() -> None:
 
 
 @pytest.mark.parametrize(("durable", "status"), [(2, 0), (NEVER_DURABLE, 75)])
-def test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost(durable: int, status: int) -> None:
+def test_stop_after_last_task_counts_only_if_data_are_lost(durable: int, status: int) -> None:
     root, journal = ended_phase(Directions())
     root.hear(1, EpochMarker(2))
     answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
@@ -199,7 +199,7 @@ def test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost(dur
     assert root.node.cut_schedule.is_complete == (status == 0)
 
 
-def test_a_job_that_goes_on_waits_for_ever() -> None:
+def test_running_job_waits_for_durability_without_limit() -> None:
     root, _ = ended_phase(Directions(phases=2))
     root.hear(1, EpochMarker(2))
     answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)

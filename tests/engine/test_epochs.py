@@ -76,7 +76,7 @@ def heard(said: list[tuple[int, Message]], destination: int) -> list[Message]:
 # What a cut is.
 
 
-def test_what_lies_behind_a_marker_happens_in_the_new_epoch() -> None:
+def test_epoch_is_cut_when_marker_arrives() -> None:
     spoken, journal = working()
     spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1)], (1,)), 0.0)
     spoken.hear(2, EpochMarker(2))
@@ -85,7 +85,7 @@ def test_what_lies_behind_a_marker_happens_in_the_new_epoch() -> None:
     assert journal.cuts == [1]
 
 
-def test_each_epoch_is_cut_even_an_empty_one() -> None:
+def test_every_epoch_is_cut_even_an_empty_one() -> None:
     spoken, journal = working()
     spoken.hear(2, EpochMarker(4))
     assert journal.cuts == [1, 2, 3]
@@ -93,7 +93,7 @@ def test_each_epoch_is_cut_even_an_empty_one() -> None:
     assert journal.cuts == [1, 2, 3]
 
 
-def test_a_marker_goes_before_the_first_message_to_each() -> None:
+def test_marker_precedes_first_message_to_each_destination() -> None:
     spoken, _ = working(1, 7)
     spoken.hear(2, EpochMarker(2))
     spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1, owner=owner) for owner in (5, 6, 1)]), 0.0)
@@ -109,7 +109,7 @@ def test_a_marker_goes_before_the_first_message_to_each() -> None:
         assert not any(isinstance(message, EpochMarker) for message in others)
 
 
-def test_who_is_in_the_first_epoch_tells_nobody() -> None:
+def test_no_marker_is_sent_in_first_epoch() -> None:
     spoken, _ = working()
     spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1, owner=2)]), 0.0)
     assert not any(isinstance(message, EpochMarker) for _, message in spoken.said())
@@ -118,13 +118,13 @@ def test_who_is_in_the_first_epoch_tells_nobody() -> None:
 # What a journal is told.
 
 
-def test_a_new_job_begins_with_its_base() -> None:
+def test_new_job_records_its_first_tasks_as_base() -> None:
     spoken, journal = make(0, 1, Directions(first=3))
     spoken.node.start(0.0)
     assert journal.told == [("base", 0, 3)]
 
 
-def test_first_tasks_of_later_phases_are_told() -> None:
+def test_first_tasks_of_later_phases_are_recorded_as_spawned() -> None:
     class Later(Directions):
         def first_tasks(self, phase: int) -> list[NewTask]:
             return [NewTask(phase, b"", 1)] if phase == 1 else []
@@ -136,7 +136,7 @@ def test_first_tasks_of_later_phases_are_told() -> None:
     assert journal.told == [("base", 0, 0), ("spawned", (1, 0, 1))]
 
 
-def test_a_resumed_job_begins_with_what_remains() -> None:
+def test_resumed_job_starts_with_remaining_tasks_and_counts() -> None:
     spoken, journal = make(0, 1, Directions(first=3))
     spoken.node.restore_tasks(0, [task(7)], (5,))
     spoken.node.start(0.0)
@@ -146,7 +146,7 @@ def test_a_resumed_job_begins_with_what_remains() -> None:
     assert spoken.node.counters == [5]
 
 
-def test_all_ranks_of_a_resumed_job_know_its_sums_before_the_phase_begins() -> None:
+def test_sums_of_resumed_job_reach_all_ranks_before_phase_starts() -> None:
     spoken, _ = make(0, 3)
     spoken.node.restore_tasks(0, [task(7)], (5,))
     spoken.node.start(0.0)
@@ -157,14 +157,14 @@ def test_all_ranks_of_a_resumed_job_know_its_sums_before_the_phase_begins() -> N
     assert spoken.node.totals_at_phase_start == child.node.totals_at_phase_start == (5,)
 
 
-def test_what_was_held_is_run_in_the_phase_that_had_begun() -> None:
+def test_deferred_note_runs_in_resumed_phase() -> None:
     spoken, _ = make(0, 1, Directions(phases=3))
     spoken.node.restore_tasks(1, [task(7, phase=0, owner=0), task(8, phase=2)], ())
     spoken.node.start(0.0)
     assert spoken.node.take_task() == task(7, phase=1, owner=0)
 
 
-def test_a_journal_does_not_hear_of_what_is_held() -> None:
+def test_deferred_note_is_not_recorded_until_it_is_completed() -> None:
     spoken, journal = working()
     spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"held", 1, owner=1)], is_deferred=True), 0.0)
     assert journal.told == []
@@ -178,7 +178,7 @@ def test_a_journal_does_not_hear_of_what_is_held() -> None:
 # When facts are cut.
 
 
-def test_any_rank_cuts_when_it_knows_much() -> None:
+def test_any_rank_cuts_when_its_journal_needs_a_cut() -> None:
     spoken, journal = working(2)
     journal.needs_cut = True
     spoken.node.tick(0.0)
@@ -186,7 +186,7 @@ def test_any_rank_cuts_when_it_knows_much() -> None:
     assert journal.cuts == [1]
 
 
-def test_the_root_alone_looks_at_the_time() -> None:
+def test_only_root_cuts_by_time() -> None:
     root, journal = make(0, 3, Directions(first=2), cut_interval=10.0)
     root.node.start(100.0)
     root.node.take_task()
@@ -201,7 +201,7 @@ def test_the_root_alone_looks_at_the_time() -> None:
     assert journal.cuts == []
 
 
-def test_the_first_cut_comes_early_and_later_ones_at_growing_intervals() -> None:
+def test_cut_interval_grows_from_first_cut_to_maximum() -> None:
     root, journal = make(0, 1, Directions(first=2), cut_interval=30.0, first_cut=5.0)
     root.node.start(0.0)
     root.node.take_task()
@@ -214,7 +214,7 @@ def test_the_first_cut_comes_early_and_later_ones_at_growing_intervals() -> None
     assert cuts == [5, 15, 35, 65, 95, 125]
 
 
-def test_epochs_do_not_run_ahead_of_storage() -> None:
+def test_no_cut_is_made_while_two_epochs_are_not_durable() -> None:
     root, journal = make(0, 1, Directions(first=2), cut_interval=1.0)
     root.node.start(0.0)
     root.node.take_task()
@@ -227,7 +227,7 @@ def test_epochs_do_not_run_ahead_of_storage() -> None:
     assert journal.cuts == [1, 2, 3, 4]
 
 
-def test_no_task_begins_while_too_much_is_outside_storage() -> None:
+def test_no_task_starts_while_journal_must_wait_for_storage() -> None:
     root, journal = make(0, 1, Directions(first=1))
     root.node.start(0.0)
     journal.must_wait_for_storage = True

@@ -75,7 +75,7 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=3 * PATIENCE)
 
 
-def test_a_killed_rank_is_told_to_all_with_its_signal() -> None:
+def test_killed_rank_is_reported_to_all_and_its_signal_to_parent() -> None:
     def child(transport: LocalTransport) -> None:
         if transport.rank == 2:
             for number in range(3):
@@ -94,13 +94,13 @@ def test_a_killed_rank_is_told_to_all_with_its_signal() -> None:
     assert [message for sender, message in heard if sender == 1] == [Halt("rank 2 is gone: its connection closed")]
 
 
-def test_a_rank_that_exits_is_told_with_its_status() -> None:
+def test_exited_rank_is_reported_with_its_status() -> None:
     with ranks(2, lambda _: os._exit(3)) as transport:
         heard, error = until_lost(transport)
     assert (heard, str(error)) == ([], "rank 1 is gone: it exited with status 3")
 
 
-def test_half_a_message_is_not_handed_out() -> None:
+def test_incomplete_message_is_not_delivered() -> None:
     def child(transport: LocalTransport) -> None:
         transport.send(0, SubtreeReady())
         transport.send(0, LARGE)
@@ -112,7 +112,7 @@ def test_half_a_message_is_not_handed_out() -> None:
     assert str(error) == "rank 1 is gone: killed by SIGKILL, in the middle of a message"
 
 
-def test_traffic_of_others_does_not_hide_a_loss() -> None:
+def test_loss_is_reported_despite_traffic_of_other_ranks() -> None:
     def child(transport: LocalTransport) -> None:
         if transport.rank == 1:
             transport.poll(PATIENCE)
@@ -134,7 +134,7 @@ def test_traffic_of_others_does_not_hide_a_loss() -> None:
         assert time.monotonic() - began < PATIENCE / 2
 
 
-def test_sending_waits_for_nobody_and_poll_returns_when_all_is_sent() -> None:
+def test_send_does_not_block_and_poll_returns_once_all_is_sent() -> None:
     def child(transport: LocalTransport) -> None:
         time.sleep(0.3)
         limit = time.monotonic() + PATIENCE
@@ -155,7 +155,7 @@ def test_sending_waits_for_nobody_and_poll_returns_when_all_is_sent() -> None:
         assert time.process_time() - used < 0.05  # nothing asks for room any more
 
 
-def test_a_poll_that_hears_nothing_takes_its_timeout_to_the_millisecond() -> None:
+def test_poll_without_messages_takes_exactly_its_timeout() -> None:
     with ranks(2, lambda transport: time.sleep(PATIENCE)) as transport:
         for timeout in (0.0, 0.001, 0.0105, 0.1):
             took = []
@@ -167,7 +167,7 @@ def test_a_poll_that_hears_nothing_takes_its_timeout_to_the_millisecond() -> Non
             assert min(took) < timeout + 0.002  # the least of five: other processes want the processor too
 
 
-def test_every_rank_holds_its_own_ends_only() -> None:
+def test_each_rank_has_only_its_own_sockets_open() -> None:
     size = 6
 
     def opened() -> dict[str, str]:
@@ -197,7 +197,7 @@ def test_every_rank_holds_its_own_ends_only() -> None:
     assert sorted(heard) == [(rank, CreditReturn(size - 1, 1)) for rank in range(1, size)]
 
 
-def test_reap_waits_for_those_that_end_and_kills_the_others() -> None:
+def test_reap_waits_for_ending_children_and_kills_the_rest() -> None:
     def child(transport: LocalTransport) -> None:
         time.sleep(0.1 if transport.rank == 1 else 6 * PATIENCE)
 
@@ -221,11 +221,11 @@ def test_kill_does_not_wait() -> None:
         assert str(until_lost(transport)[1]).endswith("killed by SIGKILL")
 
 
-def test_a_process_with_other_threads_is_not_forked() -> None:
+def test_fork_is_refused_while_other_threads_run() -> None:
     done = python(
         "import threading; from pcopy import background; from pcopy.engine.transports.local import fork_ranks\n"
         "from pcopy.errors import InvariantBroken\n"
-        "background._PATIENCE, over = 0.1, threading.Event(); threading.Thread(target=over.wait).start()\n"
+        "background._START_TIMEOUT, over = 0.1, threading.Event(); threading.Thread(target=over.wait).start()\n"
         "try: fork_ranks(2)\n"
         "except InvariantBroken as error: print(error)\n"
         "over.set()\n"
@@ -233,7 +233,7 @@ def test_a_process_with_other_threads_is_not_forked() -> None:
     assert done.stdout == "ranks are forked while other threads run\n", done
 
 
-def test_a_thread_that_ends_is_waited_for() -> None:
+def test_fork_waits_for_ending_thread() -> None:
     done = python(
         "import os, time\nfrom pcopy.background import BackgroundThread\n"
         "from pcopy.engine.transports.local import fork_ranks\n"
@@ -258,7 +258,7 @@ def test_children_die_with_their_parent() -> None:
     assert time.monotonic() - began < PATIENCE
 
 
-def test_sixty_four_ranks_raise_the_soft_limit() -> None:
+def test_64_ranks_raise_soft_limit_of_open_files() -> None:
     done = python(
         "import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))\n"
         "from pcopy.engine.messages import SubtreeReady; from pcopy.engine.transports.local import fork_ranks\n"
@@ -275,7 +275,7 @@ def test_sixty_four_ranks_raise_the_soft_limit() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-def test_too_low_a_limit_is_refused_in_one_line() -> None:
+def test_too_low_limit_of_open_files_is_refused_in_one_line() -> None:
     done = python(
         "import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))\n"
         "from pcopy.errors import RequestRefused; from pcopy.engine.transports.local import fork_ranks\n"
@@ -295,7 +295,7 @@ def test_too_low_a_limit_is_refused_in_one_line() -> None:
     assert re.fullmatch(r"1 rank needs \d+ open files, the limit is 20: raise ulimit -Hn\n", done.stdout), done
 
 
-def test_a_failing_fork_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_fork_is_refused_and_leaves_no_process_or_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(os.listdir("/proc/self/fd")), children()
     fork, parent = os.fork, os.getpid()
     calls: list[None] = []
@@ -316,7 +316,7 @@ def test_a_failing_fork_is_refused_and_leaves_nothing(monkeypatch: pytest.Monkey
     assert (set(os.listdir("/proc/self/fd")), children()) == before
 
 
-def test_starting_loads_nothing_heavy() -> None:
+def test_forking_ranks_imports_no_heavy_module() -> None:
     done = python(
         "import os, sys; from pcopy.engine.transports.local import fork_ranks\n"
         "transport = fork_ranks(2)\n"
@@ -327,7 +327,7 @@ def test_starting_loads_nothing_heavy() -> None:
     assert done.stdout == "[]\n", done
 
 
-def test_a_rank_of_which_the_system_does_not_tell_how_it_ended_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_waitpid_does_not_end_job(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(process: int, options: int) -> tuple[int, int]:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

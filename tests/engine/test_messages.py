@@ -77,7 +77,7 @@ ONE_OF_EACH: tuple[Message, ...] = (
 )
 
 
-def test_the_examples_are_complete() -> None:
+def test_examples_cover_every_message_type() -> None:
     assert {type(message) for message in ONE_OF_EACH} == set(get_args(Message))
 
 
@@ -92,7 +92,7 @@ def test_round_trip(message: Message) -> None:
 
 
 @pytest.mark.parametrize("message", ONE_OF_EACH, ids=lambda message: type(message).__name__)
-def test_every_field_keeps_its_type(message: Message) -> None:
+def test_decoded_fields_keep_their_types(message: Message) -> None:
     again = decode_message(memoryview(bytearray(encode_message(message))))
     assert again == message
     assert [type(field) for field in again] == [type(field) for field in message]
@@ -101,7 +101,7 @@ def test_every_field_keeps_its_type(message: Message) -> None:
 
 @deterministic
 @given(st.lists(tasks, min_size=1, max_size=20).map(tuple))
-def test_the_footprint_covers_the_wire(batch: tuple[Task, ...]) -> None:
+def test_encoded_message_is_no_larger_than_memory_footprint(batch: tuple[Task, ...]) -> None:
     """Limits count footprints; what is on the wire is never more than that and a small head."""
     assert TASK_OVERHEAD_BYTES >= 100
     assert len(encode_message(AddressedTasks(1, batch))) <= sum(task.memory_bytes for task in batch) + 64
@@ -126,7 +126,7 @@ def refusals() -> list[bytes]:
 
 
 @pytest.mark.parametrize("data", refusals())
-def test_no_global_is_loaded(data: bytes, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_refuses_pickle_with_global(data: bytes, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(str(tmp_path))
     with pytest.raises(InvariantBroken):
         decode_message(data)
@@ -138,13 +138,13 @@ def test_no_global_is_loaded(data: bytes, tmp_path: object, monkeypatch: pytest.
 @deterministic
 @given(st.binary(max_size=80))
 @example(b"")
-def test_random_bytes(data: bytes) -> None:
+def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(InvariantBroken):
         decode_message(data)
 
 
 @pytest.mark.parametrize("message", ONE_OF_EACH, ids=lambda message: type(message).__name__)
-def test_truncated(message: Message) -> None:
+def test_truncated_message_is_refused(message: Message) -> None:
     data = encode_message(message)
     for length in range(len(data)):
         with pytest.raises(InvariantBroken):
@@ -153,7 +153,7 @@ def test_truncated(message: Message) -> None:
 
 @deterministic
 @given(st.sampled_from(ONE_OF_EACH), st.data())
-def test_damaged(message: Message, data: st.DataObject) -> None:
+def test_flipped_byte_raises_no_unexpected_exception(message: Message, data: st.DataObject) -> None:
     """A byte that flips may make another message; it never makes another exception."""
     wire = bytearray(encode_message(message))
     wire[data.draw(st.integers(0, len(wire) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -169,6 +169,6 @@ def test_damaged(message: Message, data: st.DataObject) -> None:
     ],
     ids=repr,
 )  # fmt: skip
-def test_primitives_that_are_no_message(value: object) -> None:
+def test_pickled_value_that_is_no_message_is_refused(value: object) -> None:
     with pytest.raises(InvariantBroken):
         decode_message(pickle.dumps(value, 5))

@@ -108,13 +108,13 @@ def check_queues(job: Simulation) -> None:
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(simulations())
-def test_every_job_ends_with_all_done(job: Simulation) -> None:
+def test_every_job_completes_all_tasks(job: Simulation) -> None:
     check_complete(job.run())
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(simulations("halt"))
-def test_halted_at_any_moment(job: Simulation) -> None:
+def test_job_halted_at_any_event_ends_in_order(job: Simulation) -> None:
     check_halted(job)
 
 
@@ -146,7 +146,7 @@ def check_halted(job: Simulation) -> None:
 
 @settings(max_examples=50, deadline=None, derandomize=True, database=None)
 @given(simulations("abort"))
-def test_aborted_at_any_moment(job: Simulation) -> None:
+def test_job_aborted_at_any_event_ends_on_all_ranks(job: Simulation) -> None:
     check_aborted(job)
 
 
@@ -180,7 +180,7 @@ NOTES: Plan = (
 
 @pytest.mark.parametrize("kind", ["halt", "abort"])
 @pytest.mark.parametrize("rank", [0, 6])
-def test_interrupted_at_every_moment(kind: str, rank: int) -> None:
+def test_job_interrupted_at_every_event_ends_correctly(kind: str, rank: int) -> None:
     """One job, interrupted at each of its events, by the root and by a rank two levels below."""
     events = Simulation(NOTES, 7, 5).run().events
     assert events > 100
@@ -208,7 +208,7 @@ def grown(seed: int, count: int, size: int, phases: int) -> Plan:
 
 @pytest.mark.parametrize("termination", DETECTORS)
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_a_large_job(size: int, termination: str) -> None:
+def test_large_job_completes(size: int, termination: str) -> None:
     """It takes 3 to 6 s of virtual time. If ``tests/mutation`` drops a rule, ranks spin up to the limit."""
     plan = grown(size, 1500, size, 3)
     limits = SMALL._replace(message_bytes=5000)
@@ -217,7 +217,7 @@ def test_a_large_job(size: int, termination: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_one_task_is_shared_by_all(seed: int) -> None:
+def test_one_divisible_task_is_shared_by_all_ranks(seed: int) -> None:
     """What one rank has takes all of them little longer than their share, if it can be divided."""
     plan = (Planned(-1, 0, seconds=0.05, items=255, cost=1 << 20),)
     job = Simulation(plan, 16, seed, limits=Limits(), whole=0.0).run()
@@ -227,11 +227,11 @@ def test_one_task_is_shared_by_all(seed: int) -> None:
     assert job.now < 8 * 0.05  # as often as 255 items can be halved
 
 
-def test_a_large_job_with_the_limits_in_use() -> None:
+def test_large_job_completes_with_default_limits() -> None:
     check_complete(Simulation(grown(5, 1500, 16, 2), 16, 12, limits=Limits()).run())
 
 
-def test_the_work_is_shared() -> None:
+def test_equal_tasks_are_shared_evenly() -> None:
     """Equal tasks that one task spawns take all ranks little longer than their share."""
     equal = Planned(0, 0, cost=10, seconds=0.004, slices=3)
     job = Simulation((Planned(-1, 0, seconds=0.0), *(equal for _ in range(3200))), 16, 1, limits=Limits()).run()
@@ -239,12 +239,12 @@ def test_the_work_is_shared() -> None:
     assert max(job.done.values()) < 1.1 * 3200 * 0.012 / 16
 
 
-def test_the_end_is_found_within_some_latencies() -> None:
+def test_termination_is_detected_soon_after_last_task() -> None:
     job = Simulation(grown(9, 600, 64, 1), 64, 2, limits=Limits(), network=Network(0.001, 0.001)).run()
     assert job.phase_ends[0][2] - max(job.done.values()) < 20 * 0.001
 
 
-def test_counters_are_awaited_however_long_an_answer_takes() -> None:
+def test_counters_are_awaited_when_latency_exceeds_interval() -> None:
     """A round trip that takes longer than the progress interval mustn't be asked for anew for ever."""
     limits = SMALL._replace(progress_interval=0.01)
     job = Simulation((Planned(-1, 0), Planned(0, 1)), 30, 4, limits=limits, network=Network(0.1, 0.2)).run()
@@ -253,7 +253,7 @@ def test_counters_are_awaited_however_long_an_answer_takes() -> None:
 
 
 @pytest.mark.parametrize("in_core", [0, 1500, 20_000])
-def test_a_queue_stays_within_its_bound(in_core: int) -> None:
+def test_queue_memory_stays_within_limit(in_core: int) -> None:
     """A directory of 1000 entries on two ranks, of which one is slow to come."""
     plan = (Planned(-1, 0, seconds=0.0), *(Planned(0, 0, padding=number % 90) for number in range(1000)))
     job = Simulation(plan, 2, 3, limits=SMALL._replace(queue_memory_bytes=in_core), network=Network(0.01, 0.1)).run()
@@ -261,7 +261,7 @@ def test_a_queue_stays_within_its_bound(in_core: int) -> None:
     assert max(node.queue.peak_bytes for node in job.nodes) > in_core
 
 
-def test_spools_are_files() -> None:
+def test_job_with_all_tasks_spooled_to_disk_completes() -> None:
     """A job whose every task goes through a spool on disk."""
     limits = SMALL._replace(queue_memory_bytes=0)
     job = Simulation(grown(3, 300, 4, 3), 4, 1, limits=limits, open_spool=tempfile.TemporaryFile).run()

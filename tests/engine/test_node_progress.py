@@ -51,7 +51,7 @@ class Trees:
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 1000))
-def test_sums_are_complete(size: int, fan_out: int, seed: int) -> None:
+def test_counter_sums_cover_all_ranks(size: int, fan_out: int, seed: int) -> None:
     trees = Trees(size, fan_out, seed)
     for factor in (1, 2):
         trees.ask()
@@ -63,7 +63,7 @@ def test_sums_are_complete(size: int, fan_out: int, seed: int) -> None:
     assert all(tree.totals == (size * (size + 1) // 2,) for tree in trees.trees[1:])
 
 
-def test_a_silent_rank_is_named_and_hides_nobody_else() -> None:
+def test_silent_rank_is_reported_and_other_sums_are_complete() -> None:
     trees = Trees(7, 2)
     trees.ask()
     trees.settle()
@@ -83,7 +83,7 @@ def test_a_silent_rank_is_named_and_hides_nobody_else() -> None:
     assert trees.report.silent_ranks == ()
 
 
-def test_late_answers_never_count_twice() -> None:
+def test_late_answers_are_never_counted_twice() -> None:
     trees = Trees(3, 2)
     trees.deaf = {1}
     for _ in range(5):
@@ -95,7 +95,7 @@ def test_late_answers_never_count_twice() -> None:
     assert (trees.report.totals, trees.report.sequence, trees.report.silent_ranks) == ((6,), 5, ())
 
 
-def test_not_more_are_named_than_a_message_should_hold() -> None:
+def test_number_of_reported_silent_ranks_is_limited() -> None:
     trees = Trees(100, 99)
     trees.deaf = set(range(1, 100))
     trees.ask()
@@ -104,14 +104,14 @@ def test_not_more_are_named_than_a_message_should_hold() -> None:
 
 
 @pytest.mark.parametrize(("own", "first", "second", "least"), [(5, 3, 4, 3), (2, 3, 4, 2), (5, 6, 4, 4)])
-def test_what_is_durable_is_the_least(own: int, first: int, second: int, least: int) -> None:
+def test_durable_epoch_is_minimum_of_subtree(own: int, first: int, second: int, least: int) -> None:
     tree = CounterTree(1, 7, 2, [0], lambda: own)
     tree.receive_query(CounterQuery(1, (0,)))
     tree.receive_answer(3, CounterSums(1, (0,), (), first))
     assert tree.receive_answer(4, CounterSums(1, (0,), (), second)) == [(0, CounterSums(1, (0,), (), least))]
 
 
-def test_who_has_said_nothing_is_not_durable() -> None:
+def test_child_without_answer_makes_durable_epoch_zero() -> None:
     tree = CounterTree(0, 3, 2, [0], lambda: 5)
     tree.start_query()
     tree.receive_answer(1, CounterSums(1, (0,), (), 5))

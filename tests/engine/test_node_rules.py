@@ -32,7 +32,7 @@ from tests.engine.spoken import Directions, Spoken, asking, task, without, worki
 # States.
 
 
-def test_every_state_can_end_and_the_last_two_are_final() -> None:
+def test_every_state_can_abort_and_only_closed_and_aborted_are_final() -> None:
     assert set(TRANSITIONS) == set(State)
     for state, following in TRANSITIONS.items():
         final = state in (State.CLOSED, State.ABORTED)
@@ -40,7 +40,7 @@ def test_every_state_can_end_and_the_last_two_are_final() -> None:
 
 
 @pytest.mark.parametrize("message", [Stop(0), Close(), SubtreeReady(), CreditReturn(0, 1)], ids=repr)
-def test_out_of_turn_while_waiting(message: Message) -> None:
+def test_unexpected_message_while_waiting_is_refused(message: Message) -> None:
     with pytest.raises(InvariantBroken):
         Spoken(1, 3).hear(0, message)
 
@@ -48,7 +48,7 @@ def test_out_of_turn_while_waiting(message: Message) -> None:
 @pytest.mark.parametrize(
     "message", [StartPhase(0), Close(), SubtreeReady(), CreditReturn(0, 1), CreditReturn(1, 0)], ids=repr
 )
-def test_out_of_turn_while_working(message: Message) -> None:
+def test_unexpected_message_while_working_is_refused(message: Message) -> None:
     with pytest.raises(InvariantBroken):
         working().hear(0, message)
 
@@ -66,7 +66,7 @@ def test_out_of_turn_while_working(message: Message) -> None:
     ],
     ids=repr,
 )
-def test_out_of_turn_while_stopping(message: Message) -> None:
+def test_unexpected_message_while_stopping_is_refused(message: Message) -> None:
     spoken = working(1, 7)
     spoken.hear(3, CreditReturn(0, CREDITS_PER_MESSAGE))
     spoken.hear(4, CreditReturn(0, CREDITS_PER_MESSAGE))
@@ -76,7 +76,7 @@ def test_out_of_turn_while_stopping(message: Message) -> None:
         spoken.hear(0, message)
 
 
-def test_a_stop_while_there_is_work() -> None:
+def test_stop_while_rank_has_work_is_refused() -> None:
     for work in (AddressedTasks(0, (task(1, owner=1),)), AddressedTasks(1, ())):
         spoken = working()
         spoken.hear(2, work)
@@ -84,7 +84,7 @@ def test_a_stop_while_there_is_work() -> None:
             spoken.hear(0, Stop(0))
 
 
-def test_ready_twice() -> None:
+def test_second_ready_message_of_a_child_is_refused() -> None:
     spoken = working(1, 7)
     spoken.hear(0, Stop(0))
     spoken.hear(3, SubtreeReady())
@@ -92,22 +92,22 @@ def test_ready_twice() -> None:
         spoken.hear(3, SubtreeReady())
 
 
-def test_what_nobody_knows_is_refused_in_any_state() -> None:
+def test_unknown_message_is_refused_in_any_state() -> None:
     for spoken in (Spoken(1, 3), working()):
         with pytest.raises(InvariantBroken, match="unknown message from rank 2"):
             spoken.node.receive(2, ("what?",), 0.0)  # type: ignore[arg-type]
 
 
-def test_every_message_has_its_handler() -> None:
+def test_every_message_has_a_handler() -> None:
     assert set(RankNode._HANDLERS) == set(get_args(Message))
 
 
-def test_nothing_finishes_that_does_not_run() -> None:
+def test_finishing_a_task_that_does_not_run_is_refused() -> None:
     with pytest.raises(InvariantBroken):
         working().node.finish_task(task(1), Outcome(), 0.0)
 
 
-def test_one_task_at_a_time() -> None:
+def test_rank_takes_one_task_at_a_time() -> None:
     spoken = working()
     spoken.hear(0, AddressedTasks(0, (task(1, owner=1), task(2, owner=1))))
     assert spoken.node.take_task() == task(1, owner=1)
@@ -117,7 +117,7 @@ def test_one_task_at_a_time() -> None:
 # Work, early and late.
 
 
-def test_early_work_is_held_and_signalled_after_the_start() -> None:
+def test_work_before_start_is_queued_and_acknowledged_after_it() -> None:
     spoken = Spoken(1, 3)
     note = task(1, owner=1)
     assert spoken.hear(2, AddressedTasks(0, (note,))) == []
@@ -129,7 +129,7 @@ def test_early_work_is_held_and_signalled_after_the_start() -> None:
     assert without(spoken.said(), TaskRequest) == [(0, CreditReturn(0, 1))]
 
 
-def test_early_work_of_the_next_phase_is_held() -> None:
+def test_work_of_next_phase_is_queued_until_phase_starts() -> None:
     spoken = working()
     assert spoken.hear(2, AddressedTasks(1, (task(1, phase=1, owner=1),))) == []
     assert spoken.node.take_task() is None
@@ -137,21 +137,21 @@ def test_early_work_of_the_next_phase_is_held() -> None:
     assert spoken.node.take_task() == task(1, phase=1, owner=1)
 
 
-def test_work_of_a_past_phase() -> None:
+def test_work_of_past_phase_is_refused() -> None:
     spoken = working()
     spoken.hear(0, StartPhase(1))
     with pytest.raises(InvariantBroken, match="work of phase 0"):
         spoken.hear(2, AddressedTasks(0, (task(1, owner=1),)))
 
 
-def test_a_task_cannot_spawn_into_the_past() -> None:
+def test_spawning_a_task_of_past_phase_is_refused() -> None:
     spoken = working()
     spoken.hear(0, StartPhase(1), AddressedTasks(1, (task(1, phase=1, owner=1),)))
     with pytest.raises(InvariantBroken):
         spoken.run(NewTask(0, b"", 1))
 
 
-def test_tasks_are_numbered_without_gaps_and_addressed_ones_travel_together() -> None:
+def test_task_ids_are_consecutive_and_addressed_tasks_share_a_message() -> None:
     spoken = working()
     spoken.hear(0, AddressedTasks(0, (task(1, owner=1),)))
     said = spoken.run(NewTask(0, b"a", 1, owner=2), NewTask(0, b"b", 1), NewTask(3, b"c", 1, owner=2))
@@ -160,7 +160,7 @@ def test_tasks_are_numbered_without_gaps_and_addressed_ones_travel_together() ->
     assert spoken.node.take_task() == Task((1, 1, 2), 0, b"b", 1)
 
 
-def test_the_engaging_message_is_signalled_last() -> None:
+def test_engaging_message_is_acknowledged_last() -> None:
     spoken = working()  # it has signalled its start already
     assert spoken.hear(2, AddressedTasks(0, (task(1, owner=1),))) == []
     assert spoken.hear(0, AddressedTasks(0, (task(2, owner=1),))) == [(0, CreditReturn(0, 1))]
@@ -173,7 +173,7 @@ def test_the_engaging_message_is_signalled_last() -> None:
     assert spoken.hear(0, CreditReturn(0, CREDITS_PER_MESSAGE)) == [(2, CreditReturn(0, 5))]
 
 
-def test_a_rank_that_is_deep_passes_on_its_parents_credits() -> None:
+def test_deep_rank_forwards_credits_of_its_parent() -> None:
     spoken = working()
     spoken.hear(2, AddressedTasks(0, (task(1, owner=1),), Stamp(0, 1600, MAX_DEPTH - 1)))
     (rank, work), *rest = spoken.run(NewTask(0, b"", 1, owner=2))
@@ -182,7 +182,7 @@ def test_a_rank_that_is_deep_passes_on_its_parents_credits() -> None:
     assert without(rest, TaskRequest) == [(0, CreditReturn(0, 1500))]
 
 
-def test_credits_that_come_home_with_work_are_no_message() -> None:
+def test_credits_returned_with_work_need_no_message() -> None:
     spoken = working()
     spoken.hear(2, AddressedTasks(0, (task(1, owner=1),)))
     spoken.run(NewTask(0, b"", 1, owner=0))
@@ -193,7 +193,7 @@ def test_credits_that_come_home_with_work_are_no_message() -> None:
 # The end.
 
 
-def test_a_stopping_rank_answers_and_awaits_its_own_answer() -> None:
+def test_stopping_rank_replies_and_awaits_reply_to_its_own_request() -> None:
     spoken, victim, request = asking(1, 3)
     assert spoken.hear(0, Stop(5)) == []
     assert spoken.hear(2, TaskRequest(0, 9)) == [(2, TaskReply(0, 9, ()))]
@@ -204,7 +204,7 @@ def test_a_stopping_rank_answers_and_awaits_its_own_answer() -> None:
     assert (spoken.node.state, spoken.node.status) == (State.CLOSED, 5)
 
 
-def test_ready_goes_up_when_the_subtree_is() -> None:
+def test_ready_is_sent_to_parent_once_subtree_is_ready() -> None:
     spoken, victim, request = asking(1, 7)
     assert spoken.hear(0, Stop(0)) == [(3, Stop(0)), (4, Stop(0))]
     assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == []
@@ -214,7 +214,7 @@ def test_ready_goes_up_when_the_subtree_is() -> None:
     assert spoken.hear(0, Close()) == [(3, Close()), (4, Close())]
 
 
-def test_a_rank_alone() -> None:
+def test_single_rank_runs_all_phases() -> None:
     spoken = Spoken(0, 1, Directions(first=2, phases=3))
     spoken.node.start(0.0)
     assert spoken.run() == []
@@ -223,7 +223,7 @@ def test_a_rank_alone() -> None:
     assert (spoken.node.state, spoken.node.phase, spoken.node.counters) == (State.CLOSED, 2, [2])
 
 
-def test_a_halt_goes_up_and_the_order_comes_down() -> None:
+def test_halt_request_goes_to_root_and_halt_order_to_children() -> None:
     spoken = working(1, 7)
     spoken.hear(3, Halt("signal"))
     spoken.node.halt(Halt("another"), 0.0)
@@ -234,7 +234,7 @@ def test_a_halt_goes_up_and_the_order_comes_down() -> None:
     assert spoken.node.halt_reason == Halt("signal")
 
 
-def test_a_wish_to_halt_reaches_the_parent() -> None:
+def test_halt_request_is_sent_to_parent_once() -> None:
     spoken = Spoken(4, 7)
     spoken.node.halt(Halt("signal"), 0.0)
     assert spoken.said() == [(1, Halt("signal"))]
@@ -242,7 +242,7 @@ def test_a_wish_to_halt_reaches_the_parent() -> None:
     assert spoken.said() == []
 
 
-def test_a_halt_before_the_start() -> None:
+def test_halt_before_start_drops_all_tasks() -> None:
     spoken = Spoken(0, 3, Directions(first=4, phases=2))
     spoken.node.halt(Halt("signal"), 0.0)
     assert spoken.said() == [(1, Halt("signal")), (2, Halt("signal"))]
@@ -256,7 +256,7 @@ def test_a_halt_before_the_start() -> None:
     assert said[-2:] == [(1, Stop(75)), (2, Stop(75))]
 
 
-def test_all_that_is_dropped_is_remembered_once() -> None:
+def test_every_dropped_task_is_returned_once() -> None:
     """What is under way, what waits for this phase and for later ones, and what arrives after the stop."""
     spoken, victim, request = asking(1, 7)
     spoken.node.queue.keeps_dropped = True
@@ -273,7 +273,7 @@ def test_all_that_is_dropped_is_remembered_once() -> None:
     assert list(spoken.node.queue.pop_dropped()) == []
 
 
-def test_an_abort_goes_to_all_neighbours_but_its_bearer() -> None:
+def test_abort_is_forwarded_to_all_neighbours_except_its_sender() -> None:
     spoken = working(1, 7)
     news = Abort(9, "text")
     assert spoken.hear(3, news) == [(0, news), (4, news)]
@@ -284,7 +284,7 @@ def test_an_abort_goes_to_all_neighbours_but_its_bearer() -> None:
     assert (spoken.node.state, spoken.node.abort_reason) == (State.ABORTED, news)
 
 
-def test_an_abort_after_the_end_changes_nothing() -> None:
+def test_abort_after_close_is_ignored() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, TaskReply(0, request.sequence, ()))
     spoken.hear(0, Stop(3), Close())

@@ -19,7 +19,7 @@ from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, outstanding, task, without
 
 
-def test_a_stale_reply_is_dropped() -> None:
+def test_stale_reply_is_ignored() -> None:
     spoken, victim, request = asking(1, 3)
     assert spoken.hear(victim, TaskReply(0, request.sequence - 1, ())) == []
     assert spoken.node.next_tick_time() == NEVER  # it still waits for the true one
@@ -28,13 +28,13 @@ def test_a_stale_reply_is_dropped() -> None:
     assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == []
 
 
-def test_tasks_that_nobody_asked_for() -> None:
+def test_unrequested_tasks_are_refused() -> None:
     spoken, victim, request = asking(1, 3)
     with pytest.raises(InvariantBroken):
         spoken.hear(victim, TaskReply(0, request.sequence - 1, (task(1),)))
 
 
-def test_an_answer_may_come_a_phase_later() -> None:
+def test_empty_reply_of_earlier_phase_ends_pending_request() -> None:
     spoken, victim, request = asking(1, 3)
     assert not any(isinstance(message, TaskRequest) for _, message in spoken.hear(0, StartPhase(1)))
     said = spoken.hear(victim, TaskReply(0, request.sequence, ()), now=1.0)
@@ -43,7 +43,7 @@ def test_an_answer_may_come_a_phase_later() -> None:
     assert outstanding(said + spoken.said())[1][:2] == (1, request.sequence + 1)
 
 
-def test_tasks_of_another_phase_are_no_answer() -> None:
+def test_reply_with_tasks_of_another_phase_is_refused() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(0, StartPhase(1))
     with pytest.raises(InvariantBroken):
@@ -57,7 +57,7 @@ def loaded(count: int) -> Spoken:
     return spoken
 
 
-def test_a_request_of_another_phase_is_refused() -> None:
+def test_request_of_another_phase_gets_no_tasks() -> None:
     spoken = loaded(4)
     assert without(spoken.hear(1, TaskRequest(1, 5)), CounterQuery) == [(1, TaskReply(1, 5, ()))]
     ((_, reply),) = spoken.hear(1, TaskRequest(0, 6))
@@ -65,7 +65,7 @@ def test_a_request_of_another_phase_is_refused() -> None:
     assert len(reply.tasks) == 2
 
 
-def test_what_was_stolen_runs_a_slice_before_it_is_given_on() -> None:
+def test_stolen_tasks_are_not_given_away_before_one_has_run_a_slice() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2), task(3), task(4))))
     assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
@@ -78,7 +78,7 @@ def test_what_was_stolen_runs_a_slice_before_it_is_given_on() -> None:
     assert reply.tasks
 
 
-def test_a_slice_of_a_note_is_none_of_what_was_stolen() -> None:
+def test_slice_of_note_does_not_release_stolen_tasks() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)))
     assert spoken.node.take_task() == task(9, owner=1)
@@ -89,7 +89,7 @@ def test_a_slice_of_a_note_is_none_of_what_was_stolen() -> None:
     assert spoken.hear(2, TaskRequest(0, 2)) == [(2, TaskReply(0, 2, ()))]
 
 
-def test_the_last_task_stays() -> None:
+def test_last_task_is_not_given_away() -> None:
     spoken = loaded(1)
     assert without(spoken.hear(1, TaskRequest(0, 1)), CounterQuery) == [(1, TaskReply(0, 1, ()))]
     assert spoken.node.take_task() is not None
@@ -113,14 +113,14 @@ def refused_until(
     return pauses, victim, request
 
 
-def test_one_request_at_a_time_with_growing_pauses() -> None:
+def test_one_request_is_pending_at_a_time_and_pauses_grow() -> None:
     pauses, _, _ = refused_until(*asking(1, 3), 0.25)
     cap = Limits().longest_steal_wait
     assert 0 < pauses[0] <= Limits().first_steal_wait
     assert cap / 2 <= pauses[-1] <= max(pauses) <= cap
 
 
-def test_who_is_idle_for_seconds_asks_seldom_until_it_has_something_to_do() -> None:
+def test_long_idle_rank_requests_rarely_until_it_has_run_a_task() -> None:
     spoken, victim, request = asking(1, 3)
     pauses, victim, request = refused_until(spoken, victim, request, 5.0)
     assert LONGEST_PATIENCE / 2 <= pauses[-1] <= max(pauses) <= LONGEST_PATIENCE

@@ -46,22 +46,22 @@ def numbers(tasks: tuple[Task, ...]) -> list[int]:
     return [each.id[2] for each in tasks]
 
 
-def test_newest_first() -> None:
+def test_newest_task_runs_first() -> None:
     assert drain(queue(task(1), task(2), task(3))) == [3, 2, 1]
     assert drain(queue(task(1, expands=True), task(2, expands=True))) == [2, 1]
 
 
-def test_notes_first_and_in_order() -> None:
+def test_notes_run_first_and_in_order() -> None:
     assert drain(queue(task(1, owner=0), task(2, expands=True), task(3), task(4, owner=0))) == [1, 4, 2, 3]
 
 
-def test_what_others_may_have_is_plenty_or_not() -> None:
+def test_one_stealable_task_is_not_enough_to_share() -> None:
     """With one task left, a thief would leave this rank nothing; notes are for nobody else."""
     assert not queue(task(1), task(2, owner=0), task(3, owner=0)).has_enough_to_share
     assert queue(task(1), task(2, expands=True)).has_enough_to_share
 
 
-def test_scanning_first_until_the_budget_is_passed() -> None:
+def test_scans_run_before_copies_within_scan_ahead_limit() -> None:
     scans = [task(number, expands=True) for number in (1, 2)]
     copies = [task(number) for number in (3, 4, 5)]
     assert drain(queue(*scans, *copies)) == [2, 1, 5, 4, 3]
@@ -71,17 +71,17 @@ def test_scanning_first_until_the_budget_is_passed() -> None:
     assert drain(queue(*scans, *copies, limits=Limits(scan_ahead_bytes=0))) == [5, 4, 3, 2, 1]
 
 
-def test_what_waits_outside_memory_counts_against_the_budget() -> None:
+def test_spooled_tasks_count_against_scan_ahead_limit() -> None:
     limits = Limits(queue_memory_bytes=2 * TASK_OVERHEAD_BYTES, scan_ahead_bytes=4 * TASK_OVERHEAD_BYTES)
     rest = [task(number) for number in range(3, 9)]
     assert drain(queue(task(1, expands=True), task(2), *rest, limits=limits))[0] == 3
 
 
-def test_over_the_budget_without_a_copy_it_scans() -> None:
+def test_scan_runs_over_scan_ahead_limit_if_no_copy_waits() -> None:
     assert drain(queue(task(1, expands=True), task(2, expands=True), limits=Limits(scan_ahead_bytes=0))) == [2, 1]
 
 
-def test_gives_the_oldest_half_by_cost() -> None:
+def test_oldest_half_by_cost_is_given_away() -> None:
     assert numbers(queue(*(task(number, cost=10) for number in range(10))).pop_half(running=False)) == [0, 1, 2, 3, 4]
     big_first = queue(task(0, cost=100), *(task(number, cost=1) for number in range(1, 50)))
     assert numbers(big_first.pop_half(running=False)) == [0]
@@ -90,33 +90,33 @@ def test_gives_the_oldest_half_by_cost() -> None:
     assert drain(big_last) == [50]
 
 
-def test_gives_of_scans_and_of_copies() -> None:
+def test_half_of_scans_and_half_of_copies_are_given_away() -> None:
     mixed = queue(*(task(number, expands=number % 2 == 0, cost=5) for number in range(8)))
     assert sorted(numbers(mixed.pop_half(running=False))) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("expands", [False, True])
-def test_the_last_task_stays_unless_another_one_runs(expands: bool) -> None:
+def test_last_queued_task_is_given_away_only_while_another_runs(expands: bool) -> None:
     waiting = queue(task(1, expands=expands))
     assert waiting.pop_half(running=False) == ()
     assert numbers(waiting.pop_half(running=True)) == [1]
     assert waiting.pop_half(running=True) == ()
 
 
-def test_of_one_scan_and_one_copy_one_stays() -> None:
+def test_only_one_of_a_scan_and_a_copy_is_given_away() -> None:
     waiting = queue(task(1, expands=True), task(2))
     assert len(waiting.pop_half(running=False)) == 1
     assert waiting.pop_half(running=False) == ()
     assert len(waiting) == 1
 
 
-def test_notes_are_never_given() -> None:
+def test_notes_are_never_given_away() -> None:
     waiting = queue(task(1, owner=0), task(2, owner=0))
     assert waiting.pop_half(running=True) == ()
     assert drain(waiting) == [1, 2]
 
 
-def test_gives_of_what_is_outside_memory() -> None:
+def test_spooled_tasks_are_given_away() -> None:
     waiting = queue(*(task(number, size=100) for number in range(10)), limits=Limits(queue_memory_bytes=0))
     assert numbers(waiting.pop_half(running=True)) == [0]  # the one that was in memory
     given = waiting.pop_half(running=True)
@@ -124,7 +124,7 @@ def test_gives_of_what_is_outside_memory() -> None:
     assert sorted(drain(waiting)) == [6, 7, 8, 9]
 
 
-def test_a_task_beyond_the_message_limit_travels_alone() -> None:
+def test_task_beyond_message_limit_is_given_away_alone() -> None:
     limits = Limits(message_bytes=1000)
     waiting = queue(*(task(number, size=2000) for number in range(6)), limits=limits)
     assert numbers(waiting.pop_half(running=False)) == [0]
@@ -151,7 +151,9 @@ def histories(draw: st.DrawFn) -> list[tuple[str, Task]]:
 
 @deterministic
 @given(histories(), st.sampled_from((0, 1000, 1 << 20)), st.sampled_from((500, 1 << 20)))
-def test_nothing_is_lost_or_doubled(history: list[tuple[str, Task]], in_core: int, message_bytes: int) -> None:
+def test_queue_neither_loses_nor_duplicates_tasks(
+    history: list[tuple[str, Task]], in_core: int, message_bytes: int
+) -> None:
     limits = Limits(queue_memory_bytes=in_core, message_bytes=message_bytes, scan_ahead_bytes=2000)
     waiting = queue(limits=limits)
     inside: dict[int, Task] = {}
@@ -182,7 +184,7 @@ def test_nothing_is_lost_or_doubled(history: list[tuple[str, Task]], in_core: in
         assert sorted(drain(waiting)) == sorted(later)
 
 
-def test_dropped_are_all_but_the_notes_of_this_phase() -> None:
+def test_drop_removes_all_tasks_but_notes_of_current_phase() -> None:
     waiting = queue(task(1, owner=0), task(2, expands=True), task(3), task(4, phase=1), task(5, owner=0, phase=1))
     assert waiting.drop_all_work() == 4
     assert len(waiting) == 1
@@ -191,7 +193,7 @@ def test_dropped_are_all_but_the_notes_of_this_phase() -> None:
     assert drain(waiting) == []
 
 
-def test_what_is_addressed_and_is_work_is_dropped_too() -> None:
+def test_drop_removes_addressed_work() -> None:
     waiting = TaskQueue(Limits(), is_work=lambda each: each.cost > 1)
     waiting.begin_phase(0)
     for number, cost in enumerate((1, 9, 1, 9)):
@@ -207,7 +209,7 @@ class Full(SpoolBacklog):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_where_nothing_can_be_put_aside_tasks_stay_in_memory_until_they_are_dropped() -> None:
+def test_tasks_stay_in_memory_until_dropped_if_spool_is_full() -> None:
     waiting = TaskQueue(Limits(queue_memory_bytes=0), open_overflow=Full)
     waiting.begin_phase(0)
     for number in range(3 * FRAME_TASKS):
@@ -248,7 +250,7 @@ def test_backlog_is_first_in_first_out(steps: list[int], frame_tasks: int) -> No
         backlog.close()
 
 
-def test_backlog_opens_its_spool_late_and_truncates_it() -> None:
+def test_backlog_opens_its_spool_when_needed_and_truncates_it() -> None:
     with tempfile.TemporaryFile() as spool:
         open_spool = mock.Mock(return_value=spool)
         backlog = SpoolBacklog(open_spool)

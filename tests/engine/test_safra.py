@@ -76,7 +76,7 @@ class Ring:
         assert self.quiet or not self.ended, f"the end with {self.working} working and {self.under_way} under way"
 
 
-def test_the_first_round_ends_what_never_sent() -> None:
+def test_first_round_terminates_ring_that_sent_no_work() -> None:
     ring = Ring(3)
     ring.rest(2, 1, 0)
     ring.go_round()
@@ -84,7 +84,7 @@ def test_the_first_round_ends_what_never_sent() -> None:
     assert ring.hops == 3
 
 
-def test_work_that_is_slower_than_the_token_is_missed_by_colours_alone() -> None:
+def test_counts_detect_work_that_is_slower_than_token() -> None:
     """The receiver would be black, but has received nothing yet: only the counts tell."""
     ring = Ring(3)
     ring.rest(2, 1)
@@ -112,7 +112,7 @@ def behind_the_token() -> Ring:
     return ring
 
 
-def test_counts_alone_miss_work_behind_the_token() -> None:
+def test_black_rank_prevents_termination_when_counts_balance() -> None:
     """Rank 1's receipt balances the root's sending; that rank 1 is black tells that it woke."""
     ring = behind_the_token()
     ring.send(3, 1)
@@ -127,7 +127,7 @@ def test_counts_alone_miss_work_behind_the_token() -> None:
     assert ring.ended
 
 
-def test_a_black_root_does_not_end() -> None:
+def test_black_root_does_not_terminate() -> None:
     """The token comes back white and all counts seen are 0, but the root itself has received work from behind it."""
     ring = behind_the_token()
     ring.send(3, 0)
@@ -143,7 +143,7 @@ def test_a_black_root_does_not_end() -> None:
     assert ring.ended
 
 
-def test_a_rank_is_white_again_once_it_has_handed_the_token_on() -> None:
+def test_rank_is_white_after_forwarding_token() -> None:
     ring = Ring(2)
     ring.send(0, 1)
     ring.arrive(0, 1)
@@ -155,7 +155,7 @@ def test_a_rank_is_white_again_once_it_has_handed_the_token_on() -> None:
     assert ring.token == (0, RingToken(0, -1, False))
 
 
-def test_a_token_of_a_later_phase_waits_for_it() -> None:
+def test_token_of_later_phase_is_not_forwarded_before_phase_starts() -> None:
     rank = SafraDetector(1, 3)
     rank.begin_phase(0)
     assert rank.count_received(0, Stamp()) == []
@@ -167,7 +167,7 @@ def test_a_token_of_a_later_phase_waits_for_it() -> None:
     assert rank.handle_idle() == [(0, RingToken(1, 1, True))]
 
 
-def test_tokens_that_cannot_come() -> None:
+def test_token_of_past_phase_and_second_token_are_refused() -> None:
     rank = SafraDetector(1, 3)
     rank.begin_phase(1)
     with pytest.raises(InvariantBroken):
@@ -178,7 +178,7 @@ def test_tokens_that_cannot_come() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-def test_any_schedule(size: int) -> None:
+def test_random_schedule_terminates_within_three_rounds(size: int) -> None:
     """Work wanders at random. The end never comes before it rests, and then within three rounds."""
     for seed in range(60):
         random = Random(seed)
@@ -214,7 +214,7 @@ def tokens(node: RankNode) -> list[tuple[int, Message]]:
     return said
 
 
-def test_a_working_rank_keeps_the_token() -> None:
+def test_working_rank_does_not_forward_token() -> None:
     limits = Limits(fan_out=2)
     node = node_of(1, 3, limits, termination="ring")
     node.receive(0, StartPhase(0), 0.0)

@@ -53,7 +53,7 @@ def play(job: Workload) -> list[NewTask]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tasks", [1, 2, 7, 100, 3000])
-def test_a_job_is_whole_and_runs_once(shape: str, tasks: int) -> None:
+def test_simulated_workload_runs_every_task_once(shape: str, tasks: int) -> None:
     job = SHAPES[shape](WorkloadParameters(tasks, 0.5, payload_size=40), Random(3))
     seen = play(job)
     assert len({task.payload for task in seen}) == len(seen) == job.tasks
@@ -64,13 +64,13 @@ def test_a_job_is_whole_and_runs_once(shape: str, tasks: int) -> None:
 
 
 @pytest.mark.parametrize("shape", ["tree", "flat"])
-def test_trees_have_the_mean_that_was_asked_for(shape: str) -> None:
+def test_trees_have_requested_mean_duration(shape: str) -> None:
     job = SHAPES[shape](WorkloadParameters(5000, 0.5), Random(3))
     assert 4500 < job.tasks <= 5000
     assert mean(job.seconds) == pytest.approx(0.5)
 
 
-def test_a_tree_is_heavy_tailed() -> None:
+def test_durations_and_directory_sizes_of_tree_are_heavy_tailed() -> None:
     job = SHAPES["tree"](WorkloadParameters(50_000, 1.0), Random(3))
     assert max(job.seconds) > 15
     assert sorted(job.seconds)[job.tasks // 2] < 0.6
@@ -81,7 +81,7 @@ def test_a_tree_is_heavy_tailed() -> None:
     assert sorted(children)[job.tasks // 2] == 0
 
 
-def test_a_flat_directory_is_listed_by_one_task() -> None:
+def test_flat_directory_is_listed_by_one_task() -> None:
     job = SHAPES["flat"](WorkloadParameters(900, 1.0), Random(3))
     spawned = job.finish_task(job.first_tasks()[0].payload)
     assert len(spawned) == 100
@@ -91,7 +91,7 @@ def test_a_flat_directory_is_listed_by_one_task() -> None:
     assert 1 <= batches[-1] <= 8
 
 
-def test_the_chunks_of_a_file_end_in_notes_and_the_notes_in_the_finish() -> None:
+def test_last_note_of_file_chunks_spawns_final_task() -> None:
     job = SHAPES["file"](WorkloadParameters(11, 1.0), Random(3))
     chunks = job.finish_task(job.first_tasks()[0].payload)
     assert [task.owner for task in chunks] == [ANY_RANK] * 10
@@ -104,7 +104,7 @@ def test_the_chunks_of_a_file_end_in_notes_and_the_notes_in_the_finish() -> None
 
 
 @pytest.mark.parametrize("name", LATENCIES)
-def test_latencies_have_their_mean(name: str) -> None:
+def test_latencies_have_requested_mean(name: str) -> None:
     random = Random(1)
     latency = LATENCIES[name](2.0)
     drawn = [latency(random) for _ in range(100_000)]
@@ -115,7 +115,7 @@ def test_latencies_have_their_mean(name: str) -> None:
 # The runs.
 
 
-def test_the_same_seed_gives_the_same_table() -> None:
+def test_same_seed_gives_same_table() -> None:
     options = ("--ranks", "1,2,24", "--shape", "tree,flat,file", "--tasks", "40", "--spread", "pareto", "--slow", "0.1")
     first = table(*options)
     assert first == table(*options)
@@ -129,21 +129,21 @@ def test_one_rank_is_busy_all_the_time() -> None:
     assert (measured.messages, measured.steals, measured.refused) == (0, 0, 0)
 
 
-def test_efficiency_takes_account_of_slow_ranks() -> None:
+def test_efficiency_accounts_for_slow_ranks() -> None:
     measured = run("file", 10, 300, slow=5)
     assert measured.speed == pytest.approx(5.5)
     assert measured.efficiency == pytest.approx(measured.work / (5.5 * measured.stopped))
     assert measured.efficiency > 0.9
 
 
-def test_a_task_of_many_slices_answers_within_one() -> None:
+def test_long_task_gives_away_other_tasks_between_its_slices() -> None:
     """Nine chunks of 10 s are at rank 0, which runs one of them: the others are with the rest long before its end."""
     job = SHAPES["file"](WorkloadParameters(11, 10.0), Random(1))
     measured = Cluster(job, Machine(10, LATENCIES["fixed"](LATENCY)), 1).run()
     assert measured.last_end < 10.0 + 12.5 + 10.0 + 1.0
 
 
-def test_messages_are_what_was_said() -> None:
+def test_message_and_time_counters_are_consistent() -> None:
     measured = run("tree", 16, 50)
     assert measured.messages > 2 * (measured.steals + measured.refused)
     assert measured.most_messages * 16 >= measured.messages
@@ -153,31 +153,31 @@ def test_messages_are_what_was_said() -> None:
 # The goals, at a reduced size.
 
 
-def test_efficiency_of_a_tree() -> None:
+def test_efficiency_of_tree_is_above_95_percent() -> None:
     measured = run("tree", 64, 1000)
     assert measured.efficiency > 0.95
 
 
-def test_stragglers_cost_no_more_than_the_last_task_that_one_runs() -> None:
+def test_slow_ranks_cost_at_most_their_last_task() -> None:
     measured = run("tree", 64, 500, slow=3)
     job = SHAPES["tree"](WorkloadParameters(64 * 500, 0.02), Random(1))
     assert measured.stopped < measured.work / measured.speed / 0.95 + 10 * max(job.seconds)
 
 
 @pytest.mark.parametrize("size", [16, 64, 128])
-def test_the_end_is_detected_within_20_latencies(size: int) -> None:
+def test_termination_is_detected_within_20_latencies(size: int) -> None:
     measured = run("file", size, 30)
     assert measured.detected - measured.last_end < 20 * HOP
 
 
-def test_the_ring_takes_longer_the_more_ranks_there_are() -> None:
+def test_detection_time_of_ring_grows_with_ranks() -> None:
     few, many = table("--ranks", "8,64", "--termination", "ring", "--tasks", "20")
     assert 5 < float(few["detected"]) < float(many["detected"])
     assert float(many["detected"]) > 64
 
 
 @pytest.mark.parametrize("shape", ["tree", "flat"])
-def test_the_queue_stays_within_its_budget(shape: str) -> None:
+def test_simulated_queue_stays_within_memory_limit(shape: str) -> None:
     budget = 20_000
     job = SHAPES[shape](WorkloadParameters(4000, 0.02, payload_size=100), Random(1))
     limits = Limits(queue_memory_bytes=budget, scan_ahead_bytes=budget // 2)
@@ -190,7 +190,7 @@ def test_the_queue_stays_within_its_budget(shape: str) -> None:
 # What it draws and refuses.
 
 
-def test_the_plot_is_svg_with_all_points(tmp_path: Path) -> None:
+def test_plot_is_svg_with_all_points(tmp_path: Path) -> None:
     file = tmp_path / "plot.svg"
     table("--ranks", "1,4,16", "--shape", "tree,file", "--tasks", "10", "--svg", str(file))
     root = ElementTree.fromstring(file.read_text())
@@ -199,7 +199,7 @@ def test_the_plot_is_svg_with_all_points(tmp_path: Path) -> None:
     assert file.stat().st_size < 20_000
 
 
-def test_a_plot_keeps_to_its_axes_and_escapes_names() -> None:
+def test_plot_clips_points_to_axes_and_escapes_names() -> None:
     text = draw([Panel("a < b", {"x & y": [(1, 0.1), (1, 1e9)]}, (1, 10, 100), True)])
     heights = [float(circle.get("cy", "nan")) for circle in ElementTree.fromstring(text).iter() if circle.get("cy")]
     assert heights == [220.0, 30.0]
@@ -208,7 +208,7 @@ def test_a_plot_keeps_to_its_axes_and_escapes_names() -> None:
 @pytest.mark.parametrize(
     "option", [("--ranks", "0"), ("--ranks", "20000"), ("--shape", "round"), ("--termination", "x")]
 )
-def test_what_is_not_offered(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_simulation_option_is_refused(option: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         simulate.main(option)
     assert "from" in capsys.readouterr().err

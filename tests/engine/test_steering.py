@@ -69,7 +69,7 @@ def given(said: list[tuple[int, Message]]) -> list[int]:
     return [len(message.tasks) for _, message in said if isinstance(message, TaskReply)]
 
 
-def test_orders_go_down_and_reports_are_added_up() -> None:
+def test_orders_reach_all_ranks_and_reports_are_summed() -> None:
     ranks = [Steered(rank, ordered=(7, False) if rank == 0 else ()) for rank in range(7)]
     plan = tuple(Planned(-1, 0, seconds=0.05) for _ in range(30))
     Simulation(plan, 7, 1, steering=ranks.__getitem__).run()
@@ -78,7 +78,7 @@ def test_orders_go_down_and_reports_are_added_up() -> None:
     assert not any(rank.sums for rank in ranks[1:])
 
 
-def test_each_answer_carries_the_sums_of_its_subtree() -> None:
+def test_answer_carries_sums_of_subtree() -> None:
     steering = Steered(1)
     spoken = Spoken(1, 7, steering=steering)
     said = spoken.hear(0, CounterQuery(1, (0,), (9, True)))
@@ -88,14 +88,14 @@ def test_each_answer_carries_the_sums_of_its_subtree() -> None:
     assert steering.obeyed == [(9, True)]
 
 
-def test_a_rank_that_rests_asks_nobody_and_sleeps() -> None:
+def test_inactive_rank_requests_no_tasks_and_sleeps() -> None:
     for duty in (Duty.ADDRESSED, Duty.NOTES):
         spoken, said = rank_with(duty)
         assert not [message for _, message in said if isinstance(message, TaskRequest)]
         assert spoken.node.next_tick_time() == math.inf
 
 
-def test_it_asks_once_it_works_again() -> None:
+def test_reactivated_rank_requests_tasks() -> None:
     steering = Steered(1)
     spoken = Spoken(1, 3, steering=steering)
     steering.duty = Duty.NOTES
@@ -105,7 +105,7 @@ def test_it_asks_once_it_works_again() -> None:
     outstanding(spoken.said())
 
 
-def test_a_rank_that_is_not_active_begins_only_what_is_addressed_to_it() -> None:
+def test_inactive_rank_starts_only_addressed_tasks() -> None:
     spoken, _ = rank_with(Duty.ADDRESSED)
     spoken.hear(0, AddressedTasks(0, (task(1), task(2, owner=1), task(3))))
     assert spoken.node.take_task() == task(2, owner=1)
@@ -114,7 +114,7 @@ def test_a_rank_that_is_not_active_begins_only_what_is_addressed_to_it() -> None
     assert not spoken.node.can_take_task
 
 
-def test_a_paused_rank_begins_notes_alone() -> None:
+def test_paused_rank_starts_only_notes() -> None:
     """Here all that is addressed to a rank is a note, but for what says that it is work."""
     steering = Steered(1)
     queue = TaskQueue(Limits(), is_work=lambda task: task.owner != 1 or task.id[2] > 5)
@@ -131,14 +131,14 @@ def test_a_paused_rank_begins_notes_alone() -> None:
 
 
 @pytest.mark.parametrize("duty", [Duty.ADDRESSED, Duty.NOTES])
-def test_a_rank_that_rests_gives_away_its_last_task(duty: Duty) -> None:
+def test_inactive_rank_gives_away_its_last_task(duty: Duty) -> None:
     spoken, _ = rank_with(duty, AddressedTasks(0, (task(1),)))
     assert given(spoken.hear(2, TaskRequest(0, 1))) == [1]
     busy, _ = rank_with(Duty.ALL, AddressedTasks(0, (task(1),)))
     assert given(busy.hear(2, TaskRequest(0, 1))) == [0]
 
 
-def test_what_it_has_stolen_need_not_run_a_slice_there() -> None:
+def test_inactive_rank_gives_away_stolen_tasks_before_first_slice() -> None:
     steering = Steered(1)
     spoken = Spoken(1, 3, steering=steering)
     victim, request = outstanding(spoken.hear(0, StartPhase(0)))
@@ -147,7 +147,7 @@ def test_what_it_has_stolen_need_not_run_a_slice_there() -> None:
     assert given(spoken.hear(2, TaskRequest(0, 1))) == [1]
 
 
-def test_a_note_outside_memory_is_fetched() -> None:
+def test_spooled_note_is_fetched_on_inactive_rank() -> None:
     """A note that was put aside for this phase, on a rank that nobody asks for tasks."""
     spoken, _ = rank_with(Duty.ADDRESSED)
     spoken.node.queue.begin_phase(-1)
@@ -156,7 +156,7 @@ def test_a_note_outside_memory_is_fetched() -> None:
     assert spoken.node.take_task() == task(2, owner=1)
 
 
-def test_a_paused_rank_stops_when_the_job_is_told_to() -> None:
+def test_halt_drops_tasks_of_paused_rank() -> None:
     spoken, _ = rank_with(Duty.NOTES, AddressedTasks(0, (task(1), task(2))))
     spoken.hear(0, Halt("SIGTERM", 15))
     assert len(spoken.node.queue) == 0
@@ -164,7 +164,7 @@ def test_a_paused_rank_stops_when_the_job_is_told_to() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_job_ends_whatever_its_ranks_may_begin(seed: int) -> None:
+def test_job_completes_while_orders_change(seed: int) -> None:
     """Orders change all the time; what can be stolen is begun by ranks that are active, or were, when they began it."""
     random = Random(seed)
     size = random.randrange(2, 9)
@@ -199,7 +199,7 @@ def watch(take: object, steered: Steered, begun: list[tuple[int, Duty, int]], no
     node.take_task = taken  # type: ignore[attr-defined]
 
 
-def test_only_active_ranks_run_what_can_be_stolen() -> None:
+def test_only_active_ranks_run_stealable_tasks() -> None:
     ranks = [Steered(rank, ordered=(2, False)) for rank in range(6)]
     for rank in ranks:
         rank.apply_orders((2, False))
@@ -209,7 +209,7 @@ def test_only_active_ranks_run_what_can_be_stolen() -> None:
     assert len(set(job.started.values())) == 2
 
 
-def test_spawned_work_of_an_inactive_rank_is_stolen() -> None:
+def test_work_spawned_on_inactive_rank_is_stolen() -> None:
     """An addressed task runs on a rank that is not active; what it spawns runs elsewhere."""
     ranks = [Steered(rank, ordered=(1, False)) for rank in range(3)]
     for rank in ranks:
@@ -220,7 +220,7 @@ def test_spawned_work_of_an_inactive_rank_is_stolen() -> None:
     assert {rank for (number, _), rank in job.started.items() if number} == {0}
 
 
-def test_the_root_asks_as_often_as_it_is_steered_to() -> None:
+def test_root_queries_at_steered_interval() -> None:
     steering = Steered(0)
     root = Spoken(0, 2, steering=steering, director=Directions(first=3))
     root.node.start(0.0)

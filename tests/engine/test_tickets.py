@@ -37,7 +37,7 @@ def waiting(journal: FakeJournal | None = None, limits: Limits = TWO) -> Spoken:
 # What a rank begins, and asks for.
 
 
-def test_a_rank_whose_task_waits_begins_another_one_while_it_has_a_slot() -> None:
+def test_rank_with_waiting_task_starts_another_if_slot_is_free() -> None:
     spoken = waiting()
     spoken.node.queue.is_work = lambda task: True
     spoken.hear(0, AddressedTasks(0, tuple(task(number, owner=1) for number in (2, 3, 4))))
@@ -52,7 +52,7 @@ def test_a_rank_whose_task_waits_begins_another_one_while_it_has_a_slot() -> Non
     assert spoken.node.take_task() == task(3, owner=1)
 
 
-def test_a_note_needs_no_slot() -> None:
+def test_note_needs_no_slot() -> None:
     spoken = waiting(limits=TWO._replace(task_slots=1))
     node = spoken.node
     node.queue.is_work = lambda task: task.id[2] == 3
@@ -67,7 +67,7 @@ def test_a_note_needs_no_slot() -> None:
     assert node.take_task() == task(3, owner=1)
 
 
-def test_a_rank_with_a_task_under_way_gives_away_even_its_last_task() -> None:
+def test_rank_with_waiting_task_gives_away_its_last_queued_task() -> None:
     for slots, waits, given in ((1, True, 1), (2, True, 1), (2, False, 0)):
         spoken = waiting(limits=TWO._replace(task_slots=slots))
         spoken.node.begun_tasks.resume(task(1, owner=1))
@@ -82,7 +82,7 @@ def test_a_rank_with_a_task_under_way_gives_away_even_its_last_task() -> None:
         assert len(reply.tasks) == given
 
 
-def test_who_waits_and_has_a_slot_asks_for_work() -> None:
+def test_rank_with_waiting_task_and_free_slot_requests_work() -> None:
     for slots, asked in ((1, 0), (2, 1)):
         spoken = waiting(limits=TWO._replace(task_slots=slots))
         spoken.said()
@@ -95,7 +95,7 @@ def test_who_waits_and_has_a_slot_asks_for_work() -> None:
     assert spoken.said() == []
 
 
-def test_what_was_stolen_is_given_on_once_it_waits() -> None:
+def test_stolen_tasks_can_be_given_away_once_one_waits() -> None:
     """It has run a slice then."""
     spoken = Spoken(1, 3, limits=TWO)
     said = spoken.hear(0, StartPhase(0))
@@ -113,7 +113,7 @@ def test_what_was_stolen_is_given_on_once_it_waits() -> None:
 # When a task is over.
 
 
-def test_a_task_that_waits_is_not_over() -> None:
+def test_waiting_task_can_be_neither_finished_nor_dropped() -> None:
     journal = FakeJournal()
     spoken = waiting(journal)
     for end in (spoken.node.finish_task, lambda *_: spoken.node.drop_task(task(1, owner=1), 0.0)):
@@ -123,7 +123,7 @@ def test_a_task_that_waits_is_not_over() -> None:
 
 
 @pytest.mark.parametrize("termination", ["tree", "ring"])
-def test_a_phase_is_not_over_while_a_task_waits(termination: str) -> None:
+def test_phase_does_not_end_while_a_task_waits(termination: str) -> None:
     node = node_of(1, 3, TWO, termination=termination)
     for message in (StartPhase(0), AddressedTasks(0, (task(1, owner=1),))):
         node.receive(0, message, 0.0)
@@ -141,7 +141,7 @@ def test_a_phase_is_not_over_while_a_task_waits(termination: str) -> None:
     assert any(isinstance(message, CreditReturn | RingToken) for _, message in node.outbox)
 
 
-def test_a_cut_does_not_wait_for_a_ticket() -> None:
+def test_cut_does_not_wait_for_ticket() -> None:
     """All facts of a task belong to the epoch in which it ends."""
     journal = FakeJournal()
     spoken = waiting(journal)

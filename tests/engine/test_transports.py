@@ -80,7 +80,7 @@ tells_of_loss = transports("simulated", "local")
 
 
 @all_transports
-def test_every_rank_knows_itself_and_reaches_every_other_and_no_other_number(run: Run) -> None:
+def test_each_rank_reaches_all_others_and_refuses_invalid_destinations(run: Run) -> None:
     size = 4
     for rank, result in enumerate(run(suite.sizes, size)):
         assert result == [
@@ -93,12 +93,12 @@ def test_every_rank_knows_itself_and_reaches_every_other_and_no_other_number(run
 
 
 @transports("simulated", "local")
-def test_one_rank_alone(run: Run) -> None:
+def test_transport_works_with_one_rank(run: Run) -> None:
     assert run(suite.sizes, 1) == [[0, 1, [], 0, [0, 1, -1]]]
 
 
 @all_transports
-def test_messages_of_a_pair_keep_their_order(run: Run) -> None:
+def test_messages_between_two_ranks_keep_their_order(run: Run) -> None:
     numbers = list(range(suite.ORDERED))
     for rank, (heard, surplus) in enumerate(run(suite.order, 3)):
         assert heard == [[] if sender == rank else numbers for sender in range(3)]
@@ -106,8 +106,8 @@ def test_messages_of_a_pair_keep_their_order(run: Run) -> None:
 
 
 @all_transports
-def test_smallest_and_largest_messages_arrive_whole(run: Run) -> None:
-    kinds = ["Ready", "Reply", "Work", "Query", "Work", "Work"]
+def test_smallest_and_largest_messages_arrive_intact(run: Run) -> None:
+    kinds = ["SubtreeReady", "TaskReply", "AddressedTasks", "CounterQuery", "AddressedTasks", "AddressedTasks"]
     for rank, result in enumerate(run(suite.extremes, 3)):
         sender = (rank - 1) % 3
         large = hashlib.sha256(Random(sender).randbytes(20 * 1024 * 1024)).hexdigest()
@@ -115,7 +115,7 @@ def test_smallest_and_largest_messages_arrive_whole(run: Run) -> None:
 
 
 @all_transports
-def test_a_flood_in_both_directions_does_not_deadlock(run: Run) -> None:
+def test_flood_in_both_directions_does_not_deadlock(run: Run) -> None:
     numbers = list(range(suite.FLOODED))
     for rank, (heard, surplus) in enumerate(run(suite.flood, 2)):
         assert heard[1 - rank] == numbers
@@ -124,7 +124,7 @@ def test_a_flood_in_both_directions_does_not_deadlock(run: Run) -> None:
 
 @pytest.mark.alone
 @real_transports
-def test_an_idle_poll_takes_its_timeout_and_little_processor_time(run: Run, request: pytest.FixtureRequest) -> None:
+def test_idle_poll_takes_its_timeout_and_little_processor_time(run: Run, request: pytest.FixtureRequest) -> None:
     results = run(suite.idle, 2)
     found, elapsed, _ = results[0]
     assert found == 0
@@ -136,13 +136,13 @@ def test_an_idle_poll_takes_its_timeout_and_little_processor_time(run: Run, requ
 
 
 @real_transports
-def test_a_message_ends_a_long_poll(run: Run) -> None:
+def test_message_ends_long_poll(run: Run) -> None:
     assert run(suite.prompt, 2)[0] < 2.0
 
 
 @pytest.mark.alone
 @real_transports
-def test_a_ticket_that_is_done_ends_a_poll(run: Run) -> None:
+def test_completed_ticket_ends_poll(run: Run) -> None:
     found, (later, before, without, cleared) = run(suite.woken, 2)[0]
     assert found == 0
     assert 0.2 <= later < 2.0
@@ -152,26 +152,26 @@ def test_a_ticket_that_is_done_ends_a_poll(run: Run) -> None:
 
 
 @all_transports
-def test_close_hands_over_what_is_unsent(run: Run) -> None:
+def test_close_delivers_unsent_messages(run: Run) -> None:
     results = run(suite.handover, 3)
     for rank in (1, 2):
         assert results[rank] == [hashlib.sha256(Random(rank).randbytes(5 * 1024 * 1024)).hexdigest()]
 
 
 @tells_of_loss
-def test_a_loss_is_told_after_all_that_the_lost_rank_sent(run: Run) -> None:
+def test_loss_is_reported_after_all_messages_of_lost_rank(run: Run) -> None:
     sent = [hashlib.sha256(Random(0).randbytes(1024 * 1024)).hexdigest()]
     sent += [hashlib.sha256(Random(seed).randbytes(10)).hexdigest() for seed in (1, 2)]
     assert run(suite.lost, 4) == [[sent, 3, 3]] * 3 + [None]
 
 
 @tells_of_loss
-def test_the_end_of_a_forgiven_rank_is_no_loss(run: Run) -> None:
+def test_expected_close_of_a_rank_is_no_loss(run: Run) -> None:
     assert run(suite.forgiven, 3) == [0, 0, None]
 
 
 @transports("mpich", "open_mpi")
-def test_values_are_told_and_gathered_before_the_job(run: Run) -> None:
+def test_values_are_broadcast_and_gathered_before_the_job(run: Run) -> None:
     gathered = [[0, 0, True], [1, 50_000, True], [2, 100_000, True]]
     assert run(suite.collectives, 3) == [[["nonce", 7, None], gathered]] * 3
 
@@ -196,7 +196,7 @@ class TestSimulated:
         delivered = network.deliver(float("inf"))
         return [(at, to, by, message.phase) for at, to, by, message in delivered if isinstance(message, CreditReturn)]
 
-    def test_a_seed_gives_one_run(self) -> None:
+    def test_same_seed_gives_same_trace(self) -> None:
         assert self.trace(1) == self.trace(1)
         assert self.trace(1) != self.trace(2)
 
@@ -210,7 +210,7 @@ class TestSimulated:
                 numbers = [number for _, to, by, number in trace if (by, to) == pair]
                 assert numbers == sorted(numbers)
 
-    def test_a_message_arrives_at_its_latency_and_not_before(self) -> None:
+    def test_message_arrives_exactly_after_its_latency(self) -> None:
         latencies = iter([0.5, 0.1])
         network = SimulatedNetwork(3, Random(1), lambda _: next(latencies))
         network.send(0, 1, SubtreeReady(), now=2.0)
@@ -221,7 +221,7 @@ class TestSimulated:
         assert network.next_event_time() == float("inf")
         assert (network.messages_sent, network.messages_delivered) == (2, 2)
 
-    def test_poll_moves_time_to_the_next_event_or_by_its_timeout(self) -> None:
+    def test_poll_advances_time_to_next_event_or_by_timeout(self) -> None:
         network = SimulatedNetwork(2, Random(1), lambda _: 0.25)
         here, there = network.endpoint(0), network.endpoint(1)
         assert there.poll(0.5) == []
@@ -231,7 +231,7 @@ class TestSimulated:
         assert there.poll(10.0) == [(0, SubtreeReady())]
         assert network.now == 0.75
 
-    def test_a_ticket_that_is_done_ends_a_poll(self) -> None:
+    def test_completed_ticket_ends_poll(self) -> None:
         network = SimulatedNetwork(2, Random(1), lambda _: 1.0)
         here, there = network.endpoint(0), network.endpoint(1)
         wake = SimulatedWake(lambda: network.now)
@@ -245,7 +245,7 @@ class TestSimulated:
         assert here.poll(10.0, wake=wake) == [(1, SubtreeReady())]
         assert network.now == 1.5
 
-    def test_a_ticket_that_is_cancelled_ends_when_what_has_begun_is_over(self) -> None:
+    def test_cancelled_ticket_ends_after_its_started_part(self) -> None:
         network = SimulatedNetwork(1, Random(1), lambda _: 1.0)
         wake = SimulatedWake(lambda: network.now)
         long, short = wake.submit(5.0, rest=0.5), wake.submit(0.25, rest=0.5)
@@ -258,7 +258,7 @@ class TestSimulated:
         network.advance(0.25)
         assert long.is_done
 
-    def test_the_past_and_negative_latencies_are_refused(self) -> None:
+    def test_sending_into_the_past_and_negative_latency_are_refused(self) -> None:
         network = SimulatedNetwork(2, Random(1), lambda _: 0.0)
         list(network.deliver(5.0))
         with pytest.raises(InvariantBroken):
@@ -266,7 +266,7 @@ class TestSimulated:
         with pytest.raises(InvariantBroken):
             SimulatedNetwork(2, Random(1), lambda _: -0.1).send(0, 1, SubtreeReady(), now=0.0)
 
-    def test_sixteen_thousand_ranks(self) -> None:
+    def test_network_of_16384_ranks_is_simulated_in_seconds(self) -> None:
         # With anything of size^2 = 268 million entries this would take minutes and gigabytes.
         size, began = 16_384, time.process_time()
         network = SimulatedNetwork(size, Random(1), lambda random: random.expovariate(1e5))

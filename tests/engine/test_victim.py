@@ -66,7 +66,7 @@ def replies(said: list[tuple[int, Message]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("expands", [False, True])
-def test_the_only_task_is_divided_and_half_of_it_given(expands: bool) -> None:
+def test_only_task_is_divided_and_half_of_it_given_away(expands: bool) -> None:
     spoken, _ = holding(b"abcd", expands=expands)
     assert given(spoken.hear(2, TaskRequest(0, 1))) == [b"a", b"b"]
     assert given(spoken.hear(0, TaskRequest(0, 1))) == [b"c"]
@@ -74,7 +74,7 @@ def test_the_only_task_is_divided_and_half_of_it_given(expands: bool) -> None:
     assert len(spoken.node.queue) == 1
 
 
-def test_a_divided_task_has_run_with_nothing_done() -> None:
+def test_divided_task_is_recorded_as_done_without_counts() -> None:
     spoken, journal = holding(b"abcd")
     counters = list(spoken.node.counters)
     spoken.hear(2, TaskRequest(0, 1))
@@ -83,13 +83,13 @@ def test_a_divided_task_has_run_with_nothing_done() -> None:
     assert spoken.node.counters == counters
 
 
-def test_of_several_tasks_none_is_divided() -> None:
+def test_no_task_is_divided_if_several_wait() -> None:
     spoken, journal = holding(b"abcd", b"efgh")
     assert given(spoken.hear(2, TaskRequest(0, 1))) == [b"abcd"]
     assert journal.told == []
 
 
-def test_what_can_not_be_divided_stays_and_is_asked_about_once() -> None:
+def test_indivisible_task_is_kept_and_tried_once() -> None:
     spoken, journal = holding(b"a")
     for sequence in range(3):
         assert given(spoken.hear(2, TaskRequest(0, sequence))) == []
@@ -102,7 +102,7 @@ def test_what_can_not_be_divided_stays_and_is_asked_about_once() -> None:
     assert journal.told == []
 
 
-def test_what_is_addressed_is_not_divided() -> None:
+def test_addressed_task_is_not_divided() -> None:
     spoken, journal = holding()
     spoken.hear(0, AddressedTasks(0, (task(1, owner=1)._replace(payload=b"abcd"),)))
     assert given(spoken.hear(2, TaskRequest(0, 1))) == []
@@ -112,7 +112,7 @@ def test_what_is_addressed_is_not_divided() -> None:
     assert journal.told == []
 
 
-def test_what_is_stolen_is_not_divided_before_a_slice_of_it_has_run() -> None:
+def test_stolen_task_is_not_divided_before_its_first_slice() -> None:
     spoken, victim, request = asking(1, 4)
     spoken.node._victim._divide = Dividing()
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1)._replace(payload=b"abcd"),)))
@@ -120,7 +120,7 @@ def test_what_is_stolen_is_not_divided_before_a_slice_of_it_has_run() -> None:
     assert len(spoken.node.queue) == 1
 
 
-def test_a_rank_that_runs_a_task_divides_the_one_that_waits() -> None:
+def test_rank_that_runs_a_task_divides_the_queued_one() -> None:
     spoken, _ = holding(b"abcd", b"x")
     taken = spoken.node.take_task()
     assert taken is not None
@@ -128,7 +128,7 @@ def test_a_rank_that_runs_a_task_divides_the_one_that_waits() -> None:
     assert given(spoken.hear(2, TaskRequest(0, 1))) == [b"a", b"b"]
 
 
-def test_the_portions_of_a_halted_rank_are_nobodys() -> None:
+def test_halted_rank_divides_and_gives_away_nothing() -> None:
     spoken, journal = holding(b"abcd")
     spoken.hear(0, Halt("signal"))
     assert given(spoken.hear(2, TaskRequest(0, 1, 9.0))) == []
@@ -144,7 +144,7 @@ def begun(spoken: Spoken) -> bytes:
     return taken.payload
 
 
-def test_while_somebody_is_hungry_a_portion_is_begun() -> None:
+def test_task_is_divided_when_it_starts_after_recent_request() -> None:
     spoken, journal = holding(b"x", b"abcd", b"efgh")
     spoken.hear(2, TaskRequest(0, 1))
     assert begun(spoken) == b"h"
@@ -152,14 +152,14 @@ def test_while_somebody_is_hungry_a_portion_is_begun() -> None:
     assert [each.payload for each in spoken.node.queue._other_work.tasks][-3:] == [b"e", b"f", b"g"]
 
 
-def test_nobody_is_hungry_for_ever() -> None:
+def test_old_request_does_not_divide_starting_task() -> None:
     spoken, _ = holding(b"abcd", b"efgh", b"ijkl")
     spoken.hear(2, TaskRequest(0, 1), now=1.0)
     spoken.node.tick(1.0 + 1.01 * HUNGRY_SECONDS)
     assert begun(spoken) == b"ijkl"
 
 
-def test_nobody_is_hungry_when_a_phase_begins() -> None:
+def test_request_of_earlier_phase_does_not_divide_starting_task() -> None:
     spoken, _ = holding()
     spoken.hear(2, TaskRequest(0, 1))
     spoken.hear(0, StartPhase(1), AddressedTasks(1, (task(3, phase=1, owner=1),)))
@@ -167,13 +167,13 @@ def test_nobody_is_hungry_when_a_phase_begins() -> None:
     assert begun(spoken) == b"efgh"
 
 
-def test_what_takes_very_long_is_divided_unasked() -> None:
+def test_very_long_task_is_divided_without_request() -> None:
     spoken, _ = holding(b"abcd")
     spoken.node._victim._divide = Dividing(unasked=True)
     assert begun(spoken) == b"d"
 
 
-def test_while_somebody_is_hungry_as_much_stays_as_is_under_way() -> None:
+def test_after_recent_request_as_many_tasks_stay_queued_as_are_under_way() -> None:
     spoken, _ = holding(*(b"%d" % each for each in range(8)), limits=Limits(fan_out=2, task_slots=8))
     spoken.hear(2, TaskRequest(0, 1))
     assert len(spoken.node.queue) == 4
@@ -194,7 +194,7 @@ def test_while_somebody_is_hungry_as_much_stays_as_is_under_way() -> None:
 # Who waits.
 
 
-def test_who_asks_waits_until_there_is_something() -> None:
+def test_request_is_answered_once_tasks_are_available() -> None:
     spoken, _ = holding()
     assert without(spoken.hear(2, TaskRequest(0, 1, 1.0)), TaskRequest) == []
     spoken.hear(0, AddressedTasks(0, (task(3, owner=1),)))
@@ -206,7 +206,7 @@ def test_who_asks_waits_until_there_is_something() -> None:
     assert replies(spoken.said()) == [(2, 1)]
 
 
-def test_who_asks_waits_no_longer_than_it_wants_to() -> None:
+def test_request_gets_empty_reply_at_its_deadline() -> None:
     spoken, _ = holding()
     spoken.hear(2, TaskRequest(0, 1, 1.0))
     spoken.hear(0, TaskRequest(0, 1, 0.5))
@@ -221,7 +221,7 @@ def test_who_asks_waits_no_longer_than_it_wants_to() -> None:
     assert replies(spoken.said()) == []
 
 
-def test_all_who_wait_get_something_in_their_order() -> None:
+def test_waiting_requests_are_answered_in_order() -> None:
     spoken, _ = holding(b"abcdefgh")
     taken = spoken.node.take_task()
     assert taken is not None
@@ -233,7 +233,7 @@ def test_all_who_wait_get_something_in_their_order() -> None:
     assert replies(spoken.hear(0, CounterQuery(1, (0,)))) == []  # the last task stays
 
 
-def test_who_waits_for_a_slice_of_what_is_stolen_is_answered_after_it() -> None:
+def test_request_is_answered_after_first_slice_of_stolen_task() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2), task(3))))
     assert spoken.hear(2, TaskRequest(0, 1, 9.0)) == []
@@ -244,19 +244,19 @@ def test_who_waits_for_a_slice_of_what_is_stolen_is_answered_after_it() -> None:
     assert replies(spoken.said()) == [(2, 1)]
 
 
-def test_who_asks_in_another_phase_does_not_wait() -> None:
+def test_request_of_another_phase_is_answered_immediately() -> None:
     spoken, _ = holding(b"a", b"b")
     assert replies(spoken.hear(2, TaskRequest(1, 1, 9.0))) == [(2, 0)]
 
 
 @pytest.mark.parametrize("news", [StartPhase(1), Stop(0), Halt("signal")])
-def test_a_new_phase_the_stop_and_a_halt_end_all_waiting(news: Message) -> None:
+def test_new_phase_stop_and_halt_answer_waiting_requests(news: Message) -> None:
     spoken, _ = holding()
     assert replies(spoken.hear(2, TaskRequest(0, 1, 9.0))) == []
     assert replies(spoken.hear(0, news)) == [(2, 0)]
 
 
-def test_a_rank_is_not_ready_before_all_who_wait_are_answered() -> None:
+def test_rank_is_ready_only_after_waiting_requests_are_answered() -> None:
     spoken, victim, request = asking(1, 3)
     assert spoken.hear(2, TaskRequest(0, 9, 9.0)) == []
     spoken.hear(victim, TaskReply(0, request.sequence, ()))

@@ -269,14 +269,14 @@ def whole() -> list[Job]:
     return [Job(seed).play() for seed in SEEDS]
 
 
-def test_every_job_ends_with_all_done(whole: list[Job]) -> None:
+def test_every_job_completes_all_tasks(whole: list[Job]) -> None:
     for job in whole:
         assert set(job.statuses.values()) == {0}
         assert len(job.done) == sum(job.called.values()) == sum(node.counters[0] for node in job.nodes)
         assert not job.parted
 
 
-def test_all_that_can_happen_has_happened(whole: list[Job]) -> None:
+def test_random_jobs_cover_all_situations(whole: list[Job]) -> None:
     assert {(job.slots, job.most) for job in whole} >= {(1, 1), (2, 2), (4, 4)}
     assert sum(journal.cuts_while_tasks_wait for job in whole for journal in job.journals) > 20
     assert sum(job.called["note"] for job in whole) > 100
@@ -284,7 +284,7 @@ def test_all_that_can_happen_has_happened(whole: list[Job]) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_told_to_stop_at_any_moment(seed: int, whole: list[Job]) -> None:
+def test_job_stopped_at_any_task_accounts_for_all_tasks(seed: int, whole: list[Job]) -> None:
     """What was called for is done, dropped, or has parted: then what was left of it is dropped."""
     job = Job(seed, interrupted="halt", after=1 + seed % whole[seed].begun).play()
     (status,) = set(job.statuses.values())
@@ -297,7 +297,7 @@ def test_told_to_stop_at_any_moment(seed: int, whole: list[Job]) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_task_that_fails_at_any_moment(seed: int, whole: list[Job]) -> None:
+def test_job_with_failing_task_ends_on_all_ranks(seed: int, whole: list[Job]) -> None:
     job = Job(seed, interrupted="fail", after=1 + seed % whole[seed].begun).play()
     assert set(job.statuses.values()) == {70}
     assert set(job.statuses) == set(range(job.size))

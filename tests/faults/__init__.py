@@ -1,1 +1,1 @@
-"""Faults, injected and real: what becomes of every pair of an operation and an error."""
+"""Tests of faults, injected and real: the outcome for every pair of an operation and an error."""

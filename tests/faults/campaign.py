@@ -1,14 +1,14 @@
-"""Each system call that a run makes fails at each of its first uses: one fault ends no job in disorder.
+"""Let each system call of a run fail at each of its first uses: one fault must not cause a crash, hang or wrong copy.
 
     python -m tests.faults.campaign [--uses 30] [--workers 2] [--errors EIO,ENOMEM] [--calls read,openat] [SCENARIO ...]
 
-What strace shows of a run without a fault says which calls there are, and how often a thread makes each. Then there is
-a run for each call, each of its first uses (counted in each thread for itself), and each error that fits it. A run is
-judged by what it leaves: no traceback, no status 70, no hang, no end by a signal; status 0 only if rsync and a walk of
-our own say that everything is there; and where it says how it goes on, that command, without a fault, ends with 0.
+A run under strace without a fault shows the calls, and how often a thread makes each of them. Then there is one run for
+each call, each of its first uses (counted per thread), and each error that fits the call. The result must be right: no
+traceback, no status 70, no hang, no end by a signal; status 0 only if rsync and an independent walk find a complete
+copy; and if the run prints a command to resume, that command, without a fault, ends with status 0.
 
-The interpreter's own start is left out: a server imports the program once and forks for each run, and the child stops
-itself until strace has seized it. So a run takes a tenth of the time, too.
+The start of the interpreter is left out: a server imports the program once and forks for each run, and the child stops
+itself until strace has attached. That also makes runs ten times as fast.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHUNKS = ("--chunk-size", "512K", "--block-size", "64K")
 VERIFIED = ("--verify", "--signature", "{place}/signature")
 SLOW = ("-e", "trace=utimensat", "-e", "inject=utimensat:delay_enter=30ms")
 STOPPED_AT = 6
-"""Items in the destination, with which the first run of a resumed job is stopped; it goes slowly."""
+"""Number of items in the destination at which the first run of a resumed job is stopped; the run is slowed down."""
 
 OLDER = b"older" * 100
 
@@ -46,10 +46,10 @@ NEVER_FAIL = frozenset((
     "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sched_getaffinity", "sched_yield", "set_robust_list",
     "set_tid_address", "sysinfo", "umask", "uname",
 ))  # fmt: skip
-"""Calls that can't fail as they are used, or at whose failure the C library aborts or memory is not to be had."""
+"""Calls that cannot fail as they are used, or after whose failure the C library aborts or no memory is available."""
 
 OF_MPI = frozenset(("epoll_wait",))
-"""Made under mpiexec by a thread of the library's own, which ends the process at its failure; pcopy makes none."""
+"""Calls made under mpiexec by a thread of the MPI library, which ends the process after a failure; pcopy makes none."""
 
 COMMON = ("EIO", "ENOMEM", "EACCES")
 MORE: dict[str, tuple[str, ...]] = {
@@ -66,14 +66,15 @@ MORE: dict[str, tuple[str, ...]] = {
 
 
 class Scenario(NamedTuple):
-    """Runs, the last of which meets the fault; those before it are stopped. Words may name ``{place}``."""
+    """A sequence of runs; the fault is injected into the last one, and the previous ones are stopped. Arguments may
+    contain ``{place}``."""
 
     runs: tuple[tuple[str, ...], ...]
     same: bool = True
-    """Of ``pverify``: is the copy like the source?"""
+    """For ``pverify``: True if the copy is like the source."""
 
-    over: bool = False
-    """Are there files with other contents in the target?"""
+    overwrites: bool = False
+    """True if the target contains files with other contents."""
 
     @property
     def copies(self) -> bool:
@@ -96,9 +97,9 @@ def _scenarios() -> dict[str, Scenario]:
             f"resumed-unasked-{ranks}": Scenario(
                 ((*copy, *kept, "--existing", "newer", *both), ("pcopy", *n, "--resume", "{place}/job"))
             ),
-            f"inplace-{ranks}": Scenario(((*copy, *kept, "--inplace", *both),), over=True),
+            f"inplace-{ranks}": Scenario(((*copy, *kept, "--inplace", *both),), overwrites=True),
             f"resumed-inplace-{ranks}": Scenario(
-                ((*copy, *kept, "--inplace", *both), ("pcopy", *n, "--resume", "{place}/job")), over=True
+                ((*copy, *kept, "--inplace", *both), ("pcopy", *n, "--resume", "{place}/job")), overwrites=True
             ),
             f"compared-{ranks}": Scenario((("pverify", *n, "{source}", "{source}"),)),
             f"different-{ranks}": Scenario((("pverify", *n, "{source}", "{other}"),), same=False),
@@ -107,7 +108,7 @@ def _scenarios() -> dict[str, Scenario]:
 
 
 def _mpi_scenarios() -> dict[str, Scenario]:
-    """Two ranks under mpiexec, one of which meets the faults."""
+    """Return scenarios of two ranks under mpiexec; faults are injected into one of them."""
     table: dict[str, Scenario] = {}
     kept = ("--checkpoint", "{place}/job", "--checkpoint-interval", "0.1")
     both = (*CHUNKS, "-T", "{source}", "{place}/target")
@@ -117,7 +118,7 @@ def _mpi_scenarios() -> dict[str, Scenario]:
         table |= {
             f"mpi-kept-{rank}": Scenario(((*copy, *kept, *VERIFIED, *both),)),
             f"mpi-unasked-{rank}": Scenario(((*copy, *kept, "--existing", "skip", *both),)),
-            f"mpi-resumed-inplace-{rank}": Scenario((begun, (*copy, "--resume", "{place}/job")), over=True),
+            f"mpi-resumed-inplace-{rank}": Scenario((begun, (*copy, "--resume", "{place}/job")), overwrites=True),
             f"mpi-different-{rank}": Scenario(((MPIEXEC, rank, "pverify", "{source}", "{other}"),), same=False),
         }
     return table
@@ -137,7 +138,7 @@ class Fault(NamedTuple):
 
 
 def make_source(path: Path) -> None:
-    """One of each kind of item, and a directory tree that is deeper than one."""
+    """Create one item of each kind, and a directory tree with several levels."""
     (path / "room/inner/empty").mkdir(parents=True)
     for number in range(4):
         (path / f"room/small{number}").write_bytes(b"%d" % number * (1000 * number))
@@ -163,7 +164,7 @@ def make_source(path: Path) -> None:
 
 
 def fill(source: Path, target: Path) -> None:
-    """Files that are written over."""
+    """Create files that the run overwrites."""
     for path in (path for path in source.rglob("*") if path.is_file() and not path.is_symlink()):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +172,7 @@ def fill(source: Path, target: Path) -> None:
 
 
 class Campaign:
-    """One scenario, in a place of its own."""
+    """One scenario, in its own directory."""
 
     def __init__(self, name: str, source: Path, other: Path, place: Path) -> None:
         self.name = name
@@ -180,7 +181,7 @@ class Campaign:
         self._signature = b""
 
     def calls(self) -> dict[str, int]:
-        """What strace shows without a fault: the calls, and how often the thread that makes each most often does."""
+        """Run without a fault; return each call and the largest number of times that one thread makes it."""
         ended = self._run(("-e", "trace=all"))
         trouble = self._judge(ended)
         assert not trouble, f"{self.name} without a fault: {trouble}\n{ended.output}"
@@ -191,14 +192,14 @@ class Campaign:
         return {call: max(by.values()) for call, by in sorted(counted.items()) if call not in never}
 
     def observe(self, fault: Fault) -> tuple[str, Ended]:
-        """What is wrong with a run that meets ``fault``; empty if nothing is."""
+        """Run with ``fault``; return what is wrong, or an empty string."""
         ended = self._run(("-e", f"trace={fault.call}", "-e", f"inject={fault.injection}"))
         return self._judge(ended), ended
 
     def _run(self, options: Sequence[str]) -> Ended:
         shutil.rmtree(self._place, ignore_errors=True)
         self._place.mkdir()
-        if self._scenario.over:
+        if self._scenario.overwrites:
             fill(self._source, self._place / "target")
         *before, last = self._scenario.runs
         for words in before:
@@ -208,7 +209,7 @@ class Campaign:
         return run(self._words(last), self._place, options)
 
     def _is_half_done(self) -> bool:
-        if self._scenario.over:
+        if self._scenario.overwrites:
             return any(path.is_file() and path.stat().st_size != len(OLDER) for path in self._place.glob("target/**/*"))
         made = sum(len(directories) + len(files) for _, directories, files in os.walk(self._place / "target"))
         return made >= STOPPED_AT
@@ -228,7 +229,7 @@ class Campaign:
             return self._missing()
         if ended.status == 0:
             return "" if self._scenario.same else "status 0 of trees that differ"
-        return self._gone_on_with(ended) if self._scenario.copies else ""
+        return self._resume(ended) if self._scenario.copies else ""
 
     def _missing(self) -> str:
         unlike = differences(self._source, self._place / "target")
@@ -240,8 +241,8 @@ class Campaign:
         wanted = any("--signature" in words for words in self._scenario.runs)
         return "status 0 without its signature" if wanted and not (self._place / "signature").exists() else ""
 
-    def _gone_on_with(self, ended: Ended) -> str:
-        """What a resume without a fault makes of it."""
+    def _resume(self, ended: Ended) -> str:
+        """Resume without a fault; return what is wrong, or an empty string."""
         found = re.search(r"to go on: (pcopy --resume \S+)", ended.output)
         if not found:
             return ""
@@ -254,7 +255,8 @@ class Campaign:
 
 
 def faults(calls: dict[str, int], uses: int, errors: Sequence[str] = (), *, rotate: bool = False) -> Iterator[Fault]:
-    """Each call at each of its first ``uses``, with each error that fits (``rotate``: with one after another)."""
+    """Yield each call at each of its first ``uses``, with each error that fits (``rotate``: with one error at a time,
+    in turn)."""
     number = 0
     for call, count in calls.items():
         fitting = [error for error in MORE.get(call, COMMON) if not errors or error in errors]
@@ -265,7 +267,7 @@ def faults(calls: dict[str, int], uses: int, errors: Sequence[str] = (), *, rota
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs all that is asked for; returns the number of runs that were wrong, at most 100."""
+    """Run the requested scenarios; return the number of wrong runs, at most 100."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     parser.add_argument("--uses", type=int, default=USES)
@@ -274,24 +276,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", default="", help="only these")
     parser.add_argument("--rotate", action="store_true", help="one error for each use, another for the next")
     parser.add_argument("--place", default="/dev/shm")
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     load()
-    with tempfile.TemporaryDirectory(prefix="pcopy-campaign-", dir=asked.place) as base:
+    with tempfile.TemporaryDirectory(prefix="pcopy-campaign-", dir=options.place) as base:
         source, other = Path(base, "source"), Path(base, "other")
         make_source(source)
         make_source(other)
         (other / "room/small2").write_bytes(b"differs")
         work: list[tuple[str, Fault]] = []
-        for name in asked.scenarios or SCENARIOS:
+        for name in options.scenarios or SCENARIOS:
             calls = Campaign(name, source, other, Path(base, "look")).calls()
-            if asked.calls:
-                calls = {call: count for call, count in calls.items() if call in asked.calls.split(",")}
-            errors = asked.errors.split(",") if asked.errors else ()
-            chosen = [(name, fault) for fault in faults(calls, asked.uses, errors, rotate=asked.rotate)]
+            if options.calls:
+                calls = {call: count for call, count in calls.items() if call in options.calls.split(",")}
+            errors = options.errors.split(",") if options.errors else ()
+            chosen = [(name, fault) for fault in faults(calls, options.uses, errors, rotate=options.rotate)]
             print(f"{name}: {len(calls)} calls, {len(chosen)} faults: {' '.join(calls)}", flush=True)
             work += chosen
-        workers = [_start(work[number :: asked.workers], source, other, Path(base, f"place{number}"))
-                   for number in range(asked.workers)]  # fmt: skip
+        workers = [_start(work[number :: options.workers], source, other, Path(base, f"place{number}"))
+                   for number in range(options.workers)]  # fmt: skip
         wrong = sum(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers)
     print(f"{len(work)} faults, {wrong} wrong")
     return min(wrong, 100)

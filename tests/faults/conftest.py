@@ -1,4 +1,4 @@
-"""Runs that meet faults may hang; none of these tests has a reason to take long."""
+"""Limit the time of tests in this directory: runs with faults may hang, and none of these tests should take long."""
 
 from __future__ import annotations
 

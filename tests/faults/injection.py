@@ -1,4 +1,4 @@
-"""One run with one fault, and what came of it, in one of the table's words."""
+"""Run pcopy with one fault, and describe the outcome by one letter of the table."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.support.walk import temporaries
 KNOWN_NAMES = Path(__file__).with_name("known_names")
 TEMPORARIES = [f".pcopy-0000000000-1-{rank}.{number}" for rank in range(2) for number in range(1, 5)]
 HANDLES = [f"/proc/self/fd/{number}" for number in range(8, 40)]
-"""The paths that stand for symbolic links and FIFOs, which have no descriptors that could be written."""
+"""Paths that represent symbolic links and FIFOs, which have no writable descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``calls`` in ``world``, where they concern ``at``, fail; they are told as ``operation`` on one ``side``.
+    """``calls`` on ``at`` fail in ``world``; they are reported as ``operation`` on one ``side``.
 
     ``at``: ``source`` or ``target`` (a descriptor of the victim), ``name`` (a look-up of the victim's name),
     ``temporary`` (a descriptor of its temporary file, or its name), ``handle`` (see ``HANDLES``), or ``anything``.
-    ``when`` counts those calls from 1, as strace does: each call by itself. ``in_c``: with the C backend, where that
-    makes others before. ``besides`` fails always, so that another way is taken.
+    ``when`` counts the calls from 1, each call separately, as strace does. ``in_c``: the same with the C backend, if
+    that makes other calls before. ``besides``: a call that always fails, so that another method is used.
     """
 
     world: str
@@ -47,7 +47,7 @@ class Row:
         return f"{self.world}: {self.operation} ({self.calls} at {self.at}, {self.when})"
 
     def paths(self, source: Path, target: Path) -> list[str]:
-        """What ``-P`` is given."""
+        """Return the paths for the option ``-P`` of strace."""
         room = target / "room"
         names = [VICTIM, OTHER] if self.world == "links" else [VICTIM]
         return {
@@ -61,7 +61,7 @@ class Row:
 
 
 class Case:
-    """A row with one error, run in a place of its own."""
+    """A row with one error, run in its own directory."""
 
     def __init__(self, row: Row, error: str, source: Path, place: Path, when: str = "") -> None:
         self._row, self._error, self._source = row, error, source
@@ -70,7 +70,7 @@ class Case:
         self._world = WORLDS[row.world]
 
     def observe(self) -> str:
-        """Runs it; raises ``AssertionError`` if what came of it has no word."""
+        """Run the case and return its letter; raise ``AssertionError`` if no letter describes the outcome."""
         self._world.prepare_target(self._source, self._target)
         arguments = ["--json", "--errors", self._errors, *self._world.line(self._source, self._target)]
         search = os.pathsep.join([str(KNOWN_NAMES), str(REPOSITORY)])
@@ -99,18 +99,18 @@ class Case:
         assert temporaries(os.fsencode(self._target)) == [], "temporary files are left"
         source, target = self._world.compared(self._source, self._target)
         assert partly_written(source, target) == [], "a file is partly written"
-        reported = self._told()
+        reported = self._reported()
         for line in reported:
             self._check(line)
         if run.returncode == 75:
-            if not reported:  # another rank has stopped the job before the item's owner knew of it: it was not reached
+            if not reported:  # another rank stopped the job before the failure was known
                 assert json.loads(run.stdout)["failed"] == 0  # and what was found need not be copied
                 assert f"stopped early: {os.strerror(getattr(errno, self._error))};".encode() in run.stderr
             return "S"
         totals = summary(run)
         unlike = self._unlike(source, target)
-        away = [line for line in unlike if VICTIM not in line]
-        assert away == [], "the rest of the tree is unlike"
+        elsewhere = [line for line in unlike if VICTIM not in line]
+        assert elsewhere == [], "the rest of the tree is unlike"
         if run.returncode == 0:
             assert reported == [] and totals["failed"] == 0
             if totals["warnings"]:
@@ -120,34 +120,36 @@ class Case:
         if totals["failed"] == 0:
             assert unlike == []
             return "U"
-        assert totals["failed"] == self._row.failed == len(reported), f"{totals['failed']} failed, {len(reported)} told"
-        gone, other = totals["vanished"], totals["changed"]
-        if gone or other:
-            assert self._row.failed in (gone, other), (gone, other)
+        assert totals["failed"] == self._row.failed == len(reported), (
+            f"{totals['failed']} failed, {len(reported)} reported"
+        )
+        vanished, other = totals["vanished"], totals["changed"]
+        if vanished or other:
+            assert self._row.failed in (vanished, other), (vanished, other)
             assert self._there(target, reported) == "F"
-            return "V" if gone else "C"
+            return "V" if vanished else "C"
         return self._there(target, reported)
 
     def _unlike(self, source: Path, target: Path) -> list[str]:
         unlike = differences(source, target)
-        if self._world.only_victim:  # the directory around the items is not copied
+        if self._world.only_victim:  # the parent directory of the items is not copied
             return [line for line in unlike if not line.endswith((": b''", " ./"))]
         return unlike
 
-    def _told(self) -> list[dict[str, Any]]:
+    def _reported(self) -> list[dict[str, Any]]:
         if not self._errors.exists():
             return []
         return [json.loads(line) for line in self._errors.read_text().splitlines()]
 
     def _check(self, line: dict[str, Any]) -> None:
-        """Path, operation and errno are those of the fault."""
+        """Check that path, operation and errno are those of the fault."""
         operation, side = self._row.operation, self._row.side
         if (operation, self._row.at, self._error) == ("open", "temporary", "ENOENT"):
-            operation = "create"  # one that has gone is made anew, which fails likewise here
+            operation = "create"  # a missing file is created again, which fails here as well
         if self._error == "EMFILE" and (operation, self._row.at) == ("create", "name"):
-            operation, side = "open", "source"  # the item is tried again, and its source has the same name
+            operation, side = "open", "source"  # the item is retried, and its source has the same name
         if self._error == "EMFILE" and (operation, self._row.at) == ("open", "temporary"):
-            operation = "create"  # likewise; its temporary file is made anew
+            operation = "create"  # likewise; its temporary file is created again
         assert line["operation"] == operation, line
         assert line["errno"] == getattr(errno, self._error), line
         path = os.path.normpath(base64.b64decode(line["path_b64"]))
@@ -158,7 +160,7 @@ class Case:
             assert path.startswith(os.fsencode(root / "room" / VICTIM)), line
 
     def _there(self, target: Path, reported: list[dict[str, Any]]) -> str:
-        """What there is of the items that failed."""
+        """Return the letter for the state of the failed items in the target."""
         found = set()
         for line in reported:
             name = os.path.basename(os.fsdecode(base64.b64decode(line["path_b64"])))

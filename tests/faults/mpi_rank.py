@@ -1,6 +1,6 @@
-"""One rank of a run under mpiexec. The one that is to meet faults is traced from MPI_Init to MPI_Finalize.
+"""Run one rank under mpiexec. The rank that gets the faults is traced from MPI_Init to MPI_Finalize.
 
-What these ask of the system is not pcopy's: where that fails MPI ends the process, and says so itself.
+The calls in these two functions are not pcopy's: if they fail, MPI ends the process with its own message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.faults.tracing import TRACED, load, main_of, trace
 
 
 def main(words: Sequence[str]) -> None:
-    """Becomes this rank of the command ``words``, and never returns."""
+    """Become this rank of the command ``words``; never return."""
     traced, place, options = json.loads(os.environ.pop(TRACED))
     with open(Path(place, "ranks"), "a") as file:
         file.write(f"{os.getpid()}\n")

@@ -1,7 +1,7 @@
-"""Runs that strace stops at a known system call, so that the test can change files at that very moment.
+"""Runs that strace stops at a certain system call, so that a test can change files at that moment.
 
-The signal comes as the call begins and stops the process when it is done, with all its threads; only then does the
-test act, and lets it go on.
+The signal is sent when the call begins and stops the process, with all its threads, when the call is complete; then the
+test changes files and continues the process.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ PATIENCE = 1.0
 
 
 class Stops:
-    """``calls`` on ``paths`` (absolute: of a descriptor; else the name that is looked up) stop the run.
+    """Stop the run at ``calls`` on ``paths`` (absolute: of a descriptor; otherwise the name that is looked up).
 
-    ``when`` says which of them, in strace's words, counted in each process for itself.
+    ``when`` selects calls in the syntax of strace, counted in each process separately.
     """
 
     def __init__(self, log: Path, calls: str, paths: Sequence[str], when: str) -> None:
@@ -41,7 +41,8 @@ class Stops:
         return [*line, "-e", f"inject={calls}:signal=SIGSTOP:when={self._when}"]
 
     def run(self, act: Callable[[int], None], *arguments: Argument, ranks: int = 1) -> tuple[Completed, int]:
-        """The finished run, and how often it was stopped; ``act`` is told the number of each stop, from 0."""
+        """Return the finished run and the number of its stops; ``act`` is called with the number of each stop, from
+        0."""
         seen = 0
         with background(*arguments, ranks=ranks, wrap=self._wrap()) as run:
             while True:
@@ -59,13 +60,14 @@ class Stops:
                 if not moved:
                     assert self._waits < SECONDS / PATIENCE, f"the run hangs: {self._log.read_bytes()[-3000:]!r}"
                     self._waits += 1
-                    for process in stopped:  # a stop of several threads may outlast the first word to go on
+                    for process in stopped:  # a stop of several threads may need a second SIGCONT
                         _go_on(process)
             output, errors = run.process.communicate()
             return Completed(run.process.args, run.process.returncode, output, errors), seen
 
     def _stopped(self) -> list[int]:
-        """The processes in the order of their stops. All threads of one stop; the first of each makes the calls."""
+        """Return the processes in the order of their stops. All threads stop; the first thread of each process makes
+        the calls."""
         if not self._log.exists():
             return []
         reported = re.findall(rb"^(\d+) +--- stopped by SIGSTOP", self._log.read_bytes(), re.MULTILINE)

@@ -1,20 +1,20 @@
-"""The table: what becomes of an item when one operation meets one error. One letter for each of ``ERRORS``:
+"""The outcome for an item when one operation fails with one error. One letter for each of ``ERRORS``:
 
-    -  copied: another way was taken, or the error doesn't concern the copy; status 0
+    -  copied: another method was used, or the error does not concern the copy; status 0
     F  failed: not in the target, or still with its old content; status 1
-    W  whole: failed and told, yet it is there with its contents (metadata, or what comes after them, went wrong)
-    E  empty: a directory that is there without what should be in it; it has failed
-    e  failed by the C backend, and else empty without a word: ENOENT of getdents64, which the C library takes for the
-       end of a directory that is being removed (readdir(3))
-    V  vanished: failed, because its name is gone; at the second attempt too
-    C  changed: failed, because it is no longer the same; at the second attempt too
-    S  stopped: status 75; for two in a row the target is full
-    s  stopped or failed: it depends on how many ranks have met the error before the first is told
-    N  notice: copied, and something is told that is no failure; status 0
-    U  unsynced: everything is copied, the file system's last sync failed; status 1
+    W  whole: reported as failed, but present with its contents (metadata, or a later operation, failed)
+    E  empty: a directory that exists without its contents; it has failed
+    e  failed with the C backend, and otherwise empty without a message: ENOENT of getdents64, which the C library
+       treats as the end of a directory that is being removed (readdir(3))
+    V  vanished: failed, because its name no longer exists; at the second attempt too
+    C  changed: failed, because it is no longer the same item; at the second attempt too
+    S  stopped: status 75; after two such errors in a row the target is considered full
+    s  stopped or failed: depends on how many ranks get the error before the first one is reported
+    N  notice: copied, with a message that is no failure; status 0
+    U  unsynced: everything is copied, the last sync of the file system failed; status 1
 
-Where an operation is made in several ways (a small file by the backend, a replaced one under a temporary name, a split
-one by several ranks) each has a row. Errors that can't occur there in reality are injected all the same.
+An operation that is made in several ways (a small file by the backend, a replaced file under a temporary name, a split
+file by several ranks) has a row for each. Errors that cannot occur in reality are injected as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.faults.injection import Row
 
 ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EACCES", "EPERM", "ENOENT", "ESTALE", "EMFILE", "ENAMETOOLONG")
 PASSING = ("EIO", "ESTALE")
-"""Of these, what is tried again where the source is read."""
+"""Errors that are retried when the source is read."""
 
 _STAT = "newfstatat statx fstat lstat stat"
 _COPY = "copy_file_range sendfile splice"
@@ -79,7 +79,7 @@ READING = (
     _source("directory", "flistxattr", "source", "listxattr", "WWWWWWWWW"),
     _source("fifo", "listxattr llistxattr", "handle", "listxattr", "WWWWWWWWW"),
 )
-"""Errors here may pass: what is tried again at once is tried four times."""
+"""Errors here may be transient: an immediate retry is made up to four times."""
 
 CLOSING = (
     _source("small", "close", "source", "close", "WFFFFFWWF"),
@@ -130,7 +130,7 @@ WRITING = (
     _target("small", "syncfs", "anything", "syncfs", "UUUUUUUUU"),
 )
 
-DRESSING = (
+SETTING_METADATA = (
     _target("small", "fchown", "target", "chown", "WWWW-WWWW"),
     _target("replaced", "fchown", "temporary", "chown", "WWWW-WWWW"),
     _target("chunked", "fchown", "temporary", "chown", "WWWW-WWWW"),
@@ -152,7 +152,7 @@ DRESSING = (
     _target("label", "fsetxattr", "target", "setxattr security.selinux", "NNNNNNNNN"),
 )
 
-TABLE = (*READING, *CLOSING, *MAKING, *WRITING, *DRESSING)
+TABLE = (*READING, *CLOSING, *MAKING, *WRITING, *SETTING_METADATA)
 
 NEVER_CALLED = ("fsync",)
-"""Durability is the job of one syncfs at the end, and of fdatasync for files whose size is set first."""
+"""Durability is ensured by one syncfs at the end, and by fdatasync for files whose size is set first."""

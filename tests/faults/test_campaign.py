@@ -1,4 +1,4 @@
-"""A quick selection of the campaign: the calls by which a rank starts, waits, and speaks with others."""
+"""A quick part of the campaign: the calls by which a rank starts, waits, and communicates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS = "clone3,epoll_create1,epoll_ctl,epoll_wait,fcntl,fstatfs,getdents64,lsee
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("scenario", ["plain-2", "kept-1", "different-2"])
-def test_no_fault_at_a_start_or_a_wait_ends_a_job_in_disorder(scenario: str) -> None:
+def test_fault_at_a_start_or_a_wait_causes_no_crash_or_hang(scenario: str) -> None:
     require_strace()
     require_root("make items of all kinds")
     with scratch() as place:
@@ -31,9 +31,9 @@ def test_no_fault_at_a_start_or_a_wait_ends_a_job_in_disorder(scenario: str) -> 
 
 
 @pytest.mark.timeout(180)
-def test_what_waits_for_its_name_stays_while_it_is_on_record() -> None:
-    """A destination that can't be synced stops the job; what an earlier run has made, or what is recorded meanwhile, is
-    named by a resumed one."""
+def test_unnamed_items_are_kept_while_they_are_recorded() -> None:
+    """A destination that cannot be synced stops the job. Items created by an earlier run, or recorded in between, get
+    their names in a resumed job."""
     require_strace()
     require_root("make items of all kinds")
     with scratch() as place:
@@ -46,8 +46,8 @@ def test_what_waits_for_its_name_stays_while_it_is_on_record() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_thread_that_gets_no_memory_is_not_waited_for() -> None:
-    """Python's own start of a thread waits for ever for one that ends before it has begun."""
+def test_start_of_a_thread_without_memory_does_not_hang() -> None:
+    """``Thread.start`` of Python waits forever for a thread that ends before it has begun."""
     require_strace()
     require_root("make items of all kinds")
     with scratch() as place:
@@ -59,7 +59,7 @@ def test_a_thread_that_gets_no_memory_is_not_waited_for() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_fault_in_one_of_two_ranks_under_mpiexec() -> None:
+def test_fault_in_one_of_two_ranks_under_mpiexec_causes_no_crash_or_hang() -> None:
     require_strace()
     require_root("make items of all kinds")
     pytest.importorskip("mpi4py")

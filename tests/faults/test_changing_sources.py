@@ -1,7 +1,7 @@
-"""Sources that change while they are copied, at moments that are known.
+"""Sources that change while they are copied, at known moments.
 
-What has changed is tried again once, after everything else. Then the copy is of what there is by now, or the item has
-failed; it is never a mixture.
+A changed item is retried once, after all other items. Then the copy has the current state, or the item has failed; the
+copy is never a mixture.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ def _grow(path: Path) -> None:
 
 
 def _rewrite(path: Path) -> None:
-    """The same size, in place."""
+    """Rewrite in place, with the same size."""
     size = path.stat().st_size
     with open(path, "r+b") as file:
         file.write(b"other"[:size] * (size // 5))
 
 
 def _rewrite_in_secret(path: Path) -> None:
-    """Size and modification time stay; only the ctime tells."""
+    """Rewrite and restore size and modification time; only the ctime shows the change."""
     status = path.stat()
     _rewrite(path)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _new_file(path: Path) -> None:
-    """As editors save: another file takes the name."""
+    """Replace by a new file, as editors do."""
     new = path.with_name("new")
     new.write_bytes(b"another file")
     new.replace(path)
@@ -108,7 +108,7 @@ MOMENTS: dict[str, tuple[int, int, str, str]] = {
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """A directory with a few files around where the victim goes."""
+    """A directory with a few files around the name of the victim."""
     place = area / "source"
     place.mkdir()
     for name in ("before", "last"):
@@ -122,12 +122,12 @@ def stops(area: Path, calls: str, kind: str, when: str) -> Stops:
 
 
 def unlike(source: Path, copy: Path) -> list[str]:
-    """How the copy differs from the source as it is by now; its directory's own times are those from before."""
+    """Return how the copy differs from the current source; the times of its directory are those from before."""
     return [line for line in differences(source, copy) if not line.endswith((": b''", " ./"))]
 
 
 def check(source: Path, copy: Path, reported: dict[str, Any]) -> None:
-    """What holds whatever has changed: the rest is there, and nothing half done."""
+    """Check what holds for every change: all other items are copied, and no temporary files are left."""
     assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
     assert temporaries(os.fsencode(copy)) == []
     for name in ("before", "last"):
@@ -136,7 +136,7 @@ def check(source: Path, copy: Path, reported: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_file_that_changes_once(area: Path, source: Path, moment: str, change: str) -> None:
+def test_file_that_changes_once_is_copied_in_its_new_state(area: Path, source: Path, moment: str, change: str) -> None:
     size, ranks, calls, kind = MOMENTS[moment]
     (source / VICTIM).write_bytes(b"victim" * (size // 6))
     acted: list[int] = []
@@ -159,8 +159,8 @@ def test_a_file_that_changes_once(area: Path, source: Path, moment: str, change:
 
 @pytest.mark.parametrize("size", [6000, LARGE])
 @pytest.mark.parametrize("change", ["grows", "is rewritten in secret"])
-def test_a_file_that_never_rests(area: Path, source: Path, size: int, change: str) -> None:
-    """It changes at each attempt, after it was read: it has failed, and nothing of it is there."""
+def test_file_that_changes_at_every_attempt_fails(area: Path, source: Path, size: int, change: str) -> None:
+    """The file changes at each attempt, after it was read: it fails, and no part of it is in the target."""
     (source / VICTIM).write_bytes(b"victim" * (size // 6))
     run, count = stops(area, "flistxattr", "descriptor", "1+").run(
         lambda _: CHANGES[change](source / VICTIM), "--json", "-T", source, area / "copy"
@@ -174,8 +174,8 @@ def test_a_file_that_never_rests(area: Path, source: Path, size: int, change: st
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_hard_link_that_changes(area: Path, source: Path, change: str) -> None:
-    """The change of one name comes while the contents of both are read."""
+def test_hard_linked_file_that_changes_is_copied_in_one_state(area: Path, source: Path, change: str) -> None:
+    """One name changes while the contents of both are read."""
     size = 6000
     (source / VICTIM).write_bytes(b"victim" * (size // 6))
     names = [str(source / VICTIM), str(source / "other name")]
@@ -203,8 +203,11 @@ def test_a_hard_link_that_changes(area: Path, source: Path, change: str) -> None
 
 @pytest.mark.parametrize("calls", ["openat", "mkdirat", "getdents64"])
 @pytest.mark.parametrize("change", ["vanishes", "becomes a symlink", "becomes a file", "is a new directory"])
-def test_a_directory_that_changes(area: Path, source: Path, calls: str, change: str) -> None:
-    """It goes after it was opened, listed, or made in the target: whatever becomes of it, nothing outside is read."""
+def test_directory_that_changes_is_never_followed_out_of_the_source(
+    area: Path, source: Path, calls: str, change: str
+) -> None:
+    """The directory changes after it was opened, listed, or created in the target: nothing outside is read in any
+    case."""
     outside = area / "outside"
     outside.mkdir()
     (outside / "secret").write_bytes(b"secret")
@@ -240,10 +243,10 @@ def test_a_directory_that_changes(area: Path, source: Path, calls: str, change: 
 @pytest.mark.parametrize(
     "options", [(), ("--hash", "xxh3-128", "--verify"), ("--existing", "skip", "--signature", "sig")]
 )
-def test_a_fifo_that_changes_after_it_was_found(
+def test_fifo_that_changes_after_it_was_found_is_copied_or_reported(
     area: Path, source: Path, options: tuple[str, ...], change: str
 ) -> None:
-    """With a FIFO in its place in the target, which may stay there."""
+    """The target has a FIFO of the same name, which may be kept."""
     os.mkfifo(source / VICTIM)
     (area / "copy").mkdir()
     os.mkfifo(area / "copy" / VICTIM)

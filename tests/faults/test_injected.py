@@ -1,7 +1,7 @@
-"""Every pair of an operation and an error, injected into whole runs of the command: the outcome is the table's.
+"""Every pair of an operation and an error, injected into runs of the command: the outcome is the one in the table.
 
-In each of them found = copied + skipped + failed, failures are told with path, operation and errno, the rest of the
-tree is faithful, no regular file is partly written and no temporary file is left.
+In each run found = copied + skipped + failed, failures are reported with path, operation and errno, the other items are
+copied correctly, no regular file is partly written and no temporary file is left.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tests.support.oracle import changes, differences, snapshot
 from tests.support.users import NOBODY, require_root
 
 AT_LEAST = 3
-"""Errors of the nine that a row meets each day."""
+"""Number of errors that are tested per row each day, out of nine."""
 
-AT_ONCE = 5
-"""Runs beside one another: those that wait for an error to pass cost nothing but time."""
+CONCURRENT_RUNS = 5
+"""Number of concurrent runs: those that wait for a retry use no processor time."""
 
 
 @pytest.fixture(scope="module")
 def sources() -> Iterator[Path]:
-    """The source of each world; no run may change it."""
+    """The sources of all worlds; no run may change them."""
     require_root("give xattrs of all kinds")
     with scratch("pcopy-faults-") as place:
         for name, world in WORLDS.items():
@@ -44,7 +44,7 @@ def sources() -> Iterator[Path]:
 
 
 def observe(sources: Path, cases: Sequence[tuple[Row, str, str]]) -> list[str]:
-    """What came of each (row, error, when), in a word of the table or in words."""
+    """Return the outcome of each (row, error, when): a letter of the table, or an error message."""
 
     def one(case: tuple[Row, str, str]) -> str:
         row, error, when = case
@@ -57,12 +57,12 @@ def observe(sources: Path, cases: Sequence[tuple[Row, str, str]]) -> list[str]:
             shutil.rmtree(place)
 
     require_strace()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_RUNS) as pool:
         return list(pool.map(one, cases))
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_an_error_that_stays(sources: Path, row: Row) -> None:
+def test_permanent_error_has_the_outcome_in_the_table(sources: Path, row: Row) -> None:
     before = snapshot(sources / row.world / "source")
     letters = row.outcomes.replace("e", "F" if runs_in_c() else "E").replace("r", "-" if runs_in_c() else "F")
     outcomes = dict(zip(ERRORS, letters, strict=True))
@@ -75,14 +75,14 @@ def test_an_error_that_stays(sources: Path, row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", READING, ids=str)
-def test_a_read_error_that_passes(sources: Path, row: Row) -> None:
+def test_transient_read_error_is_retried_with_success(sources: Path, row: Row) -> None:
     errors = in_turn(PASSING, 1, row)
     found = observe(sources, [(row, error, row.when.rstrip("+")) for error in errors])
     assert found == ["-"] * len(errors)
 
 
-def test_the_table_is_complete() -> None:
-    """Each operation is in it, with each error."""
+def test_fault_table_lists_every_operation_with_every_error() -> None:
+    """Each operation is listed, with each error."""
     reported = {call for row in TABLE for call in row.calls.split()} | set(NEVER_CALLED)
     wanted = """read pread64 preadv write pwrite64 copy_file_range getdents64 statx newfstatat openat mkdirat mknodat
         symlinkat linkat renameat fchmod fchown utimensat fsetxattr setxattr fsync syncfs close ftruncate ioctl"""
@@ -91,7 +91,7 @@ def test_the_table_is_complete() -> None:
     assert len(set(TABLE)) == len(TABLE)
 
 
-def test_what_is_never_called(sources: Path, area: Path) -> None:
+def test_calls_in_never_called_are_not_made(sources: Path, area: Path) -> None:
     log = area / "log"
     wrap = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={','.join(NEVER_CALLED)},fdatasync,syncfs"]
     require_strace()
@@ -99,7 +99,7 @@ def test_what_is_never_called(sources: Path, area: Path) -> None:
     assert re.findall(r"\b(fsync|fdatasync|syncfs)\(", log.read_text()) == ["syncfs"]
 
 
-def test_an_owner_that_an_ordinary_user_may_not_give_is_excused(sources: Path, area: Path) -> None:
+def test_owner_that_an_ordinary_user_may_not_set_is_excused(sources: Path, area: Path) -> None:
     source, into = sources / "small/source", area / "into"
     into.mkdir()
     os.chown(into, NOBODY, NOBODY)

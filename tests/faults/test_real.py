@@ -1,4 +1,4 @@
-"""Real faults: limits, full and broken file systems, attributes that forbid; nothing is injected here."""
+"""Real faults: limits, full and broken file systems, immutable files; nothing is injected here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """Small files in two directories, and a large one."""
+    """Small files in two directories, and a large file."""
     place = area / "source"
     for name in ("one/a", "one/victim", "one/z", "two/b"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def reported(errors: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in errors.read_text().splitlines()]
 
 
-def told_once(errors: Path, number: int, *operations: str) -> None:
+def check_reported_once(errors: Path, number: int, *operations: str) -> None:
     (line,) = reported(errors)
     assert line["errno"] == number and line["operation"] in operations, line
 
@@ -57,22 +57,23 @@ def limited(*limits: str) -> list[str]:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_limit_of_the_size_of_files(area: Path, source: Path, ranks: int) -> None:
-    """Python ignores SIGXFSZ, so that the write fails with EFBIG: one file, not the job."""
+def test_file_size_limit_fails_one_file_only(area: Path, source: Path, ranks: int) -> None:
+    """Python ignores SIGXFSZ, so that the write fails with EFBIG: one file fails, not the job."""
     chunks = ("--chunk-size", "1M", "--block-size", "1M")
     run = pcopy(
         "--json", "--errors", area / "e", *chunks, source, area / "copy", ranks=ranks, wrap=limited(f"--fsize={MIB}")
     )
     assert run.returncode == 1, show(run)
-    told_once(area / "e", errno.EFBIG, "write", "truncate")
+    check_reported_once(area / "e", errno.EFBIG, "write", "truncate")
     assert summary(run)["failed"] == 1
     assert not (area / "copy/two/large").exists()
     whole_or_absent(source, area / "copy")
 
 
 @pytest.mark.parametrize("number", [12, 16, 20, 24])
-def test_few_descriptors(area: Path, number: int) -> None:
-    """Either they are enough, or what can't be opened is told; never a traceback, never silence."""
+def test_few_file_descriptors_suffice_or_the_error_is_reported(area: Path, number: int) -> None:
+    """Either the descriptors suffice, or files that cannot be opened are reported; there is never a traceback or
+    silence."""
     deep = area / "source"
     for level in range(40):
         deep = deep / f"level-{level}"
@@ -92,7 +93,7 @@ def test_few_descriptors(area: Path, number: int) -> None:
 
 @contextmanager
 def attribute(path: Path, letter: str) -> Iterator[None]:
-    """``chattr +letter`` for a moment."""
+    """Set an attribute of a file with ``chattr`` during the context."""
     if not shutil.which("chattr"):
         pytest.skip("there is no chattr here")
     done = subprocess.run(["chattr", f"+{letter}", path], check=False, capture_output=True, text=True)
@@ -112,21 +113,22 @@ def ext4(area: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("letter", ["i", "a"])
-def test_a_file_that_may_not_be_replaced(area: Path, source: Path, ext4: Path, letter: str) -> None:
+def test_immutable_file_fails_and_keeps_its_content(area: Path, source: Path, ext4: Path, letter: str) -> None:
     (ext4 / "copy/one").mkdir(parents=True)
     (ext4 / "copy/one/victim").write_bytes(b"old content")
     with attribute(ext4 / "copy/one/victim", letter):
         run = pcopy("--json", "--errors", area / "e", f"{source}/", ext4 / "copy", ranks=1)
         assert run.returncode == 1, show(run)
-        told_once(area / "e", errno.EPERM, "rename")
+        check_reported_once(area / "e", errno.EPERM, "rename")
         assert (ext4 / "copy/one/victim").read_bytes() == b"old content"
         whole_or_absent(source, ext4 / "copy")
         assert [line for line in differences(source, ext4 / "copy") if "victim" not in line] == []
 
 
 @pytest.mark.parametrize("letter", ["i", "a"])
-def test_a_directory_that_may_not_be_changed(area: Path, source: Path, ext4: Path, letter: str) -> None:
-    """Nothing can be made in it (+i), or what was made can't be renamed nor the directory dressed (+a)."""
+def test_immutable_directory_fails_its_own_items_only(area: Path, source: Path, ext4: Path, letter: str) -> None:
+    """With +i nothing can be created in the directory; with +a created files cannot be renamed and the metadata of the
+    directory cannot be set."""
     (ext4 / "copy/one").mkdir(parents=True)
     with attribute(ext4 / "copy/one", letter):
         run = pcopy("--json", "--errors", area / "e", f"{source}/", ext4 / "copy", ranks=1)
@@ -139,10 +141,10 @@ def test_a_directory_that_may_not_be_changed(area: Path, source: Path, ext4: Pat
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_read_only_target(area: Path, source: Path, ranks: int) -> None:
-    """As good as full: nothing can be written, and the job stops rather than failing file by file."""
+def test_read_only_target_stops_the_job(area: Path, source: Path, ranks: int) -> None:
+    """A read-only target is like a full one: the job stops instead of failing item by item."""
     require_root("mount")
-    for number in range(20):  # a rank stops the job when it has met two
+    for number in range(20):  # a rank stops the job after two such errors
         (source / str(number)).mkdir()
     with mounted("tmpfs", area) as point:
         (point / "copy").mkdir()
@@ -153,7 +155,7 @@ def test_a_read_only_target(area: Path, source: Path, ranks: int) -> None:
         assert list((point / "copy").iterdir()) == []
 
 
-def test_no_inodes_for_directories(area: Path) -> None:
+def test_target_without_free_inodes_stops_the_job(area: Path) -> None:
     require_root("mount")
     for number in range(30):
         (area / f"source/{number}").mkdir(parents=True)
@@ -165,8 +167,8 @@ def test_no_inodes_for_directories(area: Path) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_quota(area: Path, large: bool) -> None:
-    """EDQUOT is one user's; it fails items and stops nobody."""
+def test_exceeded_quota_fails_items_and_does_not_stop_the_job(area: Path, large: bool) -> None:
+    """EDQUOT concerns one user; it fails items and does not stop the job."""
     require_root("mount")
     if not shutil.which("mkfs.ext4"):
         pytest.skip("there is no mkfs.ext4 here")
@@ -189,7 +191,7 @@ def test_a_quota(area: Path, large: bool) -> None:
 
 @contextmanager
 def quota(area: Path, size: int) -> Iterator[Path]:
-    """A tmpfs on which an ordinary user has ``size`` bytes; skips where the kernel can't."""
+    """Yield a tmpfs on which an ordinary user has ``size`` bytes; skip if the kernel lacks quotas."""
     point = area / "quota"
     point.mkdir()
     options = f"quota,usrquota_block_hardlimit={size},mode=1777"
@@ -206,8 +208,8 @@ def quota(area: Path, size: int) -> Iterator[Path]:
         subprocess.run(["umount", point], check=True)
 
 
-def test_an_image_on_a_full_disk(area: Path) -> None:
-    """Writing succeeds, writing back does not: only the last sync knows, and then all is in doubt."""
+def test_failed_writeback_is_reported_by_the_final_sync(area: Path) -> None:
+    """Writes succeed, writeback fails: only the last sync reports it, and then every file is uncertain."""
     require_root("mount")
     (area / "source").mkdir()
     for number in range(8):
@@ -223,7 +225,7 @@ def test_an_image_on_a_full_disk(area: Path) -> None:
 
 @contextmanager
 def bindfs(area: Path, *options: str) -> Iterator[tuple[Path, Path]]:
-    """An empty directory, and the same once more through FUSE."""
+    """Yield an empty directory, and the same directory through FUSE."""
     require_root("mount FUSE")
     if not shutil.which("bindfs"):
         pytest.skip("there is no bindfs here")
@@ -239,8 +241,8 @@ def bindfs(area: Path, *options: str) -> Iterator[tuple[Path, Path]]:
         subprocess.run(["umount", point], check=True)
 
 
-def test_a_fuse_target_that_refuses(area: Path, source: Path) -> None:
-    """A FUSE file system answers as it likes: here no mode and no owner can be set."""
+def test_refused_modes_and_owners_on_fuse_are_reported(area: Path, source: Path) -> None:
+    """A FUSE file system may refuse any call: here no mode and no owner can be set."""
     with bindfs(area, "--chmod-deny", "--chown-deny") as (lower, point):
         run = pcopy("--json", "--errors", area / "e", source, point / "copy", ranks=1)
         assert run.returncode == 1, show(run)
@@ -252,8 +254,8 @@ def test_a_fuse_target_that_refuses(area: Path, source: Path) -> None:
         assert (lower / "copy/one/victim").read_bytes() == (source / "one/victim").read_bytes()
 
 
-def test_paths_that_are_too_long_for_the_target(area: Path, source: Path) -> None:
-    """Some file systems join paths, and then PATH_MAX holds below them: what is deeper fails, and nothing else."""
+def test_paths_too_long_for_the_target_fail_alone(area: Path, source: Path) -> None:
+    """Some file systems join paths, so that PATH_MAX limits them: only deeper items fail."""
     at = os.open(source / "one", os.O_RDONLY)
     for level in range(24):
         name = str(level % 10) * 200
@@ -266,6 +268,6 @@ def test_paths_that_are_too_long_for_the_target(area: Path, source: Path) -> Non
     with bindfs(area) as (_, point):
         run = pcopy("--json", "--errors", area / "e", source, point / "copy", ranks=1)
         assert run.returncode == 1, show(run)
-        told_once(area / "e", errno.ENAMETOOLONG, "mkdir", "open")
+        check_reported_once(area / "e", errno.ENAMETOOLONG, "mkdir", "open")
         assert differences(source / "two", point / "copy/two") == []
         assert (point / "copy/one/victim").read_bytes() == (source / "one/victim").read_bytes()

@@ -1,4 +1,4 @@
-"""A command of pcopy's below strace: in a child of this process, which has imported the program, or under mpiexec."""
+"""Run a command of pcopy under strace: in a child of this process, which has imported the program, or under mpiexec."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 SECONDS = 40.0
-"""After which a run hangs. The longest pause of the program itself is some seconds."""
+"""Seconds after which a run is considered to hang. The longest pause of the program is a few seconds."""
 
 MPIEXEC = "mpiexec"
-"""The first word of a run of two ranks; the second one is the rank that is traced."""
+"""The first argument of a run of two ranks; the second argument is the rank that is traced."""
 
 TRACED = "PCOPY_TRACED"
-"""The variable that tells ranks which of them is traced, the place of the run, and strace's options."""
+"""The environment variable with the rank to trace, the directory of the run, and the options of strace."""
 
 
 def load() -> None:
-    """Imports what a run may import later on: those system calls are the interpreter's."""
+    """Import all modules that a run may import later: system calls of the import are made by the interpreter."""
     import pcopy
 
     for module in pkgutil.walk_packages(pcopy.__path__, "pcopy."):
@@ -42,7 +42,7 @@ def load() -> None:
 
 class Ended(NamedTuple):
     status: int
-    """-1: it hung; another negative one: the signal that ended it."""
+    """-1 if the run hung; another negative number is the signal that ended it."""
     output: str
     log: str
 
@@ -52,9 +52,9 @@ class Ended(NamedTuple):
 
 
 def run(words: Sequence[str], place: Path, options: Sequence[str], stop: Callable[[], bool] = lambda: False) -> Ended:
-    """Runs a command below strace (with ``options``), or without it, in a child of this process.
+    """Run a command in a child of this process, under strace (with ``options``) or without it.
 
-    It gets a SIGTERM as soon as ``stop`` says so.
+    The run gets a SIGTERM as soon as ``stop`` returns True.
     """
     output, log = place / "output", place / "log"
     log.write_bytes(b"")
@@ -68,7 +68,7 @@ def run(words: Sequence[str], place: Path, options: Sequence[str], stop: Callabl
         tracer = trace(child, log, options)
         os.kill(child, signal.SIGCONT)
     status = _wait(child, stop)
-    with suppress(ProcessLookupError):  # whatever it has left, a syncer for instance
+    with suppress(ProcessLookupError):  # remaining child processes, for instance one that syncs
         os.killpg(child, signal.SIGKILL)
     if tracer is not None:
         tracer.communicate()
@@ -78,7 +78,7 @@ def run(words: Sequence[str], place: Path, options: Sequence[str], stop: Callabl
 
 
 def trace(process: int, log: Path | str, options: Sequence[str]) -> subprocess.Popen[bytes]:
-    """strace, once it has seized ``process`` and whatever that starts."""
+    """Start strace on ``process`` and its children; return it when it has attached."""
     line = ["strace", "-f", "-o", str(log), *options, "-p", str(process)]
     tracer = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert tracer.stderr is not None
@@ -104,7 +104,7 @@ def _wait(child: int, stop: Callable[[], bool]) -> int:
 
 
 def _end_ranks(place: Path) -> None:
-    """Ranks that mpiexec has left, and waits for what traces one."""
+    """Kill ranks that mpiexec has left, and wait for the end of strace."""
     for line in (place / "ranks").read_text().split() if (place / "ranks").exists() else ():
         with suppress(ProcessLookupError):
             os.kill(int(line), signal.SIGKILL)
@@ -113,7 +113,7 @@ def _end_ranks(place: Path) -> None:
 
 
 def _writes_to(process: Path, log: Path) -> bool:
-    """Is it an strace that does?"""
+    """Return True if ``process`` is an strace that writes to ``log``."""
     with suppress(OSError):
         words = process.read_bytes().split(b"\0")
         return words[0] == b"strace" and os.fsencode(log) in words
@@ -121,7 +121,7 @@ def _writes_to(process: Path, log: Path) -> bool:
 
 
 def _become(words: Sequence[str], place: Path, output: Path, options: Sequence[str]) -> None:
-    """The child: becomes the program, and never returns."""
+    """Become the program in the child; never return."""
     try:
         os.setpgid(0, 0)
         os.chdir(place)
@@ -144,13 +144,13 @@ def _become(words: Sequence[str], place: Path, output: Path, options: Sequence[s
 
 
 def main_of(command: str) -> Callable[[list[str]], int]:
-    """The main function of ``pcopy`` or ``pverify``."""
+    """Return the main function of ``pcopy`` or ``pverify``."""
     module = importlib.import_module(f"pcopy.cli.{command}")
     return module.main  # type: ignore[no-any-return]
 
 
 def _become_mpiexec(words: Sequence[str], place: Path, options: Sequence[str]) -> None:
-    """Two ranks; the one whose number follows ``MPIEXEC`` is traced."""
+    """Run two ranks; the one whose number follows ``MPIEXEC`` is traced."""
     os.environ[TRACED] = json.dumps([int(words[1]), str(place), list(options)])
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     mpiexec = str(Path(sys.executable).with_name("mpiexec"))

@@ -1,4 +1,4 @@
-"""Small trees with one item, called ``victim``, that meets the fault. Everything else in them has to be copied."""
+"""Small trees with one item, called ``victim``, whose operations fail. All other items must be copied."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from tests.support.walk import walk
 
 VICTIM = "victim"
 OTHER = "victim's other name"
-"""Of a hard link. Which of the two names comes first is up to the file system."""
+"""The other name of a hard-linked victim. The file system determines which name comes first."""
 
 LARGE = (4 << 20) + 70_000
-"""Bytes of a file that is split, if there are two ranks and ``CHUNKS``."""
+"""Size in bytes of a file that is split, if there are two ranks and ``CHUNKS``."""
 
 CHUNKS = ("--chunk-size", "512K", "--block-size", "64K")
 OLD = b"old content"
 
 
 def _nothing(target: Path) -> None:
-    """The target does not exist before the run."""
+    """Leave the target missing before the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """``make`` puts the victim into the source's directory ``room``; ``prepare`` makes what the target holds before."""
+    """``make`` creates the victim in the directory ``room`` of the source; ``prepare`` creates the target before the
+    run."""
 
     make: Callable[[Path], None]
     prepare: Callable[[Path], None] = _nothing
     ranks: int = 1
     arguments: tuple[Argument, ...] = ()
     only_victim: bool = False
-    """Everything else is in the target already and is skipped: then no other item is created, written or dressed."""
+    """True if all other items exist in the target and are skipped: then no other item is created or written."""
 
     def build(self, source: Path) -> None:
-        """Makes the source tree; sizes and contents differ from file to file."""
+        """Create the source tree; sizes and contents differ between files."""
         for number, name in enumerate(("plain/one", "plain/two", "room/before", "room/last")):
             path = source / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,15 +60,15 @@ class World:
         self.prepare(target / "room" / VICTIM)
 
     def line(self, source: Path, target: Path) -> list[Argument]:
-        """The arguments of the run."""
+        """Return the arguments of the run."""
         if self.only_victim:
-            # Spelled so that strace doesn't take them for the paths that it watches: they are looked at before work.
+            # Spelled differently from the paths that strace watches: these are examined before the copy.
             items = [f"{source}/room/./{name}" for name in ("before", VICTIM, "last")]
             return [*self.arguments, "--existing", "changed", *items, f"{target}/./room"]
         return [*self.arguments, "-T", source, target]
 
     def compared(self, source: Path, target: Path) -> tuple[Path, Path]:
-        """The two trees that should be alike after the run."""
+        """Return the two trees that should be equal after the run."""
         return (source / "room", target / "room") if self.only_victim else (source, target)
 
 
@@ -75,7 +76,7 @@ def _small(path: Path) -> None:
     path.write_bytes(b"victim" * 1000)
 
 
-def _dressed(path: Path) -> None:
+def _with_xattr(path: Path) -> None:
     _small(path)
     os.setxattr(path, "user.dress", b"blue")
 
@@ -89,13 +90,13 @@ def _large(path: Path) -> None:
     path.write_bytes(bytes(range(256)) * (LARGE // 256))
 
 
-def _dressed_large(path: Path) -> None:
+def _large_with_xattr(path: Path) -> None:
     _large(path)
     os.setxattr(path, "user.dress", b"blue")
 
 
 def _linked(path: Path) -> None:
-    _dressed(path)
+    _with_xattr(path)
     os.link(path, path.with_name(OTHER))
 
 
@@ -126,11 +127,11 @@ def _old_directory(target: Path) -> None:
 
 
 WORLDS = {
-    "small": World(_dressed),
+    "small": World(_with_xattr),
     "label": World(_labelled),
-    "replaced": World(_dressed, _old_file),
-    "large": World(_dressed_large),
-    "chunked": World(_dressed_large, ranks=2, arguments=CHUNKS, only_victim=True),
+    "replaced": World(_with_xattr, _old_file),
+    "large": World(_large_with_xattr),
+    "chunked": World(_large_with_xattr, ranks=2, arguments=CHUNKS, only_victim=True),
     "links": World(_linked),
     "symlink": World(_symlink),
     "fifo": World(_fifo),
@@ -140,7 +141,7 @@ WORLDS = {
 
 
 def partly_written(source: Path, target: Path) -> list[str]:
-    """The regular files in the target that are neither their source nor what was there before."""
+    """Return the regular files in the target that are neither like the source nor like before."""
     found = []
     for entry in walk(os.fsencode(target)):
         if stat.S_ISREG(entry.status.st_mode):

@@ -1,4 +1,4 @@
-"""Rows about targets that exist, of every type: what replaces what, what becomes of their own metadata."""
+"""Rows about existing targets of every type: what replaces what, and what happens to their metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEEP = b"this is not the copier's to write to"
 
 
 def outside(path: Path) -> Path:
-    """Something beside the target that a link of that name leads to; it must stay as it is."""
+    """Return a path next to the target, to which a link leads; the item there must not change."""
     return path.with_name(path.name + ".outside")
 
 
@@ -65,7 +65,7 @@ TARGETS: dict[str, Make] = {
     "a device": make_device,
 }
 
-UNTOUCHED: dict[str, Judge] = {
+IS_UNTOUCHED: dict[str, Judge] = {
     "a file with further names": lambda copy, _: outside(copy).read_bytes() == KEEP,
     "a symlink to a file": lambda copy, _: outside(copy).read_bytes() == KEEP,
     "a symlink to a directory": lambda copy, _: os.listdir(outside(copy)) == [],
@@ -87,7 +87,7 @@ def replaced() -> list[Row]:
     for kind in MAKE:
         for target, prepare in TARGETS.items():
             if kind == "directories" and target == "an empty directory":
-                continue  # it stays, and has rows of its own
+                continue  # an existing directory is kept, and has its own rows
 
             def make(path: Path, kind: str) -> None:
                 MAKE[kind](path)
@@ -96,7 +96,11 @@ def replaced() -> list[Row]:
 
             def judge(copy: Path, source: Path, kind: str, target: str) -> bool:
                 there = kind != "directories" or (copy / "inside").read_bytes() == b"inside"
-                return there and like_made(copy, kind) and (target not in UNTOUCHED or UNTOUCHED[target](copy, source))
+                return (
+                    there
+                    and like_made(copy, kind)
+                    and (target not in IS_UNTOUCHED or IS_UNTOUCHED[target](copy, source))
+                )
 
             # cp opens a FIFO to write a file to it, and waits; one that is no file is replaced.
             run = "waiting" if (kind, target) == ("files", "a FIFO") else "existing"
@@ -121,7 +125,7 @@ def kept() -> list[Row]:
 
 
 def old_metadata(path: Path) -> None:
-    """What the source's item has not, and the copy must not keep."""
+    """Set metadata that the source lacks and the copy must not keep."""
     os.setxattr(path, "user.old", b"old")
     os.setxattr(path, ACCESS_ACL, acl(7, 7, 0, {1000: 7}))
     if path.is_dir():

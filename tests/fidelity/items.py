@@ -1,4 +1,4 @@
-"""Rows about what items are: contents and holes, kinds, hard links, names, depth, directories that are closed."""
+"""Rows about the items themselves: contents and holes, types, hard links, names, depth, inaccessible directories."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOLES: dict[str, tuple[int, Sequence[int]]] = {
     "all over": (8 * MIB, range(0, 8 * MIB, 512 * KIB)),
     "and no data at all": (8 * MIB, []),
 }
-"""Size, and where blocks of data are."""
+"""Size, and offsets of blocks of data."""
 
 
 def write_sparse(path: Path, size: int, islands: Sequence[int]) -> None:
@@ -49,7 +49,8 @@ def same_bytes(copy: Path, source: Path) -> bool:
 
 
 def same_holes(copy: Path, source: Path) -> bool:
-    """A file system may allocate some more around each island of data, but never all that could be."""
+    """Return True if the copy has the same bytes and few blocks: a file system may allocate some more blocks around
+    data."""
     few = source.stat().st_blocks * 512 + 2 * MIB
     return same_bytes(copy, source) and copy.stat().st_blocks * 512 <= few
 
@@ -150,7 +151,7 @@ def names() -> list[Row]:
 
 
 def closed() -> list[Row]:
-    """Modes that lock the owner out. An ordinary user can't read what has mode 0."""
+    """Return rows about modes that deny access to the owner. An ordinary user cannot read items of mode 0."""
 
     def make(path: Path, mode: int) -> None:
         path.mkdir()

@@ -1,6 +1,6 @@
-"""Writes docs/operations/fidelity.md: ``python -m tests.fidelity.matrix > docs/operations/fidelity.md``, as root.
+"""Write docs/operations/fidelity.md: ``python -m tests.fidelity.matrix > docs/operations/fidelity.md``, as root.
 
-The runs take their time, so that the page goes to standard output only when it is whole; nothing else is written.
+The runs take some time, so the page is written to standard output only when it is complete; nothing else is written.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ new results.
 
 
 def page(cells: Cells, cp: str, rsync: str) -> str:
-    """The whole page, in Markdown; ``cp`` and ``rsync`` are their versions."""
+    """Return the page, in Markdown; ``cp`` and ``rsync`` are their versions."""
     notes: dict[str, int] = {}
     parts = [INTRODUCTION.format(cp=cp, rsync=rsync)]
     for section in dict.fromkeys(row.section for row in all_rows()):
@@ -96,14 +96,14 @@ def _head() -> str:
 
 
 class Cell(NamedTuple):
-    """A word, and the footnote that explains it."""
+    """A result, and the footnote that explains it."""
 
     word: str
     note: str
 
 
 def _lines(rows: Sequence[Row], cells: Cells, notes: dict[str, int]) -> list[str]:
-    """One line for all kinds of an attribute that have the same cells."""
+    """Return one line for all item types with the same cells of an attribute."""
     lines: dict[tuple[str, tuple[Cell, ...]], list[str]] = {}
     for row in rows:
         found = tuple(_explained(row, column, cells[column][row.key]) for column in COLUMNS)
@@ -136,7 +136,7 @@ def versions() -> tuple[str, str]:
 
 
 def measure(systems: FileSystems) -> Cells:
-    """All columns."""
+    """Return the cells of all columns."""
 
     def on(kind: str) -> Path:
         path = Path(tempfile.mkdtemp(prefix="matrix-", dir=systems.point(kind)))

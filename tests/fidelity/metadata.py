@@ -1,4 +1,5 @@
-"""Rows about metadata: owners, modes, times, extended attributes, ACLs, and what a destination would bequeath."""
+"""Rows about metadata: owners, modes, times, extended attributes, ACLs, and inheritance from the destination
+directory."""
 
 from __future__ import annotations
 
@@ -158,7 +159,7 @@ def xattrs() -> list[Row]:
     rows = []
     both = ("files", "directories")
 
-    def dress(path: Path, values: dict[str, bytes]) -> None:
+    def set_values(path: Path, values: dict[str, bytes]) -> None:
         for name, value in values.items():
             set_value(path, name, value)
 
@@ -167,7 +168,7 @@ def xattrs() -> list[Row]:
 
     def add(title: str, kinds: tuple[str, ...], values: dict[str, bytes], **more: Any) -> None:
         rows.extend(
-            on_kinds(XATTRS, title, kinds, partial(dress, values=values), partial(judge, values=values), **more)
+            on_kinds(XATTRS, title, kinds, partial(set_values, values=values), partial(judge, values=values), **more)
         )
 
     def capable_and_anothers(path: Path) -> None:
@@ -226,13 +227,13 @@ def xattrs() -> list[Row]:
 
 
 def has_no_acl(path: Path) -> bool:
-    """Nor what an ACL leaves behind: ``MAKE`` and the umask give no rights to others."""
+    """Return True if the item has no ACL. (``MAKE`` and the umask give no permissions to others.)"""
     names = os.listxattr(path, follow_symlinks=False)
     return ACCESS_ACL not in names and DEFAULT_ACL not in names
 
 
-def bequeath(path: Path) -> None:
-    """A directory that hands down its group, its set-gid bit and an ACL."""
+def make_inheritable(path: Path) -> None:
+    """Let a directory pass on its group, its set-gid bit and an ACL to new items."""
     os.chown(path, -1, GROUP)
     os.setxattr(path, DEFAULT_ACL, acl(7, 7, 7, {1000: 7}))
     path.chmod(path.stat().st_mode & 0o777 | 0o2000)
@@ -269,13 +270,13 @@ def inherited() -> list[Row]:
     )
 
     def inside(kind: str) -> Row:
-        """The source's own directory hands down, and this item in it has none of that."""
+        """Return a row about an item that inherits nothing, although its source directory passes on group and ACL."""
 
         def make(path: Path) -> None:
             path.mkdir(mode=0o700)
             MAKE[kind](path / "item")
             plain(path / "item")
-            bequeath(path)
+            make_inheritable(path)
 
         def judge(copy: Path, source: Path) -> bool:
             item, like = copy / "item", (source / "item").lstat()

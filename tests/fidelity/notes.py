@@ -1,4 +1,5 @@
-"""Why a cell of the matrix is not "yes": what happens instead. The first note that fits a cell is its footnote."""
+"""Footnotes: why a cell of the matrix is not "yes", and what happens instead. The first note that fits a cell is
+used."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from tests.fidelity.runs import CP, EXCUSED, FAILS, HANGS, NO, NOTHING, PCOPY, R
 
 
 class Note(NamedTuple):
-    """Fits a cell if all that is given does; ``attribute`` and ``kind`` are how the row's begin."""
+    """A footnote that fits a cell if all given fields match; ``attribute`` and ``kind`` are prefixes of those of the
+    row."""
 
     cell: str
     text: str
@@ -36,7 +38,7 @@ _MODE_0 = (
 _SILENCE = "Omitted without a message, status 0: an ordinary user may not set it."
 
 NOTES = (
-    # What no ordinary user can have
+    # Impossible for ordinary users
     Note(FAILS, "Only root can create devices. The item fails: the tool reports it, and the exit status is not 0.",
          attribute="the item itself", root=False),
     Note(NO, "rsync skips devices when an ordinary user runs it: it prints a line on standard output, status 0.",
@@ -50,7 +52,7 @@ NOTES = (
     Note(NO, _SILENCE, attribute="`security.capability`", root=False),
     Note(NO, "Another user's set-id program becomes a set-id program of the user who copies it.",
          RSYNC, "set-id bits of others", root=False),
-    # What doesn't fit
+    # Attributes that do not fit
     Note(FAILS, "ext4 has room for some 4,000 bytes of attributes. The tool copies the item without the attribute and "
          "reports the failure, and the exit status is not 0.", attribute="an attribute too large"),
     Note(NO, "ext4 cannot store the attribute. cp drops it without a message, status 0.",
@@ -60,10 +62,10 @@ NOTES = (
     Note(FAILS, "Joined paths reach PATH_MAX (4,096 bytes). The tool does not copy the items below, and reports that.",
          attribute="trees deeper"),
     # Times
-    Note(NO, "Not part of `-a`; `-U` (`--atimes`) adds it.", RSYNC, "access time"),
+    Note(NO, "Not part of `-a`; `-U` (`--atimes`) adds it.", RSYNC, "access time, in"),
     Note(NO, "Reading a file changes its access time unless it is opened with O_NOATIME (rsync: `--open-noatime`).",
          attribute="access times of the source"),
-    # What a destination hands down
+    # Inheritance from the destination directory
     Note(NO, "cp does not remove the set-gid bit that a new directory inherited from its parent directory.",
          CP, "no set-gid bit"),
     # Existing targets
@@ -86,7 +88,7 @@ NOTES = (
 
 
 def note_for(row: Row, column: Column, cell: str) -> str:
-    """The text of the footnote; raises ``LookupError`` for a cell that nobody has explained."""
+    """Return the text of the footnote; raise ``LookupError`` for a cell without one."""
     if cell == NOTHING:
         return f"Not applicable: {row.root_only}."
     for note in NOTES:

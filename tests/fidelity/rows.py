@@ -1,7 +1,7 @@
-"""The rows of the fidelity matrix: each is one small item, how it is made, and how its copy is judged.
+"""The rows of the fidelity matrix: each describes one small item, how to create it, and how to judge its copy.
 
-Rows share runs: one source tree holds all of a run's items, each under its row's key. Rows that would disturb others
-(targets that exist, items that can't be copied, other file systems) are in runs of their own.
+Rows share runs: one source tree contains all items of a run, each under the key of its row. Rows that would disturb
+others (existing targets, items that cannot be copied, other file systems) have their own runs.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import NamedTuple
 
 Make = Callable[[Path], object]
 Judge = Callable[[Path, Path], bool]
-"""Asked of the copy and of its source, as root, after the run: is the copy what the source was made to be?"""
+"""A function of copy and source, called as root after the run. It returns True if the copy has the property."""
 
 GROUP = 4321
-"""A group that the ordinary user of the runs is a member of, beside the own one."""
+"""A supplementary group of the ordinary user."""
 
 OTHER = 4242
-"""A user and a group that the ordinary user has nothing to do with."""
+"""A user and a group that are not those of the ordinary user."""
 
 UMASK = 0o077
 
 
 class Row(NamedTuple):
-    """``by_root``: an ordinary user's source has the item too, but only root can make it there.
+    """One row.
 
-    ``root_only``: why an ordinary user's column has nothing to say. ``prepare`` makes what is there before the copy.
+    ``by_root``: root creates the item, also in the source of an ordinary user. ``root_only``: why the column of an
+    ordinary user does not apply. ``prepare`` creates the target that exists before the copy.
     """
 
     section: str
@@ -44,7 +45,7 @@ class Row(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The item's name, which is also how a tool's complaint about it is found."""
+        """The name of the item, by which messages of a tool about it are found."""
         words = f"{self.section} {self.attribute} {self.kind}".lower()
         return "".join(letter if letter.isalnum() else "-" for letter in words)
 
@@ -103,7 +104,7 @@ def is_kind(path: Path, kind: str) -> bool:
 
 
 def like_made(path: Path, kind: str) -> bool:
-    """Is this what ``MAKE[kind]`` makes, whatever its metadata?"""
+    """Return True if the item is what ``MAKE[kind]`` creates, apart from metadata."""
     if not is_kind(path, kind):
         return False
     if kind == "files":
@@ -117,19 +118,19 @@ def on_kinds(
     section: str,
     attribute: str,
     kinds: Iterable[str],
-    dress: Make,
+    change: Make,
     judge: Callable[[Path], bool],
     *,
     run: str = "main",
     by_root: bool = False,
     root_only: str = "",
 ) -> list[Row]:
-    """One row for each of ``kinds``, whose item ``dress`` gives the attribute that ``judge`` looks for."""
+    """Return one row for each of ``kinds``; ``change`` gives its item the attribute that ``judge`` checks."""
 
     def row(kind: str) -> Row:
         def make(path: Path) -> None:
             MAKE[kind](path)
-            dress(path)
+            change(path)
 
         why = root_only or (NO_DEVICES if kind == "devices" else "")
         return Row(

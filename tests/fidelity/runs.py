@@ -1,7 +1,7 @@
-"""The runs behind the matrix: sources are made, each tool copies them as root and as an ordinary user, rows are judged.
+"""The runs behind the matrix: create sources, copy them with each tool as root and as an ordinary user, judge the rows.
 
-A row's key is the name of its item, so a tool that complains of the item names the key: a loss that is told is told
-apart from one in silence.
+The key of a row is the name of its item, so that messages about the item contain the key: a reported loss is
+distinguished from a silent one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ NOTHING = "n/a"
 
 SECONDS = 60
 PATIENCE = 2
-"""Seconds until cp, which waits for the other end of a FIFO, is taken to wait for ever."""
+"""Seconds after which cp, which waits for the other end of a FIFO, is considered to hang."""
 
 
 class Column(NamedTuple):
-    """A tool and who runs it."""
+    """A tool and its user."""
 
     tool: str
     root: bool
@@ -44,19 +44,19 @@ PCOPY, CP, RSYNC = "pcopy", "cp -a", "rsync -aHAXS"
 COLUMNS = tuple(Column(tool, root) for tool in (PCOPY, CP, RSYNC) for root in (True, False))
 
 FILE_SYSTEMS = {"xfs": ("xfs", "xfs"), "tmpfs": ("tmpfs", "tmpfs"), "narrow": ("xfs", "ext4")}
-"""Of source and destination; all other runs are on ext4."""
+"""File systems of source and destination; all other runs use ext4."""
 
 
 @functools.cache
 def all_rows() -> tuple[Row, ...]:
     rows = (*items.all_rows(), *metadata.all_rows(), *existing.all_rows())
     keys = [row.key for row in rows]
-    assert len(set(keys)) == len(keys), "two rows have one name"
+    assert len(set(keys)) == len(keys), "two rows have the same key"
     return rows
 
 
 class Outcome(NamedTuple):
-    """How a tool ended; ``status`` is None if it had to be killed."""
+    """The outcome of a tool; ``status`` is None if it had to be killed."""
 
     status: int | None
     errors: str
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
 
 def judged(column: Column, on: Place) -> dict[str, str]:
-    """The cells of one column, by the rows' keys."""
+    """Return the cells of one column, by the keys of the rows."""
     cells: dict[str, str] = {}
     for run in dict.fromkeys(row.run for row in all_rows()):
         rows = [row for row in all_rows() if row.run == run]
@@ -85,10 +85,10 @@ def _run(column: Column, on: Place, run: str, rows: Sequence[Row]) -> Iterator[t
         if run != "proc":
             _make(column, here, rows, run)
             _prepare(column, there, [row for row in rows if row.prepare], run)
-        if run == "into":  # the directory that is to be, and so all that is made in it
+        if run == "into":  # the future copy passes on its group and ACL
             copy.mkdir(exist_ok=True)
             os.chown(copy, uid, uid)
-            metadata.bequeath(copy)
+            metadata.make_inheritable(copy)
         outcome = _copy(column, source, there, PATIENCE if run == "waiting" and column.tool == CP else SECONDS)
         yield from [(row.key, _cell(column, row, copy, source, outcome, run)) for row in rows]
         _check_excused(column, run, rows, copy, source, outcome)
@@ -171,14 +171,14 @@ def _arrived(row: Row, item: Path, origin: Path) -> bool:
 
 
 def _check_excused(column: Column, run: str, rows: Sequence[Row], copy: Path, source: Path, outcome: Outcome) -> None:
-    """``excused`` is more than a word: each item is counted once in the summary, and nothing failed."""
+    """Check that each excused item is counted once in the summary, and nothing failed."""
     if column.tool == PCOPY and run == "others":
         lost = sum(not _arrived(row, copy / row.key, source / row.key) for row in rows)
         assert (outcome.status, outcome.excused) == (0, lost), outcome
 
 
 def version(tool: str) -> str:
-    """What the tool calls itself, without the copyright."""
+    """Return name and version of the tool, without the copyright."""
     program = tool.split(maxsplit=1)[0]
     if not shutil.which(program):
         return "none"

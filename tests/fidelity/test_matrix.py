@@ -1,4 +1,4 @@
-"""The fidelity matrix: pcopy's column, and that the page says what the tools do."""
+"""The fidelity matrix: the column of pcopy, and the agreement of the page with the measured results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.users import require_root
 DOES_NOT_FIT = "an attribute too large for the destination (from XFS to ext4)"
 
 NOT_FOR_ROOT = {
-    (DOES_NOT_FIT, "files"): FAILS,  # ext4 can't hold it; what counts is that it is told
+    (DOES_NOT_FIT, "files"): FAILS,  # ext4 cannot store it; the failure is reported
     (DOES_NOT_FIT, "directories"): FAILS,
 }
 NOT_FOR_USERS = {
@@ -36,7 +36,7 @@ NOT_FOR_USERS = {
     ("`security.capability`", "files"): EXCUSED,
     ("`security.capability` of files of others", "files"): EXCUSED,
 }
-"""Everything that is not "yes" in pcopy's columns; the reasons are the kernel's."""
+"""All cells that are not "yes" in the columns of pcopy; the reasons are limits of the kernel."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def expected(row: Row, column: Column) -> str:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("root", [True, False], ids=["root", "user"])
-def test_pcopy_keeps_all_that_can_be_kept(cells: Cells, root: bool) -> None:
+def test_pcopy_preserves_everything_that_can_be_preserved(cells: Cells, root: bool) -> None:
     column = Column(PCOPY, root)
     unlike = [
         f"{row.section}: {row.attribute}, {row.kind}: {cells[column][row.key]}, not {expected(row, column)}"
@@ -63,23 +63,23 @@ def test_pcopy_keeps_all_that_can_be_kept(cells: Cells, root: bool) -> None:
     assert unlike == []
 
 
-def test_exceptions_are_rows() -> None:
+def test_every_exception_names_an_existing_row() -> None:
     assert NOT_FOR_USERS.keys() <= {(row.attribute, row.kind) for row in all_rows()}
 
 
 @pytest.mark.timeout(300)
-def test_the_page_says_what_the_tools_do(cells: Cells) -> None:
-    """Other versions of cp and rsync may do other things: there, only pcopy's columns are tested (above)."""
+def test_fidelity_page_matches_the_measured_results(cells: Cells) -> None:
+    """Other versions of cp and rsync may behave differently: for them only the columns of pcopy are tested (above)."""
     written = PAGE.read_text("utf-8")
     for reported in versions():
         if reported not in written:
             pytest.skip(f"the page is about other versions than {reported}")
     found = page(cells, *versions())
     stale = list(difflib.unified_diff(written.splitlines(), found.splitlines(), "the page", "what was found", n=0))
-    assert stale == [], "made anew by: python -m tests.fidelity.matrix > docs/operations/fidelity.md"
+    assert stale == [], "update the page: python -m tests.fidelity.matrix > docs/operations/fidelity.md"
 
 
-def test_every_note_is_of_use(cells: Cells) -> None:
+def test_every_note_is_used(cells: Cells) -> None:
     if any(reported not in PAGE.read_text("utf-8") for reported in versions()):
         pytest.skip("the notes are about other versions of cp and rsync")
     used = {

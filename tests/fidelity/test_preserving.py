@@ -1,6 +1,6 @@
-"""What preserving means, to the letter: who gets set-id bits, what is excused, in which order, what is never copied.
+"""Details of preserving metadata: set-id bits, excused items, the order of calls, and attributes that are never copied.
 
-``tests/e2e/test_preserve.py`` has what the options choose; this has what happens where something can't be set.
+``tests/e2e/test_preserve.py`` tests what the options select; this file tests what happens where metadata cannot be set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.filesystems import Place
 from tests.support.users import NOBODY, is_root, require_root
 
 WITHOUT_CHOWN = ["setpriv", "--bounding-set=-chown", f"--groups={GROUP}"]
-"""In front of a command: root that may give nothing away, and is a member of ``GROUP``."""
+"""Command prefix: root without CAP_CHOWN, as a member of ``GROUP``."""
 
 CHOWN = ("chown", "lchown", "fchown", "fchownat")
 SET_XATTR = ("setxattr", "fsetxattr", "lsetxattr")
@@ -36,7 +36,7 @@ def owner(path: Path) -> tuple[int, int]:
 
 
 def make_some(source: Path) -> list[str]:
-    """One of each kind that is copied in a way of its own, with set-id bits; returns their names."""
+    """Create one item of each kind that is copied differently, with set-id bits; return their names."""
     source.mkdir()
     (source / "small").write_bytes(b"x")
     (source / "large").write_bytes(b"x" * (26 * MIB))
@@ -73,7 +73,7 @@ def test_without_mode_all_kinds_lose_set_id_bits(area: Path) -> None:
         assert owner(area / "copy" / name) == (OTHER, OTHER), name
 
 
-def test_without_mode_targets_of_all_kinds_keep_theirs(area: Path) -> None:
+def test_without_mode_existing_targets_of_all_kinds_keep_their_modes(area: Path) -> None:
     require_root("give files away")
     names = make_some(area / "source")
     copy = area / "copy"
@@ -90,8 +90,8 @@ def test_without_mode_targets_of_all_kinds_keep_theirs(area: Path) -> None:
         assert (name, mode_of(copy / name)) == (name, 0o614)
 
 
-def test_without_mode_a_target_of_another_kind_keeps_nothing(area: Path) -> None:
-    """What mode and owner a name had says nothing about something else of that name."""
+def test_without_mode_a_target_of_another_type_does_not_pass_on_its_mode(area: Path) -> None:
+    """Mode and owner of the old item do not apply to another item of that name."""
     (area / "source").mkdir()
     (area / "copy").mkdir()
     os.mkfifo(area / "source/fifo")
@@ -106,8 +106,8 @@ def test_without_mode_a_target_of_another_kind_keeps_nothing(area: Path) -> None
     assert owner(area / "copy/fifo") == ours
 
 
-def test_root_that_may_not_chown_is_excused(area: Path) -> None:
-    """Being root is not the point, CAP_CHOWN is: in containers root often lacks it."""
+def test_root_without_cap_chown_is_excused(area: Path) -> None:
+    """CAP_CHOWN matters, not the user id: in containers root often lacks it."""
     require_root("drop a capability")
     names = make_some(area / "source")
     reported = summary(succeed("--json", area / "source", area / "copy", wrap=WITHOUT_CHOWN, ranks=2))
@@ -118,7 +118,7 @@ def test_root_that_may_not_chown_is_excused(area: Path) -> None:
     assert (area / "copy/linked").stat().st_nlink == 2
 
 
-def test_the_group_alone_is_kept_without_set_id_bits(area: Path) -> None:
+def test_group_alone_is_preserved_without_set_id_bits(area: Path) -> None:
     require_root("drop a capability")
     names = make_some(area / "source")
     for name in names:
@@ -131,8 +131,8 @@ def test_the_group_alone_is_kept_without_set_id_bits(area: Path) -> None:
         assert (name, mode_of(area / "copy" / name)) == (name, 0o757)
 
 
-def test_what_needs_no_privilege_is_neither_excused_nor_less(area: Path) -> None:
-    """The own files, of a group of the copier: chown succeeds without CAP_CHOWN, and set-id bits stay."""
+def test_ownership_that_needs_no_privilege_is_preserved_and_not_excused(area: Path) -> None:
+    """Own files with a group of the user: chown succeeds without CAP_CHOWN, and set-id bits are kept."""
     require_root("drop a capability")
     names = make_some(area / "source")
     for name in names:
@@ -144,7 +144,7 @@ def test_what_needs_no_privilege_is_neither_excused_nor_less(area: Path) -> None
         assert (owner(area / "copy" / name), mode_of(area / "copy" / name)) == ((0, GROUP), 0o6757), name
 
 
-def test_owner_and_group_are_tried_before_the_group(area: Path, traced: list[str]) -> None:
+def test_chown_of_owner_and_group_is_tried_before_the_group_alone(area: Path, traced: list[str]) -> None:
     require_root("drop a capability")
     (area / "source").write_bytes(b"x")
     os.chown(area / "source", OTHER, OTHER + 1)
@@ -158,8 +158,8 @@ def test_owner_and_group_are_tried_before_the_group(area: Path, traced: list[str
     assert all("EPERM" in result for *_, result in tried), tried
 
 
-def test_eperm_is_no_excuse_for_who_may_chown(area: Path) -> None:
-    """A file server that maps root to nobody is a failure like any other: it must not pass in silence."""
+def test_eperm_of_chown_is_a_failure_for_a_process_with_cap_chown(area: Path) -> None:
+    """On a file server that maps root to nobody this is a failure like any other: it must be reported."""
     require_root("give files away")
     source, copy = area / "source", area / "copy"
     source.mkdir()
@@ -180,7 +180,7 @@ def test_eperm_is_no_excuse_for_who_may_chown(area: Path) -> None:
     assert (owner(copy / "two"), mode_of(copy / "two")) == ((OTHER, OTHER), 0o6755)
 
 
-def test_eperm_is_no_excuse_for_any_kind(area: Path, traced: list[str]) -> None:
+def test_eperm_of_chown_is_a_failure_for_items_of_every_type(area: Path, traced: list[str]) -> None:
     require_root("give files away")
     names = make_some(area / "source")
     wrap = [*traced, "-o", str(area / "trace"), "-e", f"inject={','.join(CHOWN)}:error=EPERM"]
@@ -189,7 +189,7 @@ def test_eperm_is_no_excuse_for_any_kind(area: Path, traced: list[str]) -> None:
     reported = summary(run)
     assert (reported["excused"], reported["failed"]) == (0, len(names)), (
         reported
-    )  # the directory around them has its owner already
+    )  # the parent directory has the right owner already
     for name in names:
         assert (owner(area / "copy" / name), mode_of(area / "copy" / name)) == ((0, 0), 0o757), name
 
@@ -198,7 +198,7 @@ ACL = acl(7, 5, 1, {OTHER: 7})
 
 
 def acl_order(trace: str) -> list[str]:
-    """The permission bits of each chmod, and where the access ACL was set."""
+    """Return the permission bits of each chmod, and the position of the call that sets the access ACL."""
     reported = []
     for line in trace.splitlines():
         if found := CHMOD.search(line):
@@ -210,9 +210,9 @@ def acl_order(trace: str) -> list[str]:
 
 @pytest.mark.in_turn(3)
 @pytest.mark.parametrize("kind", ["new file", "existing file", "large file", "directory", "existing directory", "fifo"])
-def test_the_mode_comes_before_the_acl_and_gives_nothing_to_others(on: Place, kind: str, traced: list[str]) -> None:
-    """An ACL's mask shows as the group's permissions: chmod to those would give the owning group what only the ACL's
-    named users may have, until the ACL is there."""
+def test_mode_set_before_the_acl_grants_nothing_to_group_and_others(on: Place, kind: str, traced: list[str]) -> None:
+    """The mask of an ACL appears as the group permissions: chmod to these bits would give the owning group what only
+    the named users of the ACL may have, until the ACL is set."""
     here = on("ext4")
     source, copy = here / "source", here / "copy"
     if "directory" in kind:
@@ -238,8 +238,9 @@ def test_the_mode_comes_before_the_acl_and_gives_nothing_to_others(on: Place, ki
     assert order.count("ACL") == 1
 
 
-def test_attributes_that_do_not_fit_are_no_full_disk(on: Place) -> None:
-    """Many in a row, on one rank: after two items that find no room for their contents a job stops, but not here."""
+def test_attributes_that_do_not_fit_do_not_stop_the_job(on: Place) -> None:
+    """Many such items in a row, on one rank: after two items without space for their contents a job stops, but not
+    here."""
     require_root("set trusted attributes")
     here, there = on("xfs"), on("ext4")
     source = here / "source"
@@ -294,7 +295,7 @@ def attributes_of(path: Path) -> set[str]:
     return set(os.listxattr(path, follow_symlinks=False)) - {"security.selinux"}
 
 
-def test_what_belongs_to_the_host_or_to_lustre_stays(on: Place) -> None:
+def test_attributes_of_the_host_and_of_lustre_are_not_copied(on: Place) -> None:
     require_root("set such attributes")
     here = on("ext4")
     source, copy = here / "source", here / "copy"
@@ -313,8 +314,8 @@ def test_what_belongs_to_the_host_or_to_lustre_stays(on: Place) -> None:
         assert (name, attributes_of(copy / name)) == (name, {"trusted.lovely"})
 
 
-def test_an_existing_directory_keeps_what_is_never_copied(on: Place) -> None:
-    """What its own file system wrote there is not the source's to remove."""
+def test_existing_directory_keeps_attributes_that_are_never_copied(on: Place) -> None:
+    """The source does not remove attributes that the file system of the destination set."""
     require_root("set such attributes")
     here = on("ext4")
     (here / "source").mkdir()
@@ -324,8 +325,8 @@ def test_an_existing_directory_keeps_what_is_never_copied(on: Place) -> None:
     assert attributes_of(here / "copy") == {*HOST, *LUSTRE}
 
 
-def test_lustre_attributes_are_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other file system has the namespace, so listing it is made up here. Reading a layout costs Lustre a call."""
+def test_lustre_attributes_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other file system has the namespace, so listing it is simulated. Reading a layout costs a call on Lustre."""
     listed = ["lustre.lov", "user.mine", "trusted.lov", "security.ima"]
     monkeypatch.setattr(os, "listxattr", lambda _, **_options: listed)
     monkeypatch.setattr(os, "getxattr", lambda _, name, **_options: {"user.mine": b"1"}[name])
@@ -346,8 +347,10 @@ def labelled(source: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("error", "user"), [("EOPNOTSUPP", None), ("EPERM", None), ("EINVAL", None), ("ENOSPC", None), ("EPERM", NOBODY)]
 )
-def test_a_label_that_may_not_be_set_is_a_notice(on: Place, traced: list[str], error: str, user: int | None) -> None:
-    """Whatever the reason, and whoever asks: a label is the host's policy, and no part of what the file is."""
+def test_selinux_label_that_cannot_be_set_is_a_warning(
+    on: Place, traced: list[str], error: str, user: int | None
+) -> None:
+    """For any error and user: a label is a policy of the host, not a property of the file."""
     require_root("set a label")
     here = on("ext4")
     here.chmod(0o777)
@@ -365,7 +368,7 @@ def test_a_label_that_may_not_be_set_is_a_notice(on: Place, traced: list[str], e
         assert mode_of(here / "copy" / name) == 0o750
 
 
-def test_a_label_that_may_be_set_arrives(on: Place) -> None:
+def test_selinux_label_is_copied_where_it_can_be_set(on: Place) -> None:
     require_root("set a label")
     here = on("ext4")
     names = labelled(here / "source")

@@ -1,4 +1,6 @@
-"""Two directories and a backend between them, for all tests of backends. A new backend is added to ``BACKENDS``."""
+"""Two directories and a backend that copies between them, for all tests of backends. New backends are added to
+``BACKENDS``.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from pcopy.fsio.source import FileVersion
 from tests.support import native
 from tests.support.fake_backend import FakeBackend, LateBackend
 
-Making = Callable[[BackendSettings], Backend]
+BackendFactory = Callable[[BackendSettings], Backend]
 
 
 def in_c(settings: BackendSettings, threads: int = 0) -> Backend:
-    """The C backend; skips where it could not be built."""
+    """The C backend. Skip the test if it could not be built."""
     native.require()
     from pcopy.fsio.backend.native import NativeBackend
 
@@ -33,25 +35,25 @@ def in_c(settings: BackendSettings, threads: int = 0) -> Backend:
     return backend
 
 
-def with_threads(settings: BackendSettings) -> Backend:
-    """With threads from the start."""
+def in_c_with_threads(settings: BackendSettings) -> Backend:
+    """The C backend with four threads from the start."""
     return in_c(settings, 4)
 
 
 BACKENDS: dict[str, Callable[[BackendSettings], Backend]] = {
     "python": PythonBackend,
     "c": in_c,
-    "c-threads": with_threads,
+    "c-threads": in_c_with_threads,
     "fake": FakeBackend,
     "late": LateBackend,
 }
 
-Told = int | RowCode | Problem
-"""A verdict: the size if the file was copied (the rest has been looked at), what went wrong, or else the code."""
+Outcome = int | RowCode | Problem
+"""The outcome of a row: the size if the file was copied, a problem, or the code of any other outcome."""
 
 
 def done(backend: Backend, batch: Batch[Any]) -> Any:
-    """The result of a batch, alone."""
+    """Run one batch and return its result."""
     ticket = backend.submit(batch)
     while not ticket.is_done:
         backend.poll()
@@ -59,12 +61,12 @@ def done(backend: Backend, batch: Batch[Any]) -> Any:
 
 
 def found(place: Path, names: Sequence[str], mask: int = SCAN_COLUMNS) -> Rows:
-    """What a scan would tell of ``names``."""
+    """Return the rows that a scan would report for ``names``."""
     return Rows.from_statuses([(place / name).lstat() for name in names], mask)
 
 
 class Bench:
-    """Two directories and a backend between them, which copies by one plan."""
+    """Two directories and a backend that copies from one to the other by a given plan."""
 
     def __init__(self, backend: Callable[[BackendSettings], Backend], plan: int, place: Path) -> None:
         self.backend = backend
@@ -88,10 +90,10 @@ class Bench:
         new_names: Sequence[bytes] | None = None,
         digest: DigestFunction | None = None,
         identified: bool = False,
-    ) -> list[Told]:
-        """One for each of ``names``, with the file's version and digest as they should be.
+    ) -> list[Outcome]:
+        """Copy ``names`` and return the outcome of each. Check the version and the digest of each copied file.
 
-        What has a temporary name gets its own then, if it is the inode that was made.
+        A file that was created under a temporary name is identified by its inode and renamed to its final name.
         """
         backend = self.backend(BackendSettings(preserve or Preserve(), 0o022, digest=digest))
         source, target = (os.open(path, os.O_RDONLY) for path in (self.source, self.target))
@@ -118,9 +120,9 @@ class Bench:
         assert len(self.result.verdicts) == len(names)
         self.applied = list(self.result.metadata_outcomes.values())
         final = new_names or [os.fsencode(name) for name in names]
-        return [self._told(row, name, os.fsdecode(final[row]), digest) for row, name in enumerate(names)]
+        return [self._outcome(row, name, os.fsdecode(final[row]), digest) for row, name in enumerate(names)]
 
-    def _told(self, row: int, name: str, new_name: str, digest: DigestFunction | None) -> Told:
+    def _outcome(self, row: int, name: str, new_name: str, digest: DigestFunction | None) -> Outcome:
         result = self.result
         code = RowCode(result.verdicts.codes[row])
         assert code is not RowCode.PENDING
@@ -138,11 +140,11 @@ class Bench:
         return problem
 
     def identify(self, row: int, path: Path) -> None:
-        """It is told that this was made."""
+        """Check that the file at ``path`` is the one reported as created."""
         held = os.open(path, os.O_PATH | os.O_NOFOLLOW)
         assert os.fstat(held).st_ino == self.result.created_inodes[row]
         assert self.result.marks[row] == mark_of(held, created_by_job=True) != b""
         os.close(held)
 
-    def left(self) -> list[str]:
+    def target_names(self) -> list[str]:
         return sorted(path.name for path in self.target.iterdir())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fsio.backend_bench import BACKENDS, Making
+from tests.fsio.backend_bench import BACKENDS, BackendFactory
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,6 @@ def directory(area: Path) -> Iterator[int]:
 
 
 @pytest.fixture(params=["c", "c-threads"])
-def making(request: pytest.FixtureRequest) -> Making:
-    """What makes a C backend, without threads and with some."""
+def make_backend(request: pytest.FixtureRequest) -> BackendFactory:
+    """A function that creates a C backend, without threads or with four."""
     return BACKENDS[request.param]

@@ -1,8 +1,8 @@
-"""Copies one random directory with one backend, and prints what became of each row, as JSON; for ``test_backend_fuzz``.
+"""Copy a random directory with one backend and print the outcome of each row as JSON; for ``test_backend_fuzz``.
 
     fuzz_backend BACKEND SEED SOURCE TARGET
 
-All that is random comes from the seed, so that each backend is given the same.
+Everything random comes from the seed, so that each backend gets the same input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOLD = (RowCode.LACKS_METADATA, RowCode.FAILED, RowCode.SOURCE_FAILED, RowCode.
 
 
 def batch_of(random: Random, source: int, target: int) -> CopySmallFiles:
-    """Most rows are as they were found, and most plans fit what is there."""
+    """A batch in which most rows match the files, and most plans fit the existing targets."""
     names = sorted(map(os.fsencode, os.listdir(source)))
     present = set(map(os.fsencode, os.listdir(target)))
     rows = Rows(len(names), SCAN_COLUMNS)
@@ -58,7 +58,7 @@ def main(backend_name: str, seed: str, *places: str) -> None:
     source, target = (os.open(place, os.O_RDONLY) for place in places)
     before = len(os.listdir("/proc/self/fd"))
     reported = []
-    for _ in range(2):  # once more, when the kernel knows the attributes
+    for _ in range(2):  # the second time the C backend knows the attributes
         batch = batch_of(random, source, target)
         result: CopyResult = done(backend, batch)
         verdicts = result.verdicts

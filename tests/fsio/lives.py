@@ -1,4 +1,4 @@
-"""Lives of a new item, in each of the ways that ``pcopy.fsio.new_file`` knows."""
+"""Life cycles of a new item: one function for each way of creating it with ``pcopy.fsio.new_file``."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def present(directory: int) -> os.stat_result | None:
         raise Problem.from_error("stat", error) from error
 
 
-def fill_and_dress(new: NewFile) -> None:
+def write_and_apply_metadata(new: NewFile) -> None:
     write_all(new.descriptor, CONTENTS, 0)
     new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022)
 
 
 def at(directory: int) -> NewFile:
     with NewFile.create(directory, NAME) as new:
-        fill_and_dress(new)
+        write_and_apply_metadata(new)
         new.close_and_keep()
     return new
 
@@ -47,14 +47,14 @@ def at(directory: int) -> NewFile:
 def beside(directory: int) -> NewFile:
     before = present(directory)
     with NewFile.create_temporary(directory, TEMPORARY) as new:
-        fill_and_dress(new)
+        write_and_apply_metadata(new)
         new.commit(NAME, before)
     return new
 
 
 def synced(directory: int) -> NewFile:
     with NewFile.create_temporary(directory, TEMPORARY, layout=LAYOUT) as new:
-        fill_and_dress(new)
+        write_and_apply_metadata(new)
         new.commit(NAME, sync=True)
     return new
 
@@ -77,7 +77,7 @@ def over(directory: int) -> NewFile:
     opened = open_for_overwrite(directory, NAME, before, source, PRESERVE, "job", TEMPORARY)
     assert opened is not None
     with NewFile.create_temporary(directory, TEMPORARY, over=opened) as new:
-        fill_and_dress(new)
+        write_and_apply_metadata(new)
         new.close_and_keep(sync=True)
     return new
 
@@ -98,7 +98,7 @@ LIVES: dict[str, Callable[[int], NewFile]] = {
 
 
 def outcome_of(life: str, directory: int) -> str:
-    """``done``, or what went wrong."""
+    """Run a life cycle and return ``done`` or the problem."""
     try:
         new = LIVES[life](directory)
     except Problem as problem:

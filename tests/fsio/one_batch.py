@@ -1,4 +1,4 @@
-"""Copies one file by one plan, for ``test_backend_faults``: prints code, errno and operation, separated by spaces."""
+"""Copy one file by one plan, for ``test_backend_faults``. Print the code, errno and operation, separated by spaces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pcopy.fsio.preserve import Preserve
 
 
 def main(source: str, target: str, plan: str, threads: str) -> None:
-    """The file is called ``file``, its copy ``copy``, and that is called ``.temporary`` before; done by ``threads``."""
+    """The source is ``file``, the copy is ``copy`` and has the temporary name ``.temporary``. ``threads`` is the number
+    of threads of the C backend.
+    """
     rows = Rows(1, SCAN_COLUMNS)
     rows.set_statuses(
         0, [os.lstat(os.path.join(source, "./file"))]

@@ -1,4 +1,4 @@
-"""A thread beside: orders are done in turn, errors arrive, and without a thread all is done at once."""
+"""The helper thread: it runs calls in order, passes on errors, and without a thread calls run immediately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pcopy.fsio import helper_thread as module
 from pcopy.fsio.helper_thread import HelperThread
 
 
-def test_orders_are_done_in_their_order_by_another_thread() -> None:
+def test_calls_run_in_order_in_another_thread() -> None:
     aide, done = HelperThread(), list[tuple[int, int]]()
     for number in range(100):
         aide.submit(lambda number: done.append((number, threading.get_ident())), number)
@@ -21,7 +21,7 @@ def test_orders_are_done_in_their_order_by_another_thread() -> None:
     assert aide.pending == 0
 
 
-def test_waiting_for_some() -> None:
+def test_waiting_until_at_most_two_calls_are_pending() -> None:
     aide, gate = HelperThread(), threading.Event()
     for _ in range(3):
         aide.submit(lambda: None)
@@ -33,7 +33,7 @@ def test_waiting_for_some() -> None:
     aide.wait()
 
 
-def test_an_error_is_raised_once() -> None:
+def test_error_of_a_call_is_raised_once() -> None:
     aide = HelperThread()
 
     def fail() -> None:
@@ -49,7 +49,7 @@ def test_an_error_is_raised_once() -> None:
     assert aide.pending == 0
 
 
-def test_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_run_immediately_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise OSError(11, "no thread can be started")
 
@@ -60,12 +60,12 @@ def test_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     aide.wait()
 
 
-def test_what_was_handed_is_not_held_any_longer() -> None:
-    """A buffer is lent to somebody else then."""
+def test_arguments_are_released_after_the_call() -> None:
+    """The buffer is lent to another borrower afterwards."""
     aide, buffer = HelperThread(), bytearray(10)
     view = memoryview(buffer)
     aide.submit(len, view[:])
     aide.wait()
     time.sleep(0.01)
     view.release()
-    buffer.extend(b"more")  # refused as long as there is a view
+    buffer.extend(b"more")  # raises BufferError while a view exists

@@ -1,4 +1,4 @@
-"""``CompareDirectories``, which the C backend alone has: directories that two trees have are compared."""
+"""``CompareDirectories``, a batch of the C backend only: it compares directories that both trees contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pcopy.fsio.backend.directory_batches import CompareDirectories, ContentsRes
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNED, SIZE
-from tests.fsio.backend_bench import Making, done
+from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import require_root
 
 
@@ -38,10 +38,15 @@ NAMES = ("full", "empty", "some")
 
 
 def compared(
-    making: Making, place: Path, wanted: int, names: Sequence[str] = NAMES, inodes: Sequence[int] = (), **more: Any
+    make_backend: BackendFactory,
+    place: Path,
+    wanted: int,
+    names: Sequence[str] = NAMES,
+    inodes: Sequence[int] = (),
+    **more: Any,
 ) -> ContentsResult:
-    """``wanted``: the properties; ``more``: as in ``CompareDirectories``."""
-    backend = making(BackendSettings(Preserve(), 0o022))
+    """Compare the directories. ``wanted``: the properties; ``more``: further fields of ``CompareDirectories``."""
+    backend = make_backend(BackendSettings(Preserve(), 0o022))
     sides = [os.open(place / side, os.O_RDONLY) for side in "ab"]
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = (array("Q", inodes or [os.stat(place / side / name).st_ino for name in names]) for side in "ab")
@@ -66,24 +71,24 @@ def compared(
             os.close(side)
 
 
-def left(result: ContentsResult, row: int = 0) -> dict[str, str]:
+def remaining(result: ContentsResult, row: int = 0) -> dict[str, str]:
     found = result.remaining.get(row)
     return dict(zip(map(os.fsdecode, found.names.split(b"/")), found.kinds.decode(), strict=True)) if found else {}
 
 
 @pytest.mark.parametrize("wanted", [0, CONTENT, SIZE | MTIME | MODE | OWNED, SIZE | MTIME | MODE | OWNED | CONTENT])
-def test_what_is_alike_is_counted(making: Making, place: Path, wanted: int) -> None:
-    result = compared(making, place, wanted)
+def test_equal_items_are_counted(make_backend: BackendFactory, place: Path, wanted: int) -> None:
+    result = compared(make_backend, place, wanted)
     assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     read = 2 * (1 + 65535 + 200000 + 9) if wanted & CONTENT else 0
     assert result.counts == ItemCounts(files=5, directories=1, links=1, other_items=1, bytes=read)
-    assert left(result) == {"inner": "d"} and result.remaining.keys() == {0}
+    assert remaining(result) == {"inner": "d"} and result.remaining.keys() == {0}
     inodes = [(place / side / "full/inner").stat().st_ino for side in "ab"]
     assert [*result.remaining[0].inodes, *result.remaining[0].other_inodes] == inodes
 
 
 def keep_time(path: Path, action: Callable[[], object]) -> None:
-    """``action`` changes what else there is to change."""
+    """Run ``action`` and restore the times of ``path`` afterwards."""
     status = path.lstat()
     action()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
@@ -98,14 +103,14 @@ def flip(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 65533, 65534, 65535, 131068, 199999])
-def test_one_byte(making: Making, place: Path, at: int) -> None:
-    """At the ends of what is read at once, too."""
+def test_one_different_byte_is_found(make_backend: BackendFactory, place: Path, at: int) -> None:
+    """Also at both ends of a block that is read in one call."""
     name = "most" if at < 65535 else "more"
     keep_time(place / "b/full" / name, lambda: flip(place / "b/full" / name, at))
     assert subprocess.run(["cmp", "-s", place / "a/full" / name, place / "b/full" / name], check=False).returncode == 1
-    result = compared(making, place, CONTENT | MTIME)
-    assert left(result) == {"inner": "d", name: "c"} and result.counts.files == 5
-    assert left(compared(making, place, SIZE | MTIME)) == {"inner": "d"}
+    result = compared(make_backend, place, CONTENT | MTIME)
+    assert remaining(result) == {"inner": "d", name: "c"} and result.counts.files == 5
+    assert remaining(compared(make_backend, place, SIZE | MTIME)) == {"inner": "d"}
 
 
 def relink(path: Path) -> None:
@@ -124,25 +129,25 @@ def relink(path: Path) -> None:
         (CONTENT, "link", relink),
     ],
 )
-def test_what_differs_is_left(
-    making: Making, place: Path, wanted: int, name: str, change: Callable[[Path], object]
+def test_different_item_is_returned(
+    make_backend: BackendFactory, place: Path, wanted: int, name: str, change: Callable[[Path], object]
 ) -> None:
     change(place / "b/full" / name)
     others = (SIZE | MTIME | MODE | OWNED | CONTENT) & ~wanted & ~(MTIME if wanted != MODE else 0)
     others &= ~(SIZE | CONTENT) if wanted & (SIZE | CONTENT) else others
-    assert left(compared(making, place, wanted)) == {"inner": "d"} | {name: "?"}
-    assert left(compared(making, place, others)) == {"inner": "d"}
+    assert remaining(compared(make_backend, place, wanted)) == {"inner": "d"} | {name: "?"}
+    assert remaining(compared(make_backend, place, others)) == {"inner": "d"}
 
 
-def test_owners_types_and_names_of_one_side(making: Making, place: Path) -> None:
+def test_different_owners_types_and_names_are_returned(make_backend: BackendFactory, place: Path) -> None:
     require_root("give files away")
     os.chown(place / "b/full/1", 0, 7)
     (place / "b/full/fifo").unlink()
     (place / "b/full/fifo").touch()
     (place / "a/some/0").rename(place / "a/some/1")
     (place / "b/empty/new").touch()
-    result = compared(making, place, OWNED)
-    assert [left(result, row) for row in range(3)] == [
+    result = compared(make_backend, place, OWNED)
+    assert [remaining(result, row) for row in range(3)] == [
         {"1": "?", "fifo": "?", "inner": "d"},
         {"new": "?"},
         {"0": "?", "1": "?"},
@@ -150,42 +155,46 @@ def test_owners_types_and_names_of_one_side(making: Making, place: Path) -> None
     assert result.counts == ItemCounts(files=3, directories=1, links=1)
 
 
-def test_within_a_window(making: Making, place: Path) -> None:
+def test_times_within_the_modify_window_are_equal(make_backend: BackendFactory, place: Path) -> None:
     for beyond in (1, 0):
         for side, moment in (("a", 10**18 + 1), ("b", 10**18 + 1_000_000_001 + beyond)):
             for path in (place / side / "full").iterdir():
                 os.utime(path, ns=(0, moment), follow_symlinks=False)
         if beyond:
-            assert len(left(compared(making, place, MTIME, modify_window=1))) == 7
-    assert left(compared(making, place, MTIME, modify_window=1)) == {"inner": "d"}
-    assert len(left(compared(making, place, MTIME))) == 7
+            assert len(remaining(compared(make_backend, place, MTIME, modify_window=1))) == 7
+    assert remaining(compared(make_backend, place, MTIME, modify_window=1)) == {"inner": "d"}
+    assert len(remaining(compared(make_backend, place, MTIME))) == 7
     (place / "b/full/1").touch()
-    assert left(compared(making, place, MTIME, modify_window=1)) == {"inner": "d", "1": "?"}
+    assert remaining(compared(make_backend, place, MTIME, modify_window=1)) == {"inner": "d", "1": "?"}
 
 
-def test_others_want_care(making: Making, place: Path) -> None:
-    """Never through a link, never another directory than was found, none on another device, none with more names."""
+def test_unusual_directories_take_the_slow_path(make_backend: BackendFactory, place: Path) -> None:
+    """Symbolic links, directories other than the one found, directories on another device, and directories with more
+    names.
+    """
     for side in "ab":
         (place / side / "leading").symlink_to("full")
     numbers = [os.stat(place / "a" / name).st_ino for name in ("full", "some")]
-    assert bytes(compared(making, place, 0, ["leading"], numbers[:1]).verdicts.codes) == bytes([RowCode.SLOW_PATH])
-    assert compared(making, place, 0, ["some"], numbers[1:]).verdicts.codes[0] == RowCode.SLOW_PATH, (
+    assert bytes(compared(make_backend, place, 0, ["leading"], numbers[:1]).verdicts.codes) == bytes(
+        [RowCode.SLOW_PATH]
+    )
+    assert compared(make_backend, place, 0, ["some"], numbers[1:]).verdicts.codes[0] == RowCode.SLOW_PATH, (
         "that of the other side"
     )
     device = os.stat(place).st_dev
     for devices in ((device + 1, device), (device, device + 1)):
-        assert compared(making, place, 0, ["some"], devices=devices).verdicts.codes[0] == RowCode.SLOW_PATH
-    result = compared(making, place, 0, ["full"], max_names=6)
+        assert compared(make_backend, place, 0, ["some"], devices=devices).verdicts.codes[0] == RowCode.SLOW_PATH
+    result = compared(make_backend, place, 0, ["full"], max_names=6)
     assert result.verdicts.codes[0] == RowCode.SLOW_PATH and not any(result.counts) and not result.remaining
-    assert compared(making, place, 0, ["full"], max_names=7).verdicts.codes[0] == RowCode.DONE
+    assert compared(make_backend, place, 0, ["full"], max_names=7).verdicts.codes[0] == RowCode.DONE
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
-        compared(making, place, 0, ["full", "some"], [1])
+        compared(make_backend, place, 0, ["full", "some"], [1])
 
 
-def test_what_cannot_be_told_is_left(making: Making, place: Path) -> None:
+def test_mount_point_is_returned_undecided(make_backend: BackendFactory, place: Path) -> None:
     require_root("mount")
     subprocess.run(["mount", "--bind", place / "b/some", place / "b/full/inner"], check=True)
     try:
-        assert left(compared(making, place, CONTENT))["inner"] == "?"
+        assert remaining(compared(make_backend, place, CONTENT))["inner"] == "?"
     finally:
         subprocess.run(["umount", place / "b/full/inner"], check=True)

@@ -1,4 +1,4 @@
-"""Changes of modes by kernels that lack fchmodat2 or /proc: as always, or the item fails and keeps its mode."""
+"""Changes of modes on systems without fchmodat2 or /proc: they work as usual, or the item fails and keeps its mode."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ IN_USE = ("c", "c-threads", "python")
 MISSING_PROC = "/proc is not mounted"
 
 
-def mend(directory: int, place: Path, mode: int) -> SetMetadata:
+def set_metadata(directory: int, place: Path, mode: int) -> SetMetadata:
     wanted = Rows(1, MODE | OWNER | GROUP)
     wanted.mode, wanted.uid, wanted.gid = (array("I", [each]) for each in (mode, UNCHANGED, UNCHANGED))
     return SetMetadata(directory, b"file", found(place, ["file"], SCAN_COLUMNS), wanted)
 
 
-def mend_plain(directory: int, place: Path, mode: int) -> SetUniformMetadata:
+def set_uniform_metadata(directory: int, place: Path, mode: int) -> SetUniformMetadata:
     return SetUniformMetadata(directory, b"file", found(place, ["file"], INODE), array("H", [mode]) * 4096)
 
 
-BATCHES: dict[str, Callable[[int, Path, int], Batch[Any]]] = {"mend": mend, "plain": mend_plain}
+BATCHES: dict[str, Callable[[int, Path, int], Batch[Any]]] = {"mend": set_metadata, "plain": set_uniform_metadata}
 
 
 def changed(place: Path, backend: str, batch: str, mode: int) -> Callable[[], object]:

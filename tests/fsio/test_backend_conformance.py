@@ -1,4 +1,4 @@
-"""What every implementation of ``pcopy.fsio.backend.interface.Backend`` does when it copies, by each of its plans."""
+"""Copying, by each plan, in every implementation of ``pcopy.fsio.backend.interface.Backend``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pcopy.fsio.backend.columns import DEVICE, VERSION_COLUMNS, RowCode
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve, has_capability
 from pcopy.fsio.problem import MetadataProblem, Problem
-from tests.fsio.backend_bench import BACKENDS, Bench, Told, found
+from tests.fsio.backend_bench import BACKENDS, Bench, Outcome, found
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
 from tests.support.filesystems import mounted
 from tests.support.reference_signature import of_file
@@ -40,7 +40,7 @@ def bench(request: pytest.FixtureRequest, plan: int, on: Any) -> Bench:
 
 @pytest.fixture(params=BACKENDS)
 def new(request: pytest.FixtureRequest, on: Any) -> Bench:
-    """Files are made under their own names."""
+    """A bench whose plan creates files under their final names."""
     return Bench(BACKENDS[request.param], CopyPlan.NEW, on("ext4"))
 
 
@@ -51,7 +51,7 @@ def umask() -> Iterator[None]:
     os.umask(before)
 
 
-def problem(verdict: Told) -> Problem:
+def problem(verdict: Outcome) -> Problem:
     assert isinstance(verdict, Problem), verdict
     return verdict
 
@@ -68,13 +68,13 @@ def reference(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 16, (1 << 16) + 1, MAX_SMALL_FILE_BYTES])
-def test_digests_are_of_what_was_copied(bench: Bench, size: int) -> None:
+def test_digests_match_copied_contents(bench: Bench, size: int) -> None:
     bench.add("file", Random(size).randbytes(size))
     assert bench.copy("file", digest=reference) == [size]
     subprocess.run(["cmp", bench.source / "file", bench.target / "file"], check=True)
 
 
-def test_what_was_made_is_identified_where_that_is_asked_for(new: Bench) -> None:
+def test_created_files_are_identified_on_request(new: Bench) -> None:
     for name in ("one", "two"):
         new.add(name)
     assert new.copy("one", "two", identified=True) == [7, 7]
@@ -89,7 +89,7 @@ def test_what_was_made_is_identified_where_that_is_asked_for(new: Bench) -> None
 def test_names(bench: Bench, name: str) -> None:
     bench.add(name)
     assert bench.copy(name) == [7]
-    assert bench.left() == [name]
+    assert bench.target_names() == [name]
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o444, 0o000, 0o755, 0o6755, 0o1777])
@@ -114,8 +114,8 @@ def test_metadata(bench: Bench, mode: int, umask: None) -> None:
 
 @pytest.mark.skipif(not is_root(), reason="an ordinary user owns all files here")
 @pytest.mark.parametrize("size", [7, 1 << 20])
-def test_a_copy_of_another_ones_file_gets_the_atime_from_before_the_reading(bench: Bench, size: int) -> None:
-    """O_NOATIME is for owners: whoever reads the file of another user changes its atime."""
+def test_copy_of_foreign_file_gets_atime_from_before_the_read(bench: Bench, size: int) -> None:
+    """Only the owner may use O_NOATIME: reading the file of another user changes its atime."""
     path = bench.add("file", bytes(size))
     bench.target.chmod(0o777)
     os.utime(path, (10**9, 11 * 10**8))
@@ -131,7 +131,7 @@ def test_a_copy_of_another_ones_file_gets_the_atime_from_before_the_reading(benc
 
 
 def test_acls(bench: Bench, umask: None) -> None:
-    """The source's are kept, and those that the directory gives are not."""
+    """ACLs of the source are copied; those inherited from the target directory are removed."""
     bench.add("with")
     bench.add("without").chmod(0o640)
     os.setxattr(bench.source / "with", ACCESS_ACL, acl(7, 5, 0, {4242: 7}))
@@ -142,7 +142,7 @@ def test_acls(bench: Bench, umask: None) -> None:
     assert (bench.target / "without").stat().st_mode & 0o7777 == 0o640
 
 
-def test_what_is_not_preserved(bench: Bench) -> None:
+def test_metadata_that_is_not_preserved_gets_defaults(bench: Bench) -> None:
     path = bench.add("file")
     os.setxattr(path, "user.key", b"value")
     os.utime(path, (1, 1))
@@ -156,7 +156,7 @@ def test_what_is_not_preserved(bench: Bench) -> None:
 
 
 def take(name: Path, kind: str) -> None:
-    """Makes something of that kind; a symbolic link leads to ``outside`` beside its directory."""
+    """Create an item of this kind. A symbolic link leads to ``outside``, a file next to the directory."""
     outside = name.parent.parent / "outside"
     outside.write_bytes(b"outside")
     make: dict[str, Callable[[], object]] = {
@@ -174,7 +174,7 @@ TAKEN = ["file", "hard link", "symlink", "dangling", "fifo"]
 
 
 @pytest.mark.parametrize("kind", [*TAKEN, "directory"])
-def test_a_new_name_that_is_taken_is_to_be_decided_anew(new: Bench, kind: str) -> None:
+def test_existing_target_name_is_returned_for_a_new_decision(new: Bench, kind: str) -> None:
     new.add("file")
     taken, outside = new.target / "file", new.target.parent / "outside"
     take(taken, kind)
@@ -187,12 +187,12 @@ def test_a_new_name_that_is_taken_is_to_be_decided_anew(new: Bench, kind: str) -
 
 
 @pytest.mark.parametrize("kind", TAKEN)
-def test_what_has_the_name_is_replaced_and_never_written_through(new: Bench, kind: str) -> None:
+def test_existing_item_is_replaced_and_never_written_through(new: Bench, kind: str) -> None:
     new.add("file")
     taken, outside = new.target / "file", new.target.parent / "outside"
     take(taken, kind)
     assert new.copy("file", plans=[CopyPlan.REPLACE]) == [7]
-    assert new.left() == ["file"] and taken.read_bytes() == b"content" and not taken.is_symlink()
+    assert new.target_names() == ["file"] and taken.read_bytes() == b"content" and not taken.is_symlink()
     assert outside.read_bytes() == b"outside" and not (new.target / "nowhere").exists()
     assert taken.lstat().st_ino == new.result.created_inodes[0]
 
@@ -202,12 +202,12 @@ def test_a_directory_is_not_replaced(new: Bench) -> None:
     (new.target / "file").mkdir()
     reported = problem(new.copy("file", plans=[CopyPlan.REPLACE])[0])
     assert (reported.operation, reported.errno, reported.on_source) == ("rename", errno.EISDIR, False)
-    assert new.left() == ["file"]
+    assert new.target_names() == ["file"]
 
 
 @pytest.mark.parametrize("plan", [CopyPlan.REPLACE, CopyPlan.TEMPORARY])
-def test_a_temporary_name_that_is_taken(new: Bench, plan: CopyPlan) -> None:
-    """It is nobody's but an attacker's: nothing is written through it, and it is left alone."""
+def test_existing_temporary_name_is_an_error(new: Bench, plan: CopyPlan) -> None:
+    """Only an attacker can have created it: nothing is written through it, and it is not removed."""
     new.add("file")
     new.add("other")
     canary = new.target.parent / "canary"
@@ -215,22 +215,22 @@ def test_a_temporary_name_that_is_taken(new: Bench, plan: CopyPlan) -> None:
     (new.target / ".temporary-0").hardlink_to(canary)
     reported = problem(new.copy("file", "other", plans=[plan, CopyPlan.NEW])[0])
     assert (reported.operation, reported.errno) == ("create", errno.EEXIST)
-    assert canary.read_bytes() == b"canary" and new.left() == [".temporary-0", "other"]
+    assert canary.read_bytes() == b"canary" and new.target_names() == [".temporary-0", "other"]
 
 
-def test_what_is_not_to_be_copied(new: Bench) -> None:
+def test_plans_that_do_not_copy_create_nothing(new: Bench) -> None:
     names = ["skipped", "careful", "refused", "copied"]
     for name in names:
         new.add(name)
     reported = new.copy(*names, plans=[CopyPlan.SKIP, CopyPlan.SLOW_PATH, CopyPlan.REFUSE | SYNC_FLAG, CopyPlan.NEW])
     assert [reported[0], reported[1], reported[3]] == [RowCode.SKIPPED, RowCode.SLOW_PATH, 7]
     assert (problem(reported[2]).operation, problem(reported[2]).errno) == ("create", errno.EEXIST)
-    assert new.left() == ["copied"]
+    assert new.target_names() == ["copied"]
 
 
 @pytest.mark.parametrize("change", ["longer", "as long", "touched", "chmod"])
-def test_a_file_that_differs_from_its_row_is_decided_anew(bench: Bench, change: str) -> None:
-    """By its size, mtime or ctime, before anything is written."""
+def test_file_changed_since_the_scan_is_returned_for_a_new_decision(bench: Bench, change: str) -> None:
+    """The size, the mtime or the ctime differs. It is noticed before anything is written."""
     path = bench.add("file")
     bench.add("other")
     os.utime(path, ns=(1, 2))
@@ -243,10 +243,10 @@ def test_a_file_that_differs_from_its_row_is_decided_anew(bench: Bench, change: 
     }
     changes[change]()
     assert bench.copy("file", "other", rows=rows) == [RowCode.DECIDE_AGAIN, 7]
-    assert bench.left() == ["other"]
+    assert bench.target_names() == ["other"]
 
 
-def test_times_that_no_64_bits_of_nanoseconds_hold(bench: Bench, on: Any) -> None:
+def test_times_beyond_64_bits_of_nanoseconds_are_copied(bench: Bench, on: Any) -> None:
     """tmpfs holds times of any year."""
     place = on("tmpfs") / "far"
     place.mkdir()
@@ -264,17 +264,17 @@ def test_times_that_no_64_bits_of_nanoseconds_hold(bench: Bench, on: Any) -> Non
     assert (bench.target / "file").stat().st_atime_ns == 20_000_000_000 * 10**9 + 5
 
 
-def test_holes_and_large_files_want_care(bench: Bench) -> None:
+def test_sparse_and_large_files_take_the_slow_path(bench: Bench) -> None:
     with open(bench.add("holes"), "wb") as file:
         file.truncate(1 << 20)
     bench.add("large", bytes(MAX_SMALL_FILE_BYTES + 1))
     assert bench.copy("holes", "large") == [RowCode.SLOW_PATH, RowCode.SLOW_PATH]
-    assert bench.left() == []
+    assert bench.target_names() == []
     assert bench.copy("holes", preserve=Preserve(sparse=False)) == [1 << 20]
 
 
 @pytest.mark.parametrize("kind", ["gone", "symlink", "directory", "fifo", "another file"])
-def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> None:
+def test_source_replaced_by_another_item_is_reported_as_changed(bench: Bench, kind: str) -> None:
     path = bench.add("file")
     rows = found(bench.source, ["file"], VERSION_COLUMNS | DEVICE)
     (bench.source / "secret").write_bytes(b"secret")
@@ -283,19 +283,19 @@ def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> Non
         "gone": lambda: None,
         "symlink": lambda: path.symlink_to("secret"),
         "directory": path.mkdir,
-        "fifo": lambda: os.mkfifo(path),  # must not wait for a writer
+        "fifo": lambda: os.mkfifo(path),  # opening it must not wait for a writer
         "another file": lambda: path.write_bytes(b"another"),
     }
     make[kind]()
     reported = problem(bench.copy("file", rows=rows)[0])
     assert reported.changed and reported.on_source
     assert (reported.errno == errno.ENOENT) == (kind == "gone")
-    assert bench.left() == []
+    assert bench.target_names() == []
 
 
 @pytest.mark.parametrize("owner", [0, NOBODY])
-def test_nothing_is_read_from_a_fifo_that_others_have_put_there(new: Bench, owner: int) -> None:
-    """Whoever may write in the source can move somebody else's FIFO to the name of a file."""
+def test_nothing_is_read_from_a_fifo_of_another_user(new: Bench, owner: int) -> None:
+    """A user who may write to the source directory can rename a FIFO of another user to the name of a file."""
     path = new.add("file")
     rows = found(new.source, ["file"], VERSION_COLUMNS | DEVICE)
     path.unlink()
@@ -311,17 +311,17 @@ def test_nothing_is_read_from_a_fifo_that_others_have_put_there(new: Bench, owne
         assert os.read(fifo, 100) == b"private"
     finally:
         os.close(fifo)
-    assert new.left() == []
+    assert new.target_names() == []
 
 
-def test_another_device_has_changed(bench: Bench) -> None:
+def test_source_on_another_device_is_reported_as_changed(bench: Bench) -> None:
     bench.add("file")
     rows = found(bench.source, ["file"])
     rows.device[0] += 1
     assert problem(bench.copy("file", rows=rows)[0]).changed
 
 
-def test_one_verdict_each_and_in_order(new: Bench) -> None:
+def test_each_row_gets_one_result_in_order(new: Bench) -> None:
     names = [f"{number}" for number in range(20)]
     for number, name in enumerate(names):
         new.add(name, bytes(number))
@@ -336,14 +336,14 @@ def test_one_verdict_each_and_in_order(new: Bench) -> None:
     assert new.copy() == []
 
 
-def test_other_names_in_the_target(bench: Bench) -> None:
+def test_target_may_have_another_name(bench: Bench) -> None:
     bench.add("file")
     assert bench.copy("file", new_names=[b"renamed"]) == [7]
-    assert bench.left() == ["renamed"]
+    assert bench.target_names() == ["renamed"]
 
 
-def test_metadata_that_is_refused_leaves_whole_contents(bench: Bench, session_scratch: Path) -> None:
-    """XFS holds larger attributes than ext4: better a file without one of them, and told so, than none."""
+def test_file_whose_metadata_is_refused_has_complete_contents(bench: Bench, session_scratch: Path) -> None:
+    """XFS stores larger attributes than ext4. A file that lacks one of them, with a report, is better than no file."""
     target = bench.target
     with mounted("xfs", session_scratch, size=512 << 20) as place:
         bench.source = place
@@ -357,7 +357,7 @@ def test_metadata_that_is_refused_leaves_whole_contents(bench: Bench, session_sc
     assert (target / "file").stat().st_mode & 0o7777 == 0o640
 
 
-def test_an_unreadable_file(bench: Bench) -> None:
+def test_unreadable_file_fails_alone(bench: Bench) -> None:
     bench.add("file").chmod(0)
     bench.add("other")
     bench.target.chmod(0o777)
@@ -370,14 +370,14 @@ def test_an_unreadable_file(bench: Bench) -> None:
         assert copied == 7
         if is_root():
             raise AssertionError("this is an ordinary user")
-        assert bench.left() == ["other"]
+        assert bench.target_names() == ["other"]
 
     as_user(try_it)
     has_capability.cache_clear()
 
 
-def test_contents_without_a_size(bench: Bench) -> None:
-    """/proc tells 0 of everything; what doesn't fit into memory is left to those who copy in pieces."""
+def test_file_that_reports_size_zero_is_read_to_its_end(bench: Bench) -> None:
+    """/proc reports size 0 for everything. Contents that do not fit into memory are left to the slow path."""
     bench.source = Path("/proc")
     contents = Path("/proc/version").read_bytes()
     rows = found(bench.source, ["version"], VERSION_COLUMNS | DEVICE)
@@ -394,4 +394,4 @@ def test_a_full_target_leaves_nothing(bench: Bench, area: Path) -> None:
         bench.target = full
         reported = problem(bench.copy("file")[0])
         assert (reported.operation, reported.errno, reported.on_source) == ("write", errno.ENOSPC, False)
-        assert bench.left() == []
+        assert bench.target_names() == []

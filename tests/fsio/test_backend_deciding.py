@@ -1,4 +1,4 @@
-"""What becomes of files whose names may be taken, from status alone: what each plan is for."""
+"""Which plan is chosen for a file whose target name may exist, from the status of both items alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FILE = stat.S_IFREG | 0o644
 
 
 def status(**fields: int) -> Any:
-    """A regular file of 100 bytes, somebody's, from a while ago."""
+    """The status of a regular file of 100 bytes that belongs to another user and was modified some time ago."""
     base = {
         "st_mode": FILE, "st_uid": 4242, "st_gid": 4242, "st_size": 100, "st_ino": 7,
         "st_dev": 8, "st_rdev": 0, "st_mtime_ns": NOW - 100 * SECOND, "st_ctime_ns": NOW - 100 * SECOND,
@@ -47,7 +47,7 @@ def status(**fields: int) -> Any:
 
 
 def plans(policy: CopyPolicy, sources: list[Any], targets: list[Any] | None, mask: int = SCAN_COLUMNS) -> list[int]:
-    """Of targets a number is an errno."""
+    """Return the plan of each row. A target given as a number is an errno."""
     rows = Rows.from_statuses(sources, mask)
     stated = None
     if targets is not None:
@@ -71,14 +71,14 @@ def plan(policy: CopyPolicy, source: Any, target: Any) -> int:
 
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("sync", [0, SYNC_FLAG])
-def test_where_nothing_is_there(keeps: bool, sync: int) -> None:
+def test_absent_target_is_created(keeps: bool, sync: int) -> None:
     policy = CopyPolicy(names_files_last=keeps, syncs_files=bool(sync))
     wanted = (CopyPlan.TEMPORARY if keeps else CopyPlan.NEW) | sync
     assert plans(policy, [status()] * 2, None) == [wanted] * 2
     assert plans(policy, [status()], [ABSENT]) == [wanted]
 
 
-def test_each_row_by_itself() -> None:
+def test_each_row_is_decided_independently() -> None:
     there = status(st_mtime_ns=0)
     assert plans(CopyPolicy("changed"), [status()] * 4, [there, ABSENT, 13, status()]) == [
         CopyPlan.REPLACE, CopyPlan.NEW, CopyPlan.SLOW_PATH, CopyPlan.SKIP
@@ -95,8 +95,8 @@ def test_each_row_by_itself() -> None:
         ("fail", True, CopyPlan.REFUSE, CopyPlan.REFUSE, CopyPlan.REFUSE),
     ],
 )
-def test_policies(existing: str, keeps: bool, older: int, same: int, newer: int) -> None:
-    """What is there is older than the source, the same, or newer."""
+def test_each_policy_decides_by_age(existing: str, keeps: bool, older: int, same: int, newer: int) -> None:
+    """The existing item is older than the source, the same, or newer."""
     source = status()
     times = [source.st_mtime_ns - 5 * SECOND, source.st_mtime_ns, source.st_mtime_ns + 5 * SECOND]
     targets = [status(st_mtime_ns=time) for time in times]
@@ -110,8 +110,8 @@ def test_policies(existing: str, keeps: bool, older: int, same: int, newer: int)
     assert plans(policy._replace(modify_window=5), [source] * 3, targets) == within
 
 
-def test_as_it_is_decided_for_one_item() -> None:
-    """At random, against the decision for one pair (``pcopy.fsio.existing``), where there is nothing special."""
+def test_batch_decides_like_single_item() -> None:
+    """Random pairs without special cases, compared with the decision for a single pair (``pcopy.fsio.existing``)."""
     random = Random(7)
     kinds = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFIFO)
     expected = {
@@ -146,7 +146,7 @@ def test_as_it_is_decided_for_one_item() -> None:
     ],
     ids=["no file", "large"],
 )
-def test_sources_that_want_care(source: Any, policy: CopyPolicy) -> None:
+def test_unusual_sources_take_the_slow_path(source: Any, policy: CopyPolicy) -> None:
     assert plans(policy, [source, status()], None) == [CopyPlan.SLOW_PATH, CopyPlan.NEW]
     assert plan(policy._replace(existing="skip"), source, status()) == CopyPlan.SLOW_PATH
 
@@ -170,11 +170,11 @@ def test_sources_that_want_care(source: Any, policy: CopyPolicy) -> None:
         "a directory", "compared", "undressed", "undressed, refused",
     ],
 )  # fmt: skip
-def test_targets_that_want_care(target: Any, policy: CopyPolicy) -> None:
+def test_unusual_targets_take_the_slow_path(target: Any, policy: CopyPolicy) -> None:
     assert plan(policy, status(), target) == CopyPlan.SLOW_PATH
 
 
-def test_targets_that_want_no_care() -> None:
+def test_targets_that_the_fast_path_handles() -> None:
     assert plan(CopyPolicy("replace", changed_since=NOW + 1), status(), status(st_ctime_ns=NOW)) == CopyPlan.REPLACE
     assert plan(CopyPolicy("changed", compares_contents=True), status(), status(st_size=99)) == CopyPlan.REPLACE
     assert plan(CopyPolicy("changed"), status(), status(st_mode=stat.S_IFREG | 0o600)) == CopyPlan.SKIP, (
@@ -187,14 +187,14 @@ def test_targets_that_want_no_care() -> None:
     "policy", [CopyPolicy("changed", compares_contents=True), CopyPolicy("changed"), CopyPolicy("newer")], ids=str
 )
 def test_sources_without_modes_are_regular_files(policy: CopyPolicy) -> None:
-    """So they come from a task that copies files: what it knows of them is their version."""
+    """Tasks that copy files pass sources like this: they know only the version of each."""
     there = status(st_mtime_ns=status().st_mtime_ns + SECOND * policy.compares_contents)
     wanted = CopyPlan.SLOW_PATH if policy.compares_contents else CopyPlan.SKIP
     assert plans(policy, [status()], [there], VERSION_COLUMNS) == plans(policy, [status()], [there]) == [wanted]
 
 
 @pytest.mark.parametrize(("time", "reported"), [(5 * 10**20, LATEST_TIME), (-(10**20), EARLIEST_TIME)])
-def test_times_that_no_64_bits_hold_are_looked_at_with_care(time: int, reported: int) -> None:
+def test_times_beyond_64_bits_take_the_slow_path(time: int, reported: int) -> None:
     rows = Rows.from_statuses([status(), status(st_mtime_ns=time)], VERSION_COLUMNS)
     assert rows.mtime[1] == reported and rows.version(1).mtime == rows.exact_time("mtime", 1) == time
     assert Rows.unpacked(rows.packed(), 2, VERSION_COLUMNS).selected([1]).row_range(0, 1).version(0).mtime == time
@@ -203,7 +203,7 @@ def test_times_that_no_64_bits_hold_are_looked_at_with_care(time: int, reported:
         assert plan(policy, status(), status(st_mtime_ns=time, **THERE)) == CopyPlan.SLOW_PATH
 
 
-def test_columns_travel() -> None:
+def test_columns_survive_packing_and_selection() -> None:
     rows = Rows(2, SCAN_COLUMNS)
     rows.set_statuses(1, [status(st_mtime_ns=-1, st_ctime_ns=5 * 10**18)])
     again = Rows.unpacked(rows.packed(), 2, SCAN_COLUMNS)

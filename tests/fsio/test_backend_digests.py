@@ -1,7 +1,7 @@
-"""Digests that a backend takes of what it copies and reads, against the definition of the signature.
+"""Digests that a backend computes while it copies and reads, compared with the definition of the signature.
 
-The C backend has them from the system's libraries. Where one is missing, Python takes them of contents that C leaves
-in memory.
+The C backend computes them with libraries of the system. If one is missing, C leaves the contents in memory and Python
+computes the digests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support import native, reference_signature
 
 KIB = 1 << 10
 PIECE = 256 * KIB
-"""What the C backend reads at once."""
+"""Bytes that the C backend reads in one call."""
 BLOCKS = [64 * KIB, 128 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB]
 
 ORACLES: dict[str, Callable[[bytes], bytes]] = {
@@ -37,7 +37,7 @@ ORACLES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def sizes(block: int) -> list[int]:
-    """On both sides of what is no longer one block, one piece, or a power of two of blocks."""
+    """Sizes on both sides of one block, of one piece, and of numbers of blocks that are powers of two."""
     edges = {0, 1, block, 2 * block, 3 * block, 5 * block, PIECE, 2 * PIECE, MAX_SMALL_FILE_BYTES}
     around = {edge + by for edge in edges for by in (-1, 0, 1)}
     return sorted(size for size in around if 0 <= size <= MAX_SMALL_FILE_BYTES)
@@ -62,7 +62,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cal
 @pytest.mark.in_turn(12)
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("algorithm", ORACLES)
-def test_digests_are_those_of_the_definition(
+def test_digests_match_the_definition(
     make: Callable[[BackendSettings], Backend], algorithm: str, block: int, area: Path
 ) -> None:
     (area / "source").mkdir()
@@ -92,7 +92,7 @@ def test_digests_are_those_of_the_definition(
 
 
 def test_the_library_of_the_default_algorithm_is_used() -> None:
-    """bin/install-debian-packages installs it; without it this would pass by, and take three times as long."""
+    """bin/install-debian-packages installs it. Without it the digest would silently take three times as long."""
     native.require()
     from pcopy.fsio.backend.native import _lib
 
@@ -102,8 +102,10 @@ def test_the_library_of_the_default_algorithm_is_used() -> None:
     assert _lib.pk_find_digest(b"sha-1") == 0
 
 
-def test_digests_are_taken_again_if_memory_runs_out_after_them(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows that C defers want memory, too. Without a library the contents are still there then."""
+def test_digests_are_recomputed_after_memory_ran_out(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that C defers need memory, too. If the library is missing, the contents are still in memory at that
+    point.
+    """
     native.require()
     from pcopy.fsio.backend import native_batches
 
@@ -133,8 +135,8 @@ def test_digests_are_taken_again_if_memory_runs_out_after_them(area: Path, monke
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_each_file_has_its_own(backend: str, on: Any) -> None:
-    """A row that is not copied takes none from another."""
+def test_each_file_has_its_own_digest(backend: str, on: Any) -> None:
+    """A row that is not copied does not shift the digests of the others."""
     new = Bench(BACKENDS[backend], CopyPlan.NEW, on("ext4"))
     names = [f"{number}" for number in range(5)]
     for number, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Every system call of a copy fails once, by each plan: the verdict names it, and nothing half done is left."""
+"""Every system call of a copy fails once, by each plan: the result names the call, and no incomplete file remains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY = (NEW, REPLACE, TEMPORARY, NEW | SYNC_FLAG, REPLACE | SYNC_FLAG, TEMPORAR
 
 
 class Fault(NamedTuple):
-    """``call`` fails with ``error`` on the source, on the file that is made, or on its directory (``side``)."""
+    """``call`` fails with ``error`` on the source, on the new file, or on its directory (``side``)."""
 
     call: str
     side: str
@@ -75,7 +75,7 @@ THREADS = {"python": 0, "c": 0, "c-threads": 2}
 @pytest.mark.in_turn(75)
 @pytest.mark.parametrize("backend", THREADS)
 @pytest.mark.parametrize(("fault", "plan"), CASES, ids=map(_name, CASES))
-def test_a_call_that_fails(fault: Fault, plan: int, backend: str, area: Path) -> None:
+def test_failing_system_call_is_reported(fault: Fault, plan: int, backend: str, area: Path) -> None:
     require_strace()
     if backend != "python":
         native.require()
@@ -84,7 +84,7 @@ def test_a_call_that_fails(fault: Fault, plan: int, backend: str, area: Path) ->
     target.mkdir()
     (source / "file").write_bytes(b"content")
     if is_root():
-        os.chown(source / "file", 4242, 4242)  # else the C backend sees that a new file has the right owner
+        os.chown(source / "file", 4242, 4242)  # or else C skips chown
     over = plan & ~SYNC_FLAG == REPLACE
     if over:
         (target / "copy").write_bytes(b"old")

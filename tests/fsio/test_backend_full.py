@@ -1,4 +1,4 @@
-"""A batch ends itself where the target is full or read-only: one file after the other would fail."""
+"""A batch ends early if the target is full or read-only, because every further file would fail as well."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.filesystems import mounted
 
 FILES = 60
 AT_ONCE = 4
-"""Threads of a backend that has some: what they have begun ends."""
+"""Number of threads of a backend with threads: the rows that they have started are completed."""
 
 
 @pytest.fixture
 def full(area: Path) -> Iterator[Path]:
-    """A file system that has no room for a large file, but for many small ones."""
+    """A file system without space for one large file, but with space for many small ones."""
     with mounted("tmpfs", area, size=1 << 20) as place:
         yield place
 
@@ -58,14 +58,14 @@ def with_files(source: Path, sizes: list[int], attribute: bool = False) -> list[
     names = [f"{number:03}" for number in range(len(sizes))]
     for name, size in zip(names, sizes, strict=True):
         (source / name).write_bytes(bytes([7]) * size)
-        if attribute:  # no C backend knows this one at first: it is left to the Python backend
+        if attribute:  # the C backend does not know this attribute at first and leaves the file to the Python backend
             os.setxattr(source / name, f"trusted.key{name}", b"value")
     return names
 
 
 @pytest.mark.parametrize("attribute", [False, True], ids=["plain", "with attributes"])
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
-def test_it_ends_at_the_second(
+def test_batch_ends_at_the_second_failure(
     make: Callable[[BackendSettings], Backend], source: Path, full: Path, attribute: bool
 ) -> None:
     names = with_files(source, [2 << 20] * FILES, attribute)
@@ -78,7 +78,7 @@ def test_it_ends_at_the_second(
 
 
 @pytest.mark.parametrize("make", [make for name, make in BACKENDS.items() if name != "c-threads"])
-def test_a_success_in_between_lets_it_go_on(
+def test_success_between_failures_lets_the_batch_continue(
     make: Callable[[BackendSettings], Backend], source: Path, full: Path
 ) -> None:
     names = with_files(source, [2 << 20, 100] * (FILES // 2))
@@ -88,7 +88,9 @@ def test_a_success_in_between_lets_it_go_on(
 
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
-def test_the_second_of_two_is_no_end(make: Callable[[BackendSettings], Backend], source: Path, full: Path) -> None:
-    """Nothing is left that could be cancelled."""
+def test_second_failure_in_the_last_row_cancels_nothing(
+    make: Callable[[BackendSettings], Backend], source: Path, full: Path
+) -> None:
+    """No row remains that could be cancelled."""
     ticket = copied(make, source, full, with_files(source, [2 << 20] * 2))
     assert list(ticket.result.verdicts.codes) == [RowCode.FAILED] * 2 and not ticket.is_cut_short

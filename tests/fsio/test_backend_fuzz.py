@@ -1,4 +1,4 @@
-"""Random directories, with files that meet errors and calls that do less: each backend comes to the same end."""
+"""Random directories with injected errors and partial reads and writes: all backends produce the same result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALLS = (
     *("wopen", "wwrite", "wfsetxattr", "wfchown", "wfchmod", "wfutimens", "wfsync", "wclose", "wrename"),
 )
 ERRNOS = (errno.EACCES, errno.EPERM, errno.EDQUOT, errno.EIO, errno.ENOMEM)
-"""Not what ends a batch: ENOSPC and EROFS (test_backend_full)."""
+"""Errors without those that end a batch, ENOSPC and EROFS (see test_backend_full)."""
 SIZES = (
     0,
     1,
@@ -69,10 +69,10 @@ def make_source(random: Random, place: Path) -> None:
                     file.truncate(size)
                 else:
                     file.write(random.randbytes(size))
-            dress(random, path)
+            set_metadata(random, path)
 
 
-def dress(random: Random, path: bytes) -> None:
+def set_metadata(random: Random, path: bytes) -> None:
     if random.random() < 0.3:
         os.chown(path, random.choice((0, 1, 4242)), random.choice((0, 1, 4243)))
     if random.random() < 0.5:
@@ -99,8 +99,8 @@ def make_target(random: Random, place: Path, source: Path) -> None:
             make()
 
 
-def seen(place: Path) -> dict[bytes, object]:
-    """All that a copy has of its source, and not what only time gives it."""
+def properties(place: Path) -> dict[bytes, object]:
+    """Return all properties that a copy takes from its source, without those that only depend on the time."""
     entries: dict[bytes, object] = {}
     for entry in walk(os.fsencode(place)):
         if not entry.path:
@@ -111,7 +111,7 @@ def seen(place: Path) -> dict[bytes, object]:
             descriptor = entry.open()
             with open(descriptor, "rb") as file:
                 contents = file.read()
-        # Times that were not copied are those of the copy itself.
+        # Times that are not preserved are those of the copying itself.
         times = (status.st_mtime_ns, status.st_atime_ns) if abs(status.st_mtime - status.st_ctime) > 3600 else ()
         entries[entry.path] = status.st_mode, status.st_uid, status.st_gid, times, entry.xattrs(), contents
     return entries
@@ -127,7 +127,7 @@ def run(backend: str, number: int, source: Path, target: Path) -> Any:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(seed() * SEEDS, (seed() + 1) * SEEDS))
-def test_each_backend_comes_to_the_same_end(number: int, on: Any) -> None:
+def test_all_backends_produce_the_same_result(number: int, on: Any) -> None:
     native.require()
     require_root("own files of others")
     place: Path = on("ext4")
@@ -139,7 +139,7 @@ def test_each_backend_comes_to_the_same_end(number: int, on: Any) -> None:
         target.mkdir()
         make_target(Random(f"target {number}"), target, place / "source")
         reported[backend] = run(backend, number, place / "source", target)
-        made[backend] = seen(target)
+        made[backend] = properties(target)
         shutil.rmtree(target)
     for backend in ("c", "c-threads"):
         kept, rows = reported["python"]

@@ -1,4 +1,4 @@
-"""What every backend does with items that exist: lists, looks at and removes them."""
+"""Listing, examining and removing existing items, in every backend."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def codes(result: Any) -> list[RowCode]:
 
 
 @pytest.mark.parametrize("on_source", [False, True])
-def test_stat(items: Items, on_source: bool) -> None:
+def test_stat_returns_status_of_each_name(items: Items, on_source: bool) -> None:
     names = [*items.names, "absent"]
     reported = items.do(lambda directory: StatNames(directory, packed(names), EVERYTHING, on_source))
     assert codes(reported) == [RowCode.DONE] * len(items.names) + [
@@ -99,21 +99,21 @@ def test_stat(items: Items, on_source: bool) -> None:
         )  # fmt: skip
 
 
-def test_stat_of_what_is_asked_for(items: Items) -> None:
+def test_stat_returns_requested_columns_only(items: Items) -> None:
     reported = items.do(lambda directory: StatNames(directory, packed(["file", "fifo"]), INODE))
     assert list(reported.rows.inode) == [(items.place / name).lstat().st_ino for name in ("file", "fifo")]
     assert not reported.rows.mode and not reported.rows.mtime and len(reported.rows) == 2
     assert items.do(lambda directory: StatNames(directory, b"")).verdicts.codes == b""
 
 
-def test_stat_follows_links_if_told_to(items: Items) -> None:
+def test_stat_follows_links_on_request(items: Items) -> None:
     reported = items.do(lambda directory: StatNames(directory, packed(["link", "dangling"]), INODE, follows_links=True))
     assert reported.rows.inode[0] == items.outside.stat().st_ino
     assert codes(reported) == [RowCode.DONE, RowCode.SOURCE_FAILED]
 
 
 @pytest.mark.parametrize("most", [1, 3, 2048])
-def test_list(items: Items, most: int) -> None:
+def test_list_returns_names_types_and_inodes(items: Items, most: int) -> None:
     kinds: dict[bytes, bytes] = {}
     inodes: dict[bytes, int] = {}
     directory = os.open(items.place, os.O_RDONLY)
@@ -135,7 +135,7 @@ def test_list(items: Items, most: int) -> None:
     assert {name: kind for kind, name in (line.split(b" ", 1) for line in lines)} == kinds
 
 
-def test_list_of_what_is_no_directory(items: Items) -> None:
+def test_list_of_a_file_fails(items: Items) -> None:
     items.place /= "file"
     reported = items.do(ListNames)
     problem = reported.verdicts.problem(0)
@@ -143,7 +143,7 @@ def test_list_of_what_is_no_directory(items: Items) -> None:
     assert reported.name_count == 0 and reported.next_batch is None
 
 
-def test_remove(items: Items) -> None:
+def test_remove_deletes_all_but_nonempty_directories(items: Items) -> None:
     rows = items.rows(items.names)
     reported = items.do(lambda directory: RemoveItems(directory, packed(items.names), rows))
     by_name = dict(zip(items.names, codes(reported), strict=True))
@@ -157,7 +157,7 @@ def test_remove(items: Items) -> None:
 
 
 @pytest.mark.parametrize("kind", ["another file", "symlink", "directory"])
-def test_another_item_is_not_removed(items: Items, kind: str) -> None:
+def test_replaced_item_is_not_removed(items: Items, kind: str) -> None:
     path, rows = items.place / "file", items.rows(["file", "fifo"])
     path.rename(items.place / "aside")
     make: dict[str, Callable[[], object]] = {
@@ -171,14 +171,14 @@ def test_another_item_is_not_removed(items: Items, kind: str) -> None:
     assert os.path.lexists(path) and not os.path.lexists(items.place / "fifo")
 
 
-def test_without_its_mode_nothing_is_a_directory(items: Items) -> None:
+def test_item_without_known_mode_is_not_removed_as_a_directory(items: Items) -> None:
     reported = items.do(lambda directory: RemoveItems(directory, b"directory/link", Rows(2, 0)))
     assert reported.verdicts.problem(0).operation == "unlink" and codes(reported)[1] is RowCode.DONE
     assert (items.place / "directory").is_dir() and items.outside.exists()
 
 
 def test_directories_are_synced(items: Items) -> None:
-    """A pipe can not be synced."""
+    """The sync of a pipe fails; the others succeed."""
     reading, writing = os.pipe()
     reported = items.do(lambda directory: SyncDirectories((directory, reading, directory)))
     os.close(reading)
@@ -188,8 +188,8 @@ def test_directories_are_synced(items: Items) -> None:
     assert (problem.operation, problem.errno) == ("fsync", errno.EINVAL)
 
 
-def test_verdicts_keep_what_went_wrong(items: Items) -> None:
-    """Operation, attribute, errno and text of a problem survive the columns."""
+def test_row_results_keep_all_fields_of_a_problem(items: Items) -> None:
+    """Operation, attribute, errno and text of a problem survive packing into columns."""
     from pcopy.fsio.backend.columns import Verdicts
 
     problems: Iterator[Problem] = iter(

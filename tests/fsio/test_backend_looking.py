@@ -1,5 +1,5 @@
-"""``ListDirectories`` and ``ListPaths``, which the C backend alone has: what is in directories that lie beside each
-other.
+"""``ListDirectories`` and ``ListPaths``, batches of the C backend only: they list the contents of sibling
+directories.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pcopy.fsio.backend.columns import COLUMNS, MODE, SIZE, RowCode, pack_names
 from pcopy.fsio.backend.directory_batches import ListDirectories, ListDirectoriesResult, ListPaths, ListPathsResult
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
-from tests.fsio.backend_bench import Making, done
+from tests.fsio.backend_bench import BackendFactory, done
 
 ALL = sum(bit for _, _, bit, _ in COLUMNS)
 LETTERS = {
@@ -31,7 +31,7 @@ LETTERS = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """``full`` with items of all types, ``empty``, ``some`` with five names, and what is no directory."""
+    """``full`` with items of all types, ``empty``, ``some`` with five names, and items that are not directories."""
     for name in ("full/inner", "empty", "some"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "full/file").write_bytes(b"contents")
@@ -51,7 +51,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def reported(
-    making: Making,
+    make_backend: BackendFactory,
     place: Path,
     names: Sequence[str],
     inodes: Sequence[int] | None = None,
@@ -60,8 +60,8 @@ def reported(
     batch: type[ListDirectories | ListPaths] = ListPaths,
     **wanted: Any,
 ) -> Any:
-    """What comes of a ``batch``; ``wanted`` as there."""
-    backend = making(BackendSettings(Preserve(), 0o022))
+    """Run a ``batch`` and return its result. ``wanted``: further fields of the batch."""
+    backend = make_backend(BackendSettings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
@@ -77,14 +77,14 @@ def reported(
         os.close(directory)
 
 
-def looked(making: Making, place: Path, *which: Any, **wanted: Any) -> ListDirectoriesResult:
-    result: ListDirectoriesResult = reported(making, place, *which, batch=ListDirectories, **wanted)
+def looked(make_backend: BackendFactory, place: Path, *which: Any, **wanted: Any) -> ListDirectoriesResult:
+    result: ListDirectoriesResult = reported(make_backend, place, *which, batch=ListDirectories, **wanted)
     return result
 
 
 @pytest.mark.parametrize("mask", [0, ALL, SIZE, MODE])
-def test_tells_what_is_there(making: Making, place: Path, mask: int) -> None:
-    result = looked(making, place, ["full", "empty", "some"], mask=mask)
+def test_names_and_statuses_are_listed(make_backend: BackendFactory, place: Path, mask: int) -> None:
+    result = looked(make_backend, place, ["full", "empty", "some"], mask=mask)
     assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     for row, name in enumerate(("full", "empty", "some")):
         within = result.contents[row]
@@ -103,17 +103,17 @@ def test_tells_what_is_there(making: Making, place: Path, mask: int) -> None:
             assert within.rows is None
 
 
-def test_looks_at_the_types_that_are_wanted(making: Making, place: Path) -> None:
-    within = looked(making, place, ["full"], mask=MODE, kinds=b"l").contents[0]
+def test_only_requested_types_are_examined(make_backend: BackendFactory, place: Path) -> None:
+    within = looked(make_backend, place, ["full"], mask=MODE, kinds=b"l").contents[0]
     assert within.rows is not None
     modes = dict(zip(within.names.split(b"/"), within.rows.mode, strict=True))
     assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_no_threads_fill_a_tally(making: Making, place: Path, threads: int) -> None:
-    """Those that there are leave it as it is, and the first ones do not begin while it is filled."""
-    backend = making(BackendSettings(Preserve(), 0o022))
+def test_threads_do_not_fill_column_sums(make_backend: BackendFactory, place: Path, threads: int) -> None:
+    """Running threads leave the sums unchanged, and new threads do not start while they are filled."""
+    backend = make_backend(BackendSettings(Preserve(), 0o022))
     tally, pool = backend.new_column_sums([0] * 9), backend.pool
     assert tally is not None and pool is not None
     pool.request_threads(threads)
@@ -145,8 +145,8 @@ def test_no_threads_fill_a_tally(making: Making, place: Path, threads: int) -> N
         os.close(directory)
 
 
-def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Path) -> None:
-    """``some`` has nothing else; each of the others has one thing of which more has to be known."""
+def test_column_sums_include_only_regular_directories(make_backend: BackendFactory, place: Path) -> None:
+    """``some`` contains only regular items; each other directory has one item that needs closer examination."""
     for name in ("strange", "large", "mixed"):
         shutil.copytree(place / "some", place / name)
     (place / "strange/\x7f").touch()
@@ -157,11 +157,11 @@ def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Pa
     if os.geteuid() == 0:
         os.chown(place / "mixed/0", 1, -1)
         names.append("mixed")
-    backend = making(BackendSettings(Preserve(), 0o022))
+    backend = make_backend(BackendSettings(Preserve(), 0o022))
     tally = backend.new_column_sums([0] * 9)
     assert tally is not None
     found = {
-        name: looked(making, place, [name], mask=ALL, column_sums=tally, max_summed_file_bytes=4096).contents[0]
+        name: looked(make_backend, place, [name], mask=ALL, column_sums=tally, max_summed_file_bytes=4096).contents[0]
         for name in names
     }
     if not backend.runs_in_poll:
@@ -177,9 +177,9 @@ def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Pa
     assert tally.sums()["bytes"] == 4096 and tally.histograms()["sizes"] == {0: 4, 13: 1}
 
 
-def test_tells_paths(making: Making, place: Path) -> None:
+def test_paths_and_types_are_listed(make_backend: BackendFactory, place: Path) -> None:
     (place / "full" / "second").mkdir()
-    result: ListPathsResult = reported(making, place, ["full", "empty", "some"], path_prefix=b"up/on top/")
+    result: ListPathsResult = reported(make_backend, place, ["full", "empty", "some"], path_prefix=b"up/on top/")
     assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     find = ["find", "full", "empty", "some", "-mindepth", "1", "-printf", "up/on top/%p\\0%y\\0"]
     words = subprocess.run(find, cwd=place, check=True, capture_output=True).stdout.split(b"\0")
@@ -193,13 +193,17 @@ def test_tells_paths(making: Making, place: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", [ListDirectories, ListPaths])
-def test_others_want_care(making: Making, place: Path, batch: type[ListDirectories | ListPaths]) -> None:
-    """Never through a link, never another directory than was found, none on another device, none with more names."""
+def test_unusual_directories_take_the_slow_path(
+    make_backend: BackendFactory, place: Path, batch: type[ListDirectories | ListPaths]
+) -> None:
+    """Symbolic links, directories other than the one found, directories on another device, and directories with more
+    names.
+    """
     inode = os.stat(place / "full").st_ino
     ask: Callable[..., Any] = (
-        partial(reported, making, place, batch=batch, path_prefix=b"")
+        partial(reported, make_backend, place, batch=batch, path_prefix=b"")
         if batch is ListPaths
-        else partial(looked, making, place)
+        else partial(looked, make_backend, place)
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
@@ -209,6 +213,6 @@ def test_others_want_care(making: Making, place: Path, batch: type[ListDirectori
     assert [ask(["some"], max_names=most).verdicts.codes[0] for most in (4, 5)] == [RowCode.SLOW_PATH, RowCode.DONE]
 
 
-def test_refuses_columns_of_another_length(making: Making, place: Path) -> None:
+def test_columns_of_another_length_are_rejected(make_backend: BackendFactory, place: Path) -> None:
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
-        looked(making, place, ["full", "some"], [1])
+        looked(make_backend, place, ["full", "some"], [1])

@@ -1,4 +1,4 @@
-"""``Make``: small files from memory, in every backend; what goes wrong is a row's verdict, and leaves nothing."""
+"""``Make`` creates small files from memory, in every backend. An error is the result of its row and leaves no file."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.fsio.backend_bench import BACKENDS, done
 
 MOMENT = 1_600_000_000_123_456_789
 
-Making = Callable[..., CreateResult]
+MakeFiles = Callable[..., CreateResult]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others")
 
 
 @pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
-def made(request: pytest.FixtureRequest, area: Path) -> Making:
-    """Makes files with these names and contents; the last three columns are the same for all."""
+def made(request: pytest.FixtureRequest, area: Path) -> MakeFiles:
+    """A function that creates files with these names and contents; the metadata is the same for all."""
     make: Callable[[BackendSettings], Backend] = request.param
 
-    def making(
+    def make_files(
         files: dict[bytes, bytes], mode: int = 0o640, mtime: int = MOMENT, owner: tuple[int, int] = (0, 0), **more: Any
     ) -> CreateResult:
         number, contents = len(files), b"".join(files.values())
@@ -50,11 +50,11 @@ def made(request: pytest.FixtureRequest, area: Path) -> Making:
             backend.close()
             os.close(directory)
 
-    return making
+    return make_files
 
 
 @needs_root
-def test_they_are_made_with_all_that_is_told(made: Making, area: Path) -> None:
+def test_files_are_created_with_given_contents_and_metadata(made: MakeFiles, area: Path) -> None:
     files = {b"one": b"contents", b"empty": b"", b"large\n": b"x" * 300_000}
     result = made(files, 0o4751, owner=(1234, 2345))
     assert list(result.verdicts.codes) == [RowCode.DONE] * 3 and not result.metadata_outcomes
@@ -66,7 +66,7 @@ def test_they_are_made_with_all_that_is_told(made: Making, area: Path) -> None:
         assert (status.st_uid, status.st_gid, status.st_mtime_ns) == (1234, 2345, MOMENT)
 
 
-def test_a_name_that_is_taken_stays_what_it_is(made: Making, area: Path) -> None:
+def test_existing_item_is_not_touched_by_make(made: MakeFiles, area: Path) -> None:
     (area / "there").write_bytes(b"before")
     (area / "link").symlink_to("elsewhere")
     ours = os.geteuid(), os.getegid()
@@ -77,13 +77,13 @@ def test_a_name_that_is_taken_stays_what_it_is(made: Making, area: Path) -> None
     assert (area / "there").read_bytes() == b"before" and sorted(os.listdir(area)) == ["link", "new", "there"]
 
 
-def test_times_that_not_all_file_systems_hold(made: Making, area: Path) -> None:
+def test_times_before_1970_are_set(made: MakeFiles, area: Path) -> None:
     assert list(made({b"old": b"x"}, mtime=-1, owner=(os.geteuid(), os.getegid())).verdicts.codes) == [RowCode.DONE]
     assert (area / "old").stat().st_mtime_ns == -1
 
 
 @needs_root
-def test_an_acl_that_is_inherited_goes(made: Making, area: Path) -> None:
+def test_inherited_acl_is_removed(made: MakeFiles, area: Path) -> None:
     def entry(tag: int, may: int, whose: int = 0xFFFFFFFF) -> bytes:
         return tag.to_bytes(2, "little") + may.to_bytes(2, "little") + whose.to_bytes(4, "little")
 

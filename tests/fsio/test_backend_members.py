@@ -1,4 +1,4 @@
-"""``ReadMembers`` and ``FindWithoutXattrs``, which the C backend alone has: small files as members of an archive."""
+"""``ReadMembers`` and ``FindWithoutXattrs``, batches of the C backend only: small files as members of an archive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pcopy.fsio.backend.columns import RowCode, pack_names
 from pcopy.fsio.backend.directory_batches import MEMBER_ROW, FindWithoutXattrs, ReadMembers
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
-from tests.fsio.backend_bench import Making, done
+from tests.fsio.backend_bench import BackendFactory, done
 
 GUARD = b"\xaa" * 4096
 
@@ -37,9 +37,9 @@ def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
     )  # fmt: skip
 
 
-def packed(making: Making, place: Path, rows: dict[str, bytes]) -> tuple[list[int], bytes]:
-    """The verdicts, and what stands in the room; nothing is written behind it."""
-    backend = making(BackendSettings(Preserve(), 0o022))
+def packed(make_backend: BackendFactory, place: Path, rows: dict[str, bytes]) -> tuple[list[int], bytes]:
+    """Return the row results and the contents of the buffer. Check that nothing was written beyond its end."""
+    backend = make_backend(BackendSettings(Preserve(), 0o022))
     size = sum(MEMBER_ROW.unpack(row)[-1] for row in rows.values())
     room = bytearray(size) + GUARD
     names = [*map(Path, rows)]
@@ -64,9 +64,9 @@ def packed(making: Making, place: Path, rows: dict[str, bytes]) -> tuple[list[in
     return [*judged.verdicts.codes], bytes(room[:size])
 
 
-def test_python_reads_what_was_packed(making: Making, place: Path) -> None:
+def test_python_reads_what_was_packed(make_backend: BackendFactory, place: Path) -> None:
     names = ("a/one", "a/two", "b/three", "b/four")
-    codes, archive = packed(making, place, {name: row_of((place / name).stat()) for name in names})
+    codes, archive = packed(make_backend, place, {name: row_of((place / name).stat()) for name in names})
     assert codes == [RowCode.DONE] * 4
     with tarfile.open(fileobj=io.BytesIO(archive + bytes(1024))) as read:
         found = read.getmembers()
@@ -80,7 +80,7 @@ def test_python_reads_what_was_packed(making: Making, place: Path) -> None:
             assert contents is not None and contents.read() == (place / member.name).read_bytes()
 
 
-def test_what_is_not_as_it_was_found_wants_care(making: Making, place: Path) -> None:
+def test_changed_files_take_the_slow_path(make_backend: BackendFactory, place: Path) -> None:
     rows = {}
     for name in ("changed", "gone", "pipe", "link", "short", "untouched", "foreign"):
         (place / "a" / name).write_bytes(b"x" * 600)
@@ -92,19 +92,19 @@ def test_what_is_not_as_it_was_found_wants_care(making: Making, place: Path) -> 
     (place / "a/link").rename(place / "b/elsewhere")
     (place / "a/link").symlink_to("../b/elsewhere")
     fields = MEMBER_ROW.unpack(rows["a/foreign"])
-    rows["a/foreign"] = MEMBER_ROW.pack(*fields[:6], 4242, *fields[7:])  # no header is known for this user
-    codes, _ = packed(making, place, rows)
+    rows["a/foreign"] = MEMBER_ROW.pack(*fields[:6], 4242, *fields[7:])  # no header has been prepared for this user
+    codes, _ = packed(make_backend, place, rows)
     assert codes == [RowCode.DONE if name == "a/untouched" else RowCode.SLOW_PATH for name in rows]
 
 
-def test_what_has_attributes_is_not_bare(making: Making, place: Path) -> None:
+def test_file_with_attributes_is_not_reported_as_without(make_backend: BackendFactory, place: Path) -> None:
     subprocess.run(("setfattr", "-n", "user.a", "-v", "b", "a/one"), cwd=place, check=True)
     subprocess.run(("setfacl", "-m", "u:1:r", "a/two"), cwd=place, check=True)
     (place / "a/three").touch()
     for preserve, expected in ((Preserve(), "CCDC"), (Preserve(acl=False), "CCDC"), (Preserve(xattr=False), "DCDC")):
-        backend = making(BackendSettings(preserve, 0o022))
+        backend = make_backend(BackendSettings(preserve, 0o022))
         directory = os.open(place / "a", os.O_RDONLY)
-        done(backend, FindWithoutXattrs(directory, b"one"))  # C asks once what is done with an attribute
+        done(backend, FindWithoutXattrs(directory, b"one"))  # C asks Python once how to handle an attribute
         judged = done(backend, FindWithoutXattrs(directory, b"one/two/three/gone"))
         reported = "".join("D" if code == RowCode.DONE else "C" for code in judged.verdicts.codes)
         os.close(directory)

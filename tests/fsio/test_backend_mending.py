@@ -1,4 +1,4 @@
-"""What every backend does with items that get other owners and modes."""
+"""Changes of owners and modes of existing items, in every backend."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def owner(path: Path) -> tuple[int, int]:
     return path.lstat().st_uid, path.lstat().st_gid
 
 
-def test_modes_and_owners(items: Items) -> None:
+def test_modes_and_owners_are_set(items: Items) -> None:
     require_root("give files away")
     names = ["file", "directory", "fifo"]
     rows = items.rows(names)
@@ -46,7 +46,7 @@ def test_modes_and_owners(items: Items) -> None:
         assert owner(items.place / name) == (7, 8)
 
 
-def test_a_link_is_changed_itself(items: Items) -> None:
+def test_owner_of_a_link_is_set_on_the_link_itself(items: Items) -> None:
     require_root("give files away")
     before = items.outside.stat()
     reported = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, uid=7)))
@@ -57,7 +57,7 @@ def test_a_link_is_changed_itself(items: Items) -> None:
 
 
 @pytest.mark.parametrize("kind", ["another file", "symlink", "directory"])
-def test_another_item_stays(items: Items, kind: str) -> None:
+def test_replaced_item_is_not_changed(items: Items, kind: str) -> None:
     path, rows = items.place / "file", items.rows(["file", "fifo"])
     path.rename(items.place / "aside")
     make: dict[str, Callable[[], object]] = {
@@ -83,7 +83,7 @@ def inodes(items: Items, names: list[str]) -> Rows:
     return Rows.from_statuses([(items.place / name).lstat() for name in names], INODE)
 
 
-def test_plain_items(items: Items) -> None:
+def test_uniform_metadata_is_set_on_simple_items(items: Items) -> None:
     require_root("give files away")
     names = ["a\nb\udcff", "directory", "fifo", "file", "link"]
     (items.place / "file").chmod(0o4755)
@@ -116,7 +116,7 @@ def test_plain_items(items: Items) -> None:
     assert {name: (items.place / name).lstat().st_ctime_ns for name in names} == changed
 
 
-def test_without_permission(items: Items) -> None:
+def test_operations_without_permission_fail(items: Items) -> None:
     require_root("be somebody else")
     os.chmod(items.place, 0o777)
     (items.place / "mine").touch()

@@ -1,4 +1,4 @@
-"""``SetMetadataWithin``, a batch of the C backend only, changes the items of several directories."""
+"""``SetMetadataWithin``, a batch of the C backend only: it changes the items within several directories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pcopy.fsio.backend.columns import RowCode, pack_names
 from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, SetMetadataWithin
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve, has_capability
-from tests.fsio.backend_bench import Making, done
+from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import NOBODY, as_user, require_root
 
 MODES = array("H", [bits | 0o4 for bits in range(4096)])
@@ -25,7 +25,9 @@ DIRECTORY_MODES = array("H", [bits | 0o5 for bits in range(4096)])
 
 @pytest.fixture
 def place(on: Any) -> Path:
-    """``full`` with items of several types, ``empty``, ``some`` with three names, and what is no directory."""
+    """``full`` with items of several types, ``empty``, ``some`` with three names, and items that are not
+    directories.
+    """
     place: Path = on("tmpfs")
     for name in ("full/inner", "full/fine", "empty", "some"):
         (place / name).mkdir(parents=True, mode=0o750)
@@ -44,11 +46,11 @@ def place(on: Any) -> Path:
     return place
 
 
-def mended(
-    making: Making, place: Path, names: Sequence[str], inodes: Sequence[int] | None = None, **wanted: Any
+def set_within(
+    make_backend: BackendFactory, place: Path, names: Sequence[str], inodes: Sequence[int] | None = None, **wanted: Any
 ) -> ContentsResult:
-    """``wanted`` as in ``SetMetadataWithin``."""
-    backend = making(BackendSettings(Preserve(), 0o022))
+    """Run the batch. ``wanted``: further fields of ``SetMetadataWithin``."""
+    backend = make_backend(BackendSettings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.lstat(place / name).st_ino for name in names])
@@ -76,14 +78,14 @@ def modes_in(place: Path) -> dict[str, str]:
     }
 
 
-def left(result: ContentsResult, row: int) -> dict[bytes, tuple[str, int]]:
+def remaining(result: ContentsResult, row: int) -> dict[bytes, tuple[str, int]]:
     found = result.remaining[row]
     return dict(zip(found.names.split(b"/"), zip(found.kinds.decode(), found.inodes, strict=True), strict=True))
 
 
-def test_all_that_is_plain_is_changed(making: Making, place: Path) -> None:
+def test_all_simple_items_are_changed(make_backend: BackendFactory, place: Path) -> None:
     before = modes_in(place)
-    result = mended(making, place, ["full", "empty", "some"])
+    result = set_within(make_backend, place, ["full", "empty", "some"])
     assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     assert result.counts == ItemCounts(files=5, directories=2, links=1, other_items=1, bytes=12, changed=6)
     changed = {
@@ -94,66 +96,73 @@ def test_all_that_is_plain_is_changed(making: Making, place: Path) -> None:
     }
     assert modes_in(place) == before | changed
     entered = {os.fsencode(name): ("d", (place / "full" / name).stat().st_ino) for name in ("inner", "fine")}
-    assert left(result, 0) == entered and result.remaining.keys() == {0}
+    assert remaining(result, 0) == entered and result.remaining.keys() == {0}
     ctimes = {path: path.lstat().st_ctime_ns for path in place.rglob("*")}
-    again = mended(making, place, ["full", "empty", "some"])
+    again = set_within(make_backend, place, ["full", "empty", "some"])
     assert again.counts == result.counts._replace(changed=0)
     assert {path: path.lstat().st_ctime_ns for path in place.rglob("*")} == ctimes
 
 
-def test_owners(making: Making, place: Path) -> None:
-    """A link is changed itself, and set-id bits go with the owner."""
+def test_owners(make_backend: BackendFactory, place: Path) -> None:
+    """The owner of a link is changed on the link itself, and a change of the owner clears set-id bits."""
     require_root("give files away")
-    result = mended(making, place, ["full"], uid=7, gid=8)
+    result = set_within(make_backend, place, ["full"], uid=7, gid=8)
     assert result.counts.changed == 6
     assert {(path.lstat().st_uid, path.lstat().st_gid) for path in (place / "full").iterdir()} == {(7, 8)}
     assert {(place / name).lstat().st_uid for name in ("full", "outside", "full/inner/deep")} == {0}
     assert modes_in(place)["full/file"] == "644"
 
 
-def test_others_want_care(making: Making, place: Path) -> None:
-    """Never through a link, never another directory than was found, none on another device, none with more names."""
+def test_unusual_directories_take_the_slow_path(make_backend: BackendFactory, place: Path) -> None:
+    """Symbolic links, directories other than the one found, directories on another device, and directories with more
+    names.
+    """
     before = modes_in(place)
     inode = os.stat(place / "full").st_ino
-    result = mended(making, place, ["leading", "outside", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
+    result = set_within(
+        make_backend, place, ["leading", "outside", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)]
+    )
     assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
-    assert mended(making, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
-    assert mended(making, place, ["some"], max_names=2).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert (
+        set_within(make_backend, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0]
+        == RowCode.SLOW_PATH
+    )
+    assert set_within(make_backend, place, ["some"], max_names=2).verdicts.codes[0] == RowCode.SLOW_PATH
     assert modes_in(place) == before and result.remaining == {} and not any(result.counts)
-    assert mended(making, place, ["some"], max_names=3).verdicts.codes[0] == RowCode.DONE
+    assert set_within(make_backend, place, ["some"], max_names=3).verdicts.codes[0] == RowCode.DONE
 
 
-def test_what_is_mounted_is_left(making: Making, place: Path) -> None:
-    """By its inode and its device: neither is the directory's."""
+def test_mount_points_are_returned_unchanged(make_backend: BackendFactory, place: Path) -> None:
+    """It is recognized by its inode and its device, which differ from those of the directory entry."""
     require_root("mount")
     subprocess.run(["mount", "--bind", place / "some", place / "full/inner"], check=True)
     try:
-        result = mended(making, place, ["full"])
+        result = set_within(make_backend, place, ["full"])
     finally:
         subprocess.run(["umount", place / "full/inner"], check=True)
-    assert left(result, 0)[b"inner"][0] == "?" and modes_in(place)["some"] == "750"
+    assert remaining(result, 0)[b"inner"][0] == "?" and modes_in(place)["some"] == "750"
 
 
-def test_what_would_be_closed_to_us_is_left(making: Making, place: Path) -> None:
+def test_directory_that_would_become_inaccessible_is_returned(make_backend: BackendFactory, place: Path) -> None:
     require_root("be somebody else")
     for path in (place, *place.rglob("*")):
         os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     (place / "some/0").unlink()
-    (place / "some/0").touch(0o600)  # ours
+    (place / "some/0").touch(0o600)  # belongs to the caller
     closing = array("H", [bits & ~0o300 for bits in range(4096)])
 
     def change() -> None:
         has_capability.cache_clear()
-        result = mended(making, place, ["full", "some"], directory_modes=closing)
-        assert {name: kind for name, (kind, _) in left(result, 0).items()} == {b"inner": "?", b"fine": "?"}
-        assert [*left(result, 1)] == [b"0"], "what is refused is told by others"
+        result = set_within(make_backend, place, ["full", "some"], directory_modes=closing)
+        assert {name: kind for name, (kind, _) in remaining(result, 0).items()} == {b"inner": "?", b"fine": "?"}
+        assert [*remaining(result, 1)] == [b"0"], "the slow path reports the refusal"
         assert result.counts.directories == 0 and modes_in(place)["full/inner"] == "750"
 
     as_user(change)
 
 
-def test_refuses_columns_of_another_length(making: Making, place: Path) -> None:
+def test_columns_of_another_length_are_rejected(make_backend: BackendFactory, place: Path) -> None:
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
-        mended(making, place, ["full", "some"], [1])
+        set_within(make_backend, place, ["full", "some"], [1])
     with pytest.raises(ValueError, match="one mode"):
-        mended(making, place, ["full"], modes=array("H", [0]))
+        set_within(make_backend, place, ["full"], modes=array("H", [0]))

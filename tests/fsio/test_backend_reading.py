@@ -1,4 +1,4 @@
-"""What every implementation of ``pcopy.fsio.backend.interface.Backend`` does where small files are read, not copied."""
+"""Reading small files, in every implementation of ``pcopy.fsio.backend.interface.Backend``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COPIES = pytest.mark.parametrize("copies", [False, True])
 
 
 class Reader:
-    """A directory, and a backend that reads in it."""
+    """A directory and a backend that reads files in it."""
 
     def __init__(self, backend: Callable[[BackendSettings], Backend], place: Path) -> None:
         self._backend = backend
@@ -35,7 +35,7 @@ class Reader:
         self.digests_in_c = False
 
     def read(self, *names: str, copies: bool, follow: bool = False, whole: bool = False) -> list[bytes | RowCode]:
-        """The digest of each, or else its code."""
+        """Return the digest of each file, or the code if there is none."""
         named = ("xxh3-128", 1 << 16) if self.digests_in_c else ()
         backend = self._backend(BackendSettings(Preserve(), 0o022, follow, reference, *named))
         directory = os.open(self.place, os.O_RDONLY)
@@ -75,8 +75,8 @@ def test_contents_and_status(reader: Reader, copies: bool) -> None:
 
 @pytest.mark.parametrize("in_c", [False, True])
 @pytest.mark.parametrize("mark", ["user.pcopy.incomplete", "trusted.pcopy.incomplete"])
-def test_what_is_marked_as_half_written_wants_care(reader: Reader, mark: str, in_c: bool) -> None:
-    """Where that is asked for; other attributes do not matter."""
+def test_incomplete_file_takes_the_slow_path(reader: Reader, mark: str, in_c: bool) -> None:
+    """Only on request. Other attributes do not matter."""
     reader.digests_in_c = in_c
     if mark.startswith("trusted.") and os.geteuid():
         pytest.skip("only root can set it")
@@ -91,7 +91,7 @@ def test_what_is_marked_as_half_written_wants_care(reader: Reader, mark: str, in
 
 
 @COPIES
-def test_a_time_that_no_64_bits_hold_wants_care(reader: Reader, on: Any, copies: bool) -> None:
+def test_file_with_time_beyond_64_bits_takes_the_slow_path(reader: Reader, on: Any, copies: bool) -> None:
     reader.place = on("tmpfs")
     (reader.place / "far").write_bytes(b"content")
     os.utime(reader.place / "far", ns=(5, 20_000_000_000 * 10**9))
@@ -99,7 +99,7 @@ def test_a_time_that_no_64_bits_hold_wants_care(reader: Reader, on: Any, copies:
 
 
 @COPIES
-def test_a_small_file_with_holes(reader: Reader, copies: bool) -> None:
+def test_small_sparse_file_is_read_whole(reader: Reader, copies: bool) -> None:
     with (reader.place / "file").open("wb") as file:
         file.truncate(1 << 20)
         file.seek(1 << 19)
@@ -108,7 +108,7 @@ def test_a_small_file_with_holes(reader: Reader, copies: bool) -> None:
 
 
 @COPIES
-def test_what_wants_care(reader: Reader, copies: bool) -> None:
+def test_links_directories_fifos_and_large_files_take_the_slow_path(reader: Reader, copies: bool) -> None:
     place = reader.place
     (place / "plain").write_bytes(b"x")
     (place / "link").symlink_to("plain")
@@ -129,15 +129,15 @@ def test_only_sources_are_followed(reader: Reader) -> None:
 
 
 @COPIES
-def test_contents_without_a_size(reader: Reader, copies: bool) -> None:
-    """/proc tells 0 of everything."""
+def test_file_that_reports_size_zero_is_read_to_its_end(reader: Reader, copies: bool) -> None:
+    """/proc reports size 0 for everything."""
     reader.place = Path("/proc")
     assert reader.read("version", copies=copies) == [RowCode.SLOW_PATH]
 
 
 @COPIES
-def test_somebody_elses_file(reader: Reader, copies: bool) -> None:
-    """O_NOATIME is for owners; who may read without it does so with care."""
+def test_readable_file_of_another_user_takes_the_slow_path(reader: Reader, copies: bool) -> None:
+    """Only the owner may use O_NOATIME. The slow path reads the file without it."""
     (reader.place / "file").write_bytes(b"x")
     (reader.place / "secret").write_bytes(b"x")
     (reader.place / "secret").chmod(0o600)
@@ -148,14 +148,14 @@ def _check(truth: bool) -> None:
     assert truth
 
 
-def test_of_copies_the_pages_go_first(reader: Reader) -> None:
-    """What was damaged on the device below the page cache is seen."""
+def test_cached_pages_of_copies_are_dropped_before_reading(reader: Reader) -> None:
+    """Damage on the device below the page cache is detected."""
     if not shutil.which("fincore"):
         pytest.skip("needs fincore")
     path = reader.place / "file"
     path.write_bytes(bytes(1 << 20))
     with open(path, "rb") as file:
-        os.fsync(file.fileno())  # pages that have to be written stay
+        os.fsync(file.fileno())  # dirty pages are not dropped
     path.read_bytes()
     given_up: list[str] = []
 
@@ -179,7 +179,7 @@ def test_of_copies_the_pages_go_first(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("change", [b"shorter", b"as long as it was", b"much longer than it was before"])
-def test_a_source_that_changes_while_it_is_read(reader: Reader, change: bytes) -> None:
+def test_source_changed_during_the_read_is_reported(reader: Reader, change: bytes) -> None:
     path = reader.place / "file"
     before = item_rows._read
 

@@ -1,4 +1,4 @@
-"""``RemoveDirectories``, which the C backend alone has: directories beside each other go with what is in them."""
+"""``RemoveDirectories``, a batch of the C backend only: it removes sibling directories with their contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pcopy.fsio.backend.columns import RowCode, pack_names
 from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, RemoveDirectories
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
-from tests.fsio.backend_bench import Making, done
+from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import require_root
 
 
@@ -33,9 +33,9 @@ def place(tmp_path: Path) -> Path:
 
 
 def removed(
-    making: Making, place: Path, names: Sequence[str], inodes: Sequence[int] = (), **more: Any
+    make_backend: BackendFactory, place: Path, names: Sequence[str], inodes: Sequence[int] = (), **more: Any
 ) -> ContentsResult:
-    backend = making(BackendSettings(Preserve(), 0o022))
+    backend = make_backend(BackendSettings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
@@ -50,8 +50,8 @@ def removed(
         os.close(directory)
 
 
-def test_what_holds_only_files_goes(making: Making, place: Path) -> None:
-    result = removed(making, place, ["files", "empty", "deep"])
+def test_directories_with_only_files_are_removed(make_backend: BackendFactory, place: Path) -> None:
+    result = removed(make_backend, place, ["files", "empty", "deep"])
     assert bytes(result.verdicts.codes) == bytes([RowCode.DONE, RowCode.DONE, RowCode.SLOW_PATH])
     assert result.counts == ItemCounts(files=2, directories=2, links=1, other_items=1, bytes=7)
     assert sorted(os.listdir(place)) == ["deep", "leading", "outside"]
@@ -59,27 +59,33 @@ def test_what_holds_only_files_goes(making: Making, place: Path) -> None:
     assert os.listdir(place / "outside") == ["canary"]
 
 
-def test_others_stay(making: Making, place: Path) -> None:
-    """Never through a link, never another directory than was found, none on another device, none with more names."""
+def test_unusual_directories_are_not_removed(make_backend: BackendFactory, place: Path) -> None:
+    """Symbolic links, directories other than the one found, directories on another device, and directories with more
+    names.
+    """
     outside = os.stat(place / "outside").st_ino
-    result = removed(making, place, ["leading", "files", "gone"], [outside] * 3)
+    result = removed(make_backend, place, ["leading", "files", "gone"], [outside] * 3)
     assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 3)
-    assert removed(making, place, ["files"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
-    assert removed(making, place, ["files"], max_names=2).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert (
+        removed(make_backend, place, ["files"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
+    )
+    assert removed(make_backend, place, ["files"], max_names=2).verdicts.codes[0] == RowCode.SLOW_PATH
     assert len(os.listdir(place / "files")) == 3 and os.listdir(place / "outside") == ["canary"]
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
-        removed(making, place, ["files", "empty"], [1])
+        removed(make_backend, place, ["files", "empty"], [1])
 
 
-def test_what_is_mounted_stays(making: Making, place: Path) -> None:
-    """A directory of the same device, by the inode that is seen there: only its mount tells. So does a file."""
+def test_mount_points_are_not_removed(make_backend: BackendFactory, place: Path) -> None:
+    """A bind mount from the same device: device and inode match those listed, only the mount id differs. So for a
+    file.
+    """
     require_root("mount")
     (place / "files/at").touch()
     mounts = [(place / "outside", place / "empty"), (place / "outside/canary", place / "files/at")]
     for what, where in mounts:
         subprocess.run(["mount", "--bind", what, where], check=True)
     try:
-        result = removed(making, place, ["empty", "files"])
+        result = removed(make_backend, place, ["empty", "files"])
         assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 2)
         assert os.listdir(place / "outside") == ["canary"] and os.listdir(place / "files") == ["at"]
     finally:

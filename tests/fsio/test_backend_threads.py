@@ -1,6 +1,6 @@
-"""The threads of the C backend: how many rows are under way at once, where, and what is told of them.
+"""Threads of the C backend: how many rows run concurrently, in which directories, and what is reported about them.
 
-A slow file system counts: its writes sleep, and any number of them at once, also in one directory.
+A slow file system counts concurrent calls. Its writes sleep, any number of them at a time, also in one directory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def server(area: Path) -> Iterator[SlowMount]:
 
 
 class Copies:
-    """Batches of files in memory, each copied to a directory of its own on the slow file system."""
+    """Batches of files in memory, each copied to its own directory on the slow file system."""
 
     def __init__(self, area: Path, server: SlowMount, *, directories: int = 1, files: int = FILES) -> None:
         self.backend = NativeBackend(BackendSettings(Preserve(), 0o022))
@@ -67,7 +67,7 @@ class Copies:
         server.set_delays(write=LATENCY)
 
     def begin(self) -> list[Ticket[CopyResult]]:
-        time.sleep(0.05)  # threads rest by now, and want to be woken
+        time.sleep(0.05)  # the threads are idle by now and have to be woken
         return [
             self.backend.submit(CopySmallFiles(source, packed, target, plans, rows))
             for (source, target), packed, plans, rows in self._batches
@@ -95,32 +95,32 @@ def copies(area: Path, server: SlowMount, *, directories: int = 1, files: int = 
         made.close()
 
 
-def test_some_rows_of_one_directory_are_under_way(area: Path, server: SlowMount) -> None:
+def test_rows_of_one_directory_run_concurrently_up_to_a_limit(area: Path, server: SlowMount) -> None:
     with copies(area, server) as made:
         made.backend.pool.set_threads(32)
         made.end(made.begin())
         assert ROWS_PER_DIRECTORY // 2 < server.max_concurrent() <= ROWS_PER_DIRECTORY
 
 
-def test_several_directories_give_all_threads_something_to_do(area: Path, server: SlowMount) -> None:
+def test_several_directories_keep_all_threads_busy(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6) as made:
         made.backend.pool.set_threads(32)
         made.end(made.begin())
         assert 2 * ROWS_PER_DIRECTORY < server.max_concurrent() <= 32
 
 
-def test_threads_do_not_wait_for_each_other_in_one_directory_while_there_are_others(
-    area: Path, server: SlowMount
-) -> None:
+def test_threads_use_other_directories_instead_of_waiting_for_one(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=4, files=10) as made:
-        server.set_delays(write=0, create=LATENCY)  # which a directory does one after the other
+        server.set_delays(write=0, create=LATENCY)  # calls that a directory serializes
         made.backend.pool.set_threads(4)
         made.end(made.begin())
         assert server.max_concurrent() == 4
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(4, 2), (100, 1)])
-def test_the_ranks_of_a_host_share_a_large_directory(area: Path, server: SlowMount, ranks: int, most: int) -> None:
+def test_ranks_of_a_host_share_the_limit_of_a_large_directory(
+    area: Path, server: SlowMount, ranks: int, most: int
+) -> None:
     with copies(area, server, files=LARGE_DIRECTORY_ROWS) as made:
         made.backend.pool.set_limits(ranks, 0)
         made.backend.pool.set_threads(16)
@@ -128,7 +128,7 @@ def test_the_ranks_of_a_host_share_a_large_directory(area: Path, server: SlowMou
         assert server.max_concurrent() == most
 
 
-def test_what_modifies_is_limited_over_all_directories(area: Path, server: SlowMount) -> None:
+def test_modifying_operations_are_limited_over_all_directories(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6, files=10) as made:
         made.backend.pool.set_limits(1, 3)
         made.backend.pool.set_threads(16)
@@ -136,7 +136,7 @@ def test_what_modifies_is_limited_over_all_directories(area: Path, server: SlowM
         assert server.max_concurrent() == 3
 
 
-def test_threads_that_are_not_wanted_any_more_rest(area: Path, server: SlowMount) -> None:
+def test_surplus_threads_stay_idle(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6, files=10) as made:
         made.backend.pool.set_threads(16)
         made.backend.pool.set_threads(2)
@@ -144,7 +144,7 @@ def test_threads_that_are_not_wanted_any_more_rest(area: Path, server: SlowMount
         assert server.max_concurrent() == 2
 
 
-def test_threads_take_part_in_a_batch_that_is_under_way(area: Path, server: SlowMount) -> None:
+def test_new_threads_join_a_running_batch(area: Path, server: SlowMount) -> None:
     with copies(area, server, files=FILES) as made:
         tickets = made.begin()
         made.backend.poll()
@@ -155,7 +155,7 @@ def test_threads_take_part_in_a_batch_that_is_under_way(area: Path, server: Slow
         assert server.max_concurrent() == 4
 
 
-def test_they_rest_when_no_ticket_is_under_way(area: Path, server: SlowMount) -> None:
+def test_threads_stop_when_no_ticket_is_active(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=2, files=3) as made:
         pool = made.backend.pool
         pool.request_threads(4)
@@ -171,7 +171,7 @@ def test_they_rest_when_no_ticket_is_under_way(area: Path, server: SlowMount) ->
         made.end(tickets)
 
 
-def test_the_oldest_row_and_what_was_done_are_told(area: Path, server: SlowMount) -> None:
+def test_oldest_row_and_operation_counts_are_reported(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=2, files=10) as made:
         pool = made.backend.pool
         assert pool.oldest_row() is None

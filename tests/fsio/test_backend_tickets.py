@@ -1,4 +1,4 @@
-"""Tickets: they are done when they are done, hold their directories open, and can be cancelled between rows."""
+"""Tickets: they report completion, keep their directories open, and can be cancelled between rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support import native
 from tests.support.fake_backend import FakeBackend, LateBackend
 
 FILES = 120
-"""More than any backend does in three polls."""
+"""More rows than any backend completes in three polls."""
 NAMES = [f"{number}" for number in range(FILES)]
 PACKED = pack_names(map(os.fsencode, NAMES))
 
@@ -29,7 +29,7 @@ PACKED = pack_names(map(os.fsencode, NAMES))
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     made = BACKENDS[request.param](BackendSettings(Preserve(), 0o022))
     if request.param.startswith("c"):
-        monkeypatch.setattr("pcopy.fsio.backend.native.POLL_NANOSECONDS", 0)  # as few rows in a poll as it ever does
+        monkeypatch.setattr("pcopy.fsio.backend.native.POLL_NANOSECONDS", 0)  # as few rows per poll as possible
     yield made
     made.close()
     assert not len(made.pins)
@@ -57,7 +57,7 @@ def clear(backend: Backend) -> None:
 
 
 def may_be_ahead(backend: Backend) -> bool:
-    """Does it work by itself, so that a ticket may be done before anybody asks? (Its harness, in C, can stop it.)"""
+    """Return True if the backend works between polls, so that a ticket may be done before it is polled."""
     return getattr(backend, "name", "") == "c" and not backend.runs_in_poll
 
 
@@ -66,8 +66,12 @@ def opened(path: Path) -> int:
 
 
 @pytest.mark.parametrize("make", [FakeBackend, LateBackend])
-def test_waiting_on_the_wake(make: Callable[[BackendSettings], Backend], files: Path) -> None:
-    """Whoever sleeps until the wake is readable, clears it and polls, sees every ticket done, once."""
+def test_waiting_on_the_wake_event_yields_each_ticket_once(
+    make: Callable[[BackendSettings], Backend], files: Path
+) -> None:
+    """A caller that waits until the wake event is readable, clears it and polls, sees every ticket done, exactly
+    once.
+    """
     backend = make(BackendSettings(Preserve(), 0o022))
     directories = [opened(files / name) for name in "ab"]
     assert not is_readable(backend) and backend.poll() == []
@@ -91,7 +95,7 @@ def test_waiting_on_the_wake(make: Callable[[BackendSettings], Backend], files: 
     backend.close()
 
 
-def test_a_fake_does_them_in_another_order(files: Path) -> None:
+def test_fake_backend_completes_tickets_in_random_order(files: Path) -> None:
     directory = opened(files / "a")
     orders = set()
     for seed in range(5):
@@ -111,8 +115,8 @@ def copying(files: Path, source: int, target: int) -> CopySmallFiles:
 
 
 @pytest.mark.parametrize("polls", [0, 1, 2, 3])
-def test_what_is_cancelled_ends_between_rows(backend: Backend, files: Path, polls: int) -> None:
-    """Each row is whole or was never begun, and says which."""
+def test_cancelled_ticket_ends_between_rows(backend: Backend, files: Path, polls: int) -> None:
+    """Each row is either complete or was never started, and its code says which."""
     source, target = opened(files / "a"), opened(files / "target")
     ticket = backend.submit(copying(files, source, target))
     for _ in range(polls):
@@ -133,7 +137,7 @@ def test_what_is_cancelled_ends_between_rows(backend: Backend, files: Path, poll
     os.close(target)
 
 
-def test_a_task_that_is_closed_leaves_nothing_under_way(backend: Backend, files: Path) -> None:
+def test_closing_a_task_cancels_its_ticket(backend: Backend, files: Path) -> None:
     source, target = opened(files / "a"), opened(files / "target")
     ticket = backend.submit(copying(files, source, target))
     task = await_ticket(backend, ticket)
@@ -145,7 +149,7 @@ def test_a_task_that_is_closed_leaves_nothing_under_way(backend: Backend, files:
     os.close(target)
 
 
-def test_a_task_that_waits_gets_the_result(backend: Backend, files: Path) -> None:
+def test_waiting_task_gets_the_result(backend: Backend, files: Path) -> None:
     directory = opened(files / "a")
 
     def task() -> Iterator[object]:
@@ -160,7 +164,7 @@ def test_a_task_that_waits_gets_the_result(backend: Backend, files: Path) -> Non
 
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
-def test_closing_cancels(make: Callable[[BackendSettings], Backend], files: Path) -> None:
+def test_closing_the_backend_cancels_its_tickets(make: Callable[[BackendSettings], Backend], files: Path) -> None:
     at_first = len(os.listdir("/proc/self/fd"))
     backend = make(BackendSettings(Preserve(), 0o022))
     directory = opened(files / "a")
@@ -171,8 +175,8 @@ def test_closing_cancels(make: Callable[[BackendSettings], Backend], files: Path
     assert len(os.listdir("/proc/self/fd")) == at_first
 
 
-def test_directories_stay_open_under_a_ticket(backend: Backend, files: Path) -> None:
-    """The cache closes what was used longest ago; the next one would get its number, and the files."""
+def test_directories_stay_open_while_a_ticket_uses_them(backend: Backend, files: Path) -> None:
+    """The cache closes the least recently used directory; the next one opened would get its number, and the files."""
     for number in range(4 * MIN_CAPACITY):
         (files / f"other{number}").mkdir()
     base = opened(files)
@@ -197,14 +201,14 @@ def test_directories_stay_open_under_a_ticket(backend: Backend, files: Path) -> 
             os.fstat(descriptor)
 
 
-def test_what_is_no_batch(backend: Backend) -> None:
+def test_object_that_is_not_a_batch_is_rejected(backend: Backend) -> None:
     batch: Any = object()
     with pytest.raises((TypeError, AttributeError)):
         backend.submit(batch)
 
 
-def test_memory_that_runs_out_is_nobodys_verdict(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rank has to know; nothing half copied is left, and the ticket is done."""
+def test_out_of_memory_is_raised_and_not_a_row_result(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error reaches the rank. No incomplete copy remains, and the ticket is done."""
     from pcopy.fsio.backend import copy_rows
 
     def fail(*_: object) -> int:
@@ -222,8 +226,8 @@ def test_memory_that_runs_out_is_nobodys_verdict(files: Path, monkeypatch: pytes
     os.close(target)
 
 
-def test_bytes_of_rows_that_end_meanwhile_count(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads may end the last rows between two looks at a batch: here all end when it is asked whether they have."""
+def test_bytes_of_rows_completed_between_polls_are_counted(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads may complete the last rows between two polls. Here all end when the batch is asked whether it is done."""
     native.require()
     from pcopy.fsio.backend import native as in_c
 

@@ -1,4 +1,4 @@
-"""Trials: each row is one bare operation, in every backend; what goes wrong is its verdict."""
+"""Trials: each row is one bare system call, in every backend. An error is the result of its row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Try = Callable[..., list[tuple[int, int, str]]]
 
 @pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
 def attempt(request: pytest.FixtureRequest, area: Path) -> Try:
-    """Tries a call with some names; returns code, errno and operation of each row."""
+    """A function that makes a call for each of some names and returns code, errno and operation of each row."""
     make: Callable[[BackendSettings], Backend] = request.param
 
     def tried(
@@ -49,7 +49,7 @@ def fine(number: int = len(NAMES)) -> list[tuple[int, int, str]]:
     return [(RowCode.DONE, 0, "")] * number
 
 
-def test_the_life_of_files(attempt: Try, area: Path) -> None:
+def test_files_are_created_renamed_and_removed(attempt: Try, area: Path) -> None:
     assert attempt(TrialOperation.CREATE) == fine()
     assert sorted(os.listdir(os.fsencode(area))) == sorted(NAMES)
     made = (area / "one").stat()
@@ -62,7 +62,7 @@ def test_the_life_of_files(attempt: Try, area: Path) -> None:
     assert os.listdir(area) == []
 
 
-def test_what_goes_wrong_is_told_of_its_row(attempt: Try, area: Path) -> None:
+def test_each_failure_is_reported_for_its_row(attempt: Try, area: Path) -> None:
     (area / "one").write_bytes(b"contents")
     (area / "link").symlink_to("one")
     (area / "directory").mkdir()

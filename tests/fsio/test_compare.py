@@ -1,4 +1,4 @@
-"""Comparing contents: equal or not, and what changes meanwhile."""
+"""Comparison of contents: equal or different, and changes during the comparison."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compare(area: Path, between: object = None) -> bool:
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
-def test_equal_and_not(area: Path, size: int) -> None:
+def test_equal_and_different_contents_are_distinguished(area: Path, size: int) -> None:
     (area / "source").write_bytes(DATA[:size])
     (area / "copy").write_bytes(DATA[:size])
     assert compare(area)
@@ -54,7 +54,7 @@ def test_equal_and_not(area: Path, size: int) -> None:
     assert not compare(area)
 
 
-def test_a_source_that_changes_meanwhile_is_told(area: Path) -> None:
+def test_source_changed_during_comparison_is_reported(area: Path) -> None:
     for name in ("source", "copy"):
         (area / name).write_bytes(DATA)
     with pytest.raises(Problem) as caught:
@@ -62,7 +62,7 @@ def test_a_source_that_changes_meanwhile_is_told(area: Path) -> None:
     assert caught.value.changed and caught.value.on_source
 
 
-def test_a_source_that_is_cut_short_is_told(area: Path) -> None:
+def test_truncated_source_is_reported(area: Path) -> None:
     for name in ("source", "copy"):
         (area / name).write_bytes(DATA)
     with pytest.raises(Problem) as caught:
@@ -70,13 +70,13 @@ def test_a_source_that_is_cut_short_is_told(area: Path) -> None:
     assert caught.value.changed and caught.value.on_source
 
 
-def test_a_target_that_is_cut_short_differs(area: Path) -> None:
+def test_truncated_target_differs(area: Path) -> None:
     for name in ("source", "copy"):
         (area / name).write_bytes(DATA)
     assert not compare(area, lambda: os.truncate(area / "copy", PIECE))
 
 
-def test_the_target_must_be_the_one_that_was_looked_at(area: Path) -> None:
+def test_target_replaced_since_the_stat_is_an_error(area: Path) -> None:
     for name in ("source", "copy", "other"):
         (area / name).write_bytes(DATA)
     present = os.stat(area / "copy")
@@ -86,7 +86,7 @@ def test_the_target_must_be_the_one_that_was_looked_at(area: Path) -> None:
     assert not caught.value.on_source
 
 
-def test_a_file_without_a_size_is_read_all_the_same(area: Path) -> None:
+def test_file_of_reported_size_zero_is_compared_by_contents(area: Path) -> None:
     """Files in /proc have size 0 and contents."""
     (area / "copy").write_bytes(b"")
     with opened(Path("/proc/self/status")) as source, opened(area) as directory:

@@ -1,4 +1,6 @@
-"""What is digested is what ``cat`` would show, whatever holes are not read; and a file that is too short is no file."""
+"""Digests cover the same bytes that ``cat`` would show, although holes are not read. A file that is too short is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ SECTOR = 4096
 
 
 class Recorder:
-    """Fills ``pcopy.fsio.contents.Digest``: keeps all, and counts what was told of holes."""
+    """Implements ``pcopy.fsio.contents.Digest``: keeps all bytes and counts those reported as holes."""
 
     def __init__(self) -> None:
         self.contents = bytearray()
@@ -58,7 +60,7 @@ def opened(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def make(path: Path, stretches: Sequence[tuple[int, int]], size: int) -> Path:
-    """A file of ``size`` bytes with random data from the first to the last byte of each stretch."""
+    """Create a file of ``size`` bytes with random data from the first to the last byte of each range."""
     with open(path, "wb") as file:
         file.truncate(size)
         for start, end in stretches:
@@ -73,7 +75,7 @@ def digested(path: Path, start: int, end: int, *, holes: bool, direct: bool = Fa
     recorder = Recorder()
     with opened(path, os.O_DIRECT if direct else 0) as descriptor:
         steps = list(digest_contents(descriptor, start, end, recorder, may_have_holes=holes, direct=direct))
-    assert sum(steps) == end - start, "each byte is told once"
+    assert sum(steps) == end - start, "each byte is reported once"
     assert recorder.contents == path.read_bytes()[start:end]
     assert recorder.longest <= BUFFER_BYTES
     return recorder
@@ -92,14 +94,14 @@ LAYOUTS: dict[str, tuple[list[tuple[int, int]], int]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("holes", [True, False], ids=["holes", "all is read"])
-def test_all_layouts_on_all_file_systems(filesystem: Path, layout: str, holes: bool) -> None:
+def test_all_layouts_of_holes_are_digested_on_all_file_systems(filesystem: Path, layout: str, holes: bool) -> None:
     path = make(filesystem / "file", *LAYOUTS[layout])
     digested(path, 0, path.stat().st_size, holes=holes)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
-def test_direct_reads_give_the_same(on: Any, kind: str, layout: str) -> None:
+def test_direct_reads_give_the_same_digest(on: Any, kind: str, layout: str) -> None:
     path = make(on(kind) / "file", *LAYOUTS[layout])
     size = path.stat().st_size
     for holes in (True, False):
@@ -109,7 +111,7 @@ def test_direct_reads_give_the_same(on: Any, kind: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("holes", [True, False])
-def test_any_stretch_of_a_file(on: Any, holes: bool) -> None:
+def test_any_range_of_a_file_is_digested(on: Any, holes: bool) -> None:
     path = make(on("ext4") / "file", *LAYOUTS["between"])
     random = Random(1)
     edges = [0, 1, 10, 4096, HOLE, 2 * HOLE, 2 * HOLE + 5000, 3 * HOLE, 6 * HOLE, 6 * HOLE + 77, 7 * HOLE, 8 * HOLE]
@@ -139,8 +141,8 @@ def test_holes_are_not_read(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("holes", [False, True], ids=["full", "holes"])
 @pytest.mark.parametrize("on_source", [True, False], ids=["source", "target"])
 @pytest.mark.parametrize("size", [0, 1, SECTOR, PIECE_BYTES, PIECE_BYTES + 1])
-def test_a_file_that_has_become_shorter(on: Any, size: int, on_source: bool, holes: bool, direct: bool) -> None:
-    """The source has changed then; the copy is damaged, and nothing passes for a hole."""
+def test_truncated_file_is_an_error(on: Any, size: int, on_source: bool, holes: bool, direct: bool) -> None:
+    """A source is reported as changed, a copy as damaged. The missing bytes do not count as a hole."""
     path = make(on("ext4") / "file", [(0, size)], size)
     recorder = Recorder()
     with opened(path, os.O_DIRECT if direct else 0) as descriptor, pytest.raises(Problem) as caught:
@@ -156,8 +158,8 @@ def test_a_file_that_has_become_shorter(on: Any, size: int, on_source: bool, hol
     assert recorder.contents == path.read_bytes()
 
 
-def test_errors_that_pass_are_waited_for(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Meanwhile empty pieces are an occasion to do something else; what is digested is nothing of them."""
+def test_transient_read_errors_are_retried(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """During the wait empty pieces are yielded so that the caller can do other work; they do not enter the digest."""
     path = make(area / "file", [(0, 3 * PIECE_BYTES)], 3 * PIECE_BYTES)
     read = os.preadv
     calls = 0
@@ -183,7 +185,7 @@ def test_errors_that_pass_are_waited_for(area: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("on_source", [True, False])
 @pytest.mark.parametrize(("number", "tries"), [(errno.EIO, 4), (errno.EISDIR, 1)])
-def test_errors_that_stay(
+def test_permanent_read_errors_are_reported(
     area: Path, monkeypatch: pytest.MonkeyPatch, number: int, tries: int, on_source: bool
 ) -> None:
     path = make(area / "file", [(0, 10)], 10)
@@ -198,7 +200,7 @@ def test_errors_that_stay(
     recorder = Recorder()
     with opened(path) as descriptor, pytest.raises(Problem) as caught:
         for _ in digest_contents(
-            descriptor, 0, 10, FallsForNothing(recorder), may_have_holes=False, on_source=on_source
+            descriptor, 0, 10, RecorderOfPieces(recorder), may_have_holes=False, on_source=on_source
         ):
             pass
     problem = caught.value
@@ -207,8 +209,8 @@ def test_errors_that_stay(
     assert not recorder.contents
 
 
-class FallsForNothing:
-    """Takes pieces, also empty ones, as those that stand for a wait."""
+class RecorderOfPieces:
+    """A digest that accepts pieces, including empty ones that represent a wait."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -221,14 +223,14 @@ class FallsForNothing:
         self._recorder.zeros(count)
 
 
-def test_files_without_a_size_are_read_to_their_end() -> None:
+def test_files_of_size_zero_are_digested_to_their_end() -> None:
     recorder = Recorder()
     with opened(Path("/proc/version")) as descriptor:
         assert sum(digest_to_end(descriptor, recorder)) == len(recorder.contents)
     assert recorder.contents == Path("/proc/version").read_bytes()
 
 
-def test_what_is_dropped_is_read_from_storage(on: Any) -> None:
+def test_dropped_pages_are_read_from_storage(on: Any) -> None:
     if not shutil.which("fincore"):
         pytest.skip("there is no fincore here")
     path = make(on("ext4") / "file", [(0, 2 * HOLE)], 2 * HOLE)
@@ -244,7 +246,7 @@ def test_what_is_dropped_is_read_from_storage(on: Any) -> None:
     assert cached() == 0
 
 
-def test_where_there_is_no_cache_nothing_happens() -> None:
+def test_dropping_pages_of_a_pipe_does_nothing() -> None:
     reading, writing = os.pipe()
     drop_cached_pages(reading)
     os.close(reading)

@@ -1,4 +1,4 @@
-"""Bytes and holes: what is moved is the same as ``cmp`` sees it, and nothing is half done without a word."""
+"""Copying bytes and holes: the copy equals its source for ``cmp``, and incomplete copies are always reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOLE = 1 << 20
 
 @pytest.fixture
 def files(filesystem: Path) -> Iterator[Callable[[str], int]]:
-    """Opens files by name, for reading and writing."""
+    """A function that opens files by name, for reading and writing."""
     opened: list[int] = []
 
     def open_file(name: str) -> int:
@@ -42,7 +42,7 @@ def files(filesystem: Path) -> Iterator[Callable[[str], int]]:
 
 
 def make(descriptor: int, stretches: list[tuple[int, int]], size: int) -> None:
-    """A file of ``size`` bytes with random data from the first to the last byte of each stretch."""
+    """Write ``size`` bytes with random data from the first to the last byte of each range."""
     os.ftruncate(descriptor, size)
     random = Random(size)
     for start, end in stretches:
@@ -74,7 +74,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "filled"])
 @pytest.mark.parametrize("kernel", [True, False], ids=["in-kernel", "in-memory"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_contents_and_holes(
+def test_copy_has_the_same_contents_and_holes(
     files: Any, layout: str, kernel: bool, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel:
@@ -113,8 +113,8 @@ def test_extents_cover_all_data(files: Any, layout: str) -> None:
                     assert any(one <= byte < other for one, other in found)
 
 
-def test_chunks_of_a_file_with_holes(files: Any) -> None:
-    """Ranks copy stretches that begin and end anywhere, in any order, into a file that has its size already."""
+def test_chunks_of_a_sparse_file_are_copied_in_any_order(files: Any) -> None:
+    """Ranks copy ranges with arbitrary limits, in any order, into a file that has its final size already."""
     source, target = files("source"), files("target")
     stretches, size = LAYOUTS["between"]
     make(source, stretches, size)
@@ -129,7 +129,7 @@ def test_chunks_of_a_file_with_holes(files: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", [True, False])
-def test_a_source_that_ends_before_its_size(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_shorter_than_its_size_is_an_error(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
         monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
     (area / "source").write_bytes(bytes(PIECE_BYTES))
@@ -142,8 +142,8 @@ def test_a_source_that_ends_before_its_size(area: Path, kernel: bool, monkeypatc
     assert caught.value.changed and caught.value.on_source
 
 
-def test_a_source_that_is_cut_short_between_two_extents(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between finding data and finding its end; it is a file that changed, not one that can't be read."""
+def test_source_truncated_between_extents_is_reported_as_changed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The truncation happens between SEEK_DATA and SEEK_HOLE. The file changed; it is not an unreadable one."""
     path = area / "source"
     path.write_bytes(bytes(PIECE_BYTES))
     real = os.lseek
@@ -160,7 +160,7 @@ def test_a_source_that_is_cut_short_between_two_extents(area: Path, monkeypatch:
     assert caught.value.changed
 
 
-def test_writes_that_take_a_part_at_a_time(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_writes_are_continued(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda target, view, offset: real(target, bytes(view[:7]), offset))
     content = Random(2).randbytes(1000)
@@ -174,8 +174,8 @@ def test_writes_that_take_a_part_at_a_time(area: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("kernel", [True, False])
-def test_a_full_target(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last write takes a part, the next one nothing."""
+def test_full_target_is_reported(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last successful write is partial, the next one fails."""
     if not kernel:
         monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
     (area / "source").write_bytes(Random(3).randbytes(3 << 20))
@@ -191,7 +191,7 @@ def test_a_full_target(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("kernel", [True, False])
-def test_a_limit_of_file_sizes(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_size_limit_is_reported(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
         monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
     (area / "source").write_bytes(Random(4).randbytes(1 << 20))
@@ -211,8 +211,8 @@ def test_a_limit_of_file_sizes(area: Path, kernel: bool, monkeypatch: pytest.Mon
     assert (caught.value.operation, caught.value.errno) == ("write", errno.EFBIG)
 
 
-def test_contents_without_a_size(area: Path) -> None:
-    """As in /proc."""
+def test_file_that_reports_size_zero_is_read_to_its_end(area: Path) -> None:
+    """As those in /proc."""
     with open("/proc/cpuinfo", "rb") as source, open(area / "target", "wb") as target:
         status = os.fstat(source.fileno())
         assert status.st_size == 0

@@ -1,4 +1,4 @@
-"""Directories are reached without following a symbolic link, however deep, and a bounded number of them stays open."""
+"""Directories are opened without following symbolic links, at any depth, and a bounded number of them stays open."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def inode(descriptor: int) -> int:
 
 
 def make_chain(directory: int, names: list[bytes]) -> int:
-    """Makes directories in one another, by descriptors, and returns the last one's inode."""
+    """Create nested directories by descriptors, and return the inode of the last one."""
     at = os.dup(directory)
     for name in names:
         os.mkdir(name, dir_fd=at)
@@ -51,7 +51,7 @@ def make_chain(directory: int, names: list[bytes]) -> int:
     return last
 
 
-def test_opens_what_is_there(directories: RootDirectories, area: Path) -> None:
+def test_existing_directories_are_opened(directories: RootDirectories, area: Path) -> None:
     (area / "a/b/c").mkdir(parents=True)
     for path in (b"a/b/c", b"a", b"", b"a/b", b"a/b/c"):
         assert inode(directories.open(path)) == os.stat(os.path.join(bytes(area), path)).st_ino
@@ -59,9 +59,9 @@ def test_opens_what_is_there(directories: RootDirectories, area: Path) -> None:
     assert directories.open(b"a/b") == directories.open(b"a/b"), "it is opened once"
 
 
-def test_who_reads_the_names_of_the_base_disturbs_nobody(directory: int, area: Path) -> None:
-    """Roots may be the same directory, and ranks have inherited its descriptor."""
-    names = {f"a name of some length {number}" for number in range(3000)}  # for several calls of getdents(2)
+def test_listing_the_base_directory_does_not_affect_other_listings(directory: int, area: Path) -> None:
+    """Several roots may be the same directory, and ranks share an inherited descriptor of it."""
+    names = {f"a name of some length {number}" for number in range(3000)}  # needs several calls of getdents(2)
     for name in names:
         (area / name).touch()
     made = [RootDirectories(directory, 7, on_source=on_source) for on_source in (True, True, False)]
@@ -73,7 +73,7 @@ def test_who_reads_the_names_of_the_base_disturbs_nobody(directory: int, area: P
     assert [sorted(entry.name for entry in column) for column in zip(*found, strict=True)] == [sorted(names)] * 3
 
 
-def test_a_base_that_may_be_read_and_not_searched(area: Path) -> None:
+def test_base_without_search_permission_can_be_listed(area: Path) -> None:
     (area / "base/below").mkdir(parents=True)
     (area / "base").chmod(0o444)
 
@@ -103,8 +103,8 @@ def test_follows_no_symbolic_link(directories: RootDirectories, area: Path, leve
 
 
 @pytest.mark.parametrize("level", range(3))
-def test_follows_none_that_is_swapped_in_later(directory: int, area: Path, level: int) -> None:
-    """What is open already stays what it was; what is opened from it is below it."""
+def test_symbolic_link_swapped_in_later_is_not_followed(directory: int, area: Path, level: int) -> None:
+    """A directory that is open already remains the same one, and directories opened from it are below it."""
     names = ["a", "b", "c"]
     (area / "a/b/c").mkdir(parents=True)
     directories = RootDirectories(directory, 0, on_source=False)
@@ -119,7 +119,7 @@ def test_follows_none_that_is_swapped_in_later(directory: int, area: Path, level
     directories.close()
 
 
-def test_no_files(directories: RootDirectories, area: Path) -> None:
+def test_files_and_fifos_are_not_opened_as_directories(directories: RootDirectories, area: Path) -> None:
     (area / "file").write_bytes(b"")
     os.mkfifo(area / "fifo")  # opening it must not wait for a writer
     for name in (b"file", b"fifo", b"file/below"):
@@ -131,7 +131,7 @@ def test_no_files(directories: RootDirectories, area: Path) -> None:
     assert caught.value.errno == errno.ENOENT and caught.value.changed
 
 
-def test_another_identity(directories: RootDirectories, area: Path) -> None:
+def test_directory_with_another_identity_is_rejected(directories: RootDirectories, area: Path) -> None:
     for name in ("a", "b"):
         (area / name).mkdir()
     wanted = directories.identity(b"a")
@@ -148,7 +148,7 @@ def test_another_identity(directories: RootDirectories, area: Path) -> None:
         directories.open(b"a", directories.identity(b"a")._replace(mount_code=8))
 
 
-def test_no_more_than_the_bound_stay_open(area: Path, directory: int) -> None:
+def test_number_of_open_directories_is_bounded(area: Path, directory: int) -> None:
     kept = DirectoryCache()
     both = [RootDirectories(directory, 0, on_source=True, cache=kept, root_number=number) for number in range(2)]
     before = open_descriptors()
@@ -164,8 +164,8 @@ def test_no_more_than_the_bound_stay_open(area: Path, directory: int) -> None:
     os.fstat(directory)
 
 
-def test_what_a_task_has_opened_outlives_a_walk(area: Path, directory: int) -> None:
-    """A task may hold one directory while it opens another, however deep, and however few are kept."""
+def test_directory_opened_by_a_task_stays_open_during_a_deep_walk(area: Path, directory: int) -> None:
+    """A task may keep one directory while it opens another, at any depth, however small the cache is."""
     pins = PinnedDescriptors()
     directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
     deep = [b"d"] * (2 * DIRECTORIES_PER_TASK)
@@ -182,7 +182,7 @@ def test_what_a_task_has_opened_outlives_a_walk(area: Path, directory: int) -> N
     assert open_descriptors() == before
 
 
-def test_paths_beyond_the_longest(directory: int) -> None:
+def test_paths_longer_than_path_max_are_opened(directory: int) -> None:
     names = [b"%03d" % number + b"n" * 200 for number in range(MAX_CAPACITY + 10)]  # some 28,000 bytes
     last = make_chain(directory, names)
     directories = RootDirectories(directory, 0, on_source=True)
@@ -197,8 +197,8 @@ def test_paths_beyond_the_longest(directory: int) -> None:
     assert open_descriptors() == before
 
 
-def test_a_walk_that_fails_leaves_nothing_open(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where what was just opened can't be looked at: a server may have forgotten it (ESTALE)."""
+def test_failed_walk_leaves_no_descriptor_open(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the fstat of a directory that was just opened fails, because a server may have forgotten it (ESTALE)."""
     names = [b"d"] * 40
     make_chain(directory, names)
     directories = RootDirectories(directory, 0, on_source=True)
@@ -221,8 +221,8 @@ def test_a_walk_that_fails_leaves_nothing_open(directory: int, monkeypatch: pyte
     assert open_descriptors() == before
 
 
-def test_directories_that_may_only_be_searched(area: Path) -> None:
-    """They lead on to what is below them, for an ordinary user."""
+def test_directories_with_search_permission_only_are_passed(area: Path) -> None:
+    """An ordinary user reaches their subdirectories."""
     (area / "a/b/c").mkdir(parents=True)
     for name, mode in (("a", 0o711), ("a/b", 0o711), ("a/b/c", 0o755)):
         (area / name).chmod(mode)
@@ -248,15 +248,15 @@ def test_directories_that_may_only_be_searched(area: Path) -> None:
 
 
 def is_open(descriptor: int, path: Path) -> bool:
-    """Does the descriptor still mean that directory?"""
+    """Return True if the descriptor still refers to the directory at ``path``."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
         return False
 
 
-def test_what_is_pinned_stays_open(area: Path, directory: int) -> None:
-    """However few directories are kept, and whatever is forgotten: the number would mean another directory."""
+def test_pinned_directory_stays_open(area: Path, directory: int) -> None:
+    """However small the cache is, and whatever is discarded: otherwise the number would refer to another directory."""
     pins = PinnedDescriptors()
     directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
     for number in range(3 * MIN_CAPACITY):
@@ -284,7 +284,7 @@ def test_what_is_pinned_stays_open(area: Path, directory: int) -> None:
     assert open_descriptors() == before and not len(pins)
 
 
-def test_what_was_pinned_is_kept_on(area: Path, directory: int) -> None:
+def test_unpinned_directory_stays_in_the_cache(area: Path, directory: int) -> None:
     pins = PinnedDescriptors()
     directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
     (area / "held").mkdir()
@@ -296,8 +296,8 @@ def test_what_was_pinned_is_kept_on(area: Path, directory: int) -> None:
     assert not is_open(held, area / "held")
 
 
-def test_what_a_task_has_opened_stays_open_while_others_run(area: Path) -> None:
-    """Its number would mean the directory of another task."""
+def test_directories_of_a_task_stay_open_while_other_tasks_run(area: Path) -> None:
+    """Otherwise its number would refer to the directory of another task."""
     for number in range(4 * DIRECTORIES_PER_TASK):
         (area / f"{number}").mkdir()
     base = os.open(area, os.O_RDONLY)
@@ -314,7 +314,7 @@ def test_what_a_task_has_opened_stays_open_while_others_run(area: Path) -> None:
     for number, descriptor in opened.items():
         assert os.fstat(descriptor).st_ino == (area / f"{number}").stat().st_ino
     pins.task_descriptors = one
-    directories.open(b"0")  # it is the one used last now
+    directories.open(b"0")  # now it is the most recently used
     for number in range(3 * DIRECTORIES_PER_TASK, 4 * DIRECTORIES_PER_TASK - 1):
         directories.open(b"%d" % number)
     assert opened[0] in one and len(one) == DIRECTORIES_PER_TASK

@@ -1,4 +1,4 @@
-"""A file of pcopy's own is the old one or the new one, and an error tells which step was refused."""
+"""Replacing one of pcopy's own files: the old or the new one exists at any time, and an error names the failed step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.filesystems import mounted
         (Durability.NOTHING, ["rename"]),
     ],
 )
-def test_contents_come_before_the_name(
+def test_contents_are_synced_before_the_rename(
     area: Path, directory: int, monkeypatch: pytest.MonkeyPatch, synced: Durability, wanted: list[str]
 ) -> None:
     (area / "name").write_bytes(b"old")
@@ -51,7 +51,7 @@ def test_contents_come_before_the_name(
 
 
 @pytest.mark.parametrize("operation", ["create", "fsync", "rename"])
-def test_after_an_error_the_old_one_is_there(
+def test_failed_replacement_keeps_the_old_file(
     area: Path, directory: int, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     (area / "name").write_bytes(b"old")
@@ -69,8 +69,8 @@ def test_after_an_error_the_old_one_is_there(
 
 
 @pytest.mark.parametrize("size", [100 << 10, 1 << 20], ids=["flushed", "written"])
-def test_a_full_disk_leaves_the_old_one(session_scratch: Path, size: int) -> None:
-    """The stream can't be closed either then: that is not what is told."""
+def test_full_disk_keeps_the_old_file(session_scratch: Path, size: int) -> None:
+    """Closing the stream fails, too, but the first error is reported."""
     with mounted("tmpfs", session_scratch, size=64 << 10) as place:
         (place / "name").write_bytes(b"old")
         directory = os.open(place, os.O_RDONLY)
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_the_old_one(session_scratch: Path, size: int) -> Non
         assert (place / "name").read_bytes() == b"old"
 
 
-def test_whoever_gives_up_leaves_the_old_one(area: Path, directory: int) -> None:
+def test_aborted_replacement_keeps_the_old_file(area: Path, directory: int) -> None:
     (area / "name").write_bytes(b"old")
 
     with pytest.raises(KeyboardInterrupt), replaced_file(directory, b"name", b"new") as stream:
@@ -94,7 +94,7 @@ def test_whoever_gives_up_leaves_the_old_one(area: Path, directory: int) -> None
     assert (area / "name").read_bytes() == b"old"
 
 
-def test_what_has_the_temporary_name_is_not_written_to(area: Path, directory: int) -> None:
+def test_existing_item_with_the_temporary_name_is_not_written_to(area: Path, directory: int) -> None:
     (area / "elsewhere").write_bytes(b"another's")
     (area / "new").symlink_to("elsewhere")
     with pytest.raises(Problem, match="exists"), replaced_file(directory, b"name", b"new"):
@@ -104,7 +104,7 @@ def test_what_has_the_temporary_name_is_not_written_to(area: Path, directory: in
 
 
 @pytest.mark.parametrize(("number", "is_told"), [(errno.EIO, True), (errno.EINVAL, False), (errno.EOPNOTSUPP, False)])
-def test_some_file_systems_sync_no_directories(
+def test_directory_sync_not_supported_by_the_file_system_is_ignored(
     directory: int, monkeypatch: pytest.MonkeyPatch, number: int, is_told: bool
 ) -> None:
     def fail(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""The mark of a file that is being written over, where attributes can't be had: a small file beside it."""
+"""The mark of a file that is overwritten in place, if extended attributes are not supported: a small sidecar file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REAL = {"rename": os.rename, "open": os.open, "fsync": os.fsync}
 
 @pytest.fixture
 def opened(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
-    """The directory, and a file in it."""
+    """Descriptors of a directory and of a file in it."""
 
     def unknown(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
@@ -37,7 +37,7 @@ def opened(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, i
     os.close(file)
 
 
-def test_it_is_found_and_cleared(opened: tuple[int, int]) -> None:
+def test_sidecar_mark_is_found_and_cleared(opened: tuple[int, int]) -> None:
     directory, file = opened
     status = os.fstat(file)
     incomplete_mark.set_mark(directory, b"file", file, status, MARK, b"temporary")
@@ -50,8 +50,8 @@ def test_it_is_found_and_cleared(opened: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("is_same_inode", [True, False])
-def test_another_file_of_that_name_is_not_marked(opened: tuple[int, int], is_same_inode: bool) -> None:
-    """A handle, or a time of birth, tells it from a later file with its inode's number."""
+def test_another_file_with_the_same_name_is_not_marked(opened: tuple[int, int], is_same_inode: bool) -> None:
+    """A file handle or a birth time distinguishes it from a later file with the same inode number."""
     directory, file = opened
     status, mark = os.fstat(file), mark_of(file, created_by_job=False)
     if not mark:
@@ -72,10 +72,10 @@ def test_another_file_of_that_name_is_not_marked(opened: tuple[int, int], is_sam
 
 
 @pytest.mark.parametrize("operation", REAL)
-def test_what_fails_is_called_by_its_name(
+def test_error_names_the_failed_operation(
     opened: tuple[int, int], monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    """Whoever reads the error looks for what the storage refused."""
+    """The reader of the error needs to know which operation the storage refused."""
     directory, file = opened
 
     def fail(what: object, *arguments: object, **keywords: object) -> object:

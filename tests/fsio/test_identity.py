@@ -1,4 +1,4 @@
-"""Items are told from later ones with the same inode, on real file systems, by root and by users."""
+"""Items are distinguished from later ones with the same inode number, on real file systems, by root and by users."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def area() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs"])
-def test_what_is_made_anew_is_another_item(area: Path, kind: str) -> None:
+def test_recreated_item_has_another_identity(area: Path, kind: str) -> None:
     with mounted(kind, area) as point:
         again = 0
         for make, remove in ((Path.touch, Path.unlink), (Path.mkdir, Path.rmdir)):
@@ -55,11 +55,11 @@ def test_what_is_made_anew_is_another_item(area: Path, kind: str) -> None:
                 again += before.inode == after.inode
                 assert before.compare(after) is IdentityComparison.OTHER
                 remove(path)
-        assert again > REMADE or kind != "ext4"  # which gives a number out again at once
+        assert again > REMADE or kind != "ext4"  # ext4 reuses an inode number immediately
 
 
-def test_an_item_keeps_its_identity(area: Path) -> None:
-    """Whatever is done to it, whoever asks, by any descriptor, and after it was mounted again."""
+def test_item_keeps_its_identity(area: Path) -> None:
+    """After any change to it, for any user, through any descriptor, and after a remount."""
     with mounted("ext4", area) as point:
         point.chmod(0o777)
         path = point / "file"
@@ -83,7 +83,7 @@ def test_an_item_keeps_its_identity(area: Path) -> None:
         assert identify(point / "moved").compare(known) is IdentityComparison.SAME
 
 
-def test_links_fifos_and_others_have_one(area: Path) -> None:
+def test_symbolic_links_and_fifos_have_an_identity(area: Path) -> None:
     (area / "symlink").symlink_to("nowhere")
     os.mkfifo(area / "pipe")
     for name in ("symlink", "pipe"):
@@ -91,8 +91,8 @@ def test_links_fifos_and_others_have_one(area: Path) -> None:
         assert known.mark and identify(area / name).compare(known) is IdentityComparison.SAME
 
 
-def test_without_handles_the_birth_tells(area: Path) -> None:
-    """A kernel, or a container, that refuses the call."""
+def test_birth_time_identifies_items_without_file_handles(area: Path) -> None:
+    """The kernel or a container refuses name_to_handle_at(2)."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("there is no strace here")
@@ -116,7 +116,7 @@ def test_without_handles_the_birth_tells(area: Path) -> None:
         assert there.compare(known) is known.compare(there) is IdentityComparison.UNKNOWN
 
 
-def test_what_cannot_be_told() -> None:
+def test_identities_without_marks_cannot_be_distinguished() -> None:
     one = Identity(0, 7, b"H\1\0\0\0abcd")
     assert one.compare(Identity(0, 7, b"H\1\0\0\0abcd")) is IdentityComparison.SAME
     assert one.compare(Identity(0, 7, b"H\1\0\0\0abce")) is IdentityComparison.OTHER
@@ -128,8 +128,8 @@ def test_what_cannot_be_told() -> None:
     assert Identity(0, 7, b"B17").compare(Identity(0, 7, b"B170")) is IdentityComparison.OTHER
 
 
-def test_on_fuse_no_handle_is_believed(area: Path) -> None:
-    """Its handles carry numbers that change as soon as the kernel has forgotten the item."""
+def test_file_handles_of_fuse_are_not_used(area: Path) -> None:
+    """Handles of FUSE contain numbers that change once the kernel has dropped the item from its cache."""
     if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("there is no bindfs here, or no FUSE")
     behind, point = area / "behind", area / "point"
@@ -144,8 +144,8 @@ def test_on_fuse_no_handle_is_believed(area: Path) -> None:
         subprocess.run(["umount", str(point)], check=True)
 
 
-def test_on_an_overlay_only_what_the_job_has_made_is_marked(area: Path) -> None:
-    """What lies in a lower layer becomes another item with the first write into it."""
+def test_on_overlay_only_items_created_by_the_job_are_marked(area: Path) -> None:
+    """An item of a lower layer becomes another item with the first write to it."""
     require_root("only root can mount an overlay")
     with mounted("ext4", area) as upper:
         lower, overlay = area / "lower", area / "overlay"

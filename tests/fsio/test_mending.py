@@ -1,4 +1,4 @@
-"""What of an item's metadata counts as the same as its source's; the rest is tried in ``tests/e2e/test_mending.py``."""
+"""When metadata of an item counts as equal to that of its source. ``tests/e2e/test_mending.py`` tests the rest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW = 1_700_000_000 * SECOND
     [
         (NOW, NOW, NOW + 1, 0, True),
         (NOW + 1, NOW, NOW + 123_456_789, 0, False),
-        (NOW + 123_456_789, NOW, NOW + 9 * SECOND, 0, True),  # a file system that keeps seconds
+        (NOW + 123_456_789, NOW, NOW + 9 * SECOND, 0, True),  # a file system that stores seconds
         (NOW + 123_456_789, NOW + 1, NOW + 9 * SECOND, 0, False),
         (NOW + 123_456_789, NOW + 123_456_700, NOW + 900, 0, True),  # or tenths of a microsecond
         (NOW + 123_456_789, NOW + 120_000_000, NOW + 70_000_000, 0, True),
@@ -32,17 +32,19 @@ NOW = 1_700_000_000 * SECOND
         (NOW + SECOND + 5, NOW, NOW + 70 * SECOND, 0, True),  # FAT
         (NOW + SECOND + 5, NOW, NOW + 71 * SECOND, 0, False),
         (NOW + 123_456_789, NOW + 123_000_000, NOW + 7_000_000, 0, True),  # milliseconds
-        (-SECOND - 1, -2 * SECOND, 5 * SECOND, 0, True),  # cut downwards, before 1970 too
+        (-SECOND - 1, -2 * SECOND, 5 * SECOND, 0, True),  # rounded down, also before 1970
         (NOW, NOW + 2 * SECOND, NOW + 1, 2, True),
         (NOW, NOW + 3 * SECOND, NOW + 1, 2, False),
     ],
 )
-def test_moments(source: int, present: int, changed: int, window: int, same: bool) -> None:
+def test_stored_times_are_compared_with_file_system_precision(
+    source: int, present: int, changed: int, window: int, same: bool
+) -> None:
     assert is_same_stored_time(source, present, changed, window) == same
 
 
 CASES = {
-    # attributes of the source, of the target, and which of (all, without ACLs, neither) takes them for the same
+    # attributes of the source, of the target, and which comparisons (all, without ACLs, neither) find them equal
     "none": ({}, {}, "yyy"),
     "alike": ({"user.a": b"1", "user.b": b"2"}, {"user.b": b"2", "user.a": b"1"}, "yyy"),
     "another value": ({"user.a": b"1"}, {"user.a": b"2"}, "nny"),
@@ -79,7 +81,7 @@ def test_attributes_are_compared(tmp_path: Path, backend: str) -> None:
     try:
         for index, preserve in enumerate(PRESERVED):
             made = BACKENDS[backend](BackendSettings(preserve, 0o022))
-            for _ in range(2):  # a backend may learn the attributes at first
+            for _ in range(2):  # the first time a backend may have to learn the attributes
                 codes = done(made, CompareXattrs(directories[0], packed, directories[1])).verdicts.codes
             made.close()
             wanted = [RowCode.DONE if CASES[name][2][index] == "y" else RowCode.SLOW_PATH for name in names]

@@ -1,4 +1,4 @@
-"""Modes mean what chmod(1) makes of them."""
+"""Mode expressions have the same effect as in chmod(1)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MODES = [*Random(0).sample(range(0o10000), 120), 0, 0o7777, 0o644, 0o755, 0o2755
 
 @pytest.fixture(scope="module")
 def items(session_scratch: Path) -> Iterator[Path]:
-    """A file and a directory for each of some modes."""
+    """A file and a directory with each of several modes."""
     place = session_scratch / "modes"
     place.mkdir()
     for number, _ in enumerate(MODES):
@@ -76,7 +76,7 @@ def compare(items: Path, mode: str, umask: int) -> None:
     for name in names:
         os.chmod(items / name, MODES[int(name[1:])])
         before.append((items / name).stat().st_mode)
-    # with -f nothing is said of a mode that begins with "-", and of which the umask leaves something
+    # -f suppresses the warning about a mode that begins with "-" and of which the umask keeps some bits
     subprocess.run(["chmod", "-f", "--", mode, *names], cwd=items, umask=umask, check=False)
     actions = parse_mode(mode)
     for name, was in zip(names, before, strict=True):
@@ -85,7 +85,7 @@ def compare(items: Path, mode: str, umask: int) -> None:
 
 
 @pytest.mark.parametrize("mode", EXPRESSIONS)
-def test_as_chmod(items: Path, mode: str) -> None:
+def test_modes_equal_those_of_chmod(items: Path, mode: str) -> None:
     compare(items, mode, 0o027)
 
 
@@ -97,14 +97,14 @@ def clauses() -> st.SearchStrategy[str]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(clauses(), min_size=1, max_size=3).map(",".join), st.sampled_from((0, 0o022, 0o077, 0o777)))
-def test_any_mode_as_chmod(items: Path, mode: str, umask: int) -> None:
+def test_random_modes_match_chmod(items: Path, mode: str, umask: int) -> None:
     compare(items, mode, umask)
 
 
 @pytest.mark.parametrize(
     "text", ["", ",", "u", "rwx", "u+r,", "8", "10000", "u+q", "u+gx", "u+0755", "a=08", "0x7", " 7", "u +r", "=10000"]
 )
-def test_what_is_no_mode(text: str, tmp_path: Path) -> None:
+def test_invalid_mode_is_rejected(text: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert subprocess.run(["chmod", "--", text, tmp_path / "file"], capture_output=True, check=False).returncode != 0
     with pytest.raises(ValueError, match=r".*"):

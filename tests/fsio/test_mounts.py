@@ -1,4 +1,4 @@
-"""Mount codes: the same on hosts that number their devices differently."""
+"""Mount codes are the same on hosts that number their devices differently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pcopy.fsio.mounts import FollowedLinks, MountCodes
 
 TREE = [(b"a", 1), (b"a/b", 1), (b"a/m", 2), (b"a/m/x", 2), (b"a/m/back", 1), (b"n", 3), (b"n/o", 2)]
-"""Directories in the order of a scan, and the file systems that they lie on."""
+"""Directories in the order of a scan, with the number of the file system of each."""
 
 
 def walk(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
@@ -19,7 +19,7 @@ def walk(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
 
 
 @given(st.permutations([11, 22, 33]), st.permutations([44, 55, 66]), st.integers(0, 1000))
-def test_two_hosts_agree(here: list[int], there: list[int], base: int) -> None:
+def test_two_hosts_agree_on_mount_codes(here: list[int], there: list[int], base: int) -> None:
     one, other = MountCodes(base, here[0]), MountCodes(base, there[0])
     codes = walk(one, dict(enumerate(here, 1)))
     assert codes == walk(other, dict(enumerate(there, 1)))
@@ -28,14 +28,14 @@ def test_two_hosts_agree(here: list[int], there: list[int], base: int) -> None:
         assert other.device_of_code(codes[path]) == there[number - 1]
 
 
-def test_what_lies_on_one_mount_has_one_code() -> None:
+def test_directories_on_one_mount_share_a_code() -> None:
     codes = walk(MountCodes(0, 1), {1: 1, 2: 2, 3: 3})
     assert codes[b""] == codes[b"a"] == codes[b"a/b"] == 0
     assert codes[b"a/m"] == codes[b"a/m/x"]
     assert len({codes[path] for path in (b"", b"a/m", b"a/m/back", b"n", b"n/o")}) == 5
 
 
-def test_roots_never_share_codes_of_mounts_below_them() -> None:
+def test_mounts_below_different_roots_have_different_codes() -> None:
     codes = [MountCodes(base, 1).directory_code(b"m", 2, base) for base in range(100)]
     assert len(set(codes)) == 100 and min(codes) >= 1 << 32
 
@@ -46,7 +46,7 @@ def test_unknown_codes_have_no_device() -> None:
 
 
 WAYS = [b"p", b"p/l", b"p/l/q", b"p/l/q/l", b"q", b"r", b"r/p", b"r/p/r"]
-"""Links to the second, third, second, ... file system and back to the first, followed as far as they lead."""
+"""Links to the second, third, second, ... file system and back to the first, as far as they can be followed."""
 
 LEADS_TO = dict(zip(WAYS, [2, 3, 2, 3, 2, 1, 2, 1], strict=True))
 
@@ -59,8 +59,10 @@ def follow(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
 
 
 @given(st.permutations([11, 22, 33]), st.permutations([44, 55, 66]), st.booleans())
-def test_hosts_agree_where_links_are_followed(here: list[int], there: list[int], second_is_a_root: bool) -> None:
-    """And a path that comes back to a file system comes back to its code."""
+def test_two_hosts_agree_on_mount_codes_behind_followed_links(
+    here: list[int], there: list[int], second_is_a_root: bool
+) -> None:
+    """A path that returns to a file system also returns to its code."""
     reported = []
     for devices in (here, there):
         numbered = dict(enumerate(devices, 1))
@@ -76,8 +78,10 @@ def test_hosts_agree_where_links_are_followed(here: list[int], there: list[int],
         assert one[b"p"] == one[b"q"] == one[b"r/p"] == 1
 
 
-def test_files_that_links_lead_to() -> None:
-    """Within the roots' file systems their code is the root's; elsewhere it is the device's, if that is one host's."""
+def test_mount_codes_of_files_behind_followed_links() -> None:
+    """On the file system of a root a file has the root's code; elsewhere it has the code of its device, on one host
+    only.
+    """
     bases = {7: 0, 8: 1}
     alone, together = (MountCodes(0, 7, FollowedLinks(bases, one_host)) for one_host in (True, False))
     for mounts in (alone, together):

@@ -1,4 +1,4 @@
-"""Files that a command line names: a table of situations, each tried by root and by an ordinary user."""
+"""Opening files named on the command line: a table of situations, each tested as root and as an ordinary user."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ USERS = (0, NOBODY)
 
 @pytest.fixture
 def area(area: Path) -> Iterator[Path]:
-    """A directory that all users may write to, as a project's directory."""
+    """A directory that all users may write to, like the shared directory of a project."""
     os.chmod(area, 0o777)
     yield area
     named_file.trust_all_links(False)
 
 
 class Case(NamedTuple):
-    """How the situation is ``made`` below a directory for a caller; the errno and words of a refusal, 0 for none."""
+    """A function that creates the situation below a directory for a caller; the errnos of reading and of writing (0 for
+    success), and words of the error message.
+    """
 
     made: Callable[[Path, int], object]
     reads: int
@@ -119,7 +121,7 @@ def refused_with(action: Callable[[], named_file.OpenedFile]) -> tuple[int, str]
 
 @pytest.mark.parametrize("caller", USERS, ids=["root", "user"])
 @pytest.mark.parametrize("case", CASES)
-def test_each_situation(area: Path, case: str, caller: int) -> None:
+def test_opening_follows_the_table_of_situations(area: Path, case: str, caller: int) -> None:
     require_root("make files of other users")
     made, reads, writes, words = CASES[case]
     made(area, caller)
@@ -127,7 +129,7 @@ def test_each_situation(area: Path, case: str, caller: int) -> None:
 
     def tried() -> None:
         for expected, action in ((reads, open_to_read), (writes, open_to_write)):
-            if expected < 0:  # it would wait
+            if expected < 0:  # opening it would block
                 continue
             number, text = refused_with(lambda action=action: action(path))  # type: ignore[misc]
             assert number == expected, (action.__name__, number, text)
@@ -140,7 +142,7 @@ def test_each_situation(area: Path, case: str, caller: int) -> None:
     assert set(contents.values()) <= {"abc"}
 
 
-def test_links_of_others_are_followed_where_that_is_asked_for(area: Path) -> None:
+def test_links_of_other_users_are_followed_on_request(area: Path) -> None:
     require_root("make links of other users")
     through(lambda caller: STRANGER)(area, 0)
     named_file.trust_all_links(True)
@@ -148,8 +150,8 @@ def test_links_of_others_are_followed_where_that_is_asked_for(area: Path) -> Non
     assert open_to_read(os.fsencode(area / "file")).path == os.fsencode((area / "real/file").resolve())
 
 
-def test_a_directory_is_reached_by_the_same_rule(area: Path) -> None:
-    """Of outputs that are replaced as a whole."""
+def test_links_to_the_directory_of_an_output_follow_the_same_rule(area: Path) -> None:
+    """This is for outputs that are replaced as a whole."""
     require_root("make links of other users")
     (area / "real").mkdir()
     link(area / "step", "real", STRANGER)
@@ -170,8 +172,8 @@ def test_only_regular_files_are_replaced(area: Path) -> None:
     os.close(held.descriptor)
 
 
-def test_a_flipping_link_never_leads_to_roots_file(area: Path) -> None:
-    """A stranger's name is by turns his link to root's file, his link to /dev/null and his own file."""
+def test_link_that_is_swapped_repeatedly_never_leads_to_roots_file(area: Path) -> None:
+    """The name alternates between a stranger's link to root's file, a link to /dev/null, and a file of the stranger."""
     require_root("be attacked")
     secret = own(area / "secret", 0, "root's")
     os.chmod(area, 0o777)
@@ -188,7 +190,7 @@ def test_a_flipping_link_never_leads_to_roots_file(area: Path) -> None:
                 spare = area / "spare"
                 os.link(each, spare, follow_symlinks=False)
                 os.rename(spare, area / "file")
-                spare.unlink(missing_ok=True)  # both were names of one item
+                spare.unlink(missing_ok=True)  # both names were links to one item
 
     os.link(names[0], area / "file", follow_symlinks=False)
     flipping = threading.Thread(target=flip)
@@ -217,7 +219,7 @@ def test_a_fifo_without_a_reader_is_refused(area: Path, monkeypatch: pytest.Monk
     assert number == errno.ENXIO and "no program has opened this FIFO for reading" in text
 
 
-def test_a_fifo_is_written_when_its_reader_comes(area: Path) -> None:
+def test_fifo_is_written_once_it_has_a_reader(area: Path) -> None:
     fifo(area / "file", os.geteuid())
     found: list[bytes] = []
 
@@ -235,7 +237,7 @@ def test_a_fifo_is_written_when_its_reader_comes(area: Path) -> None:
     assert found == [b"line\n"]
 
 
-def test_a_fifo_is_read_when_its_writer_comes(area: Path) -> None:
+def test_fifo_is_read_once_it_has_a_writer(area: Path) -> None:
     fifo(area / "file", os.geteuid())
 
     def write() -> None:
@@ -253,7 +255,7 @@ def test_a_fifo_is_read_when_its_writer_comes(area: Path) -> None:
 
 @pytest.mark.parametrize("form", ["/dev/fd/%d", "/proc/self/fd/%d", "link"])
 def test_inherited_descriptors_are_duplicated(area: Path, form: str) -> None:
-    """Nothing is asked of them: whoever started the program has opened them."""
+    """They are not checked, because the process that started the program has opened them."""
     reader, writer = os.pipe()
     for number, action, other in ((reader, open_to_read, open_to_write), (writer, open_to_write, open_to_read)):
         path = os.fsencode(area / f"link{number}")
@@ -270,8 +272,8 @@ def test_inherited_descriptors_are_duplicated(area: Path, form: str) -> None:
     os.close(writer)
 
 
-def test_each_opening_of_an_inherited_file_reads_the_same(area: Path) -> None:
-    """Duplicates share one offset: the second reader of a list must not find it empty."""
+def test_each_open_of_an_inherited_file_reads_from_the_same_offset(area: Path) -> None:
+    """Duplicates share one offset. The second reader of a list must not find it empty."""
     number = os.open(own(area / "list", os.geteuid(), "skipped\nlisted\n"), os.O_RDONLY)
     os.read(number, len("skipped\n"))
     for _ in range(2):
@@ -280,7 +282,7 @@ def test_each_opening_of_an_inherited_file_reads_the_same(area: Path) -> None:
     os.close(number)
 
 
-def test_devices(area: Path) -> None:
+def test_character_devices_are_accepted_and_block_devices_refused(area: Path) -> None:
     assert refused_with(lambda: open_to_write(b"/dev/null")) == (0, "")
     assert refused_with(lambda: open_to_read(b"/dev/null")) == (0, "")
     if is_root():
@@ -298,17 +300,17 @@ def test_a_new_file_is_made_in_a_sticky_directory(area: Path) -> None:
     assert (area / "new").read_bytes() == b"x"
 
 
-def test_only_regular_files_where_nothing_else_serves(area: Path) -> None:
-    """It does not wait for a writer either."""
+def test_fifo_is_refused_where_a_regular_file_is_required(area: Path) -> None:
+    """The call does not wait for a writer."""
     fifo(area / "file", os.geteuid())
-    with pytest.raises(UntrustedFile, match="no regular file"):
+    with pytest.raises(UntrustedFile, match="not a regular file"):
         open_to_read(os.fsencode(area / "file"), regular=True)
 
 
 @pytest.mark.parametrize(
     "path", [b".", b"./", b"area/../area/./file", b"/", b"area//file", b"area/file/", b"area/..", b"", b"area/no/x"]
 )
-def test_paths_mean_what_the_system_says(area: Path, monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+def test_paths_are_resolved_like_the_system_does(area: Path, monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
     monkeypatch.chdir(area.parent)
     (area / "file").touch()
     try:

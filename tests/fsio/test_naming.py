@@ -1,4 +1,4 @@
-"""Names are given without replacing anything; only a ``Problem`` says that one could not be."""
+"""Renaming without replacement: existing items are never replaced, and every failure raises ``Problem``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pcopy.fsio.naming import NoReplaceRenamer, RenameResult
 
 
 def no_renameat2(*_: object) -> None:
-    """As with a C library from before 2018, or on NFS."""
+    """renameat2(2) as on NFS, or in a C library from before 2018."""
     raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-def test_a_probe_that_cannot_be_closed_ends_nothing(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was made to learn of its file system, and holds nothing."""
+def test_probe_that_cannot_be_closed_is_ignored(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe was created only to examine its file system, and contains nothing."""
     real = os.close
     broken: list[int] = []
 
@@ -39,7 +39,9 @@ def test_a_probe_that_cannot_be_closed_ends_nothing(area: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("way", ["rename", "link", "placeholder"])
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_name_is_given_in_each_way(area: Path, monkeypatch: pytest.MonkeyPatch, way: str, taken: bool) -> None:
+def test_each_method_of_renaming_never_replaces(
+    area: Path, monkeypatch: pytest.MonkeyPatch, way: str, taken: bool
+) -> None:
     if way != "rename":
         monkeypatch.setattr(libc, "renameat2", no_renameat2)
     if way == "placeholder":
@@ -57,10 +59,10 @@ def test_a_name_is_given_in_each_way(area: Path, monkeypatch: pytest.MonkeyPatch
     assert (area / "temporary").exists() == taken
 
 
-def test_where_each_name_has_a_number_of_its_own_none_is_given_by_a_link(
-    area: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """sshfs knows no flags of renameat2(2), and a link there has another inode number: it would seem another's."""
+def test_link_is_not_used_if_each_name_has_its_own_inode_number(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sshfs does not support the flags of renameat2(2), and a link has another inode number there: it would seem to be
+    a foreign file.
+    """
 
     def link(old: bytes, new: bytes, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
         (area / os.fsdecode(new)).write_bytes((area / os.fsdecode(old)).read_bytes())

@@ -1,4 +1,4 @@
-"""A new item has its contents, its metadata and its name, or nothing is left of it, whatever fails on the way."""
+"""A new item is complete, with contents, metadata and name, or does not exist, whichever step fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.faults import require_strace
 from tests.support.filesystems import Place
 
 BEFORE = {"at": "nothing", "beside": "file", "synced": "nothing", "again": "directory", "over": "file", "node": "file"}
-"""What has the name before each life."""
+"""The item that has the name before each life cycle."""
 
 CALLS = """openat close newfstatat fstat pwrite64 ftruncate fsync fchown chown fchmod chmod fchmodat utimensat mknodat
     unlinkat rmdir renameat fsetxattr setxattr fremovexattr removexattr"""
@@ -44,22 +44,22 @@ def is_as_before(place: Path, life: str) -> bool:
     if BEFORE[life] == "nothing":
         return not os.path.lexists(name)
     if BEFORE[life] == "directory":
-        return name.is_dir() or not os.path.lexists(name)  # removed, to make room for what failed then
+        return name.is_dir() or not os.path.lexists(name)  # removed to make room for the item whose creation failed
     status = name.lstat()
     return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o604 and name.read_bytes() == OLD
 
 
-def is_whole(place: Path, life: str, *, dressed: bool = True) -> bool:
+def is_whole(place: Path, life: str, *, with_metadata: bool = True) -> bool:
     name = place / os.fsdecode(NAME)
     if not os.path.lexists(name):
         return False
     status = name.lstat()
-    is_dressed = stat.S_IMODE(status.st_mode) == MODE and status.st_mtime_ns == TIME
+    has_metadata = stat.S_IMODE(status.st_mode) == MODE and status.st_mtime_ns == TIME
     if life == "node":
-        return stat.S_ISFIFO(status.st_mode) and (is_dressed or not dressed)
+        return stat.S_ISFIFO(status.st_mode) and (has_metadata or not with_metadata)
     if not stat.S_ISREG(status.st_mode) or name.read_bytes() != CONTENTS:
         return False
-    return not dressed or (is_dressed and os.getxattr(name, "user.test") == b"value")
+    return not with_metadata or (has_metadata and os.getxattr(name, "user.test") == b"value")
 
 
 def is_marked(place: Path) -> bool:
@@ -70,8 +70,8 @@ def is_marked(place: Path) -> bool:
         os.close(directory)
 
 
-def lived(life: str, place: Path, log: Path, *options: str) -> tuple[str, list[str]]:
-    """What one life comes to in a process of its own, and its ``CALLS``; strace has ``options``."""
+def run_life(life: str, place: Path, log: Path, *options: str) -> tuple[str, list[str]]:
+    """Run one life cycle in its own process under strace with ``options``. Return its outcome and its ``CALLS``."""
     require_strace()
     directory = os.open(place, os.O_RDONLY)
     begin, reported = os.pipe(), os.pipe()
@@ -96,14 +96,14 @@ def lived(life: str, place: Path, log: Path, *options: str) -> tuple[str, list[s
 
 
 def each_call(calls: list[str]) -> Iterator[tuple[str, int]]:
-    """Each of ``calls``, and how many of its name there were by then."""
+    """Yield each of ``calls`` with the number of calls of that name so far."""
     for index, call in enumerate(calls):
         yield call, calls[: index + 1].count(call)
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "tmpfs"])
 @pytest.mark.parametrize("life", LIVES)
-def test_a_life(on: Place, kind: str, life: str) -> None:
+def test_life_cycle_creates_the_item(on: Place, kind: str, life: str) -> None:
     place = on(kind)
     prepare(place, life)
     directory = os.open(place, os.O_RDONLY)
@@ -118,32 +118,32 @@ def test_a_life(on: Place, kind: str, life: str) -> None:
         assert os.getxattr(place / os.fsdecode(NAME), "user.layout") == b"striped"
 
 
-def test_a_life_makes_no_call_twice(on: Place, tmp_path: Path) -> None:
+def test_life_cycle_makes_no_system_call_twice(on: Place, tmp_path: Path) -> None:
     place = on("ext4")
-    reported, calls = lived("beside", place, tmp_path / "log")
+    reported, calls = run_life("beside", place, tmp_path / "log")
     assert reported == "done"
     metadata = ["fchown", "fsetxattr", "fchmod", "utimensat"]
-    named = ["newfstatat", "close", "renameat", "newfstatat"]  # which inode it is, and whether that has the name
+    named = ["newfstatat", "close", "renameat", "newfstatat"]  # get its inode, and check that the name refers to it
     assert calls == ["newfstatat", "openat", "pwrite64", *metadata, *named]
 
 
 @pytest.mark.parametrize("life", LIVES)
-def test_whatever_call_fails_the_item_is_whole_or_nothing_is_left(on: Place, tmp_path: Path, life: str) -> None:
+def test_failure_of_any_call_leaves_a_complete_item_or_nothing(on: Place, tmp_path: Path, life: str) -> None:
     log = tmp_path / "log"
     place = on("ext4")
     prepare(place, life)
-    calls = lived(life, place, log)[1]
+    calls = run_life(life, place, log)[1]
     assert len(calls) > 5
     reported = set()
     for call, number in each_call(calls):
         place = on("ext4")
         prepare(place, life)
         fault = f"inject={call}:error=EIO:when={number}"
-        outcome, _ = lived(life, place, log, "-e", fault)
+        outcome, _ = run_life(life, place, log, "-e", fault)
         assert "INJECTED" in log.read_text(), fault
         reported.add(outcome)
         if outcome.startswith(("done", "not all metadata")):
-            assert is_whole(place, life, dressed=outcome == "done"), fault
+            assert is_whole(place, life, with_metadata=outcome == "done"), fault
         else:
             assert re.search("Input/output error|is incomplete", outcome), (fault, outcome)
             if life == "over":
@@ -157,20 +157,22 @@ def test_whatever_call_fails_the_item_is_whole_or_nothing_is_left(on: Place, tmp
 
 
 @pytest.mark.parametrize("life", ["beside", "synced", "again", "node"])
-def test_whenever_it_is_killed_the_name_is_that_of_something_whole(on: Place, tmp_path: Path, life: str) -> None:
+def test_kill_at_any_call_leaves_a_complete_item_under_the_name(on: Place, tmp_path: Path, life: str) -> None:
     log = tmp_path / "log"
     place = on("ext4")
     prepare(place, life)
-    calls = lived(life, place, log)[1]
+    calls = run_life(life, place, log)[1]
     for call, number in each_call(calls):
         place = on("ext4")
         prepare(place, life)
-        lived(life, place, log, "-e", f"inject={call}:signal=KILL:when={number}")
+        run_life(life, place, log, "-e", f"inject={call}:signal=KILL:when={number}")
         assert is_as_before(place, life) or is_whole(place, life), (call, number)
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, Problem("read", errno.EIO)])
-def test_whoever_leaves_early_leaves_nothing(area: Path, directory: int, error: BaseException | None) -> None:
+def test_leaving_the_context_early_removes_the_temporary_file(
+    area: Path, directory: int, error: BaseException | None
+) -> None:
     (area / "name").write_bytes(OLD)
 
     def leave() -> None:
@@ -191,10 +193,8 @@ def test_whoever_leaves_early_leaves_nothing(area: Path, directory: int, error: 
 
 
 @pytest.mark.parametrize("error", [RuntimeError("of pcopy"), Problem("read", errno.EIO)])
-def test_what_other_tasks_rely_on_goes_only_with_a_problem_of_its_own(
-    area: Path, directory: int, error: Exception
-) -> None:
-    """A later run goes on with it."""
+def test_kept_file_is_removed_only_after_a_problem(area: Path, directory: int, error: Exception) -> None:
+    """A later run continues with the file."""
     with NewFile.create_temporary(directory, TEMPORARY) as begun:
         made = begun.identity(0)
         begun.close_and_keep()
@@ -204,7 +204,7 @@ def test_what_other_tasks_rely_on_goes_only_with_a_problem_of_its_own(
     assert (os.listdir(area) == []) == isinstance(error, Problem)
 
 
-def test_what_is_not_what_was_made_is_not_opened_again(area: Path, directory: int) -> None:
+def test_file_other_than_the_created_one_is_not_reopened(area: Path, directory: int) -> None:
     with NewFile.create_temporary(directory, TEMPORARY) as begun:
         made = begun.identity(0)
         begun.close_and_keep()
@@ -214,7 +214,7 @@ def test_what_is_not_what_was_made_is_not_opened_again(area: Path, directory: in
     assert raised.value.errno == errno.ESTALE
 
 
-def test_a_name_that_is_taken_is_not_touched(area: Path, directory: int) -> None:
+def test_existing_name_is_not_touched(area: Path, directory: int) -> None:
     (area / "name").write_bytes(OLD)
     with pytest.raises(Problem) as raised:
         NewFile.create(directory, NAME)
@@ -230,9 +230,7 @@ def test_a_name_that_is_taken_is_not_touched(area: Path, directory: int) -> None
         (Recipe(fallback_reason="there is no such pool"), "no such pool"),
     ],
 )
-def test_a_file_is_made_without_a_layout_that_it_does_not_get(
-    area: Path, directory: int, recipe: Recipe, why: str
-) -> None:
+def test_file_is_created_without_an_unavailable_layout(area: Path, directory: int, recipe: Recipe, why: str) -> None:
     with NewFile.create(directory, NAME, recipe) as new:
         assert why in new.layout_reason
         assert new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022).layout_reason == new.layout_reason
@@ -242,15 +240,15 @@ def test_a_file_is_made_without_a_layout_that_it_does_not_get(
     assert "user.layout" not in os.listxattr(area / "name")
 
 
-def test_a_layout_comes_before_the_first_byte(area: Path, directory: int) -> None:
+def test_layout_is_set_before_the_first_write(area: Path, directory: int) -> None:
     with NewFile.create(directory, NAME, LAYOUT) as new:
         assert os.getxattr(new.descriptor, "user.layout") == b"striped"
         assert new.status.st_size == 0
         new.close_and_keep()
 
 
-def test_a_node_under_its_own_name_is_left_to_whoever_finds_it(area: Path, directory: int) -> None:
-    """Nobody can tell by then whether it is what was made."""
+def test_failed_node_under_its_final_name_is_not_removed(area: Path, directory: int) -> None:
+    """By then it is unknown whether the node is the created one."""
     status = os.stat_result((stat.S_IFIFO | MODE, 0, 0, 1, 0, 0, 0, 0, 0, 0))
     source = Node(status, ATTRIBUTES, b"")
     with pytest.raises(RuntimeError), NewNode.create_node(directory, NAME, source, is_temporary=False) as new:
@@ -259,7 +257,7 @@ def test_a_node_under_its_own_name_is_left_to_whoever_finds_it(area: Path, direc
     assert os.listdir(area) == ["name"]
 
 
-def test_what_is_written_over_stays_when_another_task_gives_up(area: Path, directory: int) -> None:
+def test_file_written_in_place_stays_after_a_failed_task(area: Path, directory: int) -> None:
     (area / "name").touch(0o600)
     status = (area / "name").stat()
     made, before = Identity(0, status.st_ino), (status.st_mode, status.st_uid, status.st_gid)
@@ -270,16 +268,16 @@ def test_what_is_written_over_stays_when_another_task_gives_up(area: Path, direc
 
 
 @pytest.mark.parametrize("marked", [False, True])
-def test_a_file_that_tells_of_what_is_replaced_goes_with_it(area: Path, directory: int, marked: bool) -> None:
+def test_sidecar_of_a_replaced_file_is_removed(area: Path, directory: int, marked: bool) -> None:
     sidecar = os.fsdecode(incomplete_mark.sidecar_name(NAME))
     (area / sidecar).write_bytes(b"a mark")
     (area / "name").write_bytes(OLD)
     with NewFile.create_temporary(directory, TEMPORARY) as new:
-        new.commit(NAME, (area / "name").stat(), marked=marked)
+        new.commit(NAME, (area / "name").stat(), has_sidecar=marked)
     assert (sidecar in os.listdir(area)) != marked
 
 
-def test_file_that_cannot_be_removed_does_not_hide_the_first_error(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_removal_does_not_hide_the_first_error(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(directory: int, name: bytes) -> None:
         raise Problem("unlink", errno.EPERM)
 

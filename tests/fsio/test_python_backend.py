@@ -1,4 +1,4 @@
-"""What only the Python backend can be made to show: system calls that answer as scripted."""
+"""The Python backend with scripted system calls, which cannot be done with the C backend."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def copy_one(area: Path) -> Verdicts:
         os.close(writing)
 
 
-def test_an_endless_file_is_not_read_into_memory(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of size 0 in FUSE or debugfs may go on for ever."""
+def test_endless_file_of_size_zero_is_not_read_into_memory(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of size 0 in FUSE or debugfs may be endless."""
     got = 0
 
     def read(_: int, size: int) -> bytes:
@@ -50,8 +50,8 @@ def test_an_endless_file_is_not_read_into_memory(area: Path, monkeypatch: pytest
     assert not (area / "target/file").exists()
 
 
-def test_a_source_that_cannot_be_closed_fails_alone(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FUSE passes on what its file system answers to flush."""
+def test_close_error_of_a_source_fails_only_that_file(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FUSE passes on the error with which its file system answers a flush."""
     calls = 0
 
     def close(descriptor: int) -> None:
@@ -66,8 +66,8 @@ def test_a_source_that_cannot_be_closed_fails_alone(area: Path, monkeypatch: pyt
     assert (problem.operation, problem.errno, problem.on_source) == ("close", errno.EIO, True)
 
 
-def test_an_entry_whose_kind_cannot_be_told_is_listed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory that tells no kinds: each item is asked for its own, and may have become unreadable."""
+def test_entry_of_unknown_type_is_listed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory listing without types: each item has to be examined, and may have become unreadable."""
 
     class Entry:
         name = "lost"
@@ -95,7 +95,7 @@ def test_an_entry_whose_kind_cannot_be_told_is_listed(area: Path, monkeypatch: p
     [((3, b"file", True, False, 4), {}), ((3, b"file"), {"copys": True}), ((3, b"file"), {"names": b"another"})],
     ids=["one too many", "misspelt", "given twice"],
 )
-def test_a_batch_takes_its_own_fields_only(values: tuple[object, ...], named: dict[str, object]) -> None:
+def test_batch_rejects_wrong_fields(values: tuple[object, ...], named: dict[str, object]) -> None:
     with pytest.raises(
         TypeError,
         match="ReadSmallFiles has these fields, each once: directory, names, are_copies, excludes_half_written",

@@ -1,4 +1,4 @@
-"""How many bytes of a file make a frame of zstd."""
+"""Number of bytes of a file in each zstd frame."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("stripe", "span"),
     [
-        *((0, 4), (1, 4), (2, 4), (4, 4)),  # several stripes, or one, make a frame
-        *((3, 6), (5, 5), (8, 8), (33, 33), (64, 64)),  # a frame of the usual size would cut them
+        *((0, 4), (1, 4), (2, 4), (4, 4)),  # a frame contains one or several stripes
+        *((3, 6), (5, 5), (8, 8), (33, 33), (64, 64)),  # a frame of the usual size would end within a stripe
         *((65, 4), (1024, 4)),  # no frame is that large
     ],
 )
-def test_no_stripe_is_cut(stripe: int, span: int) -> None:
+def test_frames_contain_whole_stripes(stripe: int, span: int) -> None:
     assert frame_size_for(1 << 30, stripe * MIB) == span * MIB
 
 

@@ -1,6 +1,6 @@
-"""Seekable files of zstd: the program zstd reads what is written here, and what it writes is read here.
+"""Seekable zstd files: the zstd program reads files written here, and files written by it are read here.
 
-What is cut, damaged, or tells lies about itself is never taken for contents.
+Truncated, damaged or inconsistent files are never accepted as contents.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import xxhash
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import (
     MAX_FRAME_SIZE,
-    Frame,
     SeekTable,
+    ZstdFrame,
     compress_frame,
     packed_seek_table,
     read_frame,
@@ -29,19 +29,19 @@ from pcopy.fsio.seekable_zstd import (
 
 SPAN = 100_000
 SKIPPED = struct.pack("<II", 0x184D2A53, 7) + b"skipped"
-"""A frame that every reader skips."""
+"""A skippable frame."""
 
 
 def contents(size: int) -> bytes:
-    """Half of it can be compressed."""
+    """Contents of which half is compressible."""
     random = Random(size)
     return b"".join(random.randbytes(500) + b"again " * 100 for _ in range(size // 1100 + 1))[:size]
 
 
-def seekable(data: bytes, span: int = SPAN) -> tuple[bytes, list[Frame]]:
+def seekable(data: bytes, span: int = SPAN) -> tuple[bytes, list[ZstdFrame]]:
     parts = [data[at : at + span] for at in range(0, len(data), span)] or [b""]
     packed = [compress_frame(part, 3) for part in parts]
-    frames = [Frame(len(one), len(part)) for one, part in zip(packed, parts, strict=True)]
+    frames = [ZstdFrame(len(one), len(part)) for one, part in zip(packed, parts, strict=True)]
     return b"".join(packed) + packed_seek_table(frames), frames
 
 
@@ -51,7 +51,7 @@ def by_zstd(data: bytes, *options: str) -> bytes:
 
 @contextmanager
 def opened(path: Path, data: bytes) -> Iterator[tuple[int, int]]:
-    """A file with these contents: its descriptor and size."""
+    """A file with these contents, as its descriptor and size."""
     path.write_bytes(data)
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -73,14 +73,14 @@ def table_of(path: Path, data: bytes) -> SeekTable | None:
 def own_table(
     frames: list[tuple[int, ...]], *, flags: int = 0, count: int | None = None, magic: int = 0x184D2A5E
 ) -> bytes:
-    """A table as the format's page tells, by nothing of pcopy."""
+    """A seek table built from the documentation of the format, without code of pcopy."""
     entries = b"".join(struct.pack(f"<{len(frame)}I", *frame) for frame in frames)
     end = struct.pack("<IBI", len(frames) if count is None else count, flags, 0x8F92EAB1)
     return struct.pack("<II", magic, len(entries) + len(end)) + entries + end
 
 
 @pytest.mark.parametrize("size", [0, 1, SPAN, SPAN + 1, 7 * SPAN + 123])
-def test_zstd_reads_what_is_written(tmp_path: Path, size: int) -> None:
+def test_zstd_reads_written_files(tmp_path: Path, size: int) -> None:
     data, path = contents(size), tmp_path / "file.zst"
     path.write_bytes(seekable(data)[0])
     assert subprocess.run(["zstd", "-dc", path], check=True, capture_output=True).stdout == data
@@ -94,7 +94,7 @@ def test_zstd_reads_what_is_written(tmp_path: Path, size: int) -> None:
 
 
 def read_at(descriptor: int, table: SeekTable, offset: int, length: int) -> bytes:
-    """``length`` bytes of the contents from ``offset`` on, fewer at their end."""
+    """Return ``length`` bytes of the contents from ``offset``, or fewer at the end."""
     joined = []
     for number in table.frames_for_range(offset, length):
         begin = table.content_offsets[number]
@@ -103,7 +103,7 @@ def read_at(descriptor: int, table: SeekTable, offset: int, length: int) -> byte
     return b"".join(joined)
 
 
-def test_any_stretch_is_read_from_the_frames_that_hold_it(tmp_path: Path) -> None:
+def test_any_range_is_read_from_the_frames_that_contain_it(tmp_path: Path) -> None:
     data = contents(5 * SPAN + 17)
     packed, frames = seekable(data)
     with opened(tmp_path / "file", packed) as (descriptor, size):
@@ -118,7 +118,7 @@ def test_any_stretch_is_read_from_the_frames_that_hold_it(tmp_path: Path) -> Non
         assert list(table.frames_for_range(SPAN - 1, 2)) == [0, 1]
 
 
-def test_what_zstd_has_written_is_read_as_a_stream(tmp_path: Path) -> None:
+def test_files_written_by_zstd_are_read_as_streams(tmp_path: Path) -> None:
     data = contents(3_000_000)
     for options in ([], ["-T2", "-B500000"], ["--no-check"], ["-1", "--long=24"], ["-5", "--no-content-size"]):
         assert read_back(tmp_path / "file", by_zstd(data, *options)) == data, options
@@ -130,8 +130,8 @@ def test_what_zstd_has_written_is_read_as_a_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [seekable(contents(700), 300)[0], by_zstd(contents(700)), by_zstd(bytes(300_000))])
-def test_what_is_cut_is_no_file(tmp_path: Path, data: bytes) -> None:
-    """Wherever it is cut, but behind a whole frame."""
+def test_truncated_file_is_rejected(tmp_path: Path, data: bytes) -> None:
+    """At any position except the end of a frame."""
     begin = data.rfind(struct.pack("<I", 0x184D2A5E))
     for length in range(len(data)):
         if begin < 0 or length not in whole_frames(data[:begin]):
@@ -140,12 +140,12 @@ def test_what_is_cut_is_no_file(tmp_path: Path, data: bytes) -> None:
 
 
 def whole_frames(data: bytes) -> set[int]:
-    """Where frames begin, but the first one, and where the last one ends."""
+    """Return the offsets at which frames end."""
     magic = struct.pack("<I", 0xFD2FB528)
     return {at for at in range(1, len(data)) if data[at : at + 4] == magic} | {len(data)}
 
 
-def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+def test_flipped_bit_is_detected(tmp_path: Path) -> None:
     data = contents(600)
     packed, frames = seekable(data, 400)
     for at in range(sum(frame.compressed_size for frame in frames)):
@@ -153,7 +153,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
         flipped[at] ^= 1 << at % 8
         damaged = bytes(flipped)
         try:
-            assert read_back(tmp_path / "file", damaged) == data, at  # a bit that means nothing
+            assert read_back(tmp_path / "file", damaged) == data, at  # a bit without meaning
         except Problem as problem:
             assert "zstd" in str(problem)
         with opened(tmp_path / "file", damaged) as (descriptor, size):
@@ -165,7 +165,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
                 assert "zstd" in str(problem)
 
 
-def test_a_table_that_does_not_fit_is_none(tmp_path: Path) -> None:
+def test_seek_table_that_does_not_fit_is_ignored(tmp_path: Path) -> None:
     frame = compress_frame(b"x" * 1000, 3)
     entry, path = (len(frame), 1000), tmp_path / "file"
     assert table_of(path, frame + own_table([entry])) is not None
@@ -188,7 +188,7 @@ def test_a_table_that_does_not_fit_is_none(tmp_path: Path) -> None:
     assert table_of(path, own_table([])) == SeekTable.from_sizes([])
 
 
-def test_a_table_that_lies_about_a_frame_is_found_out(tmp_path: Path) -> None:
+def test_wrong_frame_size_in_the_seek_table_is_detected(tmp_path: Path) -> None:
     one, other = compress_frame(b"x" * 1000, 3), compress_frame(b"y" * 1000, 3)
     unsized = by_zstd(bytes(1 << 20), "--no-content-size")
     cases = {
@@ -206,7 +206,7 @@ def test_a_table_that_lies_about_a_frame_is_found_out(tmp_path: Path) -> None:
                 read_frame(descriptor, table, 0)
 
 
-def test_checksums_of_a_table_are_looked_at(tmp_path: Path) -> None:
+def test_checksums_of_the_seek_table_are_verified(tmp_path: Path) -> None:
     data = contents(1000)
     frame = by_zstd(data, "--no-check")
     checksum = xxhash.xxh64_intdigest(data) & 0xFFFFFFFF
@@ -224,16 +224,18 @@ def test_checksums_of_a_table_are_looked_at(tmp_path: Path) -> None:
                     read_frame(descriptor, table, 0)
 
 
-def test_a_stream_may_not_want_all_memory(tmp_path: Path) -> None:
-    """As ``zstd -d`` refuses it unless it is told otherwise."""
+def test_stream_with_huge_window_is_refused(tmp_path: Path) -> None:
+    """``zstd -d`` refuses it by default, too."""
     window = struct.pack("<IBB", 0xFD2FB528, 0, (31 - 10) << 3)
     with pytest.raises(Problem, match=r"memory|zstd"):
         read_back(tmp_path / "file", window + bytes([1, 0, 0]))
 
 
 @pytest.mark.parametrize("kind", ["blocks", "skippable frames", "frames"])
-def test_what_holds_nothing_is_read_in_large_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """And whoever reads it can do something else meanwhile."""
+def test_empty_blocks_and_frames_are_read_in_large_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The reader can do other work between the pieces."""
     window = struct.pack("<IBB", 0xFD2FB528, 0, 0x58)
     data = {
         "blocks": window + bytes(3 * 200_000) + b"\1\0\0",
@@ -257,8 +259,8 @@ def test_what_holds_nothing_is_read_in_large_pieces(tmp_path: Path, monkeypatch:
         read_back(tmp_path / "cut", data[:-1])
 
 
-def test_a_table_with_frames_of_no_possible_size_is_none(tmp_path: Path) -> None:
-    """No frame of so many bytes comes into memory."""
+def test_seek_table_with_impossible_frame_size_is_ignored(tmp_path: Path) -> None:
+    """A frame of that size is never loaded into memory."""
     path, begin = tmp_path / "file", 1 << 31
     table = own_table([(begin, 1000)])
     with open(path, "wb") as file:

@@ -1,4 +1,4 @@
-"""Opening what somebody else holds, or has just forgotten."""
+"""Opening source files that another process has leased, or that a server has just forgotten."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, source_status, status_of
 
 
-def test_a_lease_is_waited_for(area: Path) -> None:
-    """File servers hold leases; opening without waiting is refused with EAGAIN until they are given back."""
+def test_open_waits_for_a_lease_to_be_released(area: Path) -> None:
+    """File servers hold leases: a non-blocking open fails with EAGAIN until they are released."""
     (area / "file").write_bytes(b"content")
     directory, holder = os.open(area, os.O_RDONLY), os.open(area / "file", os.O_RDWR)
     fcntl.fcntl(holder, fcntl.F_SETSIG, 0)
@@ -40,7 +40,7 @@ def test_a_lease_is_waited_for(area: Path) -> None:
         signal.signal(signal.SIGIO, before)
 
 
-def test_what_is_gone(area: Path) -> None:
+def test_missing_source_is_reported_as_changed(area: Path) -> None:
     directory = os.open(area, os.O_RDONLY)
     for call in (open_source, source_status):
         with pytest.raises(Problem) as caught:
@@ -50,7 +50,7 @@ def test_what_is_gone(area: Path) -> None:
 
 
 @pytest.mark.parametrize("on_source", [True, False])
-def test_a_status_that_passes_and_one_that_does_not(monkeypatch: pytest.MonkeyPatch, on_source: bool) -> None:
+def test_transient_fstat_error_is_retried_on_the_source_only(monkeypatch: pytest.MonkeyPatch, on_source: bool) -> None:
     real, answers = os.fstat, [errno.ESTALE, errno.EIO]
 
     def fstat(descriptor: int) -> os.stat_result:

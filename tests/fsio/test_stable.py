@@ -1,4 +1,4 @@
-"""A sync that reports success says what is true: a file system that has given up has lost what it had not written."""
+"""A sync reports success only if all data was written. A file system that has shut down has lost its unwritten data."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ except Problem as problem:
 
 
 def synced(place: Path) -> str:
-    """What a process tells whose syncfs(2) finds nothing to be written, as after a journal was given up."""
+    """Return the output of a process whose syncfs(2) finds nothing to write, as after a journal was aborted."""
     line = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=syncfs", "-e", "inject=syncfs:retval=0"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     run = subprocess.run([*line, sys.executable, "-c", SYNC, place], env=environment, capture_output=True, check=True)
     return run.stdout.decode().strip()
 
 
-def test_a_file_system_that_has_given_up_is_not_synced(area: Path) -> None:
+def test_sync_of_a_file_system_made_read_only_by_an_error_fails(area: Path) -> None:
     require_strace()
     with mounted("ext4", area, options="errors=remount-ro") as place:
         assert synced(place) == ""
@@ -45,7 +45,7 @@ def test_a_file_system_that_has_given_up_is_not_synced(area: Path) -> None:
         assert synced(place) == "syncfs Read-only file system"
 
 
-def test_what_is_mounted_read_only_has_nothing_to_be_synced(area: Path) -> None:
+def test_sync_of_a_read_only_file_system_succeeds(area: Path) -> None:
     with mounted("tmpfs", area) as place:
         for option in ("remount,rw", "remount,ro"):
             subprocess.run(["mount", "-o", option, place], check=True)

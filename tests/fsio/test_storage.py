@@ -1,4 +1,4 @@
-"""What is brought to storage one by one, where the sync of a file system does not do it."""
+"""Directories and files that are synced one by one, on file systems where syncfs(2) is not sufficient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = 100
 
 
 class Syncs:
-    """Stands for ``os.fsync``: remembers which directories were synced; those in ``failing`` fail."""
+    """Replaces ``os.fsync``: records which directories were synced; those in ``failing`` fail."""
 
     def __init__(self) -> None:
         self.inodes: list[int] = []
@@ -46,7 +46,7 @@ def make(kind: int) -> WrittenFileSystems:
 
 
 def open_all(area: Path, number: int) -> Iterator[int]:
-    """Directories, each of which is closed when the next is asked for."""
+    """Yield directories; each is closed when the next one is requested."""
     for index in range(number):
         (area / f"{index}").mkdir()
         descriptor = os.open(area / f"{index}", os.O_RDONLY | os.O_DIRECTORY)
@@ -70,7 +70,7 @@ def add(storage: WrittenFileSystems, directory: int, changed: UnsyncedDirectorie
         (FUSE_TYPE, "4.18.0", True),
     ],
 )
-def test_where_the_sync_of_a_file_system_is_not_enough(
+def test_file_systems_where_syncfs_is_not_sufficient(
     area: Path, kind: int, release_name: str, one_by_one: bool
 ) -> None:
     changed = UnsyncedDirectories()
@@ -83,7 +83,7 @@ def test_where_the_sync_of_a_file_system_is_not_enough(
     storage.close()
 
 
-def test_elsewhere_no_directory_is_synced(area: Path, syncs: Syncs) -> None:
+def test_other_file_systems_sync_no_directory(area: Path, syncs: Syncs) -> None:
     changed = UnsyncedDirectories()
     storage = make(PLAIN)
     for descriptor in open_all(area, 3):
@@ -93,7 +93,7 @@ def test_elsewhere_no_directory_is_synced(area: Path, syncs: Syncs) -> None:
     assert syncs.inodes == []
 
 
-def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: Syncs) -> None:
+def test_each_directory_is_synced_once_even_if_it_was_closed(area: Path, syncs: Syncs) -> None:
     changed = UnsyncedDirectories()
     storage, before = make(FUSE_TYPE), len(os.listdir("/proc/self/fd"))
     for descriptor in open_all(area, MANY):
@@ -108,8 +108,8 @@ def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: S
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syncs) -> None:
-    """Links to one file in very many directories: the first is opened again for each of them."""
+def test_directories_in_use_are_synced_last(area: Path, syncs: Syncs) -> None:
+    """With links to one file in very many directories, the first one is opened again for each of them."""
     changed = UnsyncedDirectories()
     storage = make(FUSE_TYPE)
     (area / "first").mkdir()
@@ -124,7 +124,7 @@ def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syn
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_after_a_directory_that_could_not_be_synced_nothing_succeeds(area: Path, syncs: Syncs, number: int) -> None:
+def test_every_sync_fails_after_a_failed_directory_sync(area: Path, syncs: Syncs, number: int) -> None:
     changed = UnsyncedDirectories()
     storage = make(FUSE_TYPE)
     for descriptor in open_all(area, 2):
@@ -142,7 +142,7 @@ def test_after_a_directory_that_could_not_be_synced_nothing_succeeds(area: Path,
     storage.close()
 
 
-def test_a_file_system_that_syncs_no_directories(area: Path, syncs: Syncs) -> None:
+def test_file_system_without_directory_sync_is_accepted(area: Path, syncs: Syncs) -> None:
     changed = UnsyncedDirectories()
     storage = make(FUSE_TYPE)
     for descriptor in open_all(area, 1):
@@ -153,5 +153,5 @@ def test_a_file_system_that_syncs_no_directories(area: Path, syncs: Syncs) -> No
     storage.close()
 
 
-def test_the_kernel_of_this_machine_has_a_version() -> None:
+def test_kernel_version_of_this_machine_is_parsed() -> None:
     assert module.linux_version() > (2, 6)

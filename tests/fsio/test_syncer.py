@@ -1,4 +1,4 @@
-"""Syncs that another process makes: it does as it is told, hears no signals, and holds nothing that others wait for."""
+"""The process that performs syncs: it obeys requests, ignores signals, and keeps no descriptor that others wait for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def syncer() -> Iterator[SyncProcess]:
 
 
 def living() -> set[int]:
-    """The processes that this one has started and that have not ended."""
+    """The running child processes of this process."""
     return {pid for pid in children() if state(pid) not in ("Z", "")}
 
 
@@ -41,7 +41,7 @@ def state(pid: int) -> str:
 
 
 def started(syncer: SyncProcess, directory: int) -> int:
-    """The process that the first sync starts."""
+    """Make the first sync and return the id of the process that it starts."""
     before = living()
     syncer.start()
     syncer.sync(directory)
@@ -49,7 +49,7 @@ def started(syncer: SyncProcess, directory: int) -> int:
     return pid
 
 
-def test_one_process_makes_all_syncs(syncer: SyncProcess, directory: int) -> None:
+def test_one_process_performs_all_syncs(syncer: SyncProcess, directory: int) -> None:
     pid = started(syncer, directory)
     before = living()
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_one_process_makes_all_syncs(syncer: SyncProcess, directory: int) -> Non
     assert pid in before
 
 
-def test_an_error_is_told_with_its_number(syncer: SyncProcess, area: Path) -> None:
+def test_sync_error_is_reported_with_its_errno(syncer: SyncProcess, area: Path) -> None:
     searched = os.open(area, os.O_PATH)
     try:
         for _ in range(2):
@@ -71,16 +71,16 @@ def test_an_error_is_told_with_its_number(syncer: SyncProcess, area: Path) -> No
 
 
 def stored(syncer: SyncProcess, files: list[int]) -> list[int] | None:
-    """Return the errno of each."""
+    """Sync the files and return the errno of each."""
     syncer.start()
     order = syncer.request_file_sync(files)
     assert order is not None
     with closing(order):
-        assert order.is_complete(60)
+        assert order.wait_for_answer(60)
         return order.results()
 
 
-def test_several_files_are_stored_and_each_has_its_errno(syncer: SyncProcess, area: Path) -> None:
+def test_several_files_are_synced_and_each_has_its_errno(syncer: SyncProcess, area: Path) -> None:
     files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(MAX_FILES - 1)]
     files.insert(3, os.open(area, os.O_PATH))
     try:
@@ -90,8 +90,8 @@ def test_several_files_are_stored_and_each_has_its_errno(syncer: SyncProcess, ar
             os.close(file)
 
 
-def test_nothing_waits_for_a_file(syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither does another file wait; the process has closed what it has stored."""
+def test_slow_file_sync_delays_no_other(syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another sync does not wait for it, and the process has closed the files that it has synced."""
     calls = area / "calls"
     calls.write_bytes(b"")
     for name, value in {**preloaded(STORING), "PCOPY_TEST_STORES": str(calls)}.items():
@@ -105,20 +105,18 @@ def test_nothing_waits_for_a_file(syncer: SyncProcess, area: Path, monkeypatch: 
     directory = os.open(area, os.O_RDONLY)
     syncer.sync(directory)
     os.close(directory)
-    assert not first.is_complete(0.05)
+    assert not first.wait_for_answer(0.05)
     calls.unlink()
     for order in (first, second):
         with closing(order):
-            assert order.is_complete(60)
+            assert order.wait_for_answer(60)
             assert order.results() == [0]
     assert syncer._process is not None
     held = [os.readlink(link) for link in Path(f"/proc/{syncer._process.pid}/fd").iterdir()]
     assert str(area / "file") not in held
 
 
-def test_a_file_whose_sync_hangs_is_left_behind(
-    syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_whose_sync_hangs_is_abandoned(syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = area / "calls"
     calls.write_bytes(b"")
     for name, value in {**preloaded(STORING), "PCOPY_TEST_STORES": str(calls)}.items():
@@ -130,14 +128,14 @@ def test_a_file_whose_sync_hangs_is_left_behind(
     assert order is not None
     assert wait_until(lambda: calls.stat().st_size == 1)
     syncer.close()
-    assert order.is_complete(60)
+    assert order.wait_for_answer(60)
     with pytest.raises(Problem) as caught:
         order.results()
     assert (caught.value.operation, caught.value.errno) == ("fdatasync", errno.EIO)
     order.close()
 
 
-def test_where_the_limit_of_open_files_is_met_the_caller_syncs(syncer: SyncProcess, area: Path) -> None:
+def test_caller_syncs_if_the_limit_of_open_files_is_reached(syncer: SyncProcess, area: Path) -> None:
     syncer.start()
     files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(8)]
     assert stored(syncer, files[:1]) == [0], "it is there"
@@ -151,7 +149,7 @@ def test_where_the_limit_of_open_files_is_met_the_caller_syncs(syncer: SyncProce
             os.close(file)
 
 
-def test_no_signal_ends_it_but_sigkill(syncer: SyncProcess, directory: int) -> None:
+def test_sync_process_ignores_all_signals_but_sigkill(syncer: SyncProcess, directory: int) -> None:
     pid = started(syncer, directory)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
         os.kill(pid, number)
@@ -163,22 +161,20 @@ def test_no_signal_ends_it_but_sigkill(syncer: SyncProcess, directory: int) -> N
     assert caught.value.operation == "syncfs"
 
 
-def test_files_written_after_the_process_was_killed_are_stored_by_the_caller(
-    syncer: SyncProcess, directory: int
-) -> None:
+def test_caller_syncs_files_after_the_sync_process_was_killed(syncer: SyncProcess, directory: int) -> None:
     pid = started(syncer, directory)
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: state(pid) in ("Z", ""))
     assert syncer.request_file_sync([directory]) is None
 
 
-def test_this_process_hears_its_signals_as_before(syncer: SyncProcess, directory: int) -> None:
+def test_signal_mask_of_the_caller_is_restored(syncer: SyncProcess, directory: int) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     started(syncer, directory)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_it_holds_no_descriptor_of_ours(syncer: SyncProcess, directory: int) -> None:
+def test_sync_process_inherits_no_descriptors(syncer: SyncProcess, directory: int) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     try:
@@ -191,13 +187,13 @@ def test_it_holds_no_descriptor_of_ours(syncer: SyncProcess, directory: int) -> 
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
 
 
-def test_it_ends_when_it_is_closed(syncer: SyncProcess, directory: int) -> None:
+def test_sync_process_ends_when_it_is_closed(syncer: SyncProcess, directory: int) -> None:
     pid = started(syncer, directory)
     syncer.close()
     assert wait_until(lambda: state(pid) in ("Z", ""))
 
 
-def test_a_sync_that_hangs_is_left_behind(syncer: SyncProcess, directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_that_hangs_is_abandoned(syncer: SyncProcess, directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in hanging_syncs(2).items():
         monkeypatch.setenv(name, value)
     pid = started(syncer, directory)
@@ -220,14 +216,14 @@ def test_a_sync_that_hangs_is_left_behind(syncer: SyncProcess, directory: int, m
 
 
 @pytest.mark.parametrize("program", ["/nonexistent", "/bin/false"])
-def test_where_it_cannot_be_started_the_sync_is_made_here(
+def test_caller_syncs_if_the_sync_process_fails_to_start(
     syncer: SyncProcess, directory: int, area: Path, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", program)
     syncer.start()
     order = syncer.request_file_sync([directory])
     if order is not None:
-        assert order.is_complete(60)
+        assert order.wait_for_answer(60)
         assert order.results() is None, "the caller syncs"
         order.close()
     syncer.sync(directory)
@@ -241,7 +237,7 @@ def test_where_it_cannot_be_started_the_sync_is_made_here(
 
 
 @pytest.mark.parametrize("call", ["socket.socketpair", "subprocess.Popen"])
-def test_it_syncs_where_no_process_is_to_be_had(
+def test_caller_syncs_if_no_process_can_be_created(
     syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
@@ -254,6 +250,6 @@ def test_it_syncs_where_no_process_is_to_be_had(
     directory = os.open(area, os.O_RDONLY)
     syncer.sync(directory)
     os.close(directory)
-    with pytest.raises(Problem) as raised:  # by this process itself
+    with pytest.raises(Problem) as raised:  # made by this process itself
         syncer.sync(directory)
     assert raised.value.errno == errno.EBADF

@@ -1,4 +1,6 @@
-"""A temporary file is reopened only if it is the very one that was made; else somebody wants us to dress his own."""
+"""A temporary file is reopened only if it is the one that was created. Otherwise an attacker could have pcopy apply
+metadata to a file of the attacker's.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def make(directory: int, name: bytes = b"temporary") -> int:
 
 
 def another_file(path: Path) -> None:
-    path.rename(path.with_name("aside"))  # so that its inode's number stays taken
+    path.rename(path.with_name("aside"))  # so that its inode number is not reused
     path.touch(0o600)
 
 
@@ -69,7 +71,7 @@ TRICKS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_refuses(directory: int, area: Path, trick: str) -> None:
+def test_invalid_requests_are_refused(directory: int, area: Path, trick: str) -> None:
     inode = make(directory)
     TRICKS[trick](area / "temporary")
     before = len(os.listdir("/proc/self/fd"))
@@ -81,8 +83,8 @@ def test_refuses(directory: int, area: Path, trick: str) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_its_owner_may_not_write_to_any_more_may_be_made_again(directory: int, area: Path) -> None:
-    """A run has given it the source's mode, and was killed before that was on record."""
+def test_unwritable_temporary_file_may_be_created_again(directory: int, area: Path) -> None:
+    """A run has applied the mode of the source and was killed before this was recorded."""
     inode = make(directory)
     (area / "temporary").chmod(0o444)
     if is_root():
@@ -98,7 +100,7 @@ def test_what_its_owner_may_not_write_to_any_more_may_be_made_again(directory: i
     as_user(check)
 
 
-def test_reopens_for_writing_what_it_made(directory: int, area: Path) -> None:
+def test_created_temporary_file_is_reopened_for_writing(directory: int, area: Path) -> None:
     descriptor = reopen_temporary(directory, b"temporary", Identity(0, make(directory)), 0)
     os.pwrite(descriptor, b"content", 0)
     os.close(descriptor)
@@ -106,7 +108,7 @@ def test_reopens_for_writing_what_it_made(directory: int, area: Path) -> None:
 
 
 @pytest.mark.parametrize("trick", ["none", *TRICKS])
-def test_file_of_a_server_that_shows_other_modes_must_still_show_them(directory: int, area: Path, trick: str) -> None:
+def test_file_with_mode_mapped_by_server_must_keep_that_mode(directory: int, area: Path, trick: str) -> None:
     made = Identity(0, make(directory))
     shown = stat.S_IFREG | 0o755, 12345
     os.chown(area / "temporary", 12345, -1) if is_root() else pytest.skip("only root can give files away")
@@ -119,7 +121,7 @@ def test_file_of_a_server_that_shows_other_modes_must_still_show_them(directory:
         reopen_temporary(directory, b"temporary", made, 0, shown)
 
 
-def test_creates_new_files_only(directory: int, area: Path) -> None:
+def test_existing_names_are_never_opened_for_creation(directory: int, area: Path) -> None:
     (area / "dangling").symlink_to("elsewhere")
     (area / "there").touch()
     for name in (b"dangling", b"there"):
@@ -129,7 +131,7 @@ def test_creates_new_files_only(directory: int, area: Path) -> None:
     assert not (area / "elsewhere").exists()
 
 
-def test_a_link_is_replaced_and_not_followed(directory: int, area: Path) -> None:
+def test_rename_replaces_a_link_and_does_not_follow_it(directory: int, area: Path) -> None:
     (area / "outside").write_bytes(b"outside")
     (area / "final").symlink_to("outside")
     rename_and_verify(directory, b"temporary", b"final", make(directory))
@@ -137,7 +139,7 @@ def test_a_link_is_replaced_and_not_followed(directory: int, area: Path) -> None
     assert (area / "final").is_file() and not (area / "final").is_symlink()
 
 
-def test_what_was_swapped_before_its_renaming_is_told(directory: int, area: Path) -> None:
+def test_file_swapped_before_its_rename_is_reported(directory: int, area: Path) -> None:
     inode = make(directory)
     another_file(area / "temporary")
     with pytest.raises(Problem) as caught:
@@ -148,14 +150,14 @@ def test_what_was_swapped_before_its_renaming_is_told(directory: int, area: Path
     assert caught.value.errno == errno.ENOENT
 
 
-def test_removing_what_is_gone_is_no_problem(directory: int, area: Path) -> None:
+def test_removing_a_missing_file_succeeds(directory: int, area: Path) -> None:
     remove_if_present(directory, b"absent")
     (area / "directory").mkdir()
     with pytest.raises(Problem):
         remove_if_present(directory, b"directory")
 
 
-def test_names_are_never_the_same() -> None:
+def test_temporary_names_are_unique() -> None:
     ranks = [TemporaryNames(job, run, rank) for job in ("1", "11") for run in (1, 11) for rank in (1, 11)]
     names = [names.next_name() for names in ranks for _ in range(20)]
     assert len(set(names)) == len(names)

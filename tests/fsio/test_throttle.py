@@ -1,4 +1,4 @@
-"""Buckets of tokens, and files that move no faster than these fill, on a clock that the tests turn."""
+"""Token buckets, and files that are copied no faster than the buckets fill, with a clock controlled by the tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class Clock:
-    """It goes on when somebody sleeps."""
+    """A clock that advances when a sleep is requested."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -41,7 +41,7 @@ def throttled(mover: ContentsCopier, rate: float) -> Clock:
     return clock
 
 
-def test_what_was_taken_is_paid_at_the_rate() -> None:
+def test_charged_tokens_are_paid_at_the_rate() -> None:
     bucket = TokenBucket(0.0)
     bucket.set_rate(100.0, 0.0)
     bucket.charge(50)
@@ -51,7 +51,7 @@ def test_what_was_taken_is_paid_at_the_rate() -> None:
     assert bucket.paid_tokens(0.5) == 50
 
 
-def test_a_bucket_holds_a_tenth_of_a_second() -> None:
+def test_bucket_holds_tokens_for_a_tenth_of_a_second() -> None:
     bucket = TokenBucket(0.0)
     bucket.set_rate(100.0, 0.0)
     bucket.charge(60)
@@ -62,7 +62,7 @@ def test_a_bucket_holds_a_tenth_of_a_second() -> None:
     assert bucket.seconds_to_wait(1000.0) == pytest.approx(0.01)
 
 
-def test_without_a_limit_nothing_is_owed() -> None:
+def test_without_a_limit_there_is_no_wait() -> None:
     bucket = TokenBucket(0.0)
     bucket.charge(1 << 40)
     assert bucket.seconds_to_wait(0.0) == 0.0
@@ -73,7 +73,7 @@ def test_without_a_limit_nothing_is_owed() -> None:
     assert bucket.seconds_to_wait(0.0) == 0.0
 
 
-def test_a_lower_rate_is_waited_for_longer() -> None:
+def test_lowering_the_rate_prolongs_the_wait() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
     throttle.set_limits(100.0, inf)
@@ -85,7 +85,7 @@ def test_a_lower_rate_is_waited_for_longer() -> None:
     assert clock.now == pytest.approx(0.5 + 5.0, abs=0.05)
 
 
-def test_whoever_waits_looks_up_every_20_ms() -> None:
+def test_waiting_task_resumes_every_20_ms() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
     throttle.set_limits(inf, 2.0)
@@ -102,8 +102,10 @@ def test_whoever_waits_looks_up_every_20_ms() -> None:
         ("direct", 12 * MIB, 100 * MIB),
     ],
 )
-def test_a_file_moves_at_the_rate(tmp_path: Path, how: str, size: int, rate: int) -> None:
-    """Whichever way it goes; it arrives whole, and no step is more than a twentieth of a second's bytes, or a page."""
+def test_file_is_copied_at_the_rate(tmp_path: Path, how: str, size: int, rate: int) -> None:
+    """By every method of copying. The copy is complete, and no step is larger than a twentieth of a second's bytes or a
+    page.
+    """
     contents = Random(size).randbytes(MIB) * (size // MIB)
     (tmp_path / "from").write_bytes(contents)
     with open(tmp_path / "from", "rb") as source, open(tmp_path / "to", "w+b") as target:
@@ -112,7 +114,7 @@ def test_a_file_moves_at_the_rate(tmp_path: Path, how: str, size: int, rate: int
         clock = throttled(mover, rate)
         status = os.fstat(source.fileno())
         devices = status.st_dev, os.fstat(target.fileno()).st_dev
-        digest = Gathering() if how == "digest" else None
+        digest = CountingDigest() if how == "digest" else None
         steps = list(
             mover.copy_range(source.fileno(), target.fileno(), 0, size, devices, may_have_holes=False, digest=digest)
         )
@@ -123,8 +125,8 @@ def test_a_file_moves_at_the_rate(tmp_path: Path, how: str, size: int, rate: int
     assert clock.now == pytest.approx(size / rate, abs=0.06)
 
 
-class Gathering(Digest):
-    """It only counts."""
+class CountingDigest(Digest):
+    """A digest that only counts."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -136,7 +138,7 @@ class Gathering(Digest):
         self.seen += count
 
 
-def test_holes_take_no_time(tmp_path: Path) -> None:
+def test_holes_are_not_throttled(tmp_path: Path) -> None:
     with open(tmp_path / "from", "w+b") as source, open(tmp_path / "to", "w+b") as target:
         os.pwrite(source.fileno(), b"x" * MIB, 1000 * MIB)
         mover = ContentsCopier(sparse=True, reflink="never")
@@ -154,7 +156,7 @@ def test_without_a_limit_no_step_is_divided() -> None:
     assert list(throttle.charge_and_wait(1 << 40, 1 << 40)) == []
 
 
-def test_while_it_is_held_nothing_begins_and_nothing_is_owed_for_it() -> None:
+def test_paused_throttle_starts_nothing_and_charges_nothing() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
     throttle.set_limits(inf, inf, is_paused=True)

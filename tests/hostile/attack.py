@@ -1,4 +1,4 @@
-"""What an attack consists of, and how it is carried out."""
+"""The parts of an attack, and its execution."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ def _nothing(_stage: Stage, _ended: Ended) -> list[str]:
 
 
 class Attack(NamedTuple):
-    """``prepare`` sets the stage as root; ``act`` is the attacker's, as an ordinary user, while the run waits in
-    ``window`` (its second argument is the name there). ``harm`` tells of what the stage doesn't see by itself.
-    ``in_c`` is the same moment with the C backend, where that makes other calls until then."""
+    """One attack.
+
+    ``prepare`` sets up the stage as root. ``act`` is run as the attacker, an ordinary user, while the run waits in
+    ``window``; its second argument is the name there. ``harm`` reports harm that the stage does not detect itself.
+    ``in_c`` is the same moment with the C backend, if that makes other calls before.
+    """
 
     name: str
     prepare: Callable[[Stage], object]
@@ -32,7 +35,7 @@ class Attack(NamedTuple):
     def carry_out(
         self, stage: Stage, package: Path | None = None, patience: float = PATIENCE
     ) -> tuple[Ended, list[str]]:
-        """How the run ended, and all harm that was done."""
+        """Run the attack; return how the run ended, and all harm that was done."""
 
         def act(name: str) -> None:
             if self.act is not None:
@@ -52,6 +55,6 @@ class Attack(NamedTuple):
 
 
 def replaced(path: Path, by: Path, lair: Path) -> None:
-    """The attacker puts one item away, and another one in its place."""
+    """Let the attacker move an item away, and put another one in its place."""
     path.rename(lair / "put away")
     by.rename(path)

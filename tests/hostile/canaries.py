@@ -1,4 +1,4 @@
-"""Files outside of a tree, to which links lead while root works in that: none of them may go."""
+"""Files outside of a tree, to which links lead while root works in the tree: none of them may be removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.files import write
 from tests.support.users import NOBODY
 
 SWAPS = 2000
-"""Exchanges of names after which a test is content."""
+"""Number of exchanges of names that a test needs."""
 
 
 def plant(safe: Path, files: int) -> None:
@@ -22,8 +22,8 @@ def plant(safe: Path, files: int) -> None:
 
 
 def attacked(lair: Path, pairs: list[Path], count: Path, work: Callable[[], Completed]) -> int:
-    """An ordinary user owns the ``lair``, and exchanges the names of ``pairs`` while root does its ``work``: how
-    often."""
+    """Exchange the names of ``pairs`` as an ordinary user, who owns the ``lair``, while root does its ``work``; return
+    the number of exchanges."""
     subprocess.run(["chown", "-hR", f"{NOBODY}:{NOBODY}", lair], check=True)
     with swapping(pairs, count):
         run = work()
@@ -38,7 +38,7 @@ def missing(safe: Path, files: int) -> list[str]:
 
 
 def attack_often(attack: Callable[[], tuple[int, list[str]]]) -> None:
-    """Until names were exchanged often enough, and nothing is missing ever."""
+    """Attack until names were exchanged often enough; no file may ever be missing."""
     swaps = 0
     while swaps < SWAPS:
         more, lost = attack()

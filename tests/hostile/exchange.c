@@ -1,6 +1,6 @@
-/* Preloaded: right after the EXCHANGE_AFTER-th call that looks at or opens "mine" below a directory "tree" by its name,
- * that name is exchanged with EXCHANGE_WITH. Then the file EXCHANGE_DONE is made. The system itself is called, since the
- * stand-in for Lustre, which is preloaded by some tests, refuses to exchange names. */
+/* A library to be preloaded: right after the EXCHANGE_AFTER-th call that examines or opens "mine" below a directory
+ * "tree" by its name, that name is exchanged with EXCHANGE_WITH, and the file EXCHANGE_DONE is created. The system call
+ * is made directly, since the stand-in for Lustre, which some tests preload, refuses to exchange names. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-"""Attacks on what is written: temporary files, planted links, representatives of links."""
+"""Attacks on written files: temporary files, planted links, first names of hard links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TARGET = "/target"
 
 
 def _large(stage: Stage) -> None:
-    """A program of root's that is set-id, which the attacker may have a copy of; three chunks, mostly holes."""
+    """Create a set-id program of root that the attacker may read; three chunks, mostly holes."""
     path = stage.owned(stage.source / "large", b"", 0o755, 0)
     with open(path, "r+b") as file:
         for start in range(0, LARGE, 16 * MIB):
@@ -31,7 +31,7 @@ def _large(stage: Stage) -> None:
         file.truncate(LARGE)
     path.chmod(0o4755)
     other = stage.owned(stage.lair / "root's", b"", 0o600, 0)
-    os.truncate(other, LARGE)  # what becomes a temporary file is as large as that is
+    os.truncate(other, LARGE)  # a replacement of a temporary file has the same size
     stage.hold(other)
     stage.hold(stage.owned(stage.lair / "forged", FORGED, 0o600))
     stage.link_to_canary()
@@ -45,7 +45,7 @@ def _source_becomes(what: str) -> Callable[[Stage, str], None]:
 
 
 def _was_given_away(stage: Stage, _ended: Ended) -> list[str]:
-    """What was root's in the source must not be the attacker's in the target."""
+    """Check that a file of root in the source does not belong to the attacker in the target."""
     path = stage.target / "large"
     if not path.exists() or path.stat().st_uid != NOBODY:
         return []
@@ -68,7 +68,7 @@ def _temporary_becomes_link(stage: Stage, _name: str) -> None:
 
 
 def with_its_number(stage: Stage, path: Path) -> None:
-    """The file system gives the number of a removed file to the next one, which gets its name."""
+    """Replace a file by one with the same inode number: the file system reuses the number of a removed file."""
     number = path.stat().st_ino
     path.unlink()
     for attempt in range(100):
@@ -82,7 +82,8 @@ def with_its_number(stage: Stage, path: Path) -> None:
 
 
 def _same_inode(stage: Stage, _name: str) -> None:
-    """Another process keeps the attacker's file open."""
+    """Replace the temporary file by the attacker's file with the same inode number, which another process keeps
+    open."""
     temporary = _temporary(stage)
     with_its_number(stage, temporary)
     os.truncate(temporary, LARGE)
@@ -92,7 +93,7 @@ def _same_inode(stage: Stage, _name: str) -> None:
     (stage.lair / "holder").write_text(str(holder.pid))
 
 
-def _attackers_file_was_dressed(stage: Stage, _ended: Ended) -> list[str]:
+def _attackers_file_got_metadata(stage: Stage, _ended: Ended) -> list[str]:
     pid = int((stage.lair / "holder").read_text())
     status = os.stat(f"/proc/{pid}/fd/0")
     os.kill(pid, 9)
@@ -100,13 +101,13 @@ def _attackers_file_was_dressed(stage: Stage, _ended: Ended) -> list[str]:
 
 
 def _forged(name: str) -> Callable[[Stage, Ended], list[str]]:
-    """A run that says that all is well, and a name that isn't what the source has."""
+    """Return a check for a successful run with a name that is not like the source."""
 
     def harm(stage: Stage, ended: Ended) -> list[str]:
         if ended.status != 0:
             return []
         with open(stage.target / name, "rb") as file:
-            return [] if file.read(len(CONTENT)) == CONTENT else [f"{name} is not the copy, and nobody was told"]
+            return [] if file.read(len(CONTENT)) == CONTENT else [f"{name} is not the copy, and no error was reported"]
 
     return harm
 
@@ -118,7 +119,7 @@ def _existing(stage: Stage) -> None:
 
 
 def _name_is_taken(stage: Stage, name: str) -> None:
-    """The attacker learns the name of a temporary file before it is made."""
+    """The attacker knows the name of a temporary file before it is created."""
     (stage.lair / "linked").rename(stage.target / name)
 
 
@@ -129,7 +130,7 @@ def _new_file(stage: Stage) -> None:
 
 
 def _name_becomes(what: str) -> Callable[[Stage, str], None]:
-    """The attacker takes the name of a new file after it was found to be free."""
+    """The attacker takes the name of a new file after it was found to be unused."""
     return lambda stage, name: os.rename(stage.lair / what, stage.target / name)
 
 
@@ -174,11 +175,11 @@ def _the_other_is_forged(stage: Stage, name: str) -> None:
 def _a_link_is_forged(stage: Stage, ended: Ended) -> list[str]:
     names = [path for path in (stage.target / "one", stage.target / "two") if path.exists()]
     wrong = [path.name for path in names if path.read_bytes() != CONTENT]
-    return [f"{wrong} are forged, and nobody was told"] if wrong and ended.status == 0 else []
+    return [f"{wrong} are forged, and no error was reported"] if wrong and ended.status == 0 else []
 
 
 def _a_name_was_given(stage: Stage, _ended: Ended) -> list[str]:
-    """``one`` is the attacker's doing; ``two`` is a name that pcopy has made."""
+    """Check ``two``, the name that pcopy created; ``one`` was created by the attacker."""
     path = stage.target / "two"
     return ["the attacker's file got another name"] if path.exists() and path.read_bytes() == FORGED else []
 
@@ -194,12 +195,12 @@ def _existing_and_more(stage: Stage) -> None:
 
 
 INPLACE = ("-n", "1", "--inplace")
-WRITTEN_OVER = Window("open", "victim", TARGET)
-CREATED = Window("create", "victim", TARGET)
-REOPENED = Window("open", ".pcopy-*", TARGET, 2)
-TO_BE_FINISHED = Window("open", ".pcopy-*", TARGET, 4)  # after three chunks
-TO_BE_RENAMED = Window("rename", ".pcopy-*", TARGET)
-TO_BE_LINKED = Window("open", "one", TARGET)
+BEFORE_OVERWRITE = Window("open", "victim", TARGET)
+BEFORE_CREATE = Window("create", "victim", TARGET)
+BEFORE_REOPEN = Window("open", ".pcopy-*", TARGET, 2)
+BEFORE_FINISH = Window("open", ".pcopy-*", TARGET, 4)  # after three chunks
+BEFORE_RENAME = Window("rename", ".pcopy-*", TARGET)
+BEFORE_LINK = Window("open", "one", TARGET)
 
 FILE_ATTACKS = (
     Attack(
@@ -220,45 +221,45 @@ FILE_ATTACKS = (
     Attack(
         "a temporary file becomes a hard link to a canary between chunks",
         _large,
-        REOPENED,
+        BEFORE_REOPEN,
         _temporary_becomes("linked"),
         SPLIT,
     ),
-    Attack("a temporary file becomes a link between chunks", _large, REOPENED, _temporary_becomes_link, SPLIT),
-    Attack("a temporary file becomes a FIFO between chunks", _large, REOPENED, _temporary_becomes("fifo"), SPLIT),
+    Attack("a temporary file becomes a link between chunks", _large, BEFORE_REOPEN, _temporary_becomes_link, SPLIT),
+    Attack("a temporary file becomes a FIFO between chunks", _large, BEFORE_REOPEN, _temporary_becomes("fifo"), SPLIT),
     Attack(
         "a temporary file becomes another file of root's between chunks",
         _large,
-        REOPENED,
+        BEFORE_REOPEN,
         _temporary_becomes("root's"),
         SPLIT,
     ),
     Attack(
         "a temporary file becomes a hard link before it is finished",
         _large,
-        TO_BE_FINISHED,
+        BEFORE_FINISH,
         _temporary_becomes("linked"),
         SPLIT,
     ),
     Attack(
         "a temporary file becomes the attacker's before it is finished",
         _large,
-        TO_BE_FINISHED,
+        BEFORE_FINISH,
         _temporary_becomes("forged"),
         SPLIT,
     ),
     Attack(
         "a temporary file becomes another one with its inode's number",
         _large,
-        TO_BE_FINISHED,
+        BEFORE_FINISH,
         _same_inode,
         SPLIT,
-        _attackers_file_was_dressed,
+        _attackers_file_got_metadata,
     ),
     Attack(
         "a temporary file becomes the attacker's before it is renamed",
         _large,
-        TO_BE_RENAMED,
+        BEFORE_RENAME,
         _temporary_becomes("forged"),
         SPLIT,
         _forged("large"),
@@ -269,21 +270,21 @@ FILE_ATTACKS = (
         Window("create", ".pcopy-*", TARGET),
         _name_is_taken,
     ),
-    Attack("a new file's name is taken by a hard link to a canary", _new_file, CREATED, _name_becomes("linked")),
-    Attack("a new file's name is taken by a link", _new_file, CREATED, _name_becomes("link")),
+    Attack("a new file's name is taken by a hard link to a canary", _new_file, BEFORE_CREATE, _name_becomes("linked")),
+    Attack("a new file's name is taken by a link", _new_file, BEFORE_CREATE, _name_becomes("link")),
     Attack("a hard link to a canary is planted", _planted_hard_link),
     Attack("symbolic links are planted", _planted_symlinks),
     Attack(
         "the first of linked names is replaced before the next is made",
         _pair,
-        TO_BE_LINKED,
+        BEFORE_LINK,
         _copy_is_forged,
         harm=_a_name_was_given,
     ),
     Attack(
         "the first of linked names becomes another file with its inode's number",
         _pair,
-        TO_BE_LINKED,
+        BEFORE_LINK,
         _copy_is_remade,
         harm=_a_name_was_given,
     ),
@@ -294,26 +295,26 @@ FILE_ATTACKS = (
         _the_other_is_forged,
         harm=_a_name_was_given,
     ),
-    Attack("both linked names are replaced", _pair, TO_BE_LINKED, _both_are_forged, harm=_a_link_is_forged),
+    Attack("both linked names are replaced", _pair, BEFORE_LINK, _both_are_forged, harm=_a_link_is_forged),
     Attack("a hard link to a canary is planted where files are written over", _planted_hard_link, arguments=INPLACE),
     Attack(
         "a file that is to be written over becomes a hard link to a canary",
         _existing_and_more,
-        WRITTEN_OVER,
+        BEFORE_OVERWRITE,
         _target_becomes("linked"),
         INPLACE,
     ),
     Attack(
         "a file that is to be written over becomes a link",
         _existing_and_more,
-        WRITTEN_OVER,
+        BEFORE_OVERWRITE,
         _target_becomes("link"),
         INPLACE,
     ),
     Attack(
         "a file that is to be written over becomes a FIFO",
         _existing_and_more,
-        WRITTEN_OVER,
+        BEFORE_OVERWRITE,
         _target_becomes("fifo"),
         INPLACE,
     ),

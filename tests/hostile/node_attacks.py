@@ -1,4 +1,4 @@
-"""Attacks on symbolic links, FIFOs and devices between their making and their dressing."""
+"""Attacks on symbolic links, FIFOs and devices between their creation and the setting of their metadata."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _pipe_twice(stage: Stage) -> None:
 
 
 def _disk(stage: Stage) -> None:
-    """A device that everybody may use, and one in the lair that root keeps to itself; no drivers are behind them."""
+    """Create a device that everybody may use, and one in the lair that only root may use; neither has a driver."""
     os.mknod(stage.source / "disk", stat.S_IFBLK | 0o600, os.makedev(259, 70001))
     os.chown(stage.source / "disk", NOBODY, NOBODY)
     (stage.source / "disk").chmod(0o666)
@@ -71,7 +71,7 @@ def _temporary_becomes_own(stage: Stage, _name: str) -> None:
 def _own_is_in_place(stage: Stage, ended: Ended) -> list[str]:
     there = (stage.target / "pipe").lstat()
     forged = ended.status == 0 and there.st_ino == stage.inode_of("own")
-    return ["the attacker's FIFO is in place, and nobody was told"] if forged else []
+    return ["the attacker's FIFO is in place, and no error was reported"] if forged else []
 
 
 def _made(name: str) -> Window:

@@ -1,4 +1,4 @@
-"""Attacks on what may be done with an item while it is made: its mode and owner at every instant."""
+"""Attacks on items during their creation: mode and owner at every instant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TARGET = "/target"
 
 
 def _take(stage: Stage, name: str) -> None:
-    """Everything that the attacker can do with the name in the target is a success of his."""
+    """Try to use the name in the target as the attacker; any access is a success of the attack."""
     path = next(stage.target.rglob(name))
     try:
         if path.is_dir():
@@ -47,7 +47,8 @@ def _large_secret_file(stage: Stage) -> None:
 
 
 def _program(stage: Stage) -> None:
-    """The attacker's own, set-id for himself. In root's directory, since small files take the shortest way there."""
+    """Create a set-id program of the attacker. The directory belongs to root, since small files take the fast path
+    there."""
     stage.owned(stage.source / "victim", b"#!/bin/sh\n", 0o6755)
     os.chown(stage.target, 0, 0)
 
@@ -68,7 +69,8 @@ def _private_directory(stage: Stage) -> None:
 
 
 def _existing_private_directory(stage: Stage) -> None:
-    """It will be the attacker's in the end, but is not yet: in it is what the copy doesn't replace."""
+    """Create a private directory that the attacker will own in the end; until then it contains items that the copy does
+    not replace."""
     stage.owned(stage.target / "inner", mode=0o700, owner=0)
     stage.owned(stage.source / "inner", mode=0o777)
     stage.owned(stage.source / "inner/victim", b"x")
@@ -93,14 +95,14 @@ def _take_afterwards(stage: Stage, ended: Ended) -> list[str]:
     return _taken(stage, ended)
 
 
-DRESSED = Window("chown", "victim", TARGET)
+BEFORE_CHOWN = Window("chown", "victim", TARGET)
 
 PERMISSION_ATTACKS = (
-    Attack("a new file is read before it is dressed", _secret_file, DRESSED, _take, harm=_taken),
+    Attack("a new file is read before it is dressed", _secret_file, BEFORE_CHOWN, _take, harm=_taken),
     Attack(
         "a new file in root's directory is read before it is dressed",
         _secret_file_of_root,
-        Window("chmod", "victim", TARGET),  # its owner it may have from the beginning
+        Window("chmod", "victim", TARGET),  # it may have its owner from the beginning
         _take,
         harm=_taken,
     ),
@@ -111,7 +113,7 @@ PERMISSION_ATTACKS = (
         _take,
         harm=_taken,
     ),
-    Attack("a new file is set-id before it has its owner", _program, DRESSED, _look_for_set_id, harm=_taken),
+    Attack("a new file is set-id before it has its owner", _program, BEFORE_CHOWN, _look_for_set_id, harm=_taken),
     Attack(
         "a temporary file is set-id before it has its owner",
         _large_program,

@@ -1,6 +1,6 @@
-"""The rules that stand between an attacker and what is outside, each with the edits that switch it off.
+"""The rules that protect items outside of a tree, each with the edits that disable it.
 
-Where two rules guard one thing, both are switched off together: the process's umask and the modes at creation.
+Where two rules protect the same thing, both are disabled together: the umask of the process and the modes at creation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.support.edits import Edit
 
 
 class Rule(NamedTuple):
-    """With the edits each of ``attacks`` does harm, or makes the run hang."""
+    """A rule: with its edits, each of ``attacks`` does harm, or makes the run hang."""
 
     name: str
     edits: tuple[Edit, ...]
@@ -19,13 +19,13 @@ class Rule(NamedTuple):
     hangs: bool = False
 
 
-NUMBERS_ARE_BELIEVED = Edit(
+NUMBERS_IDENTIFY_INODES = Edit(
     "fsio/identity.py",
     "Identity.compare",
     "IdentityComparison.SAME if self.mark == other.mark else IdentityComparison.OTHER",
     "IdentityComparison.SAME",
 )
-ANYTHING_IS_KNOWN = Edit(
+ANY_FILE_IS_THE_COPY = Edit(
     "tasks/files/existing.py",
     "open_copy",
     "likeness is IdentityComparison.SAME or _is_writable_by_us_only(status_of(directory))",
@@ -167,7 +167,7 @@ RULES = (
     Rule(
         "it belongs to us",
         (
-            NUMBERS_ARE_BELIEVED,
+            NUMBERS_IDENTIFY_INODES,
             Edit(
                 "fsio/temporary.py",
                 "is_private_file",
@@ -227,13 +227,13 @@ RULES = (
         "what gets further names is the copy",
         (
             Edit("tasks/files/existing.py", "open_copy", "likeness is IdentityComparison.OTHER", "False"),
-            ANYTHING_IS_KNOWN,
+            ANY_FILE_IS_THE_COPY,
         ),
         ("the first of linked names is replaced before the next is made", "both linked names are replaced"),
     ),
     Rule(
         "an inode's number doesn't tell which item it is",
-        (NUMBERS_ARE_BELIEVED,),
+        (NUMBERS_IDENTIFY_INODES,),
         ("the first of linked names becomes another file with its inode's number",),
     ),
     Rule(

@@ -1,8 +1,8 @@
-"""Where the attacks happen: trees of an ordinary user, what lies outside of them, and what that must never suffer.
+"""The files of an attack: trees of an ordinary user, and items outside of them that must not be harmed.
 
-``source``, ``target`` and ``lair`` belong to the attacker. ``safe`` (on the same file system) and ``far`` (on another)
-are root's alone; canaries in them are compared and watched, and their secret must never appear in the target. What root
-has left in the lair is held by descriptors, since the attacker may give it other names.
+``source``, ``target`` and ``lair`` belong to the attacker. ``safe`` (on the same file system) and ``far`` (on another
+one) are accessible to root only; canaries in them are compared and watched, and their secret must never appear in the
+target. Items of root in the lair are held by descriptors, since the attacker may rename them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SECRET = b"nobody but root may read this\n"
 
 _ACCESS, _MODIFY = 0x1, 0x2
 _ANY = _ACCESS | _MODIFY | 0x8 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200
-"""See inotify(7): also closed after writing, opened, moved from and to, created, deleted. What is reached by a planted
-hard link may be opened, and must be recognised then."""
+"""See inotify(7): also closed after writing, opened, moved from and to, created, deleted. An item that is reached by a
+planted hard link may be opened, and must be recognised then."""
 
 
 class Watch:
-    """Tells who opens, reads or writes items, however they are reached."""
+    """Detects that items are opened, read or written, by whatever path."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -41,9 +41,9 @@ class Watch:
         self._names[number] = str(path)
 
     def seen(self) -> list[str]:
-        """What has happened since the last call."""
+        """Return the events since the last call."""
         try:
-            data = os.read(self._descriptor, 1 << 16)  # some thousand events; one is too many
+            data = os.read(self._descriptor, 1 << 16)  # space for some thousand events; a single one is a failure
         except BlockingIOError:
             return []
         reported, at = [], 0
@@ -58,7 +58,7 @@ class Watch:
 
 
 class Stage:
-    """The trees, and what became of what is outside of them."""
+    """The trees, and the checks of the items outside of them."""
 
     def __init__(self, near: Path, other: Path) -> None:
         self.source, self.target, self.lair = (near / name for name in ("source", "target", "lair"))
@@ -81,7 +81,7 @@ class Stage:
         self._before: dict[Path, dict[bytes, Record]] = {}
 
     def owned(self, path: Path, content: bytes | None = None, mode: int = 0, owner: int = NOBODY) -> Path:
-        """A file, or without ``content`` a directory; ``mode`` 0 is the usual one."""
+        """Create a file, or without ``content`` a directory; ``mode`` 0 selects the usual one."""
         if content is None:
             path.mkdir()
             mode = mode or 0o755
@@ -93,50 +93,51 @@ class Stage:
         return path
 
     def link_to_canary(self, name: str = "linked") -> Path:
-        """A file of root's that has one more name, in the lair: planted where hard links are not protected."""
+        """Create a file of root with a second name in the lair, as a user can plant one where hard links are not
+        protected."""
         self.owned(self.safe / name, SECRET, 0o600, 0)
         os.link(self.safe / name, self.lair / name)
         self.linked += (self.safe / name,)
         return self.lair / name
 
     def hold(self, path: Path) -> Path:
-        """From now on this item may get other names but must stay what it is."""
+        """Hold an item: from now on it may be renamed but must not change."""
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._stack.callback(os.close, descriptor)
         self._held[str(path)] = (descriptor, _state(descriptor))
         return path
 
     def inode_of(self, name: str) -> int:
-        """Of what is held."""
+        """Return the inode number of a held item."""
         return os.fstat(self._held[str(self.lair / name)][0]).st_ino
 
     def watch_reads(self, path: Path) -> None:
-        """It may be opened, but not read."""
+        """Watch an item that may be opened, but not read."""
         self._watch.add(path, _ACCESS | _MODIFY)
 
     def begin(self) -> None:
-        """What is outside is as it should stay."""
+        """Record the state of the items outside of the trees, which must not change."""
         for outside in (self.safe, self.far):
             for path in (outside, *outside.rglob("*")):
-                os.utime(path, ns=(1, 2), follow_symlinks=False)  # any access would set a new access time
+                os.utime(path, ns=(1, 2), follow_symlinks=False)  # any read would change the access time
                 self._watch.add(path, _ACCESS | _MODIFY if path in self.linked else _ANY)
         self._watch.seen()
         self._before = {outside: snapshot(outside) for outside in (self.safe, self.far)}
         self._watch.seen()
 
     def harm(self) -> list[str]:
-        """What happened outside since the last call, or has come from there."""
+        """Return all changes outside since the last call, and secrets that appear in the target."""
         reported = self._watch.seen()
         for outside, before in self._before.items():
             reported += [line for line in changes(before, snapshot(outside)) if not self._is_of_links(outside, line)]
-        self._watch.seen()  # what comparing did
+        self._watch.seen()  # events of the comparison itself
         for path, (descriptor, state) in self._held.items():
             if _state(descriptor) != state:
                 reported.append(f"{path}: {state} became {_state(descriptor)}")
         return [*reported, *self._leaks()]
 
     def _is_of_links(self, outside: Path, line: str) -> bool:
-        """Giving an inode names, and taking them, is the attacker's doing."""
+        """Return True if the change is caused by the attacker, who adds and removes names of an inode."""
         names = [path.name for path in self.linked if path.parent == outside]
         return any(line.startswith((f"links of b'{name}'", f"ctime of b'{name}'")) for name in names)
 

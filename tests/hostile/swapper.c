@@ -1,4 +1,4 @@
-/* Exchanges pairs of names, one pair after the other, and keeps the number of exchanges at the start of its output. */
+/* Exchanges pairs of names, one pair after another, and writes the number of exchanges at the start of its output. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>

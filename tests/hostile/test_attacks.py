@@ -1,4 +1,5 @@
-"""An ordinary user attacks while root copies: nothing outside of the trees is read, written or given away."""
+"""An ordinary user attacks while root copies: nothing outside of the trees is read, written, or becomes the
+attacker's."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from tests.support.users import require_root
 
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
-def test_does_no_harm(attack: Attack, backend: str, on: Place, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attacker_does_no_harm(
+    attack: Attack, backend: str, on: Place, area: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_root("be attacked by an ordinary user")
     if backend == "c":
         native.require()

@@ -1,4 +1,5 @@
-"""Root keeps what a mirror replaces and deletes (``--backup``), and others have been in that place before, or come."""
+"""Root backs up the items that a mirror replaces and deletes (``--backup``), in a directory that others have used
+before, or modify."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from tests.support.oracle import changes, snapshot
 from tests.support.users import NOBODY, as_user, require_root
 
 OTHER = 12345
-"""Whose private directory it is."""
+"""The owner of the private directory."""
 
 
 @pytest.fixture
 def trees(area: Path) -> Path:
-    """A file that all may read lies in a directory which only its owner may enter."""
+    """A file that all may read, in a directory that only its owner may enter."""
     require_root("keep what others have")
     write(area / "source/private/secret", b"new")
     write(area / "copy/private/secret", b"older")
@@ -33,8 +34,8 @@ def words(area: Path) -> list[Argument]:
     return ["--mirror", "--backup", ".old", "--exclude", "/.old", f"{area}/source/", area / "copy"]
 
 
-def seen_by_nobody(top: Path) -> set[bytes]:
-    """What an ordinary user can read below ``top``; he may add permissions to what is his."""
+def readable_by_user(top: Path) -> set[bytes]:
+    """Return the contents that an ordinary user can read below ``top``; this user may add permissions to own items."""
     reading, writing = os.pipe()
 
     def look() -> None:
@@ -53,7 +54,7 @@ def seen_by_nobody(top: Path) -> set[bytes]:
 
 
 @pytest.mark.parametrize("user", [0, NOBODY])
-def test_the_directory_itself_is_nobody_else_s(trees: Path, user: int) -> None:
+def test_backup_directory_that_others_own_or_may_write_to_is_refused(trees: Path, user: int) -> None:
     kept = trees / "copy/.old"
     (kept / "private").mkdir(parents=True)
     os.chown(kept, user, user)
@@ -67,8 +68,8 @@ def test_the_directory_itself_is_nobody_else_s(trees: Path, user: int) -> None:
 
 
 @pytest.mark.parametrize(("user", "mode"), [(NOBODY, 0o777), (NOBODY, 0o700), (0, 0o755), (0, 0o711), (0, 0o770)])
-def test_directories_in_it_that_let_others_in_are_not_used(trees: Path, user: int, mode: int) -> None:
-    """Whatever the directory was before it became root's."""
+def test_existing_backup_subdirectories_accessible_to_others_are_not_used(trees: Path, user: int, mode: int) -> None:
+    """The subdirectory may have belonged to another user before."""
     kept = trees / "copy/.old"
     (kept / "private").mkdir(parents=True)
     os.chown(kept / "private", user, user)
@@ -76,14 +77,14 @@ def test_directories_in_it_that_let_others_in_are_not_used(trees: Path, user: in
     succeed(*words(trees))
     assert (kept / "private.~1~/secret").read_bytes() == b"older" and mode_of(kept / "private.~1~") == 0o700
     assert os.listdir(kept / "private") == [] and mode_of(kept / "private") == mode
-    assert seen_by_nobody(trees) == set()
+    assert readable_by_user(trees) == set()
     write(trees / "source/private/secret", b"newest")
     succeed(*words(trees))
     assert (kept / "private.~1~/secret.~1~").read_bytes() == b"new"
 
 
-def test_what_comes_later_is_not_put_where_a_deleted_directory_lets_others_in(trees: Path) -> None:
-    """It has its owner and mode there. The same name is given to a private directory, which goes, too."""
+def test_later_backups_are_not_put_into_an_accessible_earlier_backup(trees: Path) -> None:
+    """A backed-up directory keeps owner and mode. Later, a private directory of the same name is deleted as well."""
     copy = trees / "copy"
     (trees / "copy/.old").mkdir()
     for number, mode in enumerate((0o777, 0o700, 0o777)):
@@ -98,21 +99,21 @@ def test_what_comes_later_is_not_put_where_a_deleted_directory_lets_others_in(tr
     assert [(kept / f"gone{end}").lstat().st_uid for end in ("", ".~1~", ".~2~")] == [NOBODY, OTHER, NOBODY]
     assert (kept / "gone/inner/file").read_bytes() == b"night 0" and mode_of(kept / "gone/inner") == 0o777
     assert (kept / "gone.~1~/inner/file").read_bytes() == b"night 1" and mode_of(kept / "gone.~1~") == 0o700
-    assert seen_by_nobody(trees) == {b"night 0", b"night 2"}
+    assert readable_by_user(trees) == {b"night 0", b"night 2"}
 
 
-def test_a_copy_s_owner_is_not_that_of_what_is_kept(trees: Path) -> None:
-    """``--chown`` is for copies."""
+def test_chown_option_does_not_apply_to_backups(trees: Path) -> None:
+    """``--chown`` applies to copies only."""
     write(trees / "copy/gone/file", b"older")
     (trees / "copy/gone").chmod(0o750)
     succeed("--chown", f"{NOBODY}:{NOBODY}", *words(trees))
     kept = (trees / "copy/.old/gone").stat()
     assert (kept.st_uid, kept.st_gid, kept.st_mode & 0o777) == (0, 0, 0o750)
-    assert seen_by_nobody(trees / "copy/.old") == set()
+    assert readable_by_user(trees / "copy/.old") == set()
 
 
-def test_a_directory_that_others_put_in_its_place_is_not_used(area: Path) -> None:
-    """DST is theirs. All fails then, and nothing goes; with the right one back the job goes on."""
+def test_backup_directory_replaced_by_another_user_is_not_used(area: Path) -> None:
+    """DST belongs to others. All items fail and nothing is removed; with the right directory the job can be resumed."""
     require_root("copy for others")
     env = {"XDG_STATE_HOME": str(area / "state")}
     copy, kept = area / "copy", area / "copy/.old"

@@ -1,6 +1,6 @@
-"""The system calls of a copy, as strace sees them: how things are opened and made, and in which order they are dressed.
+"""The system calls of a copy under strace: how items are opened and created, and in which order their metadata is set.
 
-For what no attack can show: flags that only matter on terminals, and that nothing is opened up before its time.
+These tests cover what no attack can show: flags that only matter for terminals, and permissions that are set too early.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MIB = 1 << 20
 
 
 class Call(NamedTuple):
-    """One that succeeded. ``text`` are its arguments, with descriptors' paths; ``opened`` is the path of a new one."""
+    """A successful call. ``text`` are its arguments, with paths of descriptors; ``opened`` is the path of a new
+    descriptor."""
 
     name: str
     text: str
@@ -31,7 +32,8 @@ class Call(NamedTuple):
 
 @pytest.fixture
 def calls(area: Path) -> list[Call]:
-    """What root calls to copy another user's tree into a directory of his, in which a part of it is already."""
+    """The calls that root makes to copy the tree of another user into a directory of that user, where a part of it
+    exists."""
     require_root("be attacked by an ordinary user")
     require_strace()
     source, target = area / "source", area / "target"
@@ -46,7 +48,7 @@ def calls(area: Path) -> list[Call]:
     for path in (source, target, *source.rglob("*"), *target.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
         path.chmod(0o6775 if path.is_file() else 0o777)
-    for path in (target, target / "inner"):  # a mode that is right is left alone, and so is an owner
+    for path in (target, target / "inner"):  # a right mode is not set again, nor is a right owner
         path.chmod(0o755)
     os.chown(target / "inner", 0, 0)
     log = area / "log"
@@ -60,7 +62,7 @@ def calls(area: Path) -> list[Call]:
     ]
 
 
-def test_how_sources_are_opened(calls: list[Call]) -> None:
+def test_sources_are_opened_without_following_links_or_waiting(calls: list[Call]) -> None:
     opened = [call.text for call in calls if call.name == "openat" and "/source" in call.opened]
     files = [text for text in opened if "O_DIRECTORY" not in text and "O_PATH" not in text]
     assert len(files) >= 4
@@ -72,7 +74,7 @@ def test_how_sources_are_opened(calls: list[Call]) -> None:
         assert {"O_NOFOLLOW", "O_NOATIME"} <= set(re.findall(r"O_\w+", text)), text
 
 
-def test_how_targets_are_made(calls: list[Call]) -> None:
+def test_targets_are_created_exclusively_with_private_modes(calls: list[Call]) -> None:
     created = [call.text for call in calls if call.name == "openat" and "O_CREAT" in call.text]
     assert len(created) >= 4
     for text in created:
@@ -85,11 +87,11 @@ def test_how_targets_are_made(calls: list[Call]) -> None:
             assert mode in text, text
 
 
-def test_owners_come_before_modes_and_directories_last(calls: list[Call]) -> None:
-    dressed = [call for call in calls if call.name in ("fchown", "fchmod")]
-    paths = [re.findall(r"<(.*?)>", call.text)[0] for call in dressed]
+def test_owner_is_set_before_mode_and_directories_are_finished_last(calls: list[Call]) -> None:
+    metadata_calls = [call for call in calls if call.name in ("fchown", "fchmod")]
+    paths = [re.findall(r"<(.*?)>", call.text)[0] for call in metadata_calls]
     for path in set(paths):
-        names = [call.name for call, at in zip(dressed, paths, strict=True) if at == path]
+        names = [call.name for call, at in zip(metadata_calls, paths, strict=True) if at == path]
         assert names == ["fchown", "fchmod"], (path, names)
     directories = [index for index, path in enumerate(paths) if path.endswith(("/inner", "/new", "/target"))]
     assert len(directories) == 6

@@ -1,14 +1,14 @@
-"""A file of root's takes the name of the attacker's file between two calls of a run by root.
+"""A file of root takes the name of the attacker's file between two calls of a run by root.
 
-The run is repeated: the names are exchanged right after its first call that looks at the name or opens it, after its
-second, and so on, until a run makes no further such call. Root's file is held open meanwhile, and looked at through
-that descriptor: also one that was removed or replaced, which is in the power of the directory's owner, has its mode,
-owner, times and contents.
+The run is repeated: the names are exchanged right after its first call that examines or opens the name, after its
+second, and so on, until a run makes no further such call. Root's file is held open meanwhile and examined through that
+descriptor. It may be removed or replaced, which the owner of the directory is allowed to do, but its mode, owner, times
+and contents must not change.
 
-Where a program decides anew from a later look at root's file, it may do to it what it would have done had the file been
-there from the start. So root's file is one which copies never change in place: it has another size, and a second name
-where contents are written in place.
-pchmod, which changes all items, must not change it after its first look at the attacker's file.
+A program that examines root's file later may treat it as if the file had been there from the start. So root's file is
+one that copies never change in place: it has another size, and a second name if contents are written in place.
+
+pchmod, which changes all items, must not change root's file after its first examination of the attacker's file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EARLY = 10**9
 
 
 class Case(NamedTuple):
-    """Words of a command in the stage's directory; the source is changed by ``prepare`` before."""
+    """The arguments of a command in the directory of the stage; ``prepare`` changes the source before."""
 
     words: tuple[str, ...]
     prepare: Callable[[Path], object] = lambda source: None
@@ -110,7 +110,7 @@ CASES = {
 }
 
 ELSEWHERE = {"pstripe": "tests/lustre/test_exchanged_layouts.py"}
-"""Programs that are attacked in the same way by tests which need other file systems."""
+"""Programs that are attacked in the same way in other test files, which need other file systems."""
 
 CHANGE_NOTHING = {
     "pverify": "it reads trees; --create writes a file that an option names (tests/e2e/test_named_files.py)",
@@ -129,7 +129,7 @@ def test_each_program_that_changes_items_is_attacked() -> None:
 
 
 def build(place: Path, case: Case) -> None:
-    """The attacker's file, its source, and root's program."""
+    """Create the attacker's file, its source, and the program of root."""
     for name in ("source", "tree", "roots"):
         shutil.rmtree(place / name, ignore_errors=True)
     (place / "source").mkdir(parents=True)
@@ -159,7 +159,7 @@ def state(file: int) -> tuple[object, ...]:
 
 
 def attacked(place: Path, name: str, backend: str, call: int) -> tuple[Completed, bool]:
-    """Run one case with the names exchanged after that call; return the run, and whether they were."""
+    """Run one case and exchange the names after the given call; return the run, and whether they were exchanged."""
     build(place, CASES[name])
     done = place / "done"
     done.unlink(missing_ok=True)
@@ -195,7 +195,7 @@ def test_file_of_root_is_not_changed(name: str, backend: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["pchmod mode", "pchmod below"])
 def test_exchanged_file_fails_with_the_reason(name: str, tmp_path: Path) -> None:
-    """The C backend looks at a name before it opens it: an item that takes the name between both fails."""
+    """The C backend examines a name before it opens it: an item that takes the name in between fails."""
     require_root("own files")
     failed = []
     for call in range(1, MOST_CALLS):
@@ -208,8 +208,8 @@ def test_exchanged_file_fails_with_the_reason(name: str, tmp_path: Path) -> None
     assert all(b"another item took its name after it was examined" in run.stderr for run in failed), failed
 
 
-def test_stale_descriptor_is_not_an_exchange(tmp_path: Path) -> None:
-    """A network file system may answer ESTALE to the change itself."""
+def test_stale_descriptor_is_not_reported_as_an_exchange(tmp_path: Path) -> None:
+    """A network file system may return ESTALE for the change itself."""
     require_root("own files")
     require_strace()
     (tmp_path / "file").touch()

@@ -1,4 +1,5 @@
-"""An ordinary user exchanges directories for links as fast as he can, while root mirrors into his tree."""
+"""An ordinary user exchanges directories for links as fast as possible, while root mirrors into the tree of this
+user."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ DIRECTORIES, FILES = 40, 15
 
 
 def attacked(around: Path, scratch: Path) -> tuple[int, list[str]]:
-    """Mirrors once: how often names were exchanged, and what is missing outside.
+    """Mirror once; return the number of exchanges, and the missing files outside.
 
-    Half of the directories are in the source, too, so that they are looked into; the others go. Outside there are files
-    of the names that would go in either.
+    Half of the directories are in the source, too, so that they are entered; the other half is deleted. Outside there
+    are files with the names that would be deleted in either.
     """
     lair, tree, safe, source = around / "lair", around / "lair/tree", around / "safe", around / "source"
     for earlier in (lair, safe, source):
@@ -41,7 +42,7 @@ def attacked(around: Path, scratch: Path) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
-def test_nothing_outside_is_deleted(kind: str, on: Place, area: Path) -> None:
+def test_nothing_outside_the_tree_is_deleted(kind: str, on: Place, area: Path) -> None:
     require_root("be attacked by an ordinary user")
     around = on(kind)
     attack_often(lambda: attacked(around, area))

@@ -1,4 +1,4 @@
-"""An ordinary user exchanges directories and files for links as fast as he can, while root copies."""
+"""An ordinary user exchanges directories and files for links as fast as possible, while root copies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SWAPPER = Path(__file__).with_name("swapper.c")
 
 
 class Race(NamedTuple):
-    """A copy under attack: how it ended, how often names were exchanged meanwhile, and the harm that was done."""
+    """A copy under attack: its end, the number of exchanges, and the harm that was done."""
 
     run: Completed
     swaps: int
@@ -34,9 +34,10 @@ class Race(NamedTuple):
 
 
 def build(stage: Stage) -> list[Path]:
-    """Trees on both sides, and the pairs of names to exchange: each is a directory or a file, and a link.
+    """Create trees on both sides; return the pairs of names to exchange: each is a directory or a file, and a link.
 
-    In the target the link is beside: the attacker may rename root's directories too, but not move them elsewhere.
+    In the target the links lie in the same directory: the attacker may rename directories of root there, but not move
+    them elsewhere.
     """
     pairs = []
     for number in range(DIRECTORIES):
@@ -58,7 +59,7 @@ def _pair(path: Path, link: Path, outside: Path) -> list[Path]:
 
 @contextmanager
 def swapping(pairs: list[Path], count: Path) -> Iterator[None]:
-    """The attacker at work; the file ``count`` tells how often he has exchanged two names."""
+    """Run the attacker; the file ``count`` contains the number of exchanges."""
     setpriv = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     with open(count, "wb") as output:
         attacker = subprocess.Popen([*setpriv, compiled(SWAPPER), *pairs], stdin=subprocess.DEVNULL, stdout=output)
@@ -70,7 +71,7 @@ def swapping(pairs: list[Path], count: Path) -> Iterator[None]:
 
 
 def race(stage: Stage, pairs: list[Path], package: Path | None = None) -> Race:
-    """Copies once, while the attacker exchanges names."""
+    """Copy once, while the attacker exchanges names."""
     count = stage.scratch / "count"
     environment = {"PYTHONPATH": str(package)} if package else {}
     with swapping(pairs, count):
@@ -81,7 +82,7 @@ def race(stage: Stage, pairs: list[Path], package: Path | None = None) -> Race:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs", "xfs"])
-def test_does_no_harm(kind: str, on: Place, area: Path) -> None:
+def test_attacker_does_no_harm(kind: str, on: Place, area: Path) -> None:
     require_root("be attacked by an ordinary user")
     with staged(on(kind), area) as stage:
         pairs, swaps = build(stage), 0
@@ -92,7 +93,7 @@ def test_does_no_harm(kind: str, on: Place, area: Path) -> None:
             assert one.harm == [], show(one.run)
 
 
-def test_without_the_rule_there_is_harm(on: Place, area: Path, tmp_path: Path) -> None:
+def test_attack_does_harm_without_the_rule(on: Place, area: Path, tmp_path: Path) -> None:
     require_root("be attacked by an ordinary user")
     rule = next(rule for rule in RULES if rule.name == "directories are entered without following links")
     package = without(rule, tmp_path / "package")

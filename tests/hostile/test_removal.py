@@ -1,4 +1,5 @@
-"""An ordinary user exchanges directories and files for links as fast as he can, while root removes his tree."""
+"""An ordinary user exchanges directories and files for links as fast as possible, while root removes the tree of this
+user."""
 
 from __future__ import annotations
 
@@ -22,11 +23,12 @@ TOGETHER = (
     "directories are entered without following links",
     "a directory that is opened again is the one that was found",
 )
-"""Each of these rules is enough."""
+"""Rules each of which is sufficient, so that both are disabled."""
 
 
 def attacked(around: Path, scratch: Path, package: Path | None = None) -> tuple[int, list[str]]:
-    """Removes a tree once, while names in it are exchanged for links: how often, and what is missing outside."""
+    """Remove a tree once, while names in it are exchanged for links; return the number of exchanges, and the missing
+    files outside."""
     lair, tree, safe = around / "lair", around / "lair/tree", around / "safe"
     for earlier in (lair, safe):
         remove(earlier)
@@ -46,13 +48,13 @@ def attacked(around: Path, scratch: Path, package: Path | None = None) -> tuple[
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
-def test_nothing_outside_is_removed(kind: str, on: Place, area: Path) -> None:
+def test_nothing_outside_the_tree_is_removed(kind: str, on: Place, area: Path) -> None:
     require_root("be attacked by an ordinary user")
     around = on(kind)
     attack_often(lambda: attacked(around, area))
 
 
-def test_without_the_rule_there_is_harm(on: Place, area: Path, tmp_path: Path) -> None:
+def test_attack_does_harm_without_the_rule(on: Place, area: Path, tmp_path: Path) -> None:
     require_root("be attacked by an ordinary user")
     both = [rule for rule in RULES if rule.name in TOGETHER]
     assert len(both) == len(TOGETHER)

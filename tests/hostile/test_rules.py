@@ -1,6 +1,6 @@
-"""Each rule is needed: once it is switched off, in a copy of the package, an attack does harm.
+"""Each rule is necessary: when it is disabled, in a copy of the package, an attack does harm.
 
-The rules are switched off in Python code, and so are those of the backend.
+The rules are disabled in Python code, including those of the backend.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ BY_NAME = {attack.name: attack for attack in ATTACKS}
 CASES = [(rule, BY_NAME[name]) for rule in RULES for name in rule.attacks]
 
 HANGS = 3.0
-"""Seconds without an end that are enough where a hang is what we want to see."""
+"""Seconds after which a run is considered to hang, where a hang is expected."""
 
 NEVER_HARMFUL = {
     "a source directory is moved out",
     "a target directory is moved out",
     "a new symbolic link becomes one to a canary",
 }
-"""Attacks that no single rule stops: nothing goes beyond the descriptors that are held."""
+"""Attacks that no single rule prevents: pcopy works only through open descriptors."""
 
 
 def without(rule: Rule, package: Path) -> Path:
-    """A copy of the package in which ``rule`` is switched off. Other files keep their times, and what was compiled."""
+    """Create a copy of the package in which ``rule`` is disabled. Unchanged files keep their times and compiled
+    code."""
     shutil.copytree(REPOSITORY / "pcopy", package / "pcopy", ignore=BEING_WRITTEN)
     for edit in rule.edits:
         edit_file(package / "pcopy", edit)
@@ -50,7 +51,7 @@ def test_every_attack_has_a_rule() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name.replace(" ", "-"))
-def test_the_table_fits_the_code(rule: Rule) -> None:
+def test_every_edit_of_a_rule_changes_the_code(rule: Rule) -> None:
     for edit in rule.edits:
         source = (REPOSITORY / "pcopy" / edit.file).read_text()
         assert ast.dump(ast.parse(edited(source, edit))) != ast.dump(ast.parse(source))
@@ -60,7 +61,7 @@ def test_the_table_fits_the_code(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("rule", "attack"), CASES, ids=[f"{rule.name}: {attack.name}".replace(" ", "-") for rule, attack in CASES]
 )
-def test_without_the_rule_there_is_harm(
+def test_attack_does_harm_without_the_rule(
     rule: Rule, attack: Attack, on: Place, area: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_root("be attacked by an ordinary user")

@@ -1,4 +1,4 @@
-"""Attacks on look-ups: directories and source files that become something else between two calls."""
+"""Attacks on look-ups: directories and source files that are replaced between two calls."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.users import as_user
 
 MIB = 1 << 20
 FILLING = 300
-"""Directories that drive all others out of the descriptors that are kept."""
+"""Number of directories that displace all other ones from the cache of descriptors."""
 
 PUBLIC = 5
 OLD = 1_000_000_000
-"""A time that tells a finished directory from one that is still filled."""
+"""A time by which a finished directory is distinguished from an unfinished one."""
 
 
 def _inner_in_both(stage: Stage) -> None:
@@ -37,12 +37,12 @@ def _source_becomes_link(stage: Stage, _name: str) -> None:
 
 
 def _target_becomes_link(stage: Stage, _name: str) -> None:
-    (stage.target / "inner").rename(stage.target / "put away")  # it may be root's: it stays in its directory
+    (stage.target / "inner").rename(stage.target / "put away")  # it may belong to root: it stays in its directory
     os.symlink(stage.safe, stage.target / "inner")
 
 
 def _private_and_public(stage: Stage) -> None:
-    """Directories of the source, most of them root's own, a few for everybody."""
+    """Create directories in the source: most are private to root, a few are accessible to everybody."""
     for number in range(FILLING):
         private = stage.owned(stage.source / f"private{number}", mode=0o700, owner=0)
         stage.owned(private / "file", b"private", 0o644, 0)
@@ -52,7 +52,7 @@ def _private_and_public(stage: Stage) -> None:
 
 
 def _exchange_in_target(stage: Stage, name: str) -> None:
-    """With a directory that is finished, so that nothing mends it afterwards."""
+    """Exchange with a finished directory, whose metadata is not set again."""
     public, between = stage.target / name, stage.target / "between"
     private = next(path for path in sorted(stage.target.glob("private*")) if path.stat().st_mtime == OLD)
     public.rename(between)
@@ -65,7 +65,7 @@ def _private_is_open(stage: Stage, _ended: Ended) -> list[str]:
 
 
 def _readable(path: str) -> bool:
-    """By the attacker."""
+    """Return True if the attacker can read the file."""
     try:
         as_user(lambda: os.close(os.open(path, os.O_RDONLY)))
     except AssertionError:
@@ -78,7 +78,8 @@ def _victim(stage: Stage) -> None:
 
 
 def _victim_or_device(size: int) -> Callable[[Stage], None]:
-    """A file of the attacker's, and a device that root has left in the lair. Opening may be harmless, reading isn't."""
+    """Return a function that creates a file of the attacker, and a device of root in the lair. The device may be opened
+    but not read."""
 
     def prepare(stage: Stage) -> None:
         stage.owned(stage.source / "victim", bytes(size))
@@ -103,7 +104,7 @@ def _becomes_device(stage: Stage, _name: str) -> None:
 
 
 def _is_no_device(stage: Stage, ended: Ended) -> list[str]:
-    """It may be found again and copied as what it is by then."""
+    """Check the copy; the item may have been found again and copied as a device."""
     wrong = ended.status == 0 and not stat.S_ISCHR((stage.target / "victim").lstat().st_mode)
     return ["a device was copied as a file"] if wrong else []
 
@@ -113,7 +114,7 @@ def _moved_out(stage: Stage, _name: str) -> None:
 
 
 def _did_not_stay(stage: Stage, _ended: Ended) -> list[str]:
-    """A directory that is moved stays the same directory, and nothing else is made anywhere."""
+    """Check that the moved directory is still used, and nothing is created elsewhere."""
     there = sorted(path.name for path in stage.lair.rglob("*"))
     left = [path.name for path in stage.target.rglob("*")]
     return [] if (there, left) == (["inner", "victim"], []) else [f"lair: {there}, target: {left}"]
@@ -147,10 +148,10 @@ TREE_ATTACKS = (
     Attack(
         "target directories change places before they are finished",
         _private_and_public,
-        Window("open", "public*", TARGET, PUBLIC + 3),  # the third that is finished: others are by then
+        Window("open", "public*", TARGET, PUBLIC + 3),  # at the third one to be finished, some directories are finished
         _exchange_in_target,
         harm=_private_is_open,
-        in_c=Window("open", "public*", TARGET, 2 * PUBLIC + 3),  # which looks first whether they are there
+        in_c=Window("open", "public*", TARGET, 2 * PUBLIC + 3),  # the C backend checks first whether they exist
     ),
     Attack("a source file becomes a FIFO", _victim, Window("open", "victim", SOURCE), _becomes_fifo),
     Attack("a source file becomes a link", _victim, Window("open", "victim", SOURCE), _becomes_link),

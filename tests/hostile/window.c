@@ -1,9 +1,9 @@
-/* Preloaded: holds a process at one system call, so that an attack meets it at the worst moment.
+/* A library to be preloaded: holds a process at one system call, so that an attack happens at the worst moment.
  *
  * WINDOW is "CALL NAME UNDER NTH WHEN": the NTH time that any process of the run makes CALL on NAME (`*` at its end: on
  * any name that begins so) below a directory whose path has UNDER in it, the process writes the name to the FIFO
- * WINDOW_REACHED, before or after the call as WHEN says, and goes on when it has read a byte from WINDOW_GO. Each match
- * adds a byte to the file WINDOW_COUNT, which numbers them over all processes.
+ * WINDOW_REACHED, before or after the call as WHEN says, and continues when it has read a byte from WINDOW_GO. Each
+ * match adds a byte to the file WINDOW_COUNT, which numbers them over all processes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -87,7 +87,7 @@ HELD("symlink", at, name, int, symlinkat, (const char *text, int at, const char 
 HELD("rename", at, old, int, renameat, (int at, const char *old, int to, const char *name), (at, old, to, name))
 HELD("link", to, name, int, linkat, (int at, const char *old, int to, const char *name, int f), (at, old, to, name, f))
 
-/* What is changed through a descriptor has the name that the descriptor has, and lies below what that says. */
+/* A change through a descriptor matches the name and the directory in the path of the descriptor. */
 static const char *name_of(int descriptor)
 {
     static char path[8192];

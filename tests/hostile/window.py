@@ -1,7 +1,8 @@
-"""Holds a run of the program at one system call, for an attack to happen at the worst moment.
+"""Hold a run of the program at one system call, so that an attack happens at the worst moment.
 
-A small library in C, preloaded into the run, waits at the call. It knows libc's functions only, not who calls them, so
-that it serves any implementation; and it needs no delays, so that a test is as quick as the copy and never misses.
+A small library in C, preloaded into the run, waits at the call. It intercepts functions of libc and is independent of
+their callers, so that it works for any implementation; it needs no delays, so that a test is as fast as the copy and
+never misses.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from tests.support.processes import background
 
 SOURCE = Path(__file__).with_name("window.c")
 PATIENCE = 60.0
-"""Seconds within which a run comes to its window, and to its end; it copies a handful of items."""
+"""Seconds within which a run reaches its window, and its end; it copies only a few items."""
 
 
 class Window(NamedTuple):
     """The ``nth`` time that ``call`` is made for ``name`` below a directory with ``under`` in its path.
 
-    ``create`` and ``open`` are openat(2) with and without O_CREAT; ``chown``, ``chmod`` and ``utime`` mean what is
-    changed through a descriptor of ``name``. A name may end with ``*``.
+    ``create`` and ``open`` are openat(2) with and without O_CREAT; ``chown``, ``chmod`` and ``utime`` are changes
+    through a descriptor of ``name``. A name may end with ``*``.
     """
 
     call: str
@@ -50,9 +51,9 @@ def run_through(
     package: Path | None = None,
     patience: float = PATIENCE,
 ) -> Ended:
-    """Runs ``pcopy arguments`` and calls ``act`` with the name that ``window`` is about, while the run waits there.
+    """Run ``pcopy arguments`` and call ``act`` with the name that matches ``window``, while the run waits there.
 
-    ``package`` is where the program is taken from, if not from this checkout. A run that takes more than ``patience``
+    ``package`` is the directory of the program, if it is not this checkout. A run that takes more than ``patience``
     seconds hangs. Fails if the window is never reached.
     """
     environment = {"PYTHONPATH": str(package)} if package else {}
@@ -79,7 +80,7 @@ def run_through(
 
 
 def _wait(fifo: Path, process: subprocess.Popen[bytes]) -> str | None:
-    """The name that the run has come to; None if it ended before."""
+    """Return the name at which the run waits; None if it ended before."""
     descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
         for _ in range(int(PATIENCE / 0.01)):

@@ -63,7 +63,7 @@ def shared_memory(run: Run) -> set[str]:
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", NAMES)
-def test_status_1_with_one_summary(launchers: Launchers, area: Path, source: Path, name: str) -> None:
+def test_failed_item_gives_status_1_and_one_summary(launchers: Launchers, area: Path, source: Path, name: str) -> None:
     (area / "copy/b/c/7/full").mkdir(parents=True)  # which a file can't replace
     run = launchers.run(name, RANKS, "--json", "-T", source, area / "copy")
     assert run.returncode == 1, show(run)
@@ -75,7 +75,9 @@ def test_status_1_with_one_summary(launchers: Launchers, area: Path, source: Pat
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("name", "broken"), [("hydra", 0), ("hydra", 2), ("open_mpi", 2), ("pmi2", 2)])
-def test_status_70_with_one_traceback(launchers: Launchers, area: Path, source: Path, name: str, broken: int) -> None:
+def test_exception_gives_status_70_and_one_traceback(
+    launchers: Launchers, area: Path, source: Path, name: str, broken: int
+) -> None:
     run = run_broken(launchers, name, str(broken), source, area / "copy")
     assert run.returncode == 70, show(run)
     assert run.stderr.decode().count(f"RuntimeError: {BUG}") == 1, show(run)
@@ -91,7 +93,7 @@ def run_broken(launchers: Launchers, name: str, how: str, *arguments: Argument, 
 
 
 @pytest.mark.parametrize("name", ["hydra", "open_mpi", "pmi2"])
-def test_a_job_is_removed_when_all_ranks_have_closed_it(
+def test_job_is_removed_after_all_ranks_have_closed_it(
     launchers: Launchers, area: Path, source: Path, name: str
 ) -> None:
     """All is done, a stop keeps rank 0 from waiting for the last cut, and then another rank makes its lock."""
@@ -102,7 +104,7 @@ def test_a_job_is_removed_when_all_ranks_have_closed_it(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_refused_something_tells_why_and_how_to_go_on(
+def test_failing_rank_reports_reason_and_resume_command(
     launchers: Launchers, area: Path, source: Path, rank: int
 ) -> None:
     """The library of the digests can't be read by one rank, when the job is there already."""
@@ -132,7 +134,9 @@ def test_a_rank_that_is_refused_something_tells_why_and_how_to_go_on(
 @pytest.mark.in_turn(5)
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize(("name", "to"), [*((name, "launcher") for name in NAMES), ("hydra", "rank"), ("pmi2", "rank")])
-def test_sigusr1_stops_in_order(launchers: Launchers, area: Path, large: Path, name: str, to: str, kept: bool) -> None:
+def test_sigusr1_stops_the_job_in_order(
+    launchers: Launchers, area: Path, large: Path, name: str, to: str, kept: bool
+) -> None:
     with copying(launchers, name, large, area, kept=kept) as run:
         if to == "launcher":
             run.process.send_signal(signal.SIGUSR1)
@@ -164,7 +168,7 @@ def assert_left(area: Path, large: Path, kept: bool) -> None:
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("whom", ["launcher", "group"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_hydra_hands_interrupts_on(
+def test_hydra_forwards_interrupts(
     launchers: Launchers, area: Path, large: Path, number: signal.Signals, whom: str, kept: bool
 ) -> None:
     """A terminal's Ctrl-C reaches the whole group, but the ranks are in another: they get it once, from mpiexec."""
@@ -181,7 +185,7 @@ def test_hydra_hands_interrupts_on(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("kept", [True, False])
-def test_slurm_hands_on_what_scancel_sends(launchers: Launchers, area: Path, large: Path, kept: bool) -> None:
+def test_slurm_forwards_signals_of_scancel(launchers: Launchers, area: Path, large: Path, kept: bool) -> None:
     """Interrupting srun itself prints the step's state, and terminating it kills the ranks at once."""
     with copying(launchers, "pmi2", large, area, kept=kept) as run:
         variables = Path(f"/proc/{ranks_of(run)[0]}/environ").read_bytes()
@@ -197,7 +201,7 @@ def test_slurm_hands_on_what_scancel_sends(launchers: Launchers, area: Path, lar
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("name", "rank"), [("hydra", 2), ("open_mpi", 0), ("pmi2", 0), ("pmi2", 2), ("pmix", 2)])
-def test_a_killed_rank_ends_the_job(launchers: Launchers, area: Path, large: Path, name: str, rank: int) -> None:
+def test_killed_rank_ends_the_job(launchers: Launchers, area: Path, large: Path, name: str, rank: int) -> None:
     """srun alone would let the others wait for ever."""
     with copying(launchers, name, large, area) as run:
         os.kill(ranks_of(run)[rank], signal.SIGKILL)
@@ -212,7 +216,7 @@ def test_a_killed_rank_ends_the_job(launchers: Launchers, area: Path, large: Pat
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi", "pmi2"])
-def test_no_name_in_shared_memory_outlives_a_kill(launchers: Launchers, area: Path, large: Path, name: str) -> None:
+def test_no_shared_memory_file_remains_after_a_kill(launchers: Launchers, area: Path, large: Path, name: str) -> None:
     """MPICH's stay for ever unless they are removed while the job runs; Open MPI's mpiexec removes its own."""
     with copying(launchers, name, large, area) as run:
         mapped = shared_memory(run)
@@ -228,7 +232,7 @@ def test_no_name_in_shared_memory_outlives_a_kill(launchers: Launchers, area: Pa
     assert wait_until(lambda: not [path for path in mapped if os.path.exists(path)], 60), mapped
 
 
-def test_a_stopped_rank_is_no_dead_one(launchers: Launchers, area: Path, large: Path) -> None:
+def test_stopped_rank_is_not_taken_for_a_dead_one(launchers: Launchers, area: Path, large: Path) -> None:
     with copying(launchers, "pmi2", large, area) as run:
         ranks = ranks_of(run)
         os.kill(ranks[1], signal.SIGCONT)  # the one that watches the last; without rank 0 the job can't be over yet
@@ -239,7 +243,7 @@ def test_a_stopped_rank_is_no_dead_one(launchers: Launchers, area: Path, large: 
         assert run.end(GRACE) == STOPPED
 
 
-def test_rank_0_alone_writes_to_standard_output(launchers: Launchers, area: Path, source: Path) -> None:
+def test_only_rank_0_writes_to_standard_output(launchers: Launchers, area: Path, source: Path) -> None:
     """Each rank's standard output is a file of its own here."""
     script = 'exec "$@" >"$OUT/$PMI_RANK"'
     wrap: list[Argument] = ["sh", "-c", script, "sh"]
@@ -252,16 +256,16 @@ def test_rank_0_alone_writes_to_standard_output(launchers: Launchers, area: Path
     assert written["1"] == written["2"] == ""
 
 
-def test_ranks_wait_for_one_another_without_spinning(launchers: Launchers, area: Path, source: Path) -> None:
+def test_ranks_wait_for_each_other_without_spinning(launchers: Launchers, area: Path, source: Path) -> None:
     """While rank 0 is slow to prepare, the others sleep."""
     program = (
         "import os, sys, time\n"
         "import pcopy.tools.copy as run\n"
-        "prepare = run.CopyPreparation\n"
+        "prepare = run.CopyJob\n"
         "def slow(*given):\n"
         "    time.sleep(3)\n"
         "    return prepare(*given)\n"
-        "run.CopyPreparation = slow\n"
+        "run.CopyJob = slow\n"
         "from pcopy.cli.pcopy import main\n"
         "status = main(sys.argv[1:])\n"
         "with open(f'{os.environ[\"OUT\"]}/{os.getpid()}', 'w') as file:\n"
@@ -315,7 +319,9 @@ exec sh -c "$*"
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("lost", [0, 1])
-def test_how_to_go_on_is_known_after_a_host_was_lost(launchers: Launchers, area: Path, source: Path, lost: int) -> None:
+def test_resume_command_is_printed_before_a_host_is_lost(
+    launchers: Launchers, area: Path, source: Path, lost: int
+) -> None:
     """mpiexec kills the ranks of the other host at once: they have said it before."""
     require_strace()
     remote = area / "ssh"
@@ -351,7 +357,7 @@ def command_line(pid: int) -> list[str]:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("rank", [0, 2])
-def test_who_is_left_tells_how_to_go_on(launchers: Launchers, area: Path, large: Path, rank: int) -> None:
+def test_surviving_rank_prints_the_resume_command(launchers: Launchers, area: Path, large: Path, rank: int) -> None:
     """srun lets the others live."""
     with copying(launchers, "pmi2", large, area) as run:
         os.kill(ranks_of(run)[rank], signal.SIGKILL)

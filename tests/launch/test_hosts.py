@@ -71,7 +71,7 @@ def test_another_directory_at_dst_is_refused(launchers: Launchers, area: Path, s
     assert os.listdir(area / "copy") == os.listdir(area / "decoy") == []
 
 
-def test_a_source_that_is_missing_elsewhere_is_refused(launchers: Launchers, area: Path, source: Path) -> None:
+def test_source_that_is_missing_on_another_host_is_refused(launchers: Launchers, area: Path, source: Path) -> None:
     env = {"CHANGE": f"mount -t tmpfs none {source}"}
     run = launchers.run("hydra", 3, source, area / "copy", env=env, wrap=elsewhere())
     assert_refused(run, str(source), "on other")
@@ -80,7 +80,9 @@ def test_a_source_that_is_missing_elsewhere_is_refused(launchers: Launchers, are
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
-def test_another_host_that_sees_the_same_takes_part(launchers: Launchers, area: Path, source: Path, name: str) -> None:
+def test_host_that_sees_the_same_directories_takes_part(
+    launchers: Launchers, area: Path, source: Path, name: str
+) -> None:
     """And the file that showed it is gone."""
     env = {"CHANGE": "true"}
     run = launchers.run(name, 3, "--json", "-q", source, area / "copy", env=env, wrap=elsewhere())
@@ -91,7 +93,7 @@ def test_another_host_that_sees_the_same_takes_part(launchers: Launchers, area: 
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
-def test_a_job_directory_that_is_another_one_elsewhere_is_refused(
+def test_job_directory_that_hosts_do_not_share_is_refused(
     launchers: Launchers, area: Path, source: Path, name: str
 ) -> None:
     """And the job that rank 0 has made there is gone."""
@@ -105,7 +107,7 @@ def test_a_job_directory_that_is_another_one_elsewhere_is_refused(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
-def test_a_job_directory_that_all_hosts_share(launchers: Launchers, area: Path, source: Path, name: str) -> None:
+def test_job_directory_that_all_hosts_share_is_used(launchers: Launchers, area: Path, source: Path, name: str) -> None:
     env = {"CHANGE": "true"}
     options: list[Argument] = ["--json", "-q", "--checkpoint", area / "job"]
     run = launchers.run(name, 3, *options, source, area / "copy", env=env, wrap=elsewhere())
@@ -114,9 +116,7 @@ def test_a_job_directory_that_all_hosts_share(launchers: Launchers, area: Path, 
     assert not (area / "job").exists()
 
 
-def test_a_dst_that_cannot_be_written_cannot_be_shown(
-    launchers: Launchers, source: Path, twins: tuple[Path, Path]
-) -> None:
+def test_read_only_dst_on_two_hosts_is_refused(launchers: Launchers, source: Path, twins: tuple[Path, Path]) -> None:
     one, _ = twins
     env = {"CHANGE": "true"}
     wrap = ["unshare", "--mount", "sh", "-c", f'mount -o remount,bind,ro {one}; exec "$@"', "sh"]
@@ -143,7 +143,7 @@ def test_other_arguments_on_one_rank_are_refused(launchers: Launchers, area: Pat
     assert not (area / "two").exists()
 
 
-def test_another_backend_on_one_rank_is_told(launchers: Launchers, area: Path, source: Path) -> None:
+def test_different_backend_on_one_rank_is_reported(launchers: Launchers, area: Path, source: Path) -> None:
     words: list[Argument] = [source, area / "copy"]
     other: list[Argument] = [":", "-n", "1", "env", "PCOPY_BACKEND=python", sys.executable, "-m", "pcopy"]
     run = pcopy(*words, *other, *words, wrap=launchers.line("hydra", 1))
@@ -157,7 +157,7 @@ def test_another_backend_on_one_rank_is_told(launchers: Launchers, area: Path, s
     assert differences(source, area / "copy") == []
 
 
-def test_a_refusal_of_rank_0_is_told_once_and_touches_nothing(launchers: Launchers, area: Path, source: Path) -> None:
+def test_refusal_of_rank_0_is_reported_once_and_changes_nothing(launchers: Launchers, area: Path, source: Path) -> None:
     run = launchers.run("hydra", 3, source / "nothing", area / "copy")
     assert_refused(run, "nothing")
     assert len(reported(run)) == 1
@@ -170,13 +170,13 @@ def hello(
     return RankDescription(version, host, machine or host, "mnt:[1]", pids, 1, words)
 
 
-def test_each_host_has_a_leader_and_each_kernel_and_pid_namespace_a_ring() -> None:
+def test_each_host_has_a_leader_and_each_pid_namespace_a_ring() -> None:
     hellos = [hello("a"), hello("b"), hello("a"), hello("b"), hello("a"), hello("c"), hello("a", pids="pid:[2]")]
     assert first_ranks_of_hosts(hellos) == [0, 1, 5]
     assert [next_rank_on_host(hellos, rank) for rank in range(7)] == [2, 3, 4, 1, 0, None, None]
 
 
-def test_a_hello_of_another_version_may_have_any_form() -> None:
+def test_rank_description_of_another_version_may_have_any_form() -> None:
     with pytest.raises(RequestRefused, match=r"rank 1 on b runs pcopy 9\.9"):
         checked_descriptions([tuple(hello("a")), ("9.9", "b")])
     with pytest.raises(RequestRefused, match="other arguments"):

@@ -47,20 +47,20 @@ def without_repeats(numbers: list[int]) -> list[int]:
     return [number for index, number in enumerate(numbers) if index == 0 or number != numbers[index - 1]]
 
 
-def test_it_grows_as_long_as_calls_wait_and_more_are_faster() -> None:
+def test_thread_count_grows_while_calls_wait_and_throughput_increases() -> None:
     growth = ThreadCountPolicy(64)
     assert without_repeats(steps(growth, Server(), 20)) == [2, 4, 8, 16, 32, 64]
     assert growth.is_final
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 11])
-def test_it_stays_within_the_ranks_part(most: int) -> None:
+def test_thread_count_stays_within_the_share_of_the_rank(most: int) -> None:
     growth = ThreadCountPolicy(most)
     assert max([0, *steps(growth, Server(), 20)]) == (most if most > 1 else 0)
     assert growth.is_final
 
 
-def test_it_keeps_to_half_as_many_where_descriptors_run_out() -> None:
+def test_thread_count_is_halved_when_descriptors_run_out() -> None:
     growth = ThreadCountPolicy(64)
     steps(growth, Server(), 20)
     growth.shrink()
@@ -68,14 +68,14 @@ def test_it_keeps_to_half_as_many_where_descriptors_run_out() -> None:
     assert max(steps(growth, Server(), 20)) == 32
 
 
-def test_a_step_that_brings_too_little_is_taken_back() -> None:
+def test_step_with_too_little_gain_is_undone() -> None:
     growth = ThreadCountPolicy(64)
     assert without_repeats(steps(growth, Server(room=8), 10))[:5] == [2, 4, 8, 16, 8]
     assert not growth.is_final
 
 
 @pytest.mark.parametrize(("gain", "stays"), [(1.05, False), (1.15, True)])
-def test_ten_percent_are_wanted(gain: float, stays: bool) -> None:
+def test_step_is_kept_if_it_gains_ten_percent(gain: float, stays: bool) -> None:
     growth = ThreadCountPolicy(2)
     assert growth.next_count(Measurement(1.0, 1.0, 0.0, 0.0, 1000)) == 2
     assert growth.next_count(Measurement(1.0, 2.0, 0.0, 0.0, 9)) == 2, (
@@ -86,7 +86,7 @@ def test_ten_percent_are_wanted(gain: float, stays: bool) -> None:
         assert growth.next_count(Measurement(1.0, 1.0, 0.0, 0.0, 1000)) == 0
 
 
-def test_a_step_is_not_judged_before_there_is_enough_to_do_for_it() -> None:
+def test_step_is_not_evaluated_while_its_threads_have_no_work() -> None:
     growth = ThreadCountPolicy(64)
     while growth.threads < 4:
         growth.next_count(Server().window(growth.threads))
@@ -95,7 +95,7 @@ def test_a_step_is_not_judged_before_there_is_enough_to_do_for_it() -> None:
     assert growth.next_count(Server().window(4)) == 8
 
 
-def test_a_step_that_was_not_judged_is_taken_back_once_nothing_waits() -> None:
+def test_unevaluated_step_is_undone_once_calls_do_not_wait() -> None:
     growth = ThreadCountPolicy(64)
     while growth.threads < 4:
         growth.next_count(Server().window(growth.threads))
@@ -104,7 +104,7 @@ def test_a_step_that_was_not_judged_is_taken_back_once_nothing_waits() -> None:
     assert without_repeats(steps(growth, Server(), 20))[-1] == 64
 
 
-def test_a_step_is_not_taken_back_because_other_work_has_begun() -> None:
+def test_step_is_not_undone_because_the_workload_changed() -> None:
     growth, quick, slow = ThreadCountPolicy(64), Server(latency=0.0002), Server(latency=0.002)
     assert growth.next_count(quick.window(0)) == 2
     assert growth.next_count(slow.window(2)) == 2, "a window in which threads were started tells nothing"
@@ -115,7 +115,7 @@ def test_a_step_is_not_taken_back_because_other_work_has_begun() -> None:
     assert without_repeats(steps(growth, slow, 20))[-1] == 64
 
 
-def test_after_steps_in_vain_it_is_content_for_longer_each_time() -> None:
+def test_pause_doubles_after_each_unsuccessful_step() -> None:
     growth, pauses = ThreadCountPolicy(64), []
     for _ in range(60):
         growth.next_count(Server(room=1).window(growth.threads))
@@ -136,7 +136,7 @@ def test_after_steps_in_vain_it_is_content_for_longer_each_time() -> None:
         Measurement(0.0, 0.0, 0.0, 0.0, 0),
     ],
 )
-def test_it_does_not_grow_where_calls_do_not_wait(window: Measurement) -> None:
+def test_thread_count_does_not_grow_if_calls_do_not_wait(window: Measurement) -> None:
     growth = ThreadCountPolicy(64)
     assert [growth.next_count(window) for _ in range(5)] == [0] * 5
     assert growth.pause == FIRST_PAUSE
@@ -198,20 +198,20 @@ def run(
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(1, 64), (8, 8), (33, 0), (500, 0)])
-def test_the_ranks_of_a_host_share_it(ranks: int, most: int) -> None:
+def test_ranks_of_a_host_share_the_threads(ranks: int, most: int) -> None:
     pool = FakePool(Server())
     run(pool, 0, ranks, 5.0)
     assert pool.threads == most
     assert pool.limits == ([(ranks, 0)] if most else [])
 
 
-def test_it_is_found_out_soon() -> None:
+def test_thread_count_is_reached_within_twelve_measurements() -> None:
     pool = FakePool(Server())
     run(pool, 0, 8, 12 * MIN_MEASUREMENT)
     assert pool.threads == 8
 
 
-def test_what_is_asked_for_is_had_and_never_measured() -> None:
+def test_requested_thread_count_is_used_without_measurements() -> None:
     pool = FakePool(Server(latency=0.0, processor=0.001))
     under_way, _ = run(pool, 7, 3, 2.0, modifying=5)
     assert (pool.threads, pool.asked, pool.limits) == (7, 0, [(3, 5)])
@@ -221,7 +221,7 @@ def test_what_is_asked_for_is_had_and_never_measured() -> None:
     assert (pool.threads, pool.asked, most) == (0, 0, 1)
 
 
-def test_a_busy_host_is_no_slow_server() -> None:
+def test_busy_host_is_not_taken_for_a_slow_server() -> None:
     """Calls take four times as long as they need the processor, since others have it."""
     pool = FakePool(Server(latency=0.0003, processor=0.0001))
     _, most = run(pool, 0, 1, 3.0, share=0.75)
@@ -230,7 +230,7 @@ def test_a_busy_host_is_no_slow_server() -> None:
     assert most == 64
 
 
-def test_the_delay_of_this_process() -> None:
+def test_time_that_this_process_waits_for_a_processor_is_measured() -> None:
     before = processor_wait_seconds()
     others = [multiprocessing.Process(target=sum, args=(range(10**7),)) for _ in range(2 * (os.cpu_count() or 1))]
     for other in others:
@@ -241,7 +241,7 @@ def test_the_delay_of_this_process() -> None:
     assert processor_wait_seconds() > before >= 0.0
 
 
-def test_modifying_operations_on_lustre(tmp_path: Path) -> None:
+def test_lustre_limits_modifying_operations(tmp_path: Path) -> None:
     """Clients of several file systems: the least one counts, for any of them may be the target."""
     place = tmp_path / "mdc"
     for name, number in (("a-MDT0000-mdc-ffff1", "7\n"), ("b-MDT0000-mdc-ffff2", "16\n"), ("c", "none")):

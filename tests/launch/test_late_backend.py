@@ -40,7 +40,7 @@ def make(path: Path) -> None:
 
 
 @pytest.mark.in_turn(1)
-def test_a_whole_job(ranks: dict[str, Any], area: Path) -> None:
+def test_job_with_a_late_backend_gives_the_same_result(ranks: dict[str, Any], area: Path) -> None:
     """Copied, read back, and found unchanged; as another backend counts it."""
     make(area / "source")
     words = ("--json", "--verify", "-T", area / "source")
@@ -57,7 +57,7 @@ def test_a_whole_job(ranks: dict[str, Any], area: Path) -> None:
 
 
 @pytest.mark.in_turn(1)
-def test_told_to_stop_while_tasks_wait(ranks: dict[str, Any], area: Path) -> None:
+def test_job_stopped_while_tasks_wait_can_be_resumed(ranks: dict[str, Any], area: Path) -> None:
     """What had begun counts, what had not is done by the resumed job, and nothing is left of the first run."""
     make(area / "source")
     env = {"XDG_STATE_HOME": str(area / "state")}

@@ -44,7 +44,9 @@ PMI2 = {**STEP, "PMI_SIZE": "4", "PMI_RANK": "2", "PMI_FD": "9", "PMI_JOBID": "5
         ({**OPEN_MPI_SETS, "PMI_SIZE": "4"}, LauncherInterface.OPEN_MPI, False),
     ],
 )
-def test_size_and_wire(environment: Mapping[str, str], wire: LauncherInterface, by_srun: bool) -> None:
+def test_size_and_interface_of_launcher_are_identified(
+    environment: Mapping[str, str], wire: LauncherInterface, by_srun: bool
+) -> None:
     assert is_launched(environment)
     launch = identify_launch(environment)
     assert (launch.interface, launch.size, launch.is_by_srun) == (wire, 4, by_srun)
@@ -53,7 +55,7 @@ def test_size_and_wire(environment: Mapping[str, str], wire: LauncherInterface, 
 
 
 @pytest.mark.parametrize("environment", [{}, BATCH, {"SLURM_STEP_NUM_TASKS": "4", **BATCH}, {"PMI_RANK": "1"}])
-def test_what_is_no_launcher(environment: Mapping[str, str]) -> None:
+def test_environment_without_a_launcher_is_recognised(environment: Mapping[str, str]) -> None:
     assert not is_launched(environment)
     assert is_reporting_rank(environment)
 
@@ -68,14 +70,14 @@ def test_what_is_no_launcher(environment: Mapping[str, str]) -> None:
         {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "²"},
     ],
 )
-def test_sizes_that_differ_or_are_none_are_refused(environment: Mapping[str, str]) -> None:
+def test_conflicting_or_invalid_sizes_are_refused(environment: Mapping[str, str]) -> None:
     assert is_launched(environment)
     assert is_reporting_rank(environment)
     with pytest.raises(RequestRefused):
         identify_launch(environment)
 
 
-def test_a_step_of_one_task_is_plain_and_one_rank_of_mpiexec_is_one_rank() -> None:
+def test_step_of_one_task_is_distinguished_from_one_rank_of_mpiexec() -> None:
     shell = {**STEP, "SLURM_STEP_NUM_TASKS": "1"}
     assert identify_launch(shell).is_single_task_step
     assert identify_launch({**shell, "PMI_SIZE": "1", "PMI_JOBID": "5.0"}).is_single_task_step
@@ -84,7 +86,7 @@ def test_a_step_of_one_task_is_plain_and_one_rank_of_mpiexec_is_one_rank() -> No
         assert not identify_launch(one).is_single_task_step
 
 
-def test_which_library_fits_which_launcher() -> None:
+def test_libraries_are_compatible_with_matching_launchers_only() -> None:
     fitting = {
         (wire, vendor, pmix)
         for wire in LauncherInterface
@@ -104,13 +106,13 @@ def test_which_library_fits_which_launcher() -> None:
             assert (wire, "unknown", pmix) in fitting
 
 
-def test_variables_of_another_launcher_are_told_apart() -> None:
+def test_prefixes_of_conflicting_variables_depend_on_launcher() -> None:
     assert conflicting_prefixes(LauncherInterface.PMI) == ("PMIX_",)
     assert conflicting_prefixes(LauncherInterface.OPEN_MPI) == ("PMI_",)
     assert conflicting_prefixes(LauncherInterface.PMIX) == conflicting_prefixes(LauncherInterface.NOTHING) == ()
 
 
-def test_candidates_are_of_the_kind_that_the_launcher_wants() -> None:
+def test_candidate_libraries_match_the_launcher() -> None:
     assert OPEN_MPI_LIBRARY in candidate_libraries(LauncherInterface.OPEN_MPI)
     assert OPEN_MPI_LIBRARY in candidate_libraries(LauncherInterface.PMIX)
     for wire in (LauncherInterface.PMI, LauncherInterface.NOTHING):
@@ -153,7 +155,7 @@ def test_mpi_init_that_never_returns_is_ended_with_one_line() -> None:
     assert time.monotonic() - begun < 20
 
 
-def test_a_deadline_that_is_met_changes_nothing() -> None:
+def test_deadline_that_is_met_has_no_effect() -> None:
     pytest.importorskip("mpi4py")
     program = (
         "import signal, time\n"

@@ -126,7 +126,7 @@ def test_all_ranks_together_keep_to_the_limit(size: int, demand: Demand) -> None
     assert max(ranks.windows(0.0)) <= 1.05 * limit
 
 
-def test_nobody_makes_up_for_what_nobody_wanted() -> None:
+def test_no_burst_follows_a_time_of_low_demand() -> None:
     """After a long time in which the source was slower than the limit, no burst follows."""
     limit = 100 * MIB
     ranks = Ranks(4, limit, lambda rank, now: 5.0 * MIB if now < 30 else 500.0 * MIB)
@@ -134,7 +134,7 @@ def test_nobody_makes_up_for_what_nobody_wanted() -> None:
     assert max(ranks.windows(0.0)) <= 1.05 * limit
 
 
-def test_a_tiny_limit_holds() -> None:
+def test_tiny_limit_is_kept() -> None:
     limit = 64 << 10
     ranks = Ranks(3, limit, always)
     ranks.run(120)
@@ -142,7 +142,7 @@ def test_a_tiny_limit_holds() -> None:
     assert sum(size for _, size in ranks.moved) == pytest.approx(120 * limit, rel=0.05)
 
 
-def test_what_comes_in_lumps_is_paid_for() -> None:
+def test_pieces_larger_than_the_limit_keep_the_mean_rate() -> None:
     """Batches of small files are larger than what a rank may move in a second: their mean is right."""
     limit = 4 * MIB
     ranks = Ranks(3, limit, always, piece=4 * MIB)
@@ -150,7 +150,7 @@ def test_what_comes_in_lumps_is_paid_for() -> None:
     assert sum(size for _, size in ranks.moved) == pytest.approx(200 * limit, rel=0.05)
 
 
-def test_a_limit_that_changes_holds_from_then_on() -> None:
+def test_changed_limit_takes_effect() -> None:
     ranks = Ranks(5, 100 * MIB, always)
     ranks.run(20)
     ranks.steering[0].requested = UserLimits(10 * MIB)
@@ -180,7 +180,7 @@ def test_without_a_limit_nothing_is_charged() -> None:
         (2, True, [Duty.NOTES, Duty.NOTES, Duty.NOTES]),
     ],
 )
-def test_the_first_ranks_are_active(active: int, paused: bool, duties: list[Duty]) -> None:
+def test_only_the_requested_number_of_ranks_is_active(active: int, paused: bool, duties: list[Duty]) -> None:
     ranks = Ranks(3, 0, always)
     ranks.steering[0].requested = UserLimits(active=active, paused=paused)
     ranks.run(1)

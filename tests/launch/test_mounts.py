@@ -55,7 +55,7 @@ def bind(what: Path, where: Path) -> None:
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("words", [[], ["--verify"], ["-x"]])
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
-def test_a_host_that_lacks_a_mount_in_the_source_is_refused(
+def test_host_without_a_mount_in_the_source_is_refused(
     launchers: Launchers, area: Path, source: Path, inside: Path, name: str, words: list[Argument]
 ) -> None:
     before = snapshot(area)
@@ -68,7 +68,7 @@ def test_a_host_that_lacks_a_mount_in_the_source_is_refused(
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("change", ["mount --bind {disk} {point}", "mount --bind {disk}/data {point}"])
 @pytest.mark.parametrize("side", ["source", "copy"])
-def test_a_mount_that_only_another_host_has_is_refused(
+def test_mount_on_another_host_only_is_refused(
     launchers: Launchers, area: Path, source: Path, disk: Path, side: str, change: str
 ) -> None:
     point = area / side / "a"
@@ -79,14 +79,16 @@ def test_a_mount_that_only_another_host_has_is_refused(
     assert sorted(os.listdir(disk)) == ["data"]
 
 
-def test_one_file_system_with_directories_that_change_places(launchers: Launchers, area: Path, source: Path) -> None:
+def test_directory_bind_mounted_over_another_on_one_host_is_refused(
+    launchers: Launchers, area: Path, source: Path
+) -> None:
     """Bind mounts within one file system: one device number, and other inodes."""
     env = {"CHANGE": f"mount --bind {source}/a {source}/b"}
     run = launchers.run("hydra", 2, source, area / "copy", env=env, wrap=elsewhere())
     assert_refused(run, f"{source}/b: ", "on other: ")
 
 
-def test_a_host_that_lacks_a_mount_in_the_destination_is_refused(
+def test_host_without_a_mount_in_the_destination_is_refused(
     launchers: Launchers, area: Path, source: Path, disk: Path
 ) -> None:
     point = area / "copy/b"
@@ -103,7 +105,7 @@ def test_a_host_that_lacks_a_mount_in_the_destination_is_refused(
     assert os.listdir(point) == []
 
 
-def test_another_file_system_of_the_same_kind_is_refused(
+def test_different_file_system_of_same_type_on_one_host_is_refused(
     launchers: Launchers, area: Path, source: Path, inside: Path, session_scratch: Path
 ) -> None:
     with mounted("tmpfs", session_scratch) as twin:
@@ -113,7 +115,7 @@ def test_another_file_system_of_the_same_kind_is_refused(
         assert_refused(run, f"{inside}: ", "on other: type 0x1021994")
 
 
-def test_what_all_hosts_have_mounted_is_copied(
+def test_mounts_that_all_hosts_have_are_copied(
     launchers: Launchers, area: Path, source: Path, inside: Path, session_scratch: Path
 ) -> None:
     """Also files on which a file is mounted; and the files that show what is below DST are gone."""
@@ -138,7 +140,7 @@ def test_what_all_hosts_have_mounted_is_copied(
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-def test_a_disk_or_memory_of_two_machines_is_refused(
+def test_local_file_systems_of_two_machines_are_refused(
     launchers: Launchers, area: Path, source: Path, on: Place, kind: str
 ) -> None:
     """They can't be one file system, even if everything that is told of them is equal."""
@@ -149,7 +151,7 @@ def test_a_disk_or_memory_of_two_machines_is_refused(
     assert_refused(run, f"{tree}/: ", "not one file system", "on other: ")
 
 
-def test_a_network_file_system_of_two_machines_is_one(launchers: Launchers, area: Path, source: Path) -> None:
+def test_network_file_system_of_two_machines_is_accepted(launchers: Launchers, area: Path, source: Path) -> None:
     """Here bindfs stands for it, which has no device of its own, no id and no UUID."""
     if not shutil.which("bindfs"):
         pytest.skip("there is no bindfs here")

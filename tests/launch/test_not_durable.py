@@ -19,7 +19,7 @@ ANEW = b"the job begins anew"
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_records_serve_as_long_as_no_host_was_rebooted(launchers: Launchers, area: Path, hosts: int) -> None:
+def test_records_are_used_if_no_host_was_rebooted(launchers: Launchers, area: Path, hosts: int) -> None:
     below, job = area / "below", area / "job"
     source = below / "tree"
     for directory in range(40):

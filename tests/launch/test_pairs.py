@@ -51,7 +51,9 @@ def assert_one_job(run: Completed, source: Path, target: Path, ranks: int) -> No
 @pytest.mark.in_turn(5)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_pair_is_one_job(launchers: Launchers, area: Path, source: Path, name: str, library: str) -> None:
+def test_every_launcher_with_every_library_runs_one_job(
+    launchers: Launchers, area: Path, source: Path, name: str, library: str
+) -> None:
     """With the wrong library, too, because the fitting one is here and pcopy takes it."""
     require(library)
     chosen = LIBRARIES[library]
@@ -62,7 +64,7 @@ def test_every_pair_is_one_job(launchers: Launchers, area: Path, source: Path, n
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi", "pmix"])
-def test_without_the_fitting_library_the_pair_is_refused(
+def test_launcher_without_a_compatible_library_is_refused(
     launchers: Launchers, area: Path, source: Path, name: str
 ) -> None:
     require_root("hide a library")
@@ -80,7 +82,7 @@ def test_without_the_fitting_library_the_pair_is_refused(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("loaded", ["libmpi.so.40", "/nowhere"])
-def test_mpich_under_debians_name_is_told_how_to_be_used(
+def test_refusal_explains_how_to_use_debian_name_of_mpich(
     launchers: Launchers, area: Path, source: Path, loaded: str
 ) -> None:
     require_root("hide a library")
@@ -108,7 +110,7 @@ def test_srun_without_mpi_is_refused(launchers: Launchers, area: Path, source: P
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("name", "ranks"), [("hydra", "1"), ("open_mpi", "2"), ("pmi2", "2")])
-def test_ranks_may_not_be_asked_for_twice(
+def test_number_of_ranks_under_a_launcher_is_refused(
     launchers: Launchers, area: Path, source: Path, name: str, ranks: str
 ) -> None:
     run = launchers.run(name, 2, "-n", ranks, source, area / "copy")
@@ -118,7 +120,9 @@ def test_ranks_may_not_be_asked_for_twice(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
-def test_sizes_that_differ_are_refused(launchers: Launchers, area: Path, source: Path, name: str) -> None:
+def test_conflicting_sizes_are_refused_under_a_launcher(
+    launchers: Launchers, area: Path, source: Path, name: str
+) -> None:
     """Rank 0 comes last: Open MPI's mpiexec would kill it before it has spoken, did the others not wait."""
     env = {"PMI_SIZE": "7"} if name == "open_mpi" else {"OMPI_COMM_WORLD_SIZE": "7"}
     wrap = ["sh", "-c", '[ "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" != 0 ] || sleep 1; exec "$@"', "sh"]
@@ -129,7 +133,7 @@ def test_sizes_that_differ_are_refused(launchers: Launchers, area: Path, source:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("env", [{"PMIX_NAMESPACE": "left", "PMIX_RANK": "0"}, {"MPI4PY_MPIABI": "openmpi"}])
-def test_what_another_launcher_has_left_does_no_harm(
+def test_variables_of_another_launcher_do_no_harm(
     launchers: Launchers, area: Path, source: Path, env: dict[str, str]
 ) -> None:
     """MPICH aborts when it finds PMIX_NAMESPACE besides PMI_SIZE, and mpi4py takes the wrong module for MPIABI."""
@@ -147,9 +151,7 @@ def test_one_rank_of_mpiexec_needs_no_mpi(launchers: Launchers, area: Path, sour
     assert_one_job(run, source, area / "3", 3)
 
 
-def test_without_mpi4py_a_launcher_is_refused_and_a_plain_start_is_not(
-    launchers: Launchers, area: Path, source: Path
-) -> None:
+def test_without_mpi4py_only_a_start_by_a_launcher_is_refused(launchers: Launchers, area: Path, source: Path) -> None:
     block = area / "block"
     block.mkdir()
     (block / "mpi4py.py").write_text("raise ModuleNotFoundError('No module named mpi4py', name='mpi4py')\n")
@@ -160,13 +162,13 @@ def test_without_mpi4py_a_launcher_is_refused_and_a_plain_start_is_not(
 
 
 @pytest.mark.parametrize("name", ["hydra", "open_mpi", "none"])
-def test_version_is_told_once(launchers: Launchers, name: str) -> None:
+def test_version_is_printed_once(launchers: Launchers, name: str) -> None:
     run = launchers.run(name, 3, "--version")
     assert run.returncode == 0
     assert len(run.stdout.splitlines()) == 1
 
 
-def test_a_plain_start_imports_no_mpi(area: Path, source: Path) -> None:
+def test_start_without_a_launcher_imports_no_mpi(area: Path, source: Path) -> None:
     program = (
         "import sys\nfrom pcopy.cli.pcopy import main\n"
         "status = main(sys.argv[1:])\n"

@@ -88,7 +88,7 @@ def slurm_for(desk: Desk) -> Iterator[Slurm]:
         shutil.rmtree(directory)
 
 
-def test_slurm_warns_and_the_script_queues_itself_again(launchers: Launchers, area: Path) -> None:
+def test_slurm_script_requeues_itself_after_the_warning(launchers: Launchers, area: Path) -> None:
     """Its time is the shortest that Slurm has."""
     launchers.line("pmi2", 1)
     desk = Desk(area)
@@ -152,7 +152,7 @@ class Pbs:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
-def test_the_script_for_pbs_is_warned_and_hands_itself_in_again(launchers: Launchers, area: Path, name: str) -> None:
+def test_pbs_script_resubmits_itself_after_the_warning(launchers: Launchers, area: Path, name: str) -> None:
     """With MPICH by timeout, when the time is nearly up; with Open MPI by qsig."""
     desk = Desk(area, launchers.line(name, 1)[0])
     shutil.copy(EXAMPLES / "pbs.sh", area)
@@ -177,7 +177,7 @@ def test_the_script_for_pbs_is_warned_and_hands_itself_in_again(launchers: Launc
     assert pbs.queued == ["0", "1"]
 
 
-def test_the_script_for_pbs_stops_in_time() -> None:
+def test_pbs_script_stops_before_its_walltime_ends() -> None:
     """The time of timeout is shorter than that of the job, by minutes."""
     script = (EXAMPLES / "pbs.sh").read_text()
     (hours,) = re.findall(r"^#PBS .*walltime=(\d\d):00:00$", script, re.MULTILINE)
@@ -187,7 +187,7 @@ def test_the_script_for_pbs_stops_in_time() -> None:
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("name", ["hydra", "open_mpi"])
-def test_the_script_for_mpiexec_goes_on_when_it_is_started_again(launchers: Launchers, area: Path, name: str) -> None:
+def test_mpiexec_script_resumes_the_job_when_started_again(launchers: Launchers, area: Path, name: str) -> None:
     desk = Desk(area, launchers.line(name, 1)[0])
     (area / "hosts").write_text("localhost\n" * RANKS)
     words: list[Argument] = [EXAMPLES / "mpiexec.sh", "hosts", f"{desk.source}/", desk.copy]
@@ -205,7 +205,7 @@ def test_the_script_for_mpiexec_goes_on_when_it_is_started_again(launchers: Laun
     ("page", "name"),
     [("README.md", "slurm.sh"), *(("docs/operations/batch.md", f"{name}.sh") for name in ("slurm", "pbs", "mpiexec"))],
 )
-def test_pages_show_the_scripts_to_the_letter(page: str, name: str) -> None:
+def test_pages_show_the_scripts_verbatim(page: str, name: str) -> None:
     assert f"\n```sh\n{(EXAMPLES / name).read_text()}```\n" in (REPOSITORY / page).read_text()
 
 
@@ -218,7 +218,9 @@ def test_pages_show_the_scripts_to_the_letter(page: str, name: str) -> None:
         ("open_mpi", "-machinefile", "localhost\n" * 3),
     ],
 )
-def test_what_hostfiles_mean(launchers: Launchers, area: Path, name: str, option: str, hosts: str) -> None:
+def test_documented_hostfiles_start_three_ranks(
+    launchers: Launchers, area: Path, name: str, option: str, hosts: str
+) -> None:
     """As docs/operations/batch.md has it."""
     desk = Desk(area, launchers.line(name, 1)[0], files=1)
     (area / "hosts").write_text(hosts)

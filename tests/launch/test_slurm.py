@@ -13,14 +13,14 @@ from tests.support.oracle import differences
 from tests.support.processes import wait_until
 
 
-def test_four_tasks_by_pmi2(launchers: Launchers, area: Path, source: Path) -> None:
+def test_four_tasks_with_pmi2_are_one_job(launchers: Launchers, area: Path, source: Path) -> None:
     run = launchers.run("pmi2", 4, "--json", "-q", source, area / "copy")
     assert summary(run)["ranks"] == 4, show(run)
     assert reported(run) == []
     assert differences(source, area / "copy") == []
 
 
-def test_a_step_of_one_task_forks_as_many_ranks_as_asked(launchers: Launchers, area: Path, source: Path) -> None:
+def test_step_of_one_task_forks_the_requested_ranks(launchers: Launchers, area: Path, source: Path) -> None:
     """Such a step is what ``srun --pty`` gives to a shell."""
     for name in ("none", "pmi2"):
         run = launchers.run(name, 1, "--json", "-q", "-n", "3", source, area / name)
@@ -28,7 +28,7 @@ def test_a_step_of_one_task_forks_as_many_ranks_as_asked(launchers: Launchers, a
         assert differences(source, area / name) == []
 
 
-def test_a_batch_script_without_srun_forks_ranks(launchers: Launchers, area: Path, source: Path) -> None:
+def test_batch_script_without_srun_forks_ranks(launchers: Launchers, area: Path, source: Path) -> None:
     """It has SLURM_NTASKS=4 and SLURM_PROCID=0, and is no step."""
     launchers.line("none", 1)
     line, environment = command("--json", "-q", "-n", "2", source, area / "copy")
@@ -44,7 +44,7 @@ def test_a_batch_script_without_srun_forks_ranks(launchers: Launchers, area: Pat
     assert differences(source, area / "copy") == []
 
 
-def test_the_script_starts_once_and_stops_whole(launchers: Launchers) -> None:
+def test_slurm_script_starts_once_and_stops_all_daemons(launchers: Launchers) -> None:
     launchers.line("none", 1)
     line = ["sh", "-c", f'd=$(mktemp -d /tmp/pcopy-slurm-XXXXXX) && {SLURM} start $d && echo "$d"']
     directory = subprocess.run(line, check=True, capture_output=True, text=True).stdout.splitlines()[-1]

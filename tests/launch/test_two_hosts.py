@@ -95,9 +95,7 @@ def output_of_interrupted(run: Run) -> str:
     pytest.fail(f"the launcher does not end: {output!r}")
 
 
-def test_a_host_that_dies_ends_the_job_and_the_other_one_finishes_it(
-    launchers: Launchers, area: Path, tmp_path: Path
-) -> None:
+def test_dead_host_ends_the_job_and_the_other_host_resumes_it(launchers: Launchers, area: Path, tmp_path: Path) -> None:
     with cluster(launchers, area, tmp_path, files=FILES, milliseconds=60, options=OFTEN) as both:
         desk = both.desk
         with both.copying() as run:
@@ -122,9 +120,7 @@ def test_a_host_that_dies_ends_the_job_and_the_other_one_finishes_it(
     assert not desk.job.exists()
 
 
-def test_a_host_that_cannot_be_reached_is_told_of_and_waited_for(
-    launchers: Launchers, area: Path, tmp_path: Path
-) -> None:
+def test_unreachable_host_is_reported_and_waited_for(launchers: Launchers, area: Path, tmp_path: Path) -> None:
     """It has recorded nothing yet. Its ranks may still write: so nobody goes on with the job before they have ended."""
     wrap = [sys.executable, f"{REPOSITORY}/tests/support/impatient.py", "0.2,30,1.5,2"]
     with cluster(
@@ -162,7 +158,7 @@ def test_a_host_that_cannot_be_reached_is_told_of_and_waited_for(
     assert differences(desk.source, desk.copy) == []
 
 
-def test_another_file_system_at_dst_of_one_host_is_refused(launchers: Launchers, area: Path, tmp_path: Path) -> None:
+def test_different_file_system_at_dst_of_one_host_is_refused(launchers: Launchers, area: Path, tmp_path: Path) -> None:
     with cluster(launchers, area, tmp_path, files=6) as both:
         desk = both.desk
         desk.copy.mkdir()
@@ -171,7 +167,7 @@ def test_another_file_system_at_dst_of_one_host_is_refused(launchers: Launchers,
         assert list(desk.copy.iterdir()) == []
 
 
-def test_hosts_that_share_nothing_are_refused(launchers: Launchers, area: Path, tmp_path: Path) -> None:
+def test_hosts_without_a_shared_file_system_are_refused(launchers: Launchers, area: Path, tmp_path: Path) -> None:
     """They have the same under the same names, but in memory."""
     with cluster(launchers, area, tmp_path, files=6, shared=False) as both:
         assert_refused(both, "in memory of each host", "on h1: ", "on h2: ")

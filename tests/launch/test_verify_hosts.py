@@ -102,7 +102,7 @@ def tree(area: Path) -> Path:
 
 
 @pytest.mark.timeout(120)
-def test_no_host_reads_back_what_it_has_written(launchers: Launchers, area: Path, tree: Path) -> None:
+def test_no_host_reads_back_chunks_that_it_has_written(launchers: Launchers, area: Path, tree: Path) -> None:
     require_strace()
     logs, copy = area / "logs", area / "copy"
     logs.mkdir()
@@ -167,7 +167,7 @@ def small(area: Path) -> Path:
     return path
 
 
-def test_created_compared_and_never_touched(area: Path, small: Path, run: Run) -> None:
+def test_signature_is_created_and_compared_without_changing_the_trees(area: Path, small: Path, run: Run) -> None:
     copy, sig, manifest = area / "copy", area / "sig", area / "manifest"
     succeed("-q", small, copy)
     places = sorted(os.listdir(area))
@@ -209,7 +209,7 @@ def test_differences_are_listed_once(area: Path, small: Path, run: Run) -> None:
     assert changes(before, snapshot(copy)) == []
 
 
-def test_what_cannot_be_read_is_trouble(area: Path, small: Path, run: Run) -> None:
+def test_unreadable_file_is_an_error_and_no_difference(area: Path, small: Path, run: Run) -> None:
     """Never a difference, and no reason to write a signature."""
     sig = area / "sig"
     copy = area / "copy"
@@ -222,7 +222,7 @@ def test_what_cannot_be_read_is_trouble(area: Path, small: Path, run: Run) -> No
     assert not sig.exists()
 
 
-def test_what_is_not_there_is_refused_once(area: Path, run: Run) -> None:
+def test_missing_prerequisite_is_refused_with_one_message(area: Path, run: Run) -> None:
     done = run("--create", area / "sig", area / "nothing")
     assert (done.returncode, done.stdout) == (2, b""), show(done)
     assert len(reported(done)) == 1, show(done)
@@ -230,7 +230,7 @@ def test_what_is_not_there_is_refused_once(area: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("damage", ["digit", "cut"])
-def test_a_damaged_file_is_refused_once(area: Path, small: Path, run: Run, damage: str) -> None:
+def test_damaged_signature_or_manifest_is_refused_once(area: Path, small: Path, run: Run, damage: str) -> None:
     sig, manifest = area / "sig", area / "manifest"
     assert pverify("-q", "--create", sig, "--manifest", manifest, small).returncode == 0
     for path in (sig, manifest):
@@ -243,7 +243,7 @@ def test_a_damaged_file_is_refused_once(area: Path, small: Path, run: Run, damag
         assert os.fsdecode(words[-2]) in reported(done)[0]
 
 
-def test_a_copy_signs_as_a_local_one_does(area: Path, small: Path, run: Run) -> None:
+def test_copy_under_mpiexec_is_signed_like_a_local_one(area: Path, small: Path, run: Run) -> None:
     words = ("--verify", "--signature", "--manifest")
     mine, theirs = ([area / f"{who}.{what}" for what in ("sig", "manifest")] for who in ("mpi", "local"))
     done = run("--json", "-q", words[0], words[1], mine[0], words[2], mine[1], small, area / "copy", program="pcopy")
@@ -255,7 +255,7 @@ def test_a_copy_signs_as_a_local_one_does(area: Path, small: Path, run: Run) -> 
     assert differences(small, area / "copy") == []
 
 
-def test_a_refusal_of_pcopy_is_told_once(launchers: Launchers, area: Path, small: Path) -> None:
+def test_refusal_of_pcopy_is_reported_once(launchers: Launchers, area: Path, small: Path) -> None:
     done = launchers.run("hydra", 3, "--signature", small / "sig", small, area / "copy")
     assert_refused(done, "lies in")
     assert not (area / "copy").exists()

@@ -1,6 +1,6 @@
-"""What programs are told to which file systems look like Lustre: forks of one that has the stand-in preloaded.
+"""Run Python code in a process that sees the stand-in for Lustre: a child of a server that has the stand-in preloaded.
 
-A program of its own each time would be most of the time of these tests: they ask hundreds of times.
+A new interpreter for each request would take most of the time of these tests: they make hundreds of requests.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _SERVE = """
 import os, sys, errno, fcntl, json, tempfile, traceback
 for line in sys.stdin:
     code, words, seen = json.loads(line)
-    with tempfile.TemporaryFile() as told:
+    with tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                os.dup2(told.fileno(), 1)
+                os.dup2(output.fileno(), 1)
                 os.environ.update(seen)
                 sys.argv = ["-c", *words]
                 exec(code, {"os": os, "sys": sys, "errno": errno, "fcntl": fcntl})
@@ -31,16 +31,16 @@ for line in sys.stdin:
                 os.write(1, traceback.format_exc().encode())
             os._exit(status)
         _, status = os.waitpid(child, 0)
-        told.seek(0)
-        print(json.dumps([status, told.read().decode()]), flush=True)
+        output.seek(0)
+        print(json.dumps([status, output.read().decode()]), flush=True)
 """
 
 _servers: dict[str, subprocess.Popen[str]] = {}
-"""By the library that is preloaded; none is on a real Lustre."""
+"""Servers, by the preloaded library; a real Lustre needs no library."""
 
 
 def asked(code: str, *words: str | Path, seen: Mapping[str, str]) -> str:
-    """What a program prints to which file systems look as ``seen`` (an environment) says; words are its ``argv``."""
+    """Return the output of Python code that runs with the environment ``seen``; ``words`` are its arguments."""
     library = seen.get("LD_PRELOAD", "")
     if library not in _servers:
         environment = {**os.environ, **({"LD_PRELOAD": library} if library else {})}
@@ -60,6 +60,6 @@ def asked(code: str, *words: str | Path, seen: Mapping[str, str]) -> str:
 
 
 def clean_up() -> None:
-    """Called once, at the end of the session."""
+    """End all servers; called once, at the end of the session."""
     while _servers:
         _servers.popitem()[1].communicate()

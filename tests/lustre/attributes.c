@@ -7,7 +7,7 @@ static bool is_hidden(const char *name)
     return !strncmp(name, HIDDEN, strlen(HIDDEN));
 }
 
-/* Those that Lustre keeps for itself; they are root's. */
+/* Attributes that Lustre itself sets; only root may see them. */
 static bool is_internal(const char *name)
 {
     static const char *const names[] = {"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"};
@@ -28,7 +28,7 @@ static ssize_t give(const void *found, ssize_t length, void *value, size_t size)
     return length;
 }
 
-/* Which OST comes first is not told, so that no copy begins at the same. */
+/* The first OST is not shown, so that copies do not all begin at the same one. */
 static void without_offsets(unsigned char *blob, size_t size)
 {
     uint16_t entries;
@@ -106,7 +106,7 @@ static int change_layout(const struct item *item, const void *value, size_t size
 static int remove_layout(const struct item *item)
 {
     if (is_file(item))
-        return 0; /* and it is kept */
+        return 0; /* the existing layout is kept */
     if (!S_ISDIR(item->status.st_mode))
         return failing(EOPNOTSUPP);
     if (geteuid() != 0 && geteuid() != item->status.st_uid)

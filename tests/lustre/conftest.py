@@ -1,8 +1,9 @@
-"""Two file systems that are Lustre to programs that are run with their environment: the stand-in's, or a real one.
+"""Two file systems that look like Lustre to programs with a certain environment: those of the stand-in, or a real
+Lustre.
 
-Where the variable ``PCOPY_TEST_LUSTRE`` names a directory, it is on a real Lustre with 8 OSTs, the pools ``POOLS`` and
-one stripe of 1 MiB by default, and both file systems are directories in it. Tests skip then that need what only the
-stand-in can do: other OSTs, a log of calls, refusals.
+The variable ``PCOPY_TEST_LUSTRE`` may name a directory on a real Lustre with 8 OSTs, the pools ``POOLS`` and one stripe
+of 1 MiB by default; then both file systems are directories in it. Tests that need features of the stand-in are skipped
+then: other OSTs, a log of calls, refusals.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ REAL = "PCOPY_TEST_LUSTRE"
 POOLS = "fast:0,1,2,3;slow:4,5"
 
 SIZE = 512 << 20
-"""Bytes of each; their images are sparse."""
+"""Size of each file system in bytes; the images are sparse."""
 
 
 @dataclass
 class Lustre:
-    """``first`` and ``second`` are mount points of file systems of their own."""
+    """``first`` and ``second`` are mount points of separate file systems."""
 
     first: Path
     second: Path
@@ -52,15 +53,15 @@ class Lustre:
         )
 
     def shown(self, path: Path) -> Shown | None:
-        """The layout of a file, or the default of a directory."""
+        """Return the layout of a file, or the default layout of a directory."""
         return standin.shown(path, self.environment())
 
     def asked(self, code: str, *words: str | Path, osts: int = 8, pools: str = "") -> str:
-        """What a Python program prints, and what it does is in the log."""
+        """Return the output of a Python program; its calls are in the log."""
         return asking.asked(code, *words, seen=self.environment(osts=osts, pools=pools))
 
     def bytes_by_ost(self, path: Path) -> dict[int, int]:
-        """How many bytes of a file have been written to which OST."""
+        """Return the number of bytes of a file written to each OST."""
         sums: dict[int, int] = {}
         for event in self.events("write"):
             if event.numbers["ino"] == path.stat().st_ino:
@@ -73,8 +74,8 @@ class Lustre:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def askers() -> Iterator[None]:
-    """They serve all tests of a session."""
+def end_servers() -> Iterator[None]:
+    """End the servers of ``asking`` after all tests of a session."""
     yield
     asking.clean_up()
 

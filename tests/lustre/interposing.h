@@ -1,4 +1,4 @@
-/* What the files share that put themselves before functions of the C library: standin.c, requests.c, attributes.c. */
+/* Shared by the files that replace functions of the C library: standin.c, requests.c, attributes.c. */
 #include "standin.h"
 #include <dlfcn.h>
 

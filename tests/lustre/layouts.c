@@ -1,4 +1,4 @@
-/* Layouts: what they look like as an extended attribute, and which OSTs a file gets. */
+/* Layouts: their form as an extended attribute, and the OSTs that a file gets. */
 #include "standin.h"
 
 #define SMALLEST_STRIPE 65536u
@@ -21,7 +21,7 @@ NUMBER(uint16_t)
 NUMBER(uint32_t)
 NUMBER(uint64_t)
 
-/* Of a layout without components, or of one of those. `size` may be more than it has. */
+/* Of a layout without components, or of one component. `size` may exceed its length. */
 static int parse_component(const unsigned char *blob, size_t size, struct component *one)
 {
     size_t header = V1_BYTES;
@@ -108,7 +108,7 @@ static size_t format_component(const struct component *one, unsigned char *blob)
     return size;
 }
 
-/* Into MOST_BYTES; gives the bytes that it takes. */
+/* Writes into a buffer of MOST_BYTES; returns the length. */
 size_t standin_format(const struct layout *layout, unsigned char *blob)
 {
     size_t size = COMPOSITE_BYTES + (size_t)layout->components * ENTRY_BYTES;
@@ -120,7 +120,7 @@ size_t standin_format(const struct layout *layout, unsigned char *blob)
         unsigned char *entry = blob + COMPOSITE_BYTES + each * ENTRY_BYTES;
         const struct component *one = &layout->component[each];
         if (size + V3_BYTES + (size_t)one->objects * OBJECT_BYTES > MOST_BYTES)
-            return MOST_BYTES; /* more than a file system takes, which then says so */
+            return MOST_BYTES; /* more than a file system accepts, which then fails */
         size_t length = format_component(one, blob + size);
         put_uint32_t(entry, one->id);
         put_uint32_t(entry + 4, one->flags);
@@ -148,7 +148,7 @@ int standin_objects(const struct layout *layout)
     return sum;
 }
 
-/* Takes the next OSTs in turn, or those from the wished offset on. Processes begin at different ones. */
+/* Uses the next OSTs in turn, or those from the requested offset on. Processes begin at different ones. */
 static void choose(struct component *one)
 {
     static atomic_uint turn;
@@ -156,7 +156,7 @@ static void choose(struct component *one)
     int wanted = one->count, available = one->pool[0] ? standin_pool(one->pool, osts) : 0;
     unsigned begin;
 
-    if (available == 0) { /* a pool that is not there is no obstacle */
+    if (available == 0) { /* a missing pool is no error */
         available = standin_osts();
         for (int each = 0; each < available; each++)
             osts[each] = (uint16_t)each;
@@ -190,7 +190,7 @@ static void initialise(struct component *one, bool composite)
     if (!(one->pattern & RELEASED))
         one->count = (uint16_t)one->objects;
     one->specific = false;
-    one->offset = ANY; /* as Lustre shows it, whatever it is */
+    one->offset = ANY; /* as Lustre shows it */
     if (composite)
         one->flags |= INITIALISED;
 }
@@ -218,7 +218,7 @@ static int check(const struct layout *wanted, int number)
     return kind == ON_MDT && (one->start != 0 || one->pool[0]) ? EINVAL : 0;
 }
 
-/* The layout of a new file. What a blob says of another file's objects does not count. */
+/* The layout of a new file. Objects of another file in the blob are ignored. */
 int standin_make(const struct layout *wanted, struct layout *made)
 {
     uint32_t mirror = 0;
@@ -275,7 +275,7 @@ static bool extend(struct component *one, struct component *other, uint64_t end)
     return true;
 }
 
-/* What a write from `start` to `end` changes in a layout; true if it does. */
+/* Changes a layout as a write from `start` to `end` does; returns true if it changed. */
 bool standin_reach(struct layout *layout, uint64_t start, uint64_t end)
 {
     bool changed = false;

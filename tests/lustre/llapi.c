@@ -1,4 +1,4 @@
-/* Layouts as liblustreapi has them in memory: they are made, asked, and told what a file is to get. */
+/* Layouts as liblustreapi represents them in memory: creation, queries, and settings for a file. */
 #include "llapi.h"
 
 layout_t *llapi_layout_alloc(void)

@@ -1,5 +1,5 @@
-/* The functions of liblustreapi that a copy program may want. Compiled with OLD_LIBRARY those of 2.14 and later are
-   left out. Errors are told on standard error, until llapi_msg_set_level(0). */
+/* The functions of liblustreapi that a copy program may use. Compiled with OLD_LIBRARY, those of 2.14 and later are
+   left out. Errors are printed on standard error, until llapi_msg_set_level(0). */
 #ifndef LLAPI_H
 #define LLAPI_H
 

@@ -1,4 +1,4 @@
-/* Files as liblustreapi reaches them: their layouts are read and written, and their group locks taken. */
+/* Functions of liblustreapi for files: layouts are read and written, and group locks are taken. */
 #include "llapi.h"
 #include <limits.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@ void llapi_msg_set_level(int wanted)
     level = wanted;
 }
 
-static void tell(int number, const char *format, ...)
+static void print_error(int number, const char *format, ...)
 {
     int before = errno;
     char line[PATH_MAX + 128];
@@ -172,7 +172,7 @@ int llapi_layout_file_open(const char *path, int flags, mode_t mode, const layou
         if (!is_on_lustre(path))
             return failing(ENOTTY);
         if (standin_pool(pool, osts) == 0) {
-            tell(0, "Invalid pool name %s", pool);
+            print_error(0, "Invalid pool name %s", pool);
             return failing(0);
         }
     }
@@ -191,14 +191,14 @@ int llapi_layout_file_create(const char *path, int flags, int mode, const layout
     return llapi_layout_file_open(path, flags | O_CREAT | O_EXCL, (mode_t)mode, layout);
 }
 
-/* Into 64 KiB. */
+/* Writes into a buffer of 64 KiB. */
 int llapi_file_get_stripe(const char *path, void *blob)
 {
     int failed = getxattr(path, SHOWN, blob, MOST_BYTES) < 0 ? errno : 0;
 
     failed = failed == EOPNOTSUPP ? ENOTTY : failed;
     if (failed && failed != ENODATA)
-        tell(failed, "can't get the stripes of %s", path);
+        print_error(failed, "can't get the stripes of %s", path);
     return -failed;
 }
 
@@ -207,7 +207,7 @@ static int group(int descriptor, unsigned long request, int number)
     int failed = ioctl(descriptor, request, (unsigned long)number) ? errno : 0;
 
     if (failed)
-        tell(failed, "cannot change group lock");
+        print_error(failed, "cannot change group lock");
     return -failed;
 }
 

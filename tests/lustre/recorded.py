@@ -1,4 +1,4 @@
-"""The attribute ``lustre.lov`` of files of all kinds, as a Lustre 2.17 with 8 OSTs has shown it."""
+"""The attribute ``lustre.lov`` of files of all kinds, recorded on Lustre 2.17 with 8 OSTs."""
 
 from __future__ import annotations
 
@@ -57,4 +57,4 @@ RECORDED = {
         "0000000003000000000400c00300000005000000000000000000000005000000"
     ),
 }
-"""In hexadecimal digits, by what they are."""
+"""In hexadecimal digits, by kind."""

@@ -1,4 +1,4 @@
-/* Requests of ioctl(2): group locks, servers, and what is needed to give a file another layout. */
+/* Requests of ioctl(2): group locks, servers, and requests to give a file another layout. */
 #include "interposing.h"
 #include <stdarg.h>
 #include <sys/ioctl.h>
@@ -21,7 +21,7 @@ static atomic_ullong *lock_of(int descriptor)
     return descriptor >= 0 && descriptor < 1 << 16 ? &held[descriptor] : NULL;
 }
 
-/* Is the lock held, and the layout another than when it was taken? To ask for the data version waits for ever then. */
+/* True if the lock is held and the layout has changed since: then a request for the data version waits forever. */
 static atomic_bool *swapped_under(int descriptor)
 {
     static atomic_bool swapped[1 << 16];
@@ -48,7 +48,7 @@ static int change_group_lock(const struct item *item, unsigned long request, uin
         static atomic_uint asked;
         if (fcntl(item->descriptor, F_GETFL) & O_NONBLOCK &&
             (standin_refuses("locked") || atomic_fetch_add(&asked, 1) % 3 < 2))
-            return failing(EAGAIN); /* others give back what they have of the file, which nobody waits for here */
+            return failing(EAGAIN); /* other clients release their locks, which takes no time here */
         if (found != 0 && found >> 32 == wanted >> 32)
             return failing(EINVAL);
         atomic_store(lock, wanted);
@@ -73,18 +73,18 @@ int standin_server(const struct item *item)
     return standin_get(item, SERVER, digits, sizeof digits - 1) > 0 ? atoi(digits) : 0;
 }
 
-/* A directory with several has them in SERVER, with commas between. What is told is lmv_user_md_v1. */
-static int directory_stripes(const struct item *item, uint32_t *told)
+/* A directory with several has them in SERVER, separated by commas. The result is an lmv_user_md_v1. */
+static int directory_stripes(const struct item *item, uint32_t *answer)
 {
     char digits[16] = "";
     uint32_t stripes = 0;
     ssize_t length = standin_get(item, SERVER, digits, sizeof digits - 1);
 
-    if (length <= 0 || strchr(digits, ',') == NULL || told[0] != STRIPED_DIRECTORY)
+    if (length <= 0 || strchr(digits, ',') == NULL || answer[0] != STRIPED_DIRECTORY)
         return failing(ENODATA);
     for (char *each = digits; each != NULL; each = strchr(each, ',') ? strchr(each, ',') + 1 : NULL)
-        told[12 + 6 * stripes++ + 4] = (uint32_t)atoi(each);
-    told[1] = stripes;
+        answer[12 + 6 * stripes++ + 4] = (uint32_t)atoi(each);
+    answer[1] = stripes;
     return 0;
 }
 
@@ -112,7 +112,7 @@ static int swap(const struct item *item, const struct swapping *asked)
     else
         error = standin_swap(item, (int)asked->descriptor);
     if (!error && asked->other_version != standin_version(item))
-        error = EINVAL; /* a real one takes what it is told, and is wrong of what an archive has of the file */
+        error = EINVAL; /* a real Lustre accepts the value, and then has a wrong archive state of the file */
     if (!error && lock_of(item->descriptor) != NULL && atomic_load(lock_of(item->descriptor)))
         atomic_store(swapped_under(item->descriptor), true);
     return error ? failing(error) : 0;

@@ -1,7 +1,7 @@
 /* A stand-in for Lustre. Preloaded, it makes the file systems that LUSTRE_STANDIN names (mount points with colons
-   between them) look like Lustre to a program: files have layouts on OSTs that are not there. Loaded, it is
+   between them) look like Lustre to a program: files have layouts on OSTs that do not exist. Loaded, it is
    liblustreapi.so.1 (llapi.c). They must keep user.* attributes: ext4, XFS. What it does not see: openat2, and what the
-   C library itself opens. tests/lustre/standin.py tells the variables of the environment, and reads what is logged. */
+   C library itself opens. tests/lustre/standin.py sets the variables of the environment, and reads the log. */
 #include "interposing.h"
 #include <limits.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #define LUSTRE 0x0BD00BD0
 
-/* What `path` below `directory` is; false if that is not on Lustre. */
+/* Finds the item `path` below `directory`; false if it is not on Lustre. */
 static bool item_at(int directory, const char *path, int flags, struct item *item)
 {
     int before = errno;
@@ -37,7 +37,7 @@ STATFS(statfs64, const char *, path, statfs64, standin_item_of_path(path, true, 
 STATFS(fstatfs, int, descriptor, statfs, standin_item_of_descriptor(descriptor, &item))
 STATFS(fstatfs64, int, descriptor, statfs64, standin_item_of_descriptor(descriptor, &item))
 
-/* Opening and making */
+/* Opening and creating */
 
 #define VOLATILE ".\x0c\x13\x14\x12:VOLATILE"
 
@@ -211,7 +211,7 @@ static bool may_write(int descriptor, struct item *item, bool *logged)
     return !failed;
 }
 
-/* `offset` is -1 for a write where the file stands. */
+/* `offset` is -1 for a write at the current position. */
 static ssize_t wrote(const struct item *item, bool logged, ssize_t result, off_t offset)
 {
     if (logged && result > 0) {

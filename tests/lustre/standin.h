@@ -1,4 +1,4 @@
-/* What the parts of the stand-in for Lustre share: standin.c says what it is. */
+/* Shared by the parts of the stand-in for Lustre, which standin.c describes. */
 #undef _FORTIFY_SOURCE /* its inline functions have the names that are defined here */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -68,7 +68,7 @@ struct point {
     char *path;
 };
 
-/* Something that lies on one: an open descriptor, or a path. */
+/* An item on such a file system: an open descriptor, or a path. */
 struct item {
     const struct point *point;
     struct stat status;
@@ -85,7 +85,7 @@ int standin_osts(void);
 int standin_mdts(void);
 int standin_pool(const char *name, uint16_t *osts); /* how many OSTs it has; 0 if there is no such pool */
 bool standin_refuses(const char *word);
-int standin_taking(uint16_t *osts, int count); /* leaves those that take new files, and tells how many these are */
+int standin_taking(uint16_t *osts, int count); /* keeps those that accept new files, and returns their number */
 void standin_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool standin_item_of_descriptor(int descriptor, struct item *item);
 bool standin_item_of_path(const char *path, bool follows, struct item *item);
@@ -110,11 +110,11 @@ int standin_before_write(const struct item *item);
 void standin_after_write(const struct item *item, uint64_t start, uint64_t bytes);
 void standin_reach_all(const struct item *item);
 
-/* swap.c: what is needed to give a file another layout. */
+/* swap.c: functions to give a file another layout. */
 uint64_t standin_version(const struct item *item);
 bool standin_is_written(const struct item *item);
 int standin_swap(const struct item *one, int descriptor);
 
 /* requests.c: the number of an item's MDT, and group locks. */
 int standin_server(const struct item *item);
-void standin_forget_lock(int descriptor); /* it is another file's now */
+void standin_forget_lock(int descriptor); /* it belongs to another file now */

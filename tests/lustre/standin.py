@@ -1,7 +1,7 @@
 """The stand-in for Lustre: mounted file systems that look like Lustre to the programs that a test runs.
 
-What those programs see is told by ``shown``, which asks for it as they would, and reads the answer by itself: nothing
-here comes from the programs under test.
+``shown`` returns the layouts that those programs see. It reads and parses them independently: no code of the programs
+under test is used here.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from tests.support.preload import compiled
 
 HERE = Path(__file__).parent
 PARTS = ("requests.c", "attributes.c", "layouts.c", "stored.c", "targets.c", "llapi.c", "llapi_files.c", "swap.c")
-"""Beside standin.c."""
+"""Source files in addition to standin.c."""
 
 STORED = "user.standin.lov"
-"""Where the layout is kept: what a test writes there, without the stand-in, a program takes for a layout."""
+"""The attribute in which a layout is stored: a value that a test writes there, without the stand-in, appears as a
+layout."""
 SERVER = "user.standin.mdt"
-"""The number of an item's MDT, in digits. A test may set it; what is made in a directory is where that is. A striped
-directory has several, with commas between."""
+"""The MDT number of an item, in digits. A test may set it; new items get that of their directory. A striped directory
+has several, separated by commas."""
 
 ORACLE = ("--filter=-x user.standin.*", "--filter=-x lustre.*", "--filter=-x trusted.*", "--modify-window=0")
-"""Options for an rsync without the stand-in that compares copies: layouts are not its own, and times are floored."""
+"""Options for an rsync without the stand-in that compares copies: layouts are excluded, and times are rounded down."""
 
 DELAYED = 0o20400
 """O_LOV_DELAY_CREATE."""
@@ -34,7 +35,7 @@ V1, V3, SPECIFIC, COMPOSITE = 0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0, 0x0BD60BD0
 RAID0, ON_MDT, OVERSTRIPING, RELEASED = 1, 0x100, 0x200, 0x80000000
 STALE, INITIALISED, EXTENSION = 1, 0x10, 0x40
 ANY = 0xFFFF
-"""Of a count: all OSTs. Of an offset: Lustre chooses."""
+"""As a stripe count: all OSTs. As an offset: chosen by Lustre."""
 END = 2**64 - 1
 
 _PLAIN = struct.Struct("<IIQQIHH")
@@ -45,7 +46,8 @@ _ENTRY = struct.Struct("<IIQQII16x")
 
 
 def library(*, old: bool = False) -> Path:
-    """Both what is preloaded and liblustreapi; the ``old`` one lacks what came with Lustre 2.14 and later."""
+    """Return the library that is preloaded and used as liblustreapi; the ``old`` one lacks functions of Lustre 2.14 and
+    later."""
     flags = ["-DOLD_LIBRARY"] if old else []
     others = [str(HERE / part) for part in PARTS]
     return compiled(HERE / "standin.c", "-shared", "-fPIC", *flags, *others, "-Wl,--no-as-needed", "-ldl", "-lpthread")
@@ -54,12 +56,12 @@ def library(*, old: bool = False) -> Path:
 def environment(
     *mounts: Path, osts: int = 8, pools: str = "", mdts: int = 1, log: Path | None = None, refuse: Collection[str] = ()
 ) -> dict[str, str]:
-    """For programs to which ``mounts`` are Lustre. ``pools`` are like ``fast:0,1;slow:4``.
+    """Return the environment in which ``mounts`` look like Lustre. ``pools`` are like ``fast:0,1;slow:4``.
 
     Words in ``refuse``: ``setxattr``, ``getxattr`` (of files), ``grouplock``, ``mdtidx``, ``swap``, ``lease`` and
-    ``llapi`` (to make files by the library) fail. ``locked``: others never give back their locks. ``quiet``: somebody
-    writes a byte to each file as soon as its group lock is given back. ``oldlib`` is for an old library. ``ost3``: that
-    OST takes no new files, as with max_create_count=0, or when it is full.
+    ``llapi`` (creation of files by the library) fail. ``locked``: other processes never release their locks. ``quiet``:
+    a byte is written to each file as soon as its group lock is released. ``oldlib``: use the old library. ``ost3``:
+    this OST accepts no new files, as with max_create_count=0, or when it is full.
     """
     made = str(library(old="oldlib" in refuse))
     reported = {
@@ -80,18 +82,18 @@ def environment(
 
 class Event(NamedTuple):
     """A line of the log: ``call`` is write, create, setlayout, keptlayout, setdefault, removedefault, settrusted,
-    grouplock, groupunlock, fsync, syncfs, or broken where the file system below refused something."""
+    grouplock, groupunlock, fsync, syncfs, or broken if the underlying file system refused an operation."""
 
     process: int
     call: str
     numbers: dict[str, int]
-    """Of them ``ino`` is there always. ``ost`` is -1 for the MDT."""
+    """``ino`` is always present. ``ost`` is -1 for the MDT."""
     text: str
-    """What follows: the path of create, the name of settrusted."""
+    """The rest of the line: the path of create, the name of settrusted."""
 
 
 def events(log: Path, *calls: str) -> list[Event]:
-    """All, or only ``calls``."""
+    """Return all events, or only those of ``calls``."""
     found = [_event(line) for line in log.read_text(errors="surrogateescape").split("\n") if line]
     return [event for event in found if not calls or event.call in calls]
 
@@ -107,7 +109,7 @@ def _event(line: str) -> Event:
 
 @dataclass(frozen=True)
 class Component:
-    """``osts`` are those of its objects, in their order; none where it has none (yet)."""
+    """A component; ``osts`` are the OSTs of its objects, in order; empty if it has none (yet)."""
 
     count: int = ANY
     size: int = 0
@@ -123,7 +125,8 @@ class Component:
 
 @dataclass(frozen=True)
 class Shown:
-    """A layout. What it says of its first component is that of the whole where it is not composite."""
+    """A layout. The properties are those of the first component, which is the only one if the layout is not
+    composite."""
 
     components: tuple[Component, ...]
     composite: bool = False
@@ -170,15 +173,16 @@ def _component(blob: bytes, start: int = 0, end: int = END, flags: int = 0, numb
 
 
 def plain(count: int, size: int = 0, pool: str = "", offset: int = ANY, pattern: int = RAID0) -> bytes:
-    """A wish, as an attribute."""
+    """Return the attribute value that requests a simple layout."""
     head = _PLAIN.pack(V3 if pool else V1, pattern, 0, 0, size, count, offset)
     return head + (_POOL.pack(pool.encode()) if pool else b"")
 
 
 def composite(*wishes: tuple[int, bytes], mirrors: int = 1, flags: Mapping[int, int] | None = None) -> bytes:
-    """Of where each component ends, and what ``plain`` gives for it. With ``mirrors`` each begins anew after ``END``.
+    """Return a composite layout of components, each given by its end and its ``plain`` layout. With ``mirrors``, each
+    mirror begins after ``END``.
 
-    ``flags`` of some components, by their place.
+    ``flags`` of some components, by their index.
     """
     at = _HEADER.size + len(wishes) * _ENTRY.size
     entries, bodies, start = b"", b"", 0
@@ -191,7 +195,8 @@ def composite(*wishes: tuple[int, bytes], mirrors: int = 1, flags: Mapping[int, 
 
 
 def shown(path: Path, seen: Mapping[str, str]) -> Shown | None:
-    """The layout of a file, or the default of a directory, as a program sees it; None without."""
+    """Return the layout of a file, or the default layout of a directory, as a program sees it; None if there is
+    none."""
     reported = asked(
         "try:\n    print(os.getxattr(sys.argv[1], 'lustre.lov').hex())\n"
         "except OSError as error:\n    assert error.errno == errno.ENODATA, error",

@@ -65,7 +65,7 @@ static void root_of(const struct item *item, struct item *root)
     *root = (struct item){.point = item->point, .descriptor = -1, .path = item->point->path, .follows = true};
 }
 
-/* The own default of the directory above an item goes to `wanted`; false if it has none. */
+/* Stores the default layout of the parent directory in `wanted`; false if it has none. */
 static bool default_above(const struct item *item, int directory, const char *path, struct layout *wanted,
                           bool *is_root)
 {
@@ -79,7 +79,7 @@ static bool default_above(const struct item *item, int directory, const char *pa
             syscall(SYS_close, opened);
         return false;
     }
-    if (standin_mdts() > 1) { /* what is made lies where its directory does */
+    if (standin_mdts() > 1) { /* a new item lies on the MDT of its directory */
         ssize_t length = standin_get(&above, SERVER, server, sizeof server);
         if (length > 0)
             standin_set(item, SERVER, server, (size_t)length, XATTR_CREATE);
@@ -111,7 +111,7 @@ int standin_give_default(const struct item *item, int directory, const char *pat
     return store(item, &made, XATTR_CREATE);
 }
 
-/* That of the root is everybody's anyway. */
+/* The default of the root applies everywhere anyway. */
 int standin_inherit_default(const struct item *item, int directory, const char *path)
 {
     struct layout wanted;
@@ -189,7 +189,7 @@ int standin_set_default(const struct item *item, const unsigned char *blob, size
     standin_log("setdefault ino=%lu count=%d", (unsigned long)item->status.st_ino, first->count);
     if (wanted.composite || first->count || first->size || first->pool[0] || first->offset != ANY)
         return store(item, &wanted, 0);
-    failed = syscall(SYS_removexattr, item->path, LAYOUT) ? errno : 0; /* nothing is said: there is no default */
+    failed = syscall(SYS_removexattr, item->path, LAYOUT) ? errno : 0; /* no default is set */
     return failed == ENODATA ? 0 : failed;
 }
 
@@ -198,13 +198,13 @@ int standin_before_write(const struct item *item)
 {
     if (standin_get(item, LAYOUT, NULL, 0) >= 0 || errno != ENODATA)
         return 0;
-    if (fcntl(item->descriptor, F_GETFL) & O_ASYNC) /* half of DELAYED, the half that is kept */
+    if (fcntl(item->descriptor, F_GETFL) & O_ASYNC) /* the part of DELAYED that F_GETFL returns */
         return EBADF;
     standin_give_default(item, -1, NULL);
     return 0;
 }
 
-/* Layouts are changed by one process at a time: who has locked this library. */
+/* Layouts are changed by one process at a time, which has locked this library. */
 static int lock_changes(void)
 {
     Dl_info own;
@@ -246,7 +246,7 @@ void standin_reach_all(const struct item *item)
     errno = before;
 }
 
-/* Which OSTs have got how many bytes. The MDT counts as the last of them. */
+/* The bytes written to each OST. The MDT counts as the last of them. */
 static void distribute(const struct component *one, uint64_t start, uint64_t end, uint64_t *bytes)
 {
     uint64_t size = one->size;

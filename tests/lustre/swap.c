@@ -1,11 +1,11 @@
-/* Of the stand-in for Lustre: what a program needs that gives a file another layout. Files are small in tests. */
+/* Part of the stand-in for Lustre: functions to give a file another layout. Files are small in tests. */
 #include <dirent.h>
 #include <limits.h>
 #include <sys/xattr.h>
 
 #include "standin.h"
 
-/* All that the file holds; to be freed. */
+/* The contents of the file; to be freed. */
 static unsigned char *contents(int descriptor, size_t *size)
 {
     struct stat status;
@@ -40,7 +40,7 @@ static bool store(int descriptor, const unsigned char *bytes, size_t size)
     return true;
 }
 
-/* Another number for other contents (FNV). */
+/* A hash of the contents (FNV). */
 uint64_t standin_version(const struct item *item)
 {
     size_t size;
@@ -69,7 +69,7 @@ static bool writes(const char *process, const char *number)
     return (flags & O_ACCMODE) != O_RDONLY;
 }
 
-/* Has another process the file open for writing? */
+/* True if another process has the file open for writing. */
 bool standin_is_written(const struct item *item)
 {
     DIR *processes = opendir("/proc"), *descriptors;
@@ -94,7 +94,7 @@ bool standin_is_written(const struct item *item)
     return found;
 }
 
-/* So many bytes of a file with this layout lie on its MDT. */
+/* The number of bytes of a file with this layout on its MDT. */
 static uint64_t on_mdt(const unsigned char *blob, ssize_t length)
 {
     struct layout layout;
@@ -115,7 +115,7 @@ static bool keep_times(int descriptor, const struct stat *status)
     return syscall(SYS_utimensat, descriptor, NULL, times, 0) == 0;
 }
 
-/* Both files get each other's contents, layout and times of these; returns an error, 0 for none. */
+/* Exchanges contents, layouts and their times of both files; returns an error, 0 for none. */
 int standin_swap(const struct item *one, int descriptor)
 {
     unsigned char blobs[2][MOST_BYTES], *bytes[2] = {NULL, NULL};

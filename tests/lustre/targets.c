@@ -1,4 +1,4 @@
-/* The file systems that are Lustre, their OSTs and pools, and what is logged: as the environment says. */
+/* The file systems that are Lustre, their OSTs and pools, and the log, as set in the environment. */
 #include "standin.h"
 #include <limits.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@ static struct {
     char *pools, *refused, *log;
 } setup;
 
-static char *told(const char *name)
+static char *copy_of_variable(const char *name)
 {
     const char *value = getenv(name);
     return value != NULL && value[0] != '\0' ? strdup(value) : NULL;
@@ -27,15 +27,15 @@ static int told_number(const char *name, int usual)
 
 static void look(void)
 {
-    char *rest, *path = told("LUSTRE_STANDIN");
+    char *rest, *path = copy_of_variable("LUSTRE_STANDIN");
     struct stat status;
     int before = errno;
 
     setup.osts = told_number("LUSTRE_STANDIN_OSTS", 8);
     setup.mdts = told_number("LUSTRE_STANDIN_MDTS", 1);
-    setup.pools = told("LUSTRE_STANDIN_POOLS");
-    setup.refused = told("LUSTRE_STANDIN_REFUSE");
-    setup.log = told("LUSTRE_STANDIN_LOG");
+    setup.pools = copy_of_variable("LUSTRE_STANDIN_POOLS");
+    setup.refused = copy_of_variable("LUSTRE_STANDIN_REFUSE");
+    setup.log = copy_of_variable("LUSTRE_STANDIN_LOG");
     for (path = path ? strtok_r(path, ":", &rest) : NULL; path != NULL; path = strtok_r(NULL, ":", &rest))
         if (setup.points < MOST_POINTS && stat(path, &status) == 0)
             setup.point[setup.points++] = (struct point){status.st_dev, status.st_ino, path};
@@ -104,7 +104,7 @@ int standin_taking(uint16_t *osts, int count)
         if (!standin_refuses(word))
             osts[taking++] = osts[each];
     }
-    return taking ? taking : count; /* Lustre would give ENOSPC, which no test asks for */
+    return taking ? taking : count; /* Lustre would return ENOSPC, which no test needs */
 }
 
 bool standin_refuses(const char *word)
@@ -120,7 +120,7 @@ bool standin_refuses(const char *word)
     return false;
 }
 
-/* One line, which other processes' lines don't mix with. */
+/* Writes one line, not mixed with those of other processes. */
 void standin_log(const char *format, ...)
 {
     char line[PATH_MAX + 128];
@@ -148,7 +148,7 @@ void standin_log(const char *format, ...)
     errno = before;
 }
 
-/* False for what is not on Lustre, or not there. */
+/* False for an item that is not on Lustre, or missing. */
 bool standin_item_of_descriptor(int descriptor, struct item *item)
 {
     int before = errno;
@@ -180,8 +180,8 @@ bool standin_item_of_path(const char *path, bool follows, struct item *item)
     return item->point != NULL;
 }
 
-/* A descriptor of the directory that holds the item, which `path` has led to from `directory`; -1 if nobody can tell.
-   Without a path, or where it has led elsewhere, the kernel is asked what an open item is called. */
+/* A descriptor of the directory that holds the item, which `path` has led to from `directory`; -1 if it is unknown.
+   Without a path, or if it leads elsewhere, the kernel returns the name of an open item. */
 int standin_open_above(const struct item *item, int directory, const char *path)
 {
     char above[PATH_MAX];

@@ -1,4 +1,4 @@
-"""The attribute ``lustre.lov`` is read as Lustre means it, and nothing that it may hold is more than an error."""
+"""The attribute ``lustre.lov`` is parsed as Lustre defines it, and invalid contents cause only an error."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SAID = {
     "in a pool": "2 stripes of 4 MiB in the pool fast",
     "on OSTs that were named": "2 stripes of 4 MiB",
 }
-"""As ``lfs getstripe`` has shown them."""
+"""As ``lfs getstripe`` printed them."""
 
 
 @pytest.mark.parametrize("kind", RECORDED)
-def test_all_kinds_are_read(kind: str) -> None:
+def test_recorded_layouts_of_all_kinds_are_parsed(kind: str) -> None:
     blob = bytes.fromhex(RECORDED[kind])
     got, wanted = parse_layout(blob), parsed(blob)
     assert describe_layout(got) == SAID[kind]
@@ -49,8 +49,8 @@ def test_all_kinds_are_read(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", RECORDED)
-def test_what_is_written_asks_for_the_same(kind: str) -> None:
-    """Without the objects that a file has, which are the server's to choose."""
+def test_packed_layout_requests_the_same_striping(kind: str) -> None:
+    """The packed layout lists no objects, which the server chooses."""
     striping = parse_layout(bytes.fromhex(RECORDED[kind]))
     written = pack_layout(striping)
     assert parse_layout(written).normalised == striping.normalised
@@ -59,14 +59,14 @@ def test_what_is_written_asks_for_the_same(kind: str) -> None:
     assert len(written) < len(RECORDED[kind]) // 2
 
 
-def test_a_released_file_is_asked_for_as_one_that_is_there() -> None:
+def test_layout_of_a_released_file_is_requested_without_the_released_flag() -> None:
     for blob in (plain(4, MIB, pattern=1 | RELEASED), composite((2**64 - 1, plain(2, MIB, pattern=1 | RELEASED)))):
         asked = parsed(without_released_flag(blob))
         assert [each.pattern for each in asked.components] == [1]
         assert parse_layout(blob).normalised == parse_layout(without_released_flag(blob)).normalised
 
 
-def test_wishes_are_written() -> None:
+def test_requested_striping_is_packed() -> None:
     asked = parsed(pack_layout(Striping((Component(ALL_OSTS, 65536),))))
     assert (asked.count, asked.size, asked.components[0].offset) == (0xFFFF, 65536, 0xFFFF)
     asked = parsed(pack_layout(Striping((Component(3, 0, pool=b"fast"),))))
@@ -83,14 +83,14 @@ def test_wishes_are_written() -> None:
         (composite((2**64 - 1, plain(2, MIB)))[:60], "says that it has"),
     ],
 )
-def test_what_is_none_is_told(blob: bytes, why: str) -> None:
+def test_invalid_layout_is_rejected_with_the_reason(blob: bytes, why: str) -> None:
     with pytest.raises(InvalidLayout, match=why):
         parse_layout(blob)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_bytes_are_a_layout_or_none(seed: int) -> None:
-    """Recorded ones, of which a few bytes are others, or which are cut, or joined."""
+def test_random_bytes_are_parsed_or_rejected(seed: int) -> None:
+    """Recorded layouts with a few changed bytes, or truncated."""
     of = random.Random(seed)
     kinds = [bytes.fromhex(each) for each in RECORDED.values()]
     read = 0

@@ -1,6 +1,6 @@
-"""Layouts of what pcopy copies between file systems that look like Lustre.
+"""Layouts of files that pcopy copies between file systems that look like Lustre.
 
-The oracle of contents and metadata is rsync; layouts are read by the tests' own parser.
+The oracle of contents and metadata is rsync; layouts are read by the parser of the tests.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run(
 
 
 def done(lustre: Lustre, *words: Any, **more: Any) -> Completed:
-    """A run with success."""
+    """Run a program that must succeed."""
     run_ = run(lustre, *words, **more)
     assert run_.returncode == 0, show(run_)
     return run_
@@ -70,7 +70,7 @@ def same(source: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_files_keep_their_layouts(lustre: Lustre, ranks: int) -> None:
-    """Small ones and split ones; only what would inherit another is given one."""
+    """Small and split files; a layout is set only if the inherited one differs."""
     source, target = lustre.first / "source", lustre.second / "target"
     for name, blob in KINDS.items():
         make(lustre, source / "small" / name, blob)
@@ -97,8 +97,8 @@ def test_files_keep_their_layouts(lustre: Lustre, ranks: int) -> None:
     assert 1 <= looked_for_pool <= ranks  # a rank that meets the pool makes a file in it, once
 
 
-def test_directories_keep_defaults_of_their_own(lustre: Lustre) -> None:
-    """Not that of the file system, which each of them reports."""
+def test_directories_keep_their_own_default_layouts(lustre: Lustre) -> None:
+    """The default of the file system, which each directory reports, is not copied."""
     lustre.need_standin("the root of a real one is for others, too")
     source, target = lustre.first / "source", lustre.second / "target"
     source.mkdir()
@@ -117,8 +117,8 @@ def test_directories_keep_defaults_of_their_own(lustre: Lustre) -> None:
     same(source, target)
 
 
-def test_files_that_are_in_no_pool_below_a_default_that_is(lustre: Lustre) -> None:
-    """Lustre would put them into it, and so on fewer OSTs."""
+def test_files_without_a_pool_get_none_below_a_default_with_a_pool(lustre: Lustre) -> None:
+    """Lustre would put the files into the pool, and so on fewer OSTs."""
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "wide", plain(7, 65536))
     make(lustre, source / "growing", composite((MIB, plain(1, MIB)), (END, plain(6, MIB))), 3 * MIB)
@@ -134,7 +134,7 @@ def test_files_that_are_in_no_pool_below_a_default_that_is(lustre: Lustre) -> No
     }  # fmt: skip
 
 
-def test_an_ordinary_user_keeps_them_too(lustre: Lustre) -> None:
+def test_ordinary_user_keeps_layouts(lustre: Lustre) -> None:
     require_root("another user copies")
     for place in (lustre.first, lustre.second):
         place.chmod(0o777)
@@ -160,7 +160,7 @@ def test_an_ordinary_user_keeps_them_too(lustre: Lustre) -> None:
     ],
     ids=["pool", "count", "one OST", "permission"],
 )
-def test_what_is_not_to_be_had_is_told_once_and_counted(
+def test_unavailable_layout_is_reported_once_and_counted(
     lustre: Lustre, size: int, blob: bytes, pools: str, osts: int, refuse: tuple[str, ...], expected: tuple[str, int]
 ) -> None:
     why, stripes = expected
@@ -168,7 +168,7 @@ def test_what_is_not_to_be_had_is_told_once_and_counted(
     for number in range(3):
         make(lustre, source / str(number), blob, size)
     reported = done(lustre, "--json", "-n", 2, source, target, pools=pools, osts=osts, refuse=refuse)
-    refused = refuse == ("setxattr",)  # then not each server can be asked to sync, which is one warning more
+    refused = refuse == ("setxattr",)  # then not every server can be synced, which is one more warning
     totals = json.loads(reported.stdout)
     assert totals["warnings"] == 3 + refused
     assert reported.stderr.decode().count(why) == 1, show(reported)
@@ -182,8 +182,9 @@ def test_what_is_not_to_be_had_is_told_once_and_counted(
 
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("wish", ["-1", "8", "8:2M", "preserve", "pstripe", "pstripe 8"])
-def test_one_ost_that_takes_no_new_files_is_left_out(lustre: Lustre, backend: str, wish: str) -> None:
-    """As by lfs setstripe: the others have the file, and its directory's default does not take the place of that."""
+def test_ost_that_accepts_no_new_files_is_left_out(lustre: Lustre, backend: str, wish: str) -> None:
+    """The other OSTs have the file, as with lfs setstripe, and the default layout of the directory is not used
+    instead."""
     source, target = lustre.first / "source", lustre.second / "target"
     sizes = {"small": 1000, "whole": 3 * MIB, "split": 9 * MIB}
     refuse = ("ost3",)
@@ -211,7 +212,7 @@ def test_one_ost_that_takes_no_new_files_is_left_out(lustre: Lustre, backend: st
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_source_whose_layouts_cannot_be_read(lustre: Lustre, ranks: int) -> None:
+def test_source_layouts_that_cannot_be_read_are_reported(lustre: Lustre, ranks: int) -> None:
     source, target = lustre.first / "source", lustre.second / "target"
     for number in range(3):
         make(lustre, source / str(number), FOUR)
@@ -221,8 +222,8 @@ def test_a_source_whose_layouts_cannot_be_read(lustre: Lustre, ranks: int) -> No
     same(source, target)
 
 
-def test_a_library_that_cannot_look_for_pools(lustre: Lustre) -> None:
-    """No room, for instance: then the pool is taken, and not said to be missing."""
+def test_pool_is_used_if_the_library_cannot_look_it_up(lustre: Lustre) -> None:
+    """If the library fails, for instance without space, the pool is used and not reported as missing."""
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "file", plain(2, MIB, "fast"))
     reported = done(lustre, "--json", source, target, refuse=("llapi",))
@@ -231,8 +232,8 @@ def test_a_library_that_cannot_look_for_pools(lustre: Lustre) -> None:
     assert got is not None and (got.count, got.pool) == (2, "fast")
 
 
-def test_a_default_with_a_pool_that_is_missing(lustre: Lustre) -> None:
-    """Lustre would take its name; files could not be made there then."""
+def test_default_layout_with_a_missing_pool_is_reported_and_not_set(lustre: Lustre) -> None:
+    """Lustre would accept the name of the pool, but no files could be created there."""
     source, target = lustre.first / "source", lustre.second / "target"
     (source / "own").mkdir(parents=True)
     blob = plain(2, MIB, "fast").hex()
@@ -246,7 +247,7 @@ def test_a_default_with_a_pool_that_is_missing(lustre: Lustre) -> None:
     same(source, target)
 
 
-def test_between_file_systems_of_which_one_is_not_lustre(lustre: Lustre, area: Path) -> None:
+def test_copies_between_lustre_and_another_file_system(lustre: Lustre, area: Path) -> None:
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "file", FOUR)
     done(lustre, source, area / "outside")
@@ -264,7 +265,7 @@ def test_between_file_systems_of_which_one_is_not_lustre(lustre: Lustre, area: P
         ("inherit", None, None), ("100:64K", (8, 65536), (8, 65536)),
     ],
 )  # fmt: skip
-def test_a_copy_restripes(lustre: Lustre, wish: str, small: Any, large: Any) -> None:
+def test_stripe_option_sets_the_layout_of_copies(lustre: Lustre, wish: str, small: Any, large: Any) -> None:
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "small", FOUR)
     make(lustre, source / "large", b"", 9 * MIB)
@@ -276,8 +277,8 @@ def test_a_copy_restripes(lustre: Lustre, wish: str, small: Any, large: Any) -> 
     same(source, target)
 
 
-def test_auto_goes_by_size(lustre: Lustre) -> None:
-    """One stripe for each 8 GB, and no more than there are ranks; a sparse file is as large as it says."""
+def test_stripe_auto_chooses_stripes_by_file_size(lustre: Lustre) -> None:
+    """One stripe for each 8 GB, and at most as many as ranks; the apparent size of a sparse file counts."""
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "small", FOUR)
     make(lustre, source / "large", b"", 0)
@@ -290,7 +291,7 @@ def test_auto_goes_by_size(lustre: Lustre) -> None:
     assert counts == {"small": 1, "large": 6}
 
 
-def test_auto_leaves_a_growing_default_alone(lustre: Lustre) -> None:
+def test_stripe_auto_keeps_a_progressive_default_layout(lustre: Lustre) -> None:
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "file", FOUR, 9 * MIB)
     lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", lustre.second, GROWING.hex())
@@ -303,8 +304,8 @@ def test_auto_leaves_a_growing_default_alone(lustre: Lustre) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 9 * MIB])
-def test_what_a_killed_run_has_left_without_a_layout_is_not_written_over(lustre: Lustre, size: int) -> None:
-    """It was made, and had not got its layout yet."""
+def test_file_without_a_layout_left_by_a_killed_run_is_replaced(lustre: Lustre, size: int) -> None:
+    """The file was created and had no layout yet."""
     source, target = lustre.first / "source", lustre.second / "target"
     target.mkdir()
     for name in ("first", "second"):
@@ -320,8 +321,8 @@ def test_what_a_killed_run_has_left_without_a_layout_is_not_written_over(lustre:
     same(source, target)
 
 
-def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
-    """Where it inherits what it needs: it is created, and its layout is neither set nor read."""
+def test_small_file_needs_no_layout_calls(lustre: Lustre) -> None:
+    """If the inherited layout is right, the file is created, and its layout is neither set nor read."""
     native.require()
     source, target = lustre.first / "source", lustre.second / "target"
     for number in range(40):
@@ -335,12 +336,12 @@ def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
     assert sum('"f20", O_' in line for line in lines) == 2  # of the source and of the copy, by the C backend
     of_one = [line for line in lines if '"f20"' in line or "/f20>" in line or '/f20"' in line]
     of_layouts = sum("xattr(" in line and "lustre.lov" in line for line in of_one)
-    assert of_layouts == lustre.is_real  # of the source; the stand-in answers by itself
-    assert sum("setxattr" in line for line in of_one) <= 1  # the stand-in's own, which keeps the layout
+    assert of_layouts == lustre.is_real  # of the source; the stand-in answers without a call
+    assert sum("setxattr" in line for line in of_one) <= 1  # the call of the stand-in that stores the layout
 
 
-def test_the_target_directory_is_not_asked_for_each_file(lustre: Lustre) -> None:
-    """Each time it would be a request, since whoever makes names in a directory loses what he knows of it."""
+def test_target_directory_is_not_examined_for_each_file(lustre: Lustre) -> None:
+    """Each time would be a request, since a client that creates names in a directory loses its cached attributes."""
     native.require()
     source, target = lustre.first / "source", lustre.second / "target"
     for number in range(40):
@@ -350,7 +351,7 @@ def test_the_target_directory_is_not_asked_for_each_file(lustre: Lustre) -> None
     done(lustre, "-n", 1, source, target, wrap=wrap)
     lines = trace.read_text().splitlines()
     trace.unlink()
-    asked, of_standin = 0, ""  # which opens the directory for itself, only to look
+    asked, of_standin = 0, ""  # the stand-in opens the directory itself
     for line in lines:
         if opened := re.search(r"openat\(.*O_PATH.* = (\d+)<[^>]*/target>$", line):
             of_standin = opened[1]
@@ -359,7 +360,7 @@ def test_the_target_directory_is_not_asked_for_each_file(lustre: Lustre) -> None
     assert 0 < asked < 20
 
 
-def test_elsewhere_options_have_no_effect_and_that_is_told_once(area: Path) -> None:
+def test_lustre_options_on_other_file_systems_are_reported_once_as_ineffective(area: Path) -> None:
     (area / "source").mkdir()
     (area / "source" / "file").write_bytes(b"1")
     reported = pcopy("-n", "2", "--stripe", "4", "--stripe-affinity", area / "source", area / "target")
@@ -377,15 +378,15 @@ def test_elsewhere_options_have_no_effect_and_that_is_told_once(area: Path) -> N
         ("4 --stripe-table 1,1G=8", "goes with --stripe auto"),
     ],
 )  # fmt: skip
-def test_bad_wishes_are_refused(area: Path, word: str, why: str) -> None:
+def test_invalid_stripe_values_are_refused(area: Path, word: str, why: str) -> None:
     reported = pcopy("--stripe", *word.split(), area, area / "target")
     assert (reported.returncode, reported.stdout) == (2, b"")
     assert why in reported.stderr.decode() and reported.stderr.count(b"\n") == 1, show(reported)
 
 
 @pytest.mark.parametrize("words", [[], ["--stripe-affinity"]])
-def test_a_job_that_is_killed_goes_on_with_the_layouts(lustre: Lustre, area: Path, words: list[str]) -> None:
-    """Half of a split file is there under a temporary name, which has its layout."""
+def test_killed_job_keeps_layouts_after_resume(lustre: Lustre, area: Path, words: list[str]) -> None:
+    """Half of a split file exists under a temporary name, which has its layout."""
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "large", FOUR, 96 * MIB)
     for number in range(20):
@@ -407,8 +408,8 @@ def test_a_job_that_is_killed_goes_on_with_the_layouts(lustre: Lustre, area: Pat
     same(source, target)
 
 
-def test_frames_hold_whole_stripes(lustre: Lustre) -> None:
-    """Those of 3 MiB lie two in a frame, which has 4 MiB otherwise."""
+def test_compressed_frames_hold_whole_stripes(lustre: Lustre) -> None:
+    """A frame contains two stripes of 3 MiB; otherwise it has 4 MiB."""
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "odd", plain(2, 3 * MIB), 20 * MIB)
     make(lustre, source / "usual", TWO, 20 * MIB)

@@ -1,4 +1,5 @@
-"""A file of root's takes the name of the attacker's file while root's pstripe examines that and changes its layout.
+"""A file of root takes the name of the attacker's file while pstripe, run by root, examines that and changes its
+layout.
 
 See tests/hostile/test_exchanged_metadata.py, which does this to the other programs.
 """
@@ -26,7 +27,7 @@ def layout(lustre: Lustre, path: Path) -> Shown:
 
 
 def attacked(lustre: Lustre, backend: str, call: int) -> tuple[Completed, bool]:
-    """Run pstripe with the names exchanged after that call; return the run, and whether they were."""
+    """Run pstripe and exchange the names after the given call; return the run, and whether they were exchanged."""
     place = lustre.first / f"{call}"
     mine, program, done = place / "tree/mine", place / "roots/program", place / "done"
     make(lustre, mine, plain(1, MIB), 3 * MIB)
@@ -61,7 +62,7 @@ def attacked(lustre: Lustre, backend: str, call: int) -> tuple[Completed, bool]:
 @pytest.mark.parametrize("backend", ["c", "python"])
 def test_file_of_root_keeps_its_layout(lustre: Lustre, backend: str) -> None:
     require_root("own files")
-    lustre.need_standin("names are exchanged by what is preloaded")
+    lustre.need_standin("a preloaded library exchanges the names")
     failed = 0
     for call in range(1, MOST_CALLS):
         run, is_exchanged = attacked(lustre, backend, call)

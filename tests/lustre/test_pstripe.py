@@ -1,4 +1,4 @@
-"""``pstripe`` tells which layouts there are, and changes them; all else of the files stays."""
+"""``pstripe`` reports and changes layouts; all other properties of the files are unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def report(lustre: Lustre, *words: Any, **more: Any) -> dict[str, Any]:
 
 
 def build(lustre: Lustre) -> Path:
-    """A tree with all that a file may have beside its contents."""
+    """Create a tree with files of all layouts, metadata and kinds."""
     tree = lustre.first / "tree"
     make(lustre, tree / "one", plain(1, MIB), 10)
     make(lustre, tree / "below" / "four", plain(4, MIB), 3 * MIB)
@@ -73,7 +73,7 @@ def inodes(tree: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize(("wish", "stripes"), [("2:2M", (2, 2 * MIB)), ("-1:64K", (8, 65536)), ("inherit", (1, MIB))])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_files_get_another_layout_and_keep_all_else(
+def test_files_get_another_layout_and_nothing_else_changes(
     lustre: Lustre, area: Path, wish: str, stripes: tuple[int, int], ranks: int
 ) -> None:
     tree = build(lustre)
@@ -94,8 +94,8 @@ def default(lustre: Lustre, directory: Path, blob: bytes) -> None:
     lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", directory, blob.hex())
 
 
-def test_a_stripe_size_that_nobody_asked_for_is_no_reason(lustre: Lustre) -> None:
-    """With --stripe COUNT, and auto, only the number of stripes counts."""
+def test_stripe_size_that_was_not_requested_causes_no_restriping(lustre: Lustre) -> None:
+    """With --stripe COUNT, and auto, only the stripe count matters."""
     tree = lustre.first / "tree"
     make(lustre, tree / "coarse", plain(1, 4 * MIB), 10)
     make(lustre, tree / "fine", plain(1, MIB), 10)
@@ -104,8 +104,8 @@ def test_a_stripe_size_that_nobody_asked_for_is_no_reason(lustre: Lustre) -> Non
         assert report(lustre, "--stripe", wish, tree)["restriped"] == changed, wish
 
 
-def test_what_has_grown_has_the_layout_of_its_directory(lustre: Lustre) -> None:
-    """Its last component says on how many OSTs it lies, where the directory says "on all"."""
+def test_grown_file_matches_the_progressive_layout_of_its_directory(lustre: Lustre) -> None:
+    """The last component of a file lists its OSTs, where the directory requests all OSTs."""
     tree = lustre.first / "tree"
     tree.mkdir()
     default(lustre, tree, composite((MIB, plain(1, MIB)), (8 * MIB, plain(2, MIB)), (END, plain(0xFFFF, MIB))))
@@ -117,8 +117,8 @@ def test_what_has_grown_has_the_layout_of_its_directory(lustre: Lustre) -> None:
     assert report(lustre, "--stripe", "inherit", tree)["restriped"] == 0
 
 
-def test_a_pool_with_fewer_osts_than_stripes_that_are_wanted(lustre: Lustre) -> None:
-    """A file lies on all of them then, and has what is wanted."""
+def test_pool_with_fewer_osts_than_requested_stripes_is_used_completely(lustre: Lustre) -> None:
+    """A file on all OSTs of the pool has the requested layout."""
     tree = lustre.first / "tree"
     tree.mkdir()
     default(lustre, tree, composite((MIB, plain(1, MIB)), (END, plain(4, MIB, "slow"))))
@@ -135,8 +135,8 @@ def test_a_pool_with_fewer_osts_than_stripes_that_are_wanted(lustre: Lustre) -> 
         assert reported["layouts"] == [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 2, "bytes": 6 * MIB}]
 
 
-def test_what_somebody_else_has_changed_meanwhile_is_left_alone(lustre: Lustre, area: Path) -> None:
-    """When it was looked at, and has the wanted layout by now: it does not count as changed."""
+def test_file_restriped_by_another_process_is_not_counted_as_changed(lustre: Lustre, area: Path) -> None:
+    """The file was examined, and has the requested layout by now: it does not count as changed."""
     require_strace()
     tree = lustre.first / "tree"
     for number in range(6):
@@ -150,7 +150,7 @@ def test_what_somebody_else_has_changed_meanwhile_is_left_alone(lustre: Lustre, 
     assert (first["failed"], first["found"]) == (0, first["restriped"] + first["directories"] + first["skipped"])
 
 
-def test_mirrors_are_not_lost(lustre: Lustre, area: Path) -> None:
+def test_mirrored_file_fails_and_keeps_its_mirrors(lustre: Lustre, area: Path) -> None:
     tree = build(lustre)
     make(lustre, tree / "twice", composite((END, plain(1, MIB)), (END, plain(2, MIB)), mirrors=2), 3 * MIB)
     before, was = copied(tree, area / "before"), lustre.shown(tree / "twice")
@@ -163,8 +163,8 @@ def test_mirrors_are_not_lost(lustre: Lustre, area: Path) -> None:
     unchanged(tree, before)
 
 
-def test_what_lies_on_osts_is_not_moved_to_an_mdt(lustre: Lustre, area: Path) -> None:
-    """Lustre refuses that, so nothing is copied for it; the other way it works."""
+def test_data_on_osts_is_not_moved_to_an_mdt(lustre: Lustre, area: Path) -> None:
+    """Lustre refuses that, so no data is copied; the reverse direction works."""
     tree, mdt = lustre.first / "tree", (MIB, plain(0, MIB, pattern=ON_MDT))
     make(lustre, tree / "one", plain(1, MIB), 2 * MIB)
     make(lustre, tree / "mdt", composite(mdt, (END, plain(1, MIB))), 2 * MIB)
@@ -181,8 +181,8 @@ def test_what_lies_on_osts_is_not_moved_to_an_mdt(lustre: Lustre, area: Path) ->
     unchanged(tree, before)
 
 
-def test_files_on_other_mdts_than_their_directory(lustre: Lustre) -> None:
-    """As in a striped directory, or after a rename."""
+def test_files_on_other_mdts_than_their_directory_are_restriped(lustre: Lustre) -> None:
+    """This happens in a striped directory, or after a rename."""
     tree = lustre.first / "tree"
     for number in range(4):
         make(lustre, tree / str(number), plain(1, MIB), MIB)
@@ -192,8 +192,8 @@ def test_files_on_other_mdts_than_their_directory(lustre: Lustre) -> None:
     assert json.loads(reported.stdout)["restriped"] == 4
 
 
-def test_what_an_ordinary_user_cannot_change(lustre: Lustre, area: Path) -> None:
-    """Files of others, also if everybody may write to them, and what lies on another MDT than its directory."""
+def test_files_that_an_ordinary_user_cannot_restripe_are_reported(lustre: Lustre, area: Path) -> None:
+    """Files of other users, also if they are writable for everybody, and files on another MDT than their directory."""
     require_root("another user changes layouts")
     lustre.need_standin("it says on which MDT each file lies")
     tree = lustre.first / "tree"
@@ -215,7 +215,7 @@ def test_what_an_ordinary_user_cannot_change(lustre: Lustre, area: Path) -> None
     unchanged(tree, before)
 
 
-def test_times_stay_also_of_what_lay_on_an_mdt(lustre: Lustre) -> None:
+def test_file_moved_from_an_mdt_keeps_its_times(lustre: Lustre) -> None:
     path = lustre.first / "file"
     make(lustre, path, composite((MIB, plain(0, MIB, pattern=ON_MDT)), (END, plain(1, MIB))), 3 * MIB)
     os.utime(path, (10**9, 10**9 + 5))
@@ -223,8 +223,8 @@ def test_times_stay_also_of_what_lay_on_an_mdt(lustre: Lustre) -> None:
     assert (path.stat().st_atime, path.stat().st_mtime) == (10**9, 10**9 + 5)
 
 
-def test_the_space_counts_for_the_project_of_a_file(on: Place) -> None:
-    """On XFS, which has projects."""
+def test_project_id_of_a_file_is_copied(on: Place) -> None:
+    """This is tested on XFS, which has projects."""
     place = on("xfs")
     one, other = place / "one", place / "other"
     one.touch()
@@ -236,15 +236,15 @@ def test_the_space_counts_for_the_project_of_a_file(on: Place) -> None:
     assert reported.stdout == "projid = 81\n"
 
 
-def test_what_somebody_writes_after_the_swap_has_its_own_time(lustre: Lustre) -> None:
-    """Whoever has waited for the group lock writes as soon as it is given back."""
+def test_write_after_the_swap_keeps_its_own_modification_time(lustre: Lustre) -> None:
+    """A process that waited for the group lock writes as soon as it is released."""
     tree = build(lustre)
     report(lustre, "--stripe", "2:2M", tree / "below" / "four", refuse=("quiet",))
     status = (tree / "below" / "four").stat()
     assert (status.st_size, status.st_mtime > 10**9) == (3 * MIB + 1, True)
 
 
-def test_a_stop_counts_what_was_changed(lustre: Lustre) -> None:
+def test_stopped_run_reports_the_number_of_restriped_files(lustre: Lustre) -> None:
     tree = lustre.first / "tree"
     tree.mkdir()
     code = "for number in range(300): open(f'{sys.argv[1]}/{number}', 'wb').write(os.urandom(1 << 20))"
@@ -259,7 +259,7 @@ def test_a_stop_counts_what_was_changed(lustre: Lustre) -> None:
     assert 3 < changed < 300
     reported = json.loads(out)
     assert reported["restriped"] == changed
-    if changed > 100:  # each second it is told what was done
+    if changed > 100:  # progress is reported every second
         assert 0 < sum(each["files"] for each in reported["layouts"]) <= changed
 
 
@@ -271,15 +271,15 @@ def test_a_dry_run_changes_nothing(lustre: Lustre) -> None:
     assert {path: lustre.shown(path) for path in tree.rglob("*") if path.is_file()} == before
 
 
-def test_auto_leaves_what_grows_alone(lustre: Lustre) -> None:
+def test_pstripe_auto_keeps_progressive_layouts(lustre: Lustre) -> None:
     tree = build(lustre)
     reported = report(lustre, "--stripe", "auto", tree)
-    assert reported["restriped"] == 3  # four, empty and holes
+    assert reported["restriped"] == 3  # the files four, empty and holes
     growing = lustre.shown(tree / "below" / "growing")
     assert growing is not None and growing.composite
 
 
-def test_what_is_open_for_writing_is_left_and_told(lustre: Lustre, area: Path) -> None:
+def test_file_open_for_writing_is_reported_and_not_restriped(lustre: Lustre, area: Path) -> None:
     tree = build(lustre)
     before = copied(tree, area / "before")
     with (tree / "below" / "four").open("ab"):
@@ -291,8 +291,8 @@ def test_what_is_open_for_writing_is_left_and_told(lustre: Lustre, area: Path) -
     unchanged(tree, before)
 
 
-def test_what_changes_meanwhile_is_left(lustre: Lustre, area: Path) -> None:
-    """Lustre says so when it is asked to swap: here the contents change at the last moment."""
+def test_file_changed_during_restriping_keeps_its_layout(lustre: Lustre, area: Path) -> None:
+    """Lustre reports the change when layouts are swapped: here the contents change at the last moment."""
     tree = build(lustre)
     before = copied(tree, area / "before")
     reported = pstripe(lustre, "-n", 1, "--stripe", "2", tree, refuse=("swap",))
@@ -301,8 +301,8 @@ def test_what_changes_meanwhile_is_left(lustre: Lustre, area: Path) -> None:
     unchanged(tree, before)
 
 
-def test_paths_that_lie_in_others(lustre: Lustre) -> None:
-    """Two ranks that met one file would wait for each other, and say that somebody writes to it."""
+def test_overlapping_paths_are_restriped_once(lustre: Lustre) -> None:
+    """Two ranks with the same file would wait for each other, and report that another process writes to it."""
     tree = build(lustre)
     reported = report(lustre, "-n", 3, "--stripe", "2", tree / "one", tree / "below", tree, tree / "below" / "four")
     assert (reported["restriped"], reported["failed"]) == (4, 0)  # holes has 2 already
@@ -310,7 +310,7 @@ def test_paths_that_lie_in_others(lustre: Lustre) -> None:
     assert got is not None and got.count == 2
 
 
-def test_a_file_with_many_names(lustre: Lustre) -> None:
+def test_file_with_many_hard_links_is_restriped_once(lustre: Lustre) -> None:
     tree = lustre.first / "names"
     for number in range(4):
         make(lustre, tree / f"file{number}", plain(1, MIB), 10 * MIB)
@@ -324,8 +324,9 @@ def test_a_file_with_many_names(lustre: Lustre) -> None:
     assert inodes(tree) == were
 
 
-def test_killed_it_leaves_nothing_behind(lustre: Lustre, area: Path) -> None:
-    """When the other file is whole, and layouts are not swapped yet (which the stand-in does not do in one step)."""
+def test_killed_pstripe_leaves_files_unchanged_and_nothing_behind(lustre: Lustre, area: Path) -> None:
+    """The run is killed when the temporary file is complete and layouts are not swapped yet (which takes several steps
+    in the stand-in)."""
     require_strace()
     tree = lustre.first / "tree"
     for number in range(20):
@@ -351,8 +352,8 @@ def test_killed_it_leaves_nothing_behind(lustre: Lustre, area: Path) -> None:
     unchanged(tree, before)
 
 
-def test_a_name_that_leads_elsewhere_meanwhile(lustre: Lustre, area: Path) -> None:
-    """Its owner puts a link to another file there when pstripe has opened it, or something else in its directory."""
+def test_target_of_a_symlink_that_replaced_a_file_is_not_restriped(lustre: Lustre, area: Path) -> None:
+    """The owner replaces the file by a link to another file after pstripe has opened the directory."""
     require_strace()
     tree, secret = lustre.first / "tree", lustre.first / "secret"
     make(lustre, tree / "file", plain(1, MIB), 9 * MIB)

@@ -1,4 +1,4 @@
-"""What ``pstripe`` tells of layouts, and what it refuses."""
+"""Reports of ``pstripe`` on layouts, and arguments that it refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lustre.test_pstripe import build, pstripe, report
 from tests.support.command import pcopy, show
 
 
-def test_a_report(lustre: Lustre) -> None:
+def test_report_counts_files_by_layout_and_objects_by_ost(lustre: Lustre) -> None:
     reported = report(lustre, "-n", 2, build(lustre))
     assert {each["layout"]: (each["files"], each["bytes"]) for each in reported["layouts"]} == {
         "1 stripe of 1 MiB": (1, 10),
@@ -29,32 +29,36 @@ def test_a_report(lustre: Lustre) -> None:
     assert reported["found"] == reported["files"] + reported["directories"] + reported["skipped"] + reported["failed"]
 
 
-def test_failures_are_not_written_into_what_is_looked_at(lustre: Lustre) -> None:
+def test_errors_file_inside_the_examined_tree_is_refused(lustre: Lustre) -> None:
     tree = build(lustre)
     reported = pstripe(lustre, "--errors", tree / "below" / "failed", tree)
     assert reported.returncode == 2 and b"which is looked at; name another" in reported.stderr, show(reported)
     assert not (tree / "below" / "failed").exists()
 
 
-def test_more_stripes_than_there_are_osts(lustre: Lustre) -> None:
+def test_more_stripes_than_osts_are_reduced_and_reported(lustre: Lustre) -> None:
     tree = build(lustre)
     reported = pstripe(lustre, "--stripe", "20", tree / "one")
-    assert reported.stderr == b"pstripe: --stripe 20: there are 8 OSTs, so files get 8 stripes\n", show(reported)
+    assert reported.stderr == b"pstripe: --stripe 20: the file system has only 8 OSTs, so files get 8 stripes\n", show(
+        reported
+    )
     copy = run(lustre, "-q", "--stripe", "20", tree, lustre.second / "copy")
     assert (copy.returncode, copy.stderr.count(b"so files get 8 stripes")) == (0, 0), show(copy)
     copy = run(lustre, "--stripe", "20", "-T", tree, lustre.second / "copy")
-    assert copy.stderr.count(b"pcopy: --stripe 20: there are 8 OSTs, so files get 8 stripes") == 1, show(copy)
+    assert copy.stderr.count(b"pcopy: --stripe 20: the file system has only 8 OSTs, so files get 8 stripes") == 1, show(
+        copy
+    )
 
 
-def test_layouts_that_cannot_be_read(lustre: Lustre) -> None:
-    """Nobody says that there are none."""
+def test_layouts_that_cannot_be_read_are_reported(lustre: Lustre) -> None:
+    """The files are not reported as files without layouts."""
     tree = build(lustre)
     reported = pstripe(lustre, "--json", tree, refuse=("getxattr",))
     assert reported.returncode == 1 and reported.stderr.count(b"getstripe: Input/output error") == 5, show(reported)
     assert json.loads(reported.stdout)["layouts"] == []
 
 
-def test_the_report_goes_by_the_table(lustre: Lustre) -> None:
+def test_report_uses_the_stripe_table(lustre: Lustre) -> None:
     reported = report(lustre, "--stripe", "auto", "--stripe-table", "1,1M=4", "--dry-run", build(lustre))
     assert (reported["fewer_stripes"], reported["more_stripes"]) == (1, 1)  # holes; empty
 
@@ -72,18 +76,18 @@ def test_the_report_goes_by_the_table(lustre: Lustre) -> None:
         (["-c", "4", "x"], "write --stripe COUNT"),
     ],
 )
-def test_refusals(area: Path, words: list[str], why: str) -> None:
+def test_invalid_arguments_are_refused(area: Path, words: list[str], why: str) -> None:
     reported = pcopy(*words, program="pstripe", cwd=area)
     assert (reported.returncode, reported.stdout) == (2, b""), show(reported)
     assert why in reported.stderr.decode() and reported.stderr.count(b"\n") == 1, show(reported)
 
 
-def test_pools_are_not_forgotten(lustre: Lustre) -> None:
+def test_report_names_pools(lustre: Lustre) -> None:
     make(lustre, lustre.first / "file", plain(2, MIB, "fast"))
     assert "2 stripes of 1 MiB in the pool fast" in str(report(lustre, lustre.first / "file", pools=POOLS)["layouts"])
 
 
-def test_what_lustre_refuses_is_told_as_it_says(lustre: Lustre, area: Path) -> None:
+def test_setstripe_error_is_reported_with_its_errno(lustre: Lustre, area: Path) -> None:
     tree = build(lustre)
     reported = pstripe(lustre, "--errors", area / "errors", "--stripe", "6", tree / "one", refuse=("setxattr",))
     assert reported.returncode == 1 and b"setstripe: Operation not permitted (EPERM)" in reported.stderr, show(reported)

@@ -1,4 +1,4 @@
-"""``pwalk --summary`` tells how files on Lustre lie on its servers; the tests' own parser of layouts tells the same."""
+"""``pwalk --summary`` reports how files on Lustre are distributed; the parser of the tests gives the same result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def layouts(lustre: Lustre, paths: Sequence[Path]) -> list[Shown]:
 
 
 def laid(shown: Shown, size: int) -> Counter[int]:
-    """Bytes of a file without holes on each OST (-1: its MDT), stretch by stretch: whose stripe is it in?"""
+    """Return the bytes of a file without holes on each OST (-1: its MDT), calculated stripe by stripe."""
     found: Counter[int] = Counter()
     for part in shown.components:
         if shown.composite and part.flags & (INITIALISED | STALE) != INITIALISED:
@@ -57,7 +57,7 @@ def laid(shown: Shown, size: int) -> Counter[int]:
     return found
 
 
-def test_layouts_and_use_of_osts(lustre: Lustre) -> None:
+def test_summary_of_layouts_and_ost_usage(lustre: Lustre) -> None:
     tree = lustre.first / "tree"
     for name, blob in KINDS.items():
         for number, size in enumerate((0, 5 * MIB + 1, 66 * MIB if name == "growing" else 1000)):
@@ -98,9 +98,9 @@ def test_layouts_and_use_of_osts(lustre: Lustre) -> None:
     assert got == +estimated
 
 
-def test_what_is_not_there(lustre: Lustre) -> None:
-    """Holes, data in an archive, no layout yet, and layouts that nobody knows; directories of several MDTs."""
-    lustre.need_standin("layouts are written into files that have others")
+def test_summary_of_holes_released_data_and_unknown_layouts(lustre: Lustre) -> None:
+    """Holes, archived data, files without a layout, unknown layouts; directories on several MDTs."""
+    lustre.need_standin("the test replaces stored layouts")
     tree = lustre.first / "tree"
     make(lustre, tree / "holes", plain(2, MIB), 0)
     os.truncate(tree / "holes", 8 * MIB)
@@ -126,7 +126,7 @@ def test_what_is_not_there(lustre: Lustre) -> None:
     assert by(reported["mdts"], "mdt", "directories") == {0: (1,), 1: (1,)}
 
 
-def test_of_several_file_systems_and_of_a_file(lustre: Lustre) -> None:
+def test_summary_of_several_file_systems_and_of_one_file(lustre: Lustre) -> None:
     for top in (lustre.first, lustre.second):
         make(lustre, top / "tree" / "file", plain(3 if top == lustre.first else 2, MIB), 10)
     both = summary(lustre, "-n", 2, lustre.first / "tree", lustre.second / "tree")["summary"]["lustre"]
@@ -138,8 +138,8 @@ def test_of_several_file_systems_and_of_a_file(lustre: Lustre) -> None:
     assert by(one["layouts"], "layout") == {"3 stripes of 1 MiB": (1, 10)}
 
 
-def test_layouts_that_cannot_be_read(lustre: Lustre) -> None:
-    """Each failure is told; the items are told all the same."""
+def test_layouts_that_cannot_be_read_are_reported(lustre: Lustre) -> None:
+    """Each failure is reported, and the items are listed."""
     make(lustre, lustre.first / "tree" / "file")
     reported = run(lustre, "--summary", "--json", lustre.first / "tree", program="pwalk", refuse=("getxattr",))
     assert reported.returncode == 1 and b"tree/file: getstripe: Input/output error" in reported.stderr, show(reported)
@@ -148,7 +148,7 @@ def test_layouts_that_cannot_be_read(lustre: Lustre) -> None:
     assert found["summary"]["lustre"][0]["patterns"] == [{"pattern": "unknown", "files": 1, "bytes": 1000}]
 
 
-def test_who_may_not_read_a_file_may_walk(lustre: Lustre) -> None:
+def test_unreadable_file_has_an_unknown_layout_and_causes_no_failure(lustre: Lustre) -> None:
     require_root("be somebody else")
     make(lustre, lustre.first / "tree" / "closed")
     (lustre.first / "tree" / "closed").chmod(0)
@@ -160,7 +160,7 @@ def test_who_may_not_read_a_file_may_walk(lustre: Lustre) -> None:
     assert patterns == {"raid0": (1, 1000), "unknown": (1, 1000)}
 
 
-def test_for_people_and_as_a_page(lustre: Lustre, area: Path) -> None:
+def test_summary_is_printed_and_written_as_an_html_page(lustre: Lustre, area: Path) -> None:
     make(lustre, lustre.first / "tree" / "file", plain(2, MIB, "fast"), 3 * MIB)
     reported = run(lustre, "--summary", "--page", area / "page.html", lustre.first / "tree", program="pwalk")
     assert reported.returncode == 0, show(reported)
@@ -171,7 +171,7 @@ def test_for_people_and_as_a_page(lustre: Lustre, area: Path) -> None:
         assert line in page, line
 
 
-def test_elsewhere_nobody_asks(area: Path) -> None:
+def test_no_layout_calls_are_made_on_other_file_systems(area: Path) -> None:
     require_strace()
     (area / "tree").mkdir()
     (area / "tree" / "file").write_text("x")

@@ -1,4 +1,4 @@
-"""The stand-in behaves as a real Lustre did."""
+"""The stand-in behaves like a real Lustre."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def library():
 
 
 def reported(lustre: Lustre, code: str, *words: str | Path, pools: str = "", osts: int = 8) -> list[str]:
-    """The lines that a program prints."""
+    """Return the lines that a program prints."""
     return lustre.asked(HELPERS + code, *words, pools=pools, osts=osts).splitlines()
 
 
 def made(lustre: Lustre, blob: bytes, *, pools: str = "", osts: int = 8) -> str:
-    """What setting the layout of the new file ``file`` says."""
+    """Set the layout of the new file ``file``; return the error name, or "None"."""
     (said,) = reported(
         lustre, "print(make(sys.argv[1], sys.argv[2])[1])", lustre.first / "file", blob.hex(), pools=pools, osts=osts
     )
@@ -72,13 +72,13 @@ def components(lustre: Lustre, name: str = "file") -> tuple[Component, ...]:
     return shown.components
 
 
-def test_a_file_gets_one_stripe_when_it_is_made(lustre: Lustre) -> None:
+def test_new_file_gets_one_stripe(lustre: Lustre) -> None:
     reported(lustre, "os.open(sys.argv[1], NEW)", lustre.first / "file")
     (one,) = components(lustre)
     assert (one.count, one.size, one.pool, len(one.osts)) == (1, MiB, "", 1)
 
 
-def test_without_a_layout_nothing_is_written(lustre: Lustre) -> None:
+def test_file_without_a_layout_cannot_be_written(lustre: Lustre) -> None:
     code = """
 made = os.open(sys.argv[1], DELAYED)
 print(tried(os.getxattr, made, "lustre.lov"), tried(os.write, made, b"1"), tried(os.ftruncate, made, 1))
@@ -89,7 +89,7 @@ print(tried(os.write, made, b"1"))
     assert components(lustre)[0].count == 1
 
 
-def test_a_layout_is_set_where_there_is_none(lustre: Lustre) -> None:
+def test_layout_can_be_set_on_a_file_without_one(lustre: Lustre) -> None:
     code = "file, said = make(*sys.argv[1:])\nprint(said, os.write(file, bytes(300000)))"
     assert reported(lustre, code, lustre.first / "file", plain(4, 65536).hex()) == ["None 300000"]
     (one,) = components(lustre)
@@ -98,14 +98,14 @@ def test_a_layout_is_set_where_there_is_none(lustre: Lustre) -> None:
     assert [event.call for event in lustre.events("create", "setlayout")] == ["create", "setlayout"]
 
 
-def test_a_layout_that_is_there_stays(lustre: Lustre) -> None:
+def test_existing_layout_is_not_replaced(lustre: Lustre) -> None:
     code = "made = os.open(sys.argv[1], NEW)\nprint(tried(os.setxattr, made, 'lustre.lov', bytes.fromhex(sys.argv[2])))"
     assert reported(lustre, code, lustre.first / "file", plain(4).hex()) == ["None"]
     assert components(lustre)[0].count == 1
     assert lustre.events("keptlayout")
 
 
-def test_values(lustre: Lustre) -> None:
+def test_invalid_layout_values_are_refused(lustre: Lustre) -> None:
     values = {
         plain(2, 5): "EINVAL",
         plain(2, 0, offset=8): "EINVAL",
@@ -118,7 +118,7 @@ def test_values(lustre: Lustre) -> None:
         (lustre.first / "file").unlink()
 
 
-def test_a_count_is_capped(lustre: Lustre) -> None:
+def test_stripe_count_is_limited_to_the_number_of_osts(lustre: Lustre) -> None:
     for wish, osts, count in ((100, 8, 8), (ANY, 5, 5), (0, 8, 1)):
         assert made(lustre, plain(wish), osts=osts) == "None"
         (one,) = components(lustre)
@@ -128,7 +128,7 @@ def test_a_count_is_capped(lustre: Lustre) -> None:
     assert components(lustre)[0].count == 12
 
 
-def test_pools(lustre: Lustre) -> None:
+def test_pool_limits_the_osts_of_a_file(lustre: Lustre) -> None:
     assert made(lustre, plain(9, pool="slow"), pools="fast:0,1;slow:4,5") == "None"
     (one,) = components(lustre)
     assert (one.pool, one.count, set(one.osts)) == ("slow", 2, {4, 5})
@@ -138,7 +138,7 @@ def test_pools(lustre: Lustre) -> None:
     assert (one.pool, one.count) == ("none-such", 8)
 
 
-def test_components_come_with_the_data(lustre: Lustre) -> None:
+def test_components_are_initialised_when_data_is_written(lustre: Lustre) -> None:
     assert made(lustre, composite((MiB, plain(0, MiB, pattern=ON_MDT)), (64 * MiB, plain(2)), (END, plain(ANY)))) == (
         "None"
     )
@@ -154,14 +154,14 @@ def test_components_come_with_the_data(lustre: Lustre) -> None:
     assert lustre.bytes_by_ost(lustre.first / "file")[-1] == MiB
 
 
-def test_a_layout_may_be_large(lustre: Lustre) -> None:
+def test_layout_may_have_hundreds_of_stripes(lustre: Lustre) -> None:
     assert made(lustre, composite((MiB, plain(ANY)), (END, plain(ANY))), osts=300) == "None"
     code = "os.pwrite(os.open(sys.argv[1], os.O_WRONLY), bytes(2 << 20), 0)"
     reported(lustre, code, lustre.first / "file", osts=300)
     assert [len(set(one.osts)) for one in components(lustre)] == [300, 300]
 
 
-def test_one_mirror_is_written(lustre: Lustre) -> None:
+def test_only_one_mirror_is_written(lustre: Lustre) -> None:
     assert made(lustre, composite((END, plain(1)), (END, plain(2)), mirrors=2)) == "None"
     written(lustre, 0, 10)
     first, second = components(lustre)
@@ -169,14 +169,14 @@ def test_one_mirror_is_written(lustre: Lustre) -> None:
     assert lustre.bytes_by_ost(lustre.first / "file") == {first.osts[0]: 10}
 
 
-def test_a_component_extends_itself(lustre: Lustre) -> None:
+def test_self_extending_component_grows(lustre: Lustre) -> None:
     wish = composite((64 * MiB, plain(1)), (END, plain(1, 64 << 10)), flags={1: EXTENSION})  # by 64 MiB
     assert made(lustre, wish) == "None"
     written(lustre, 100 * MiB, 1)
     assert [(one.start, one.end) for one in components(lustre)] == [(0, 128 * MiB), (128 * MiB, END)]
 
 
-def test_what_a_test_stores_is_shown(lustre: Lustre) -> None:
+def test_layout_stored_by_a_test_is_shown(lustre: Lustre) -> None:
     lustre.need_standin("it keeps layouts in attributes")
     path = lustre.first / "released"
     path.touch()
@@ -193,7 +193,7 @@ print(tried(os.setxattr, sys.argv[1], "trusted.lov", b""))
     assert lustre.events("settrusted")[0].text == "trusted.lov"
 
 
-def test_directories_hand_down_their_defaults(lustre: Lustre) -> None:
+def test_default_layout_of_a_directory_is_inherited(lustre: Lustre) -> None:
     code = """
 os.chdir(sys.argv[1])
 os.mkdir("top")
@@ -213,7 +213,7 @@ os.open("beside/file", NEW)
     assert components(lustre, "beside/file")[0].count == 1
 
 
-def test_the_default_of_the_root_is_that_of_all(lustre: Lustre) -> None:
+def test_default_layout_of_the_root_applies_everywhere(lustre: Lustre) -> None:
     lustre.need_standin("that of a real one is for others, too")
     code = """
 os.chdir(sys.argv[1])
@@ -228,8 +228,8 @@ print(tried(os.getxattr, "one", "trusted.lov"), "lustre.lov" in os.listxattr("on
     assert lustre.shown(lustre.first / "one") is None
 
 
-def test_an_ordinary_user(lustre: Lustre) -> None:
-    """The owner may set what root may, also on a file that nobody may read."""
+def test_ordinary_user_may_set_layouts_of_own_items(lustre: Lustre) -> None:
+    """The owner may set what root may, also on a file that nobody can read."""
     (lustre.first / "own").mkdir()
     os.chown(lustre.first / "own", 12345, 12345)
     code = """
@@ -250,7 +250,7 @@ print(tried(os.getxattr, "own", "trusted.lov"), tried(os.setxattr, "own", "trust
     assert lustre.is_real or lustre.events("write")[0].numbers["bytes"] == 1
 
 
-def test_what_other_file_systems_do_better(lustre: Lustre) -> None:
+def test_unsupported_operations_fail_as_on_lustre(lustre: Lustre) -> None:
     code = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -290,7 +290,7 @@ libc.syncfs(file)
     assert [event.call for event in lustre.events("fsync", "syncfs")] == ["fsync", "syncfs"]
 
 
-def test_requests(lustre: Lustre) -> None:
+def test_ioctl_requests_for_locks_and_servers(lustre: Lustre) -> None:
     (lustre.first / "second").mkdir()
     os.setxattr(lustre.first / "second", SERVER, b"1")
     code = """
@@ -326,7 +326,7 @@ print(said, tried(fcntl.ioctl, file, 0x4008669E, 1), tried(fcntl.ioctl, there, 0
     assert asked(HELPERS + code, lustre.first, plain(1).hex(), seen=refused) == "EPERM ENOTTY ENOTTY\n"
 
 
-def test_the_library_makes_files(lustre: Lustre) -> None:
+def test_library_creates_files(lustre: Lustre) -> None:
     code = """
 ctypes, api = library()
 os.chdir(sys.argv[1])
@@ -365,15 +365,15 @@ print(api.llapi_layout_get_by_path(b"/dev/shm", 0), ctypes.get_errno() == errno.
     assert components(lustre, "one")[0].count == 2
 
 
-def test_an_old_library_lacks_functions(lustre: Lustre) -> None:
+def test_old_library_lacks_newer_functions(lustre: Lustre) -> None:
     code = "_, api = library()\nprint(*(hasattr(api, name) for name in sys.argv[1:]))"
     names = ("llapi_layout_get_by_path", "llapi_layout_get_by_xattr", "llapi_layout_ost_index_reset")
     assert reported(lustre, code, *names) == ["True True True"]
     assert asked(HELPERS + code, *names, seen=lustre.environment(refuse=("oldlib",))) == "True False False\n"
 
 
-def test_processes_don_t_undo_what_others_reach(lustre: Lustre) -> None:
-    """Each of them writes first where a component has no objects yet."""
+def test_concurrent_processes_keep_the_components_of_each_other(lustre: Lustre) -> None:
+    """Each process writes to a component that has no objects yet."""
     ends = [*(MiB * number for number in range(1, 16)), END]
     assert made(lustre, composite(*((end, plain(1)) for end in ends))) == "None"
     code = """

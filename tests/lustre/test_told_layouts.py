@@ -1,4 +1,4 @@
-"""Which layouts a copy says that files have got: ``layouts`` of ``--json``, and ``-v``."""
+"""The layouts of files that a copy reports: ``layouts`` of ``--json``, and ``-v``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.command import show
 
 
 @pytest.mark.parametrize("wish", ["8", "-1"])
-def test_a_copy_to_a_pool_with_fewer_osts_than_wanted(lustre: Lustre, wish: str) -> None:
-    """It lies on all of them, and what is told is what it has got."""
+def test_copy_to_a_pool_with_fewer_osts_reports_the_actual_stripes(lustre: Lustre, wish: str) -> None:
+    """The file lies on all OSTs of the pool, and the actual layout is reported."""
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "file", FOUR, 3 * MIB)
     target.mkdir()
@@ -31,8 +31,8 @@ def test_a_copy_to_a_pool_with_fewer_osts_than_wanted(lustre: Lustre, wish: str)
 
 
 @pytest.mark.parametrize("wish", ["preserve", "4", "inherit"])
-def test_small_and_split_files_with_one_layout_are_told_as_such(lustre: Lustre, wish: str) -> None:
-    """Also if its components say "on all", and with data on how many that is."""
+def test_small_and_split_files_with_one_layout_are_reported_together(lustre: Lustre, wish: str) -> None:
+    """Also if a component requests all OSTs, and files with data list their actual number."""
     source, target = lustre.first / "source", lustre.second / "target"
     growing = composite((MIB, plain(1, MIB)), (END, plain(0xFFFF, MIB)))
     for name, size in (("small", 10), ("whole", 2 * MIB), ("split", 9 * MIB)):
@@ -44,7 +44,7 @@ def test_small_and_split_files_with_one_layout_are_told_as_such(lustre: Lustre, 
     layouts = json.loads(done(lustre, *words, "-T", source, target).stdout)["layouts"]
     reported = {each["layout"]: each["files"] for each in layouts}
     begins = "to 1 MiB 1 stripe of 1 MiB, then"
-    if wish == "preserve":  # the source's files with data say on how many they lie
+    if wish == "preserve":  # files with data list the number of their OSTs
         shown = [lustre.shown(source / name) for name in ("small", "whole", "split")]
         counts = Counter(0 if got is None else got.components[-1].count for got in shown)
         texts = {0xFFFF: "all OSTs", **{count: f"{count} stripes" for count in range(2, 9)}}
@@ -53,7 +53,7 @@ def test_small_and_split_files_with_one_layout_are_told_as_such(lustre: Lustre, 
         assert reported == {"4": {"4 stripes": 3}, "inherit": {f"{begins} all OSTs of 1 MiB": 3}}[wish]
 
 
-def test_layouts_of_files_that_fail_do_not_count(lustre: Lustre) -> None:
+def test_layouts_of_failed_files_are_not_counted(lustre: Lustre) -> None:
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "large", FOUR, 9 * MIB)
     make(lustre, source / "small", FOUR)

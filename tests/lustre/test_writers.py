@@ -1,4 +1,4 @@
-"""Which rank writes to which OST, under which lock, and what is on storage then."""
+"""Which rank writes to which OST, under which lock, and which data is on storage afterwards."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from tests.support.users import NOBODY, require_root
 
 
 def writers(lustre: Lustre, path: Path) -> dict[int, dict[int, int]]:
-    """Bytes of a file by process and OST."""
+    """Return the bytes of a file by process and OST."""
     found: defaultdict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for event in lustre.events("write"):
-        if event.numbers["ino"] == path.stat().st_ino and event.numbers["bytes"] > 1:  # not what asks for a sync
+        if (
+            event.numbers["ino"] == path.stat().st_ino and event.numbers["bytes"] > 1
+        ):  # not the byte that makes a server sync
             found[event.process][event.numbers["ost"]] += event.numbers["bytes"]
     return found
 
@@ -45,19 +47,19 @@ def test_with_affinity_each_rank_writes_to_its_own_osts(lustre: Lustre, words: l
     assert len({event.numbers["gid"] for event in locks}) == 1
 
 
-def test_stripes_that_are_no_blocks_have_plain_chunks(lustre: Lustre) -> None:
+def test_stripe_affinity_has_no_effect_if_stripes_are_not_whole_blocks(lustre: Lustre) -> None:
     source, target = lustre.first / "file", lustre.second / "file"
     make(lustre, source, b"", 40 * MIB)
     words = ["--stripe", "4:3M", "--stripe-affinity", "--verify", "--block-size", "1M", "--json"]
     reported = done(lustre, "-n", 2, *words, source, target)
     assert json.loads(reported.stdout)["warnings"] == 1
-    assert b"--stripe-affinity has no effect: its stripe size is no power of two of blocks" in reported.stderr
+    assert b"--stripe-affinity has no effect: its stripe size must be a power of two times" in reported.stderr
     assert subprocess.run(["cmp", source, target], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("words", [["--group-lock"], ["--direct"]])
-def test_a_lock_that_is_refused(lustre: Lustre, words: list[str]) -> None:
-    """Who has asked for it is told; with --direct it is only used where there is one."""
+def test_refused_group_lock_fails_only_if_it_was_requested(lustre: Lustre, words: list[str]) -> None:
+    """The failure is reported if the lock was requested; with --direct it is optional."""
     source, target = lustre.first / "file", lustre.second / "file"
     make(lustre, source, b"", 40 * MIB)
     reported = run(lustre, "-n", 2, *words, source, target, refuse=("grouplock",))
@@ -65,8 +67,8 @@ def test_a_lock_that_is_refused(lustre: Lustre, words: list[str]) -> None:
     assert (b"group lock" in reported.stderr) == ("--group-lock" in words)
 
 
-def test_a_lock_that_others_do_not_give_back(lustre: Lustre) -> None:
-    """With --direct a file is written without it, soon."""
+def test_group_lock_that_others_hold_is_not_waited_for_long(lustre: Lustre) -> None:
+    """With --direct a file is written without the lock, after a short time."""
     source, target = lustre.first / "file", lustre.second / "file"
     make(lustre, source, b"", 40 * MIB)
     began = time.monotonic()
@@ -76,7 +78,7 @@ def test_a_lock_that_others_do_not_give_back(lustre: Lustre) -> None:
     assert not lustre.events("grouplock")
 
 
-def test_a_chunk_holds_whole_stripes(lustre: Lustre) -> None:
+def test_chunks_hold_whole_stripes(lustre: Lustre) -> None:
     source, target = lustre.first / "file", lustre.second / "file"
     make(lustre, source, b"", 96 * MIB)
     lustre.log.write_text("")
@@ -85,8 +87,8 @@ def test_a_chunk_holds_whole_stripes(lustre: Lustre) -> None:
     assert all(number % (16 * MIB) == 0 for each in of_ranks.values() for number in each.values()), of_ranks
 
 
-def test_a_cut_reaches_all_servers(lustre: Lustre) -> None:
-    """Also those of directories that another metadata server keeps; and the times of directories stay."""
+def test_checkpoint_syncs_all_servers(lustre: Lustre) -> None:
+    """Also the metadata servers of other directories; the times of directories are unchanged."""
     source, target = lustre.first / "source", lustre.second / "target"
     for name in ("here", "there"):
         make(lustre, source / name / "file")
@@ -103,7 +105,7 @@ def test_a_cut_reaches_all_servers(lustre: Lustre) -> None:
     same(source, target)
 
 
-def test_a_cut_reaches_all_servers_of_a_striped_directory(lustre: Lustre) -> None:
+def test_checkpoint_syncs_all_servers_of_a_striped_directory(lustre: Lustre) -> None:
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "file")
     target.mkdir()
@@ -116,8 +118,9 @@ def test_a_cut_reaches_all_servers_of_a_striped_directory(lustre: Lustre) -> Non
     same(source, target)
 
 
-def test_a_directory_that_others_may_fill_serves_where_the_first_may_not(lustre: Lustre, area: Path) -> None:
-    """Each file would be synced by itself without a file on all servers, which can't be made in the first."""
+def test_sync_files_are_created_in_a_writable_directory_if_the_first_is_not(lustre: Lustre, area: Path) -> None:
+    """Without a file on all servers each file would be synced separately; such a file cannot be created in the first
+    directory."""
     require_root("another user copies")
     source, target = lustre.first / "source", lustre.second / "target"
     for number in range(30):

@@ -1,1 +1,1 @@
-"""What pcopy is measured with."""
+"""Tests of the tools that measure pcopy."""

@@ -1,4 +1,5 @@
-"""``python -m bench`` runs, checks what was copied, and writes down what it measured; the page is drawn from that."""
+"""``python -m bench`` runs commands, checks the copies, and records its measurements; the page is created from the
+records."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ BARE = ROOT / "bench" / "bare.c"
 
 
 def run(area: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A tiny benchmark; programs in ``area/bin`` come before others."""
+    """Run a tiny benchmark; programs in ``area/bin`` have precedence."""
     path = f"{area / 'bin'}:{os.environ['PATH']}"
     command = [sys.executable, "-m", "bench", "--scale", "tiny", "--rounds", "2", "--pcopy=-n 2", *words]
     command += ["--peers", "xcp"]
@@ -30,15 +31,15 @@ def run(area: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def put(area: Path, name: str, line: str) -> None:
-    """A program of that name that others would take for the real one."""
+    """Create a program that is found instead of the real one of that name."""
     (area / "bin").mkdir(exist_ok=True)
     (area / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
     (area / "bin" / name).chmod(0o755)
 
 
-def test_times_of_all_ways_are_written_down(area: Path) -> None:
+def test_benchmark_records_times_of_all_commands(area: Path) -> None:
     for name in {*ways.PEERS, "drm", *(name.partition(" ")[0] for name in ways.MPIFILEUTILS)}:
-        put(area, name, "exit 97")  # what is installed beside the peers that were asked for is never run
+        put(area, name, "exit 97")  # programs other than the requested peers must not run
     put(area, "xcp", 'while [ $# -gt 2 ]; do shift; done; exec cp -rT "$1" "$2"')
     done = run(area, "--only", "small", "remove", "--fs", "tmpfs")
     assert done.returncode == 0, done.stderr
@@ -47,7 +48,7 @@ def test_times_of_all_ways_are_written_down(area: Path) -> None:
     assert (small["fs"], small["files"], small["bytes"]) == ("tmpfs", 200, 200 * 4096)
     assert {len(way[time]) for way in small["ways"].values() for time in ("wall", "processor")} == {2}
     assert small["ways"]["cp -a"]["command"] == "cp -aT SRC DST && sync -f DST"
-    assert small["ways"]["xcp"]["differences"] > 0, "it keeps no times"
+    assert small["ways"]["xcp"]["differences"] > 0, "it does not preserve times"
     assert [name for name, way in small["ways"].items() if way["differences"]] == ["xcp"]
     assert {"rm -rf", "prm -n 1"} <= removed["ways"].keys()
     assert "xcp" not in small["about"]["absent"]
@@ -58,7 +59,7 @@ def test_times_of_all_ways_are_written_down(area: Path) -> None:
     assert {name for name in os.listdir(area) if name.startswith("pcopy-bench")} == set()
 
 
-def test_a_slow_file_system_tells_how_many_operations_there_were(area: Path) -> None:
+def test_benchmark_on_a_slow_file_system_records_operation_counts(area: Path) -> None:
     if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")
     done = run(area, "--only", "latency-1", "--delay", "100", "--rounds", "1")
@@ -71,7 +72,7 @@ def test_a_slow_file_system_tells_how_many_operations_there_were(area: Path) -> 
     assert min(reported["ways"]["bare C, -t 16"]["most at once"]) > 1
 
 
-def test_a_copy_that_is_not_like_its_source_ends_it(area: Path) -> None:
+def test_benchmark_stops_if_a_copy_differs_from_its_source(area: Path) -> None:
     put(area, "cp", 'mkdir "$3"')
     done = run(area, "--only", "small", "--fs", "tmpfs")
     assert done.returncode == 1
@@ -79,7 +80,7 @@ def test_a_copy_that_is_not_like_its_source_ends_it(area: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [("-p", "2"), ("-t", "16")])
-def test_the_bare_calls_make_a_whole_copy(how: tuple[str, str], area: Path) -> None:
+def test_bare_c_program_makes_a_complete_copy(how: tuple[str, str], area: Path) -> None:
     source = area / "source"
     for shape in ("heavy", "fdtree"):
         (source / shape).mkdir(parents=True)
@@ -91,7 +92,7 @@ def test_the_bare_calls_make_a_whole_copy(how: tuple[str, str], area: Path) -> N
     assert differences(source, area / "copy") == []
 
 
-def test_the_bare_calls_end_at_what_they_cannot_copy(area: Path) -> None:
+def test_bare_c_program_stops_at_an_unsupported_item(area: Path) -> None:
     (area / "source").mkdir()
     (area / "source" / "file").touch()
     os.setxattr(area / "source" / "file", "user.x", b"1")
@@ -101,8 +102,8 @@ def test_the_bare_calls_end_at_what_they_cannot_copy(area: Path) -> None:
     assert b"extended attributes of /file" in done.stderr
 
 
-def test_the_page_is_the_one_that_is_drawn() -> None:
+def test_performance_page_matches_the_recorded_results() -> None:
     results = json.loads((page.DOCS / "performance.json").read_text())
-    assert (page.DOCS / "performance.md").read_text() == page.page(results), "python -m bench.page draws it anew"
+    assert (page.DOCS / "performance.md").read_text() == page.page(results), "python -m bench.page writes it again"
     assert (page.DOCS / "performance.svg").read_text() == page.picture(results)
     assert len(results) > 10

@@ -1,4 +1,4 @@
-"""The slow file system that pcopy is measured on: it is faithful, and its delays and counts are true."""
+"""The slow file system on which pcopy is measured: copies are correct, and its delays and counts are exact."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copied(source: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "tmpfs"])
-def test_a_tree_that_is_copied_through_it_is_as_one_that_is_not(kind: str, on: Place) -> None:
+def test_tree_copied_through_the_slow_file_system_is_unchanged(kind: str, on: Place) -> None:
     place = on(kind)
     backing = place / "backing"
     backing.mkdir()
@@ -52,7 +52,7 @@ def mounted(area: Path) -> Iterator[SlowMount]:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "tmpfs"])
-def test_a_file_without_a_name_is_still_there_for_who_has_it_open(kind: str, on: Place) -> None:
+def test_unlinked_file_stays_usable_through_its_descriptor(kind: str, on: Place) -> None:
     backing = on(kind) / "backing"
     backing.mkdir()
     with mounted_slow(backing) as mounted, open(mounted.path / "file", "wb+") as kept:
@@ -80,13 +80,13 @@ def test_links_renames_and_exclusive_creation(mounted: SlowMount) -> None:
 
 
 def renamed(one: Path, other: Path, flags: int) -> int:
-    """The errno of renameat2."""
+    """Return the errno of renameat2."""
     libc = ctypes.CDLL(None, use_errno=True)
     done = libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), flags)
     return ctypes.get_errno() if done else 0
 
 
-def test_holes_and_ranges_and_places(mounted: SlowMount) -> None:
+def test_holes_copy_ranges_and_statvfs(mounted: SlowMount) -> None:
     with open(mounted.path / "sparse", "wb+") as sparse, open(mounted.path / "copy", "wb+") as copy:
         sparse.truncate(1 << 20)
         os.pwrite(sparse.fileno(), b"here", 1 << 19)
@@ -98,7 +98,7 @@ def test_holes_and_ranges_and_places(mounted: SlowMount) -> None:
     assert os.statvfs(mounted.path).f_blocks == os.statvfs(mounted.backing).f_blocks
 
 
-def test_others_make_what_is_theirs_and_only_where_they_may(mounted: SlowMount) -> None:
+def test_items_of_other_users_get_their_owner_and_permissions_are_checked(mounted: SlowMount) -> None:
     (mounted.path / "closed").mkdir(mode=0o755)
     shared = mounted.path / "shared"
     shared.mkdir()
@@ -121,7 +121,7 @@ def test_an_inode_keeps_its_handle_when_the_kernel_forgets_it(mounted: SlowMount
     assert before[0] != before[1]
 
 
-def test_an_inode_that_gets_an_old_number_has_another_handle(on: Place) -> None:
+def test_reused_inode_number_has_another_handle(on: Place) -> None:
     backing = on("ext4") / "backing"
     backing.mkdir()
     with mounted_slow(backing) as mounted:
@@ -135,7 +135,7 @@ def test_an_inode_that_gets_an_old_number_has_another_handle(on: Place) -> None:
 
 
 def handle(path: Path) -> bytes:
-    """What name_to_handle_at gives."""
+    """Return the result of name_to_handle_at."""
     libc = ctypes.CDLL(None, use_errno=True)
     room = ctypes.create_string_buffer((128).to_bytes(4, "little"), 8 + 128)
     mount = ctypes.c_int()
@@ -144,7 +144,7 @@ def handle(path: Path) -> bytes:
     return room.raw
 
 
-def test_counts_are_true(mounted: SlowMount) -> None:
+def test_operation_counts_are_exact(mounted: SlowMount) -> None:
     before = mounted.operation_counts()
     for number in range(10):
         (mounted.path / f"file{number}").write_bytes(b"content")
@@ -157,28 +157,33 @@ def test_counts_are_true(mounted: SlowMount) -> None:
 
 
 @pytest.mark.alone
-def test_many_wait_at_once_but_those_that_change_one_directory_wait_for_each_other(area: Path) -> None:
+def test_operations_are_concurrent_except_changes_of_one_directory(area: Path) -> None:
     most = 64
     (area / "backing").mkdir()
     for number in range(most):
         (area / "backing" / f"d{number}").mkdir()
     with mounted_slow(area / "backing", {"statfs": 20_000, "unlink": 20_000}) as mounted:
-        assert at_once(most, lambda number: os.statvfs(mounted.path)) < 10 * 20 * MILLISECOND
+        assert concurrent_seconds(most, lambda number: os.statvfs(mounted.path)) < 10 * 20 * MILLISECOND
         assert most / 2 < mounted.max_concurrent() <= most
-        assert at_once(1, lambda number: [os.statvfs(mounted.path) for _ in range(10)]) >= 10 * 20 * MILLISECOND
+        assert (
+            concurrent_seconds(1, lambda number: [os.statvfs(mounted.path) for _ in range(10)]) >= 10 * 20 * MILLISECOND
+        )
         for number in range(most):
             (mounted.path / f"d{number}" / "file").touch()
-        assert at_once(most, lambda number: os.unlink(mounted.path / f"d{number}" / "file")) < 10 * 20 * MILLISECOND
+        assert (
+            concurrent_seconds(most, lambda number: os.unlink(mounted.path / f"d{number}" / "file"))
+            < 10 * 20 * MILLISECOND
+        )
         for number in range(10):
             (mounted.path / f"file{number}").touch()
-        assert at_once(10, lambda number: os.unlink(mounted.path / f"file{number}")) >= 10 * 20 * MILLISECOND
+        assert concurrent_seconds(10, lambda number: os.unlink(mounted.path / f"file{number}")) >= 10 * 20 * MILLISECOND
         assert mounted.operation_counts()["unlink"] == most + 10
         mounted.set_delays(unlink=10)
         assert mounted.max_concurrent() == 0
 
 
-def at_once(threads: int, call: Callable[[int], object]) -> float:
-    """Seconds that so many calls take that start together."""
+def concurrent_seconds(threads: int, call: Callable[[int], object]) -> float:
+    """Return the seconds that concurrent calls take, one per thread."""
     ready = Barrier(threads + 1)
 
     def run(number: int) -> None:
@@ -194,7 +199,7 @@ def at_once(threads: int, call: Callable[[int], object]) -> float:
         return time.monotonic() - start
 
 
-def test_it_is_gone_when_its_context_ends_also_if_it_is_in_use(area: Path) -> None:
+def test_slow_mount_is_removed_at_the_end_of_its_context_even_if_in_use(area: Path) -> None:
     (area / "backing").mkdir()
     with pytest.raises(KeyError), mounted_slow(area / "backing") as mounted:
         held = os.open(mounted.path, os.O_RDONLY)
@@ -204,7 +209,7 @@ def test_it_is_gone_when_its_context_ends_also_if_it_is_in_use(area: Path) -> No
     assert os.listdir(area) == ["backing"]
 
 
-def test_what_it_does_not_understand_it_refuses(mounted: SlowMount) -> None:
+def test_invalid_delays_are_refused(mounted: SlowMount) -> None:
     for mistake in ({"nothing": 1}, {"lookup": -1}):
         with pytest.raises(OSError, match="Invalid argument"):
             mounted.set_delays(**mistake)

@@ -1,4 +1,4 @@
-"""Each tool finds out by itself that storage has latency, and gets many operations under way."""
+"""Each tool detects that storage has latency, and starts many operations concurrently."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = [
 
 DIRECTORIES, FILES = 24, 40
 LATENCY = 3000
-"""Microseconds of each operation."""
+"""Microseconds that each operation takes."""
 
-REMEMBERED = 0.2
-"""Seconds for which the kernel remembers names and attributes."""
+CACHE_SECONDS = 0.2
+"""Seconds for which the kernel caches names and attributes."""
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def tree(area: Path) -> Path:
 
 @pytest.fixture
 def storage(tree: Path) -> Iterator[SlowMount]:
-    with mounted_slow(tree.parent, entry_timeout=REMEMBERED, attribute_timeout=REMEMBERED) as mounted:
-        time.sleep(2 * REMEMBERED)
+    with mounted_slow(tree.parent, entry_timeout=CACHE_SECONDS, attribute_timeout=CACHE_SECONDS) as mounted:
+        time.sleep(2 * CACHE_SECONDS)
         mounted.set_delays(all=LATENCY)
         yield mounted
 
@@ -50,11 +50,11 @@ def storage(tree: Path) -> Iterator[SlowMount]:
         ("pwalk", ("--progress", "none", "TREE", "-size", "+1k"), 16),
         ("pwalk", ("--progress", "none", "--summary", "TREE"), 16),
         ("pchmod", ("-q", "g+w", "TREE"), 16),
-        ("prm", ("-q", "--yes", "TREE"), 6),  # a directory gives up its names one by one
+        ("prm", ("-q", "--yes", "TREE"), 6),  # removals in one directory are sequential
     ],
 )
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_tree_is_not_gone_through_one_by_one(
+def test_tree_is_traversed_with_many_concurrent_operations(
     storage: SlowMount, program: str, words: tuple[str, ...], least: int, ranks: int
 ) -> None:
     there = [storage.path / "tree" if word == "TREE" else word for word in words]
@@ -62,7 +62,7 @@ def test_a_tree_is_not_gone_through_one_by_one(
     assert storage.max_concurrent() >= least
 
 
-def test_many_directories_are_copied_into_at_once(storage: SlowMount, tree: Path) -> None:
+def test_many_directories_are_copied_concurrently(storage: SlowMount, tree: Path) -> None:
     pcopy("-q", tree, storage.path / "copy", ranks=1).check_returncode()
     assert storage.max_concurrent() >= 16
     storage.set_delays(all=0)

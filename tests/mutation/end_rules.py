@@ -1,4 +1,4 @@
-"""The rules of counters, of a job's end and of its ends before time."""
+"""The rules of counters, and of the end of a job: regular, by a halt, or by an abort."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ DIRECTED = "mutation/test_directed.py::"
 NODE = "engine/test_node_rules.py::"
 PROGRESS = "engine/test_node_progress.py::"
 QUEUE = "engine/test_queue.py::"
-JOB = "engine/test_node.py::test_a_large_job[7-tree]"
-STOPPING = NODE + "test_a_stopping_rank_answers_and_awaits_its_own_answer"
-READY = NODE + "test_ready_goes_up_when_the_subtree_is"
-ABORT = NODE + "test_an_abort_goes_to_all_neighbours_but_its_bearer"
-HALT = NODE + "test_a_halt_goes_up_and_the_order_comes_down"
-HALTED = "engine/test_node.py::test_interrupted_at_every_moment[6-halt]"
-DROPS = "engine/test_node.py::test_interrupted_at_every_moment[0-halt]"
-COUNTERS = DIRECTED + "test_slow_answers_are_complete_and_soon_enough"
-SILENT = PROGRESS + "test_a_silent_rank_is_named_and_hides_nobody_else"
-LATE = PROGRESS + "test_late_answers_never_count_twice"
+JOB = "engine/test_node.py::test_large_job_completes[7-tree]"
+STOPPING = NODE + "test_stopping_rank_replies_and_awaits_reply_to_its_own_request"
+READY = NODE + "test_ready_is_sent_to_parent_once_subtree_is_ready"
+ABORT = NODE + "test_abort_is_forwarded_to_all_neighbours_except_its_sender"
+HALT = NODE + "test_halt_request_goes_to_root_and_halt_order_to_children"
+HALTED = "engine/test_node.py::test_job_interrupted_at_every_event_ends_correctly[6-halt]"
+DROPS = "engine/test_node.py::test_job_interrupted_at_every_event_ends_correctly[0-halt]"
+COUNTERS = DIRECTED + "test_sums_are_complete_in_time_although_answers_are_slow"
+SILENT = PROGRESS + "test_silent_rank_is_reported_and_other_sums_are_complete"
+LATE = PROGRESS + "test_late_answers_are_never_counted_twice"
 
 
 REPORTS = (
     Rule(
-        "a late answer is not counted beside a newer one",
+        "a late answer is not added to a newer one",
         "progress.py",
         "CounterTree.receive_answer",
         "self._answers[source] = answer",
@@ -32,15 +32,15 @@ REPORTS = (
         (LATE,),
     ),
     Rule(
-        "a late answer doesn't stand for the one that is asked for",
+        "a late answer does not replace the requested one",
         "progress.py",
         "CounterTree.receive_answer",
         "answer.sequence != self.sequence or source not in self._missing_children",
         "source not in self._missing_children",
-        (DIRECTED + "test_a_late_answer_answers_no_later_query",),
+        (DIRECTED + "test_late_answer_does_not_count_for_later_query",),
     ),
     Rule(
-        "a silent rank is named",
+        "a silent rank is reported",
         "progress.py",
         "CounterTree._silent_ranks",
         "silent.add(child)",
@@ -48,7 +48,7 @@ REPORTS = (
         (SILENT,),
     ),
     Rule(
-        "what a child says of silent ranks is passed on",
+        "silent ranks that a child reports are passed on",
         "progress.py",
         "CounterTree._silent_ranks",
         "silent.update(answer.silent_ranks)",
@@ -56,15 +56,15 @@ REPORTS = (
         (SILENT,),
     ),
     Rule(
-        "no more ranks are named than a message should hold",
+        "the number of silent ranks in a message is limited",
         "progress.py",
         "CounterTree._finish_answer",
         "tuple(sorted(self._silent_ranks()))[:MAX_SILENT_RANKS]",
         "tuple(sorted(self._silent_ranks()))",
-        (PROGRESS + "test_not_more_are_named_than_a_message_should_hold",),
+        (PROGRESS + "test_number_of_reported_silent_ranks_is_limited",),
     ),
     Rule(
-        "nobody waits for a silent rank",
+        "no rank waits for a silent rank",
         "progress.py",
         "CounterTree._begin_answer",
         "out = self._finish_answer() if self._is_answer_pending else []",
@@ -72,15 +72,15 @@ REPORTS = (
         (SILENT,),
     ),
     Rule(
-        "a rank answers once all below it have",
+        "a rank answers once all ranks below it have answered",
         "progress.py",
         "CounterTree.receive_answer",
         "[] if self._missing_children else self._finish_answer()",
         "[]",
-        (PROGRESS + "test_sums_are_complete",),
+        (PROGRESS + "test_counter_sums_cover_all_ranks",),
     ),
     Rule(
-        "the sums of a phase's end are complete",
+        "the sums at the end of a phase are complete",
         "phase_end.py",
         "PhaseEnd.next_phase",
         "report is None or report.sequence < self._final_query or report.silent_ranks",
@@ -88,7 +88,7 @@ REPORTS = (
         (COUNTERS,),
     ),
     Rule(
-        "the sums of a phase's end are asked for after it",
+        "the final sums are queried after the end of the phase",
         "phase_end.py",
         "PhaseEnd.next_phase",
         "report is None or report.sequence < self._final_query or report.silent_ranks",
@@ -96,7 +96,7 @@ REPORTS = (
         (JOB,),
     ),
     Rule(
-        "the sums go ahead of each phase",
+        "the sums are sent before each phase begins",
         "node.py",
         "RankNode._begin_phase",
         "self._send_all(self._phase_end.query_counters(now))",
@@ -109,10 +109,10 @@ REPORTS = (
         "CounterTree.start_query",
         "tuple(self._counters)",
         "self.totals",
-        ("engine/test_epochs.py::test_all_ranks_of_a_resumed_job_know_its_sums_before_the_phase_begins",),
+        ("engine/test_epochs.py::test_sums_of_resumed_job_reach_all_ranks_before_phase_starts",),
     ),
     Rule(
-        "complete sums are awaited with growing patience",
+        "the interval between queries for complete sums grows",
         "phase_end.py",
         "PhaseEnd.query_counters",
         "interval *= 2 ** (self._counter_tree.sequence - self._final_query)",
@@ -123,12 +123,12 @@ REPORTS = (
 
 ENDS = (
     Rule(
-        "a task that stops the job says so before it has ended",
+        "a task that stops the job requests the halt before it ends",
         "driver.py",
         "Driver._run_tasks",
-        "is_wished = self._halt_if_wished(now)",
+        "is_wished = self._halt_if_requested(now)",
         "is_wished = self._stop_reason() is not None",
-        ("engine/test_driver.py::test_last_task_that_stops_the_job_decides_its_status[1-0]",),
+        ("engine/test_driver.py::test_stop_requested_by_last_task_decides_status_of_job[1-0]",),
     ),
     Rule(
         "an abort is passed on",
@@ -155,7 +155,7 @@ ENDS = (
         (ABORT,),
     ),
     Rule(
-        "an abort is told once",
+        "an abort is sent once",
         "node.py",
         "RankNode._receive_abort",
         "if self.state in FINAL_STATES:\n    return\nself._set_state(State.ABORTED)",
@@ -163,7 +163,7 @@ ENDS = (
         (ABORT,),
     ),
     Rule(
-        "a rank that has aborted takes no part any more",
+        "an aborted rank ignores messages",
         "node.py",
         "RankNode.receive",
         "self.state not in FINAL_STATES",
@@ -171,23 +171,23 @@ ENDS = (
         (ABORT,),
     ),
     Rule(
-        "a wish to halt goes to the root",
+        "a request to halt is sent to rank 0",
         "node.py",
         "RankNode._receive_halt",
         "self._has_requested_halt = True\nself._send(self.parent, message)",
         "self._has_requested_halt = True",
-        (NODE + "test_a_wish_to_halt_reaches_the_parent",),
+        (NODE + "test_halt_request_is_sent_to_parent_once",),
     ),
     Rule(
-        "a wish to halt is passed on once",
+        "a request to halt is forwarded once",
         "node.py",
         "RankNode._receive_halt",
         "not self._has_requested_halt",
         "True",
-        (NODE + "test_a_wish_to_halt_reaches_the_parent",),
+        (NODE + "test_halt_request_is_sent_to_parent_once",),
     ),
     Rule(
-        "the root orders the halt",
+        "rank 0 sends the order to halt",
         "node.py",
         "RankNode._receive_halt",
         "self.rank and source != self.parent",
@@ -220,10 +220,10 @@ ENDS = (
         "RankNode._queue_tasks",
         "self.halt_reason is not None and (self.queue.is_droppable(task) or task.phase != self.phase)",
         "False",
-        (DIRECTED + "test_a_halt_before_the_start_of_a_rank_alone",),
+        (DIRECTED + "test_halt_before_start_of_single_rank_closes_it",),
     ),
     Rule(
-        "a halted rank keeps addressed tasks that come",
+        "a halted rank runs addressed tasks that arrive",
         "node.py",
         "RankNode._queue_tasks",
         "self.halt_reason is not None and (self.queue.is_droppable(task) or task.phase != self.phase)",
@@ -231,12 +231,12 @@ ENDS = (
         (HALTED,),
     ),
     Rule(
-        "a halted rank keeps addressed tasks that wait",
+        "a halted rank runs addressed tasks that are queued",
         "queue.py",
         "TaskQueue.drop_all_work",
         "self._bytes_in_memory = sum(task.memory_bytes for task in self._addressed_tasks)",
         "self._addressed_tasks.clear()\nself._bytes_in_memory = 0",
-        (QUEUE + "test_dropped_are_all_but_the_notes_of_this_phase",),
+        (QUEUE + "test_drop_removes_all_tasks_but_notes_of_current_phase",),
     ),
     Rule(
         "no phase follows a halt",
@@ -244,18 +244,18 @@ ENDS = (
         "PhaseEnd.next_phase",
         "None if halted is not None else self._director.next_phase(phase, report.totals)",
         "self._director.next_phase(phase, report.totals)",
-        (DIRECTED + "test_a_halt_before_the_start_of_a_rank_alone",),
+        (DIRECTED + "test_halt_before_start_of_single_rank_closes_it",),
     ),
     Rule(
-        "a halted rank steals no more",
+        "a halted rank requests no tasks",
         "node.py",
         "RankNode._find_end_or_request",
         "self.halt_reason is None and (request := self._thief.next_request(self.phase, now))",
         "(request := self._thief.next_request(self.phase, now))",
-        (DIRECTED + "test_a_halted_rank_asks_for_nothing",),
+        (DIRECTED + "test_halted_rank_requests_no_tasks",),
     ),
     Rule(
-        "the root stops everyone",
+        "rank 0 stops all ranks",
         "node.py",
         "RankNode._begin_stop",
         "for child in self._children:\n    self._send(child, Stop(status))",
@@ -263,15 +263,15 @@ ENDS = (
         (READY,),
     ),
     Rule(
-        "a rank with work can't be stopped",
+        "a rank with work cannot be stopped",
         "node.py",
         "RankNode._begin_stop",
         "len(self.begun_tasks) or len(self.queue) or self._early_tasks",
         "False",
-        (NODE + "test_a_stop_while_there_is_work",),
+        (NODE + "test_stop_while_rank_has_work_is_refused",),
     ),
     Rule(
-        "a rank is ready once all below are",
+        "a rank is ready once all ranks below it are ready",
         "node.py",
         "RankNode.tick",
         "self.state is State.STOPPING and not self.barrier.awaited_children and not self._thief.is_request_pending",
@@ -287,7 +287,7 @@ ENDS = (
         (STOPPING,),
     ),
     Rule(
-        "what those below have said at last is passed on",
+        "the final reports of the ranks below are passed on",
         "barrier.py",
         "UpwardBarrier.ready_message",
         "self.combine_reports(self._child_reports)",
@@ -295,7 +295,7 @@ ENDS = (
         (READY,),
     ),
     Rule(
-        "a rank that stops still answers",
+        "a stopping rank still answers requests",
         "node.py",
         "RankNode._answer_requests",
         "self._send(source, TaskReply(phase, sequence, tasks, self._detector.count_sent() if tasks else Stamp()))",
@@ -305,7 +305,7 @@ ENDS = (
         (STOPPING,),
     ),
     Rule(
-        "a rank that stops closes only when all are ready",
+        "ranks close only when all are ready",
         "node.py",
         "RankNode",
         "node._begin_stop(stop.status)",
@@ -321,7 +321,7 @@ ENDS = (
         (READY,),
     ),
     Rule(
-        "every rank agrees on the status",
+        "all ranks end with the same status",
         "node.py",
         "RankNode._begin_stop",
         "self.status = status\nfor child in self._children:\n    self._send(child, Stop(status))",
@@ -334,6 +334,6 @@ ENDS = (
         "Driver._run",
         'node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\\n{current_traceback()}")',
         "raise",
-        ("engine/test_driver.py::test_an_exception_ends_all_ranks[fail-0-1]",),
+        ("engine/test_driver.py::test_exception_on_one_rank_ends_all_ranks[fail-0-1]",),
     ),
 )

@@ -1,4 +1,4 @@
-"""The rules of epochs: what is cut when, what a journal is told, and what waits for storage."""
+"""The rules of epochs: when facts are cut, which facts a journal records, and what waits for storage."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from tests.mutation.rule import Rule
 EPOCHS = "engine/test_epochs.py::"
 DURABLE = "engine/test_durable_phases.py::"
 PROGRESS = "engine/test_node_progress.py::"
-MARKER = EPOCHS + "test_a_marker_goes_before_the_first_message_to_each"
-BEHIND = EPOCHS + "test_what_lies_behind_a_marker_happens_in_the_new_epoch"
-HELD = EPOCHS + "test_a_journal_does_not_hear_of_what_is_held"
-TIME = EPOCHS + "test_the_root_alone_looks_at_the_time"
-EARLY = EPOCHS + "test_the_first_cut_comes_early_and_later_ones_at_growing_intervals"
-WAITS = DURABLE + "test_a_phase_waits_until_all_ranks_are_durable"
-LAST = DURABLE + "test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time"
-LEAST = PROGRESS + "test_what_is_durable_is_the_least"
-ALL_GIVE_UP = DURABLE + "test_once_a_rank_can_record_nothing_all_give_up"
-GONE = DURABLE + "test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone"
+MARKER = EPOCHS + "test_marker_precedes_first_message_to_each_destination"
+BEHIND = EPOCHS + "test_epoch_is_cut_when_marker_arrives"
+DEFERRED = EPOCHS + "test_deferred_note_is_not_recorded_until_it_is_completed"
+TIME = EPOCHS + "test_only_root_cuts_by_time"
+EARLY = EPOCHS + "test_cut_interval_grows_from_first_cut_to_maximum"
+WAITS = DURABLE + "test_phase_starts_only_when_all_ranks_are_durable"
+LAST = DURABLE + "test_stopping_job_makes_last_cut_and_waits_limited_time_for_it"
+LEAST = PROGRESS + "test_durable_epoch_is_minimum_of_subtree"
+ALL_GIVE_UP = DURABLE + "test_all_ranks_abandon_their_journals_once_one_fails"
+GONE = DURABLE + "test_phase_waits_until_records_of_abandoned_job_are_removed"
 
 
 CUTS = (
@@ -46,7 +46,7 @@ CUTS = (
         "if self.journal and self.number < number:\n"
         "    self.journal.end_epoch(self.number, phase)\n"
         "    self.number = number",
-        (EPOCHS + "test_each_epoch_is_cut_even_an_empty_one",),
+        (EPOCHS + "test_every_epoch_is_cut_even_an_empty_one",),
     ),
     Rule(
         "an old marker cuts nothing",
@@ -56,7 +56,7 @@ CUTS = (
         "    self.journal.end_epoch(self.number, phase)\n"
         "    self.number += 1",
         "for _ in range(number != self.number):\n    self.journal.end_epoch(self.number, phase)\n    self.number += 1",
-        (EPOCHS + "test_each_epoch_is_cut_even_an_empty_one",),
+        (EPOCHS + "test_every_epoch_is_cut_even_an_empty_one",),
     ),
     Rule(
         "each destination gets its marker",
@@ -88,18 +88,18 @@ CUTS = (
         "Outbox.send",
         "self._announced_epochs.get(destination, FIRST_EPOCH)",
         "self._announced_epochs.get(destination)",
-        (EPOCHS + "test_who_is_in_the_first_epoch_tells_nobody",),
+        (EPOCHS + "test_no_marker_is_sent_in_first_epoch",),
     ),
     Rule(
-        "any rank cuts when it knows much",
+        "any rank cuts when its journal has gathered many facts",
         "commit.py",
         "CutSchedule.is_cut_due",
         "journal.needs_cut",
         "journal.needs_cut and not rank",
-        (EPOCHS + "test_any_rank_cuts_when_it_knows_much",),
+        (EPOCHS + "test_any_rank_cuts_when_its_journal_needs_a_cut",),
     ),
     Rule(
-        "the root alone looks at the time",
+        "only rank 0 cuts at regular times",
         "commit.py",
         "CutSchedule.is_cut_due",
         "rank or now < self._next_cut",
@@ -115,7 +115,7 @@ CUTS = (
         (TIME,),
     ),
     Rule(
-        "the first cut comes early",
+        "the first interval is short",
         "commit.py",
         "CutSchedule.__init__",
         "min(limits.seconds_to_first_cut, self._longest_interval)",
@@ -131,90 +131,90 @@ CUTS = (
         (EARLY,),
     ),
     Rule(
-        "epochs do not run ahead of storage",
+        "no epoch begins at a regular time while two are not on storage",
         "commit.py",
         "CutSchedule.is_cut_due",
         "self._epochs.number - (report.durable_epoch if report else 0) <= MAX_PENDING_EPOCHS",
         "True",
-        (EPOCHS + "test_epochs_do_not_run_ahead_of_storage",),
+        (EPOCHS + "test_no_cut_is_made_while_two_epochs_are_not_durable",),
     ),
     Rule(
-        "no task begins while too much is outside storage",
+        "no task begins while too many facts are not on storage",
         "node.py",
         "RankNode.can_take_task",
         "self.state is State.WORKING and not self.cut_schedule.waits_for_storage",
         "self.state is State.WORKING",
-        (EPOCHS + "test_no_task_begins_while_too_much_is_outside_storage",),
+        (EPOCHS + "test_no_task_starts_while_journal_must_wait_for_storage",),
     ),
 )
 
-TOLD = (
+RECORDS = (
     Rule(
-        "a new job's first tasks are its base",
+        "the first tasks of a new job are recorded as its base",
         "node.py",
         "RankNode._begin_phase",
         "phase == 0",
         "False",
-        (EPOCHS + "test_a_new_job_begins_with_its_base",),
+        (EPOCHS + "test_new_job_records_its_first_tasks_as_base",),
     ),
     Rule(
-        "first tasks of later phases are facts",
+        "the first tasks of later phases are recorded as spawned",
         "node.py",
         "RankNode._begin_phase",
         "phase == 0",
         "True",
-        (EPOCHS + "test_first_tasks_of_later_phases_are_told",),
+        (EPOCHS + "test_first_tasks_of_later_phases_are_recorded_as_spawned",),
     ),
     Rule(
-        "a resumed phase has no first tasks again",
+        "a resumed phase gets no first tasks again",
         "node.py",
         "RankNode._begin_phase",
         "self.rank == 0 and phase != self.resumed_phase",
         "self.rank == 0",
-        (EPOCHS + "test_a_resumed_job_begins_with_what_remains",),
+        (EPOCHS + "test_resumed_job_starts_with_remaining_tasks_and_counts",),
     ),
     Rule(
-        "what was held is run in the phase that had begun",
+        "a deferred note runs in the phase that is resumed",
         "node.py",
         "RankNode.restore_tasks",
         "task._replace(phase=max(phase, task.phase))",
         "task",
-        (EPOCHS + "test_what_was_held_is_run_in_the_phase_that_had_begun",),
+        (EPOCHS + "test_deferred_note_runs_in_resumed_phase",),
     ),
     Rule(
-        "a journal doesn't hear of what is held",
+        "a task with deferred completion is not recorded as done",
         "node.py",
         "RankNode.finish_task",
-        "not held",
+        "not is_deferred",
         "True",
-        (HELD,),
+        (DEFERRED,),
     ),
     Rule(
-        "a journal doesn't hear of what a held task spawned",
+        "tasks spawned by a task with deferred completion are not recorded",
         "node.py",
         "RankNode._add_new_tasks",
-        "None if held else self._epochs.journal",
+        "None if is_deferred else self._epochs.journal",
         "self._epochs.journal",
-        (HELD,),
+        (DEFERRED,),
     ),
     Rule(
-        "what a held task spawned is known by its id",
+        "tasks spawned by a task with deferred completion have ids of unrecorded tasks",
         "node.py",
         "RankNode._add_new_tasks",
-        "UNRECORDED if held else self._last_task_number",
+        "UNRECORDED if is_deferred else self._last_task_number",
         "self._last_task_number",
-        (HELD,),
+        (DEFERRED,),
     ),
     Rule(
-        "spawned tasks are facts before their spawner is done",
+        "spawned tasks are recorded before the task that spawned them",
         "node.py",
         "RankNode.finish_task",
-        "self._add_new_tasks(spawned, held=held)\n"
-        "if not held:\n"
-        "    self._epochs.record_done(task, counts, settled, shares)",
-        "if not held:\n"
-        "    self._epochs.record_done(task, counts, settled, shares)\n"
-        "self._add_new_tasks(spawned, held=held)",
+        "self._add_new_tasks(spawned, is_deferred=is_deferred)\n"
+        "if not is_deferred:\n"
+        "    self._epochs.record_done(task, counts, completed, shares)",
+        "if not is_deferred:\n"
+        "    self._epochs.record_done(task, counts, completed, shares)\n"
+        "self._add_new_tasks(spawned, is_deferred=is_deferred)",
         (BEHIND,),
     ),
 )
@@ -223,7 +223,7 @@ COMMITS = (
     Rule(
         "a phase waits until all ranks are durable",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "report.durable_epoch, self._target_epoch",
         "0, 0",
         (WAITS,),
@@ -231,29 +231,29 @@ COMMITS = (
     Rule(
         "the end of a phase is cut",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "self._target_epoch = self._epochs.number\nself._epochs.enter_epoch(self._target_epoch + 1, phase)",
         "self._target_epoch = self._epochs.number",
         (WAITS,),
     ),
     Rule(
-        "nobody waits once the job is not kept any more",
+        "no phase waits for records that are abandoned",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "durable, target = self._epochs.durable_epoch, LAST_EPOCH",
         "pass",
         (GONE,),
     ),
     Rule(
-        "a job that is not kept any more is gone before the next phase",
+        "abandoned records are removed before the next phase",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "durable, target = self._epochs.durable_epoch, LAST_EPOCH",
         "return True",
         (GONE,),
     ),
     Rule(
-        "who can record nothing gives up",
+        "a rank that cannot record abandons the records",
         "commit.py",
         "CutSchedule.is_cut_due",
         "journal.needs_cut or self._epochs.has_failed",
@@ -261,7 +261,7 @@ COMMITS = (
         (ALL_GIVE_UP,),
     ),
     Rule(
-        "one gives up once",
+        "records are abandoned once",
         "journal.py",
         "RankEpoch.enter_epoch",
         "if self.is_abandoned:\n"
@@ -273,7 +273,7 @@ COMMITS = (
         (ALL_GIVE_UP,),
     ),
     Rule(
-        "who hears of it gives up, too",
+        "a rank that receives the last epoch abandons its records, too",
         "journal.py",
         "RankEpoch.enter_epoch",
         "self.number = LAST_EPOCH\nself.journal.abandon()",
@@ -281,31 +281,31 @@ COMMITS = (
         (ALL_GIVE_UP,),
     ),
     Rule(
-        "a job that is told to stop leaves what is on record",
+        "a stopping job keeps its records",
         "journal.py",
         "RankEpoch.has_failed",
         "self.journal is not None and self.journal.has_failed and not self.is_ending",
         "self.journal is not None and self.journal.has_failed",
-        (DURABLE + "test_a_job_that_is_told_to_stop_leaves_what_is_on_record",),
+        (DURABLE + "test_stopping_job_keeps_its_records_although_journal_failed",),
     ),
     Rule(
-        "without a cut nothing waits",
+        "no phase waits if there was no cut",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "self._epochs.journal is None or not (self._epochs.has_cut or needed)",
         "self._epochs.journal is None",
-        (DURABLE + "test_without_a_cut_nothing_waits",),
+        (DURABLE + "test_phase_does_not_wait_without_a_cut",),
     ),
     Rule(
-        "each phase of a resumed job waits",
+        "each phase of a resumed job ends with a cut",
         "phase_end.py",
         "PhaseEnd.next_phase",
         "status != 0 or resumed or following in self._limits.phases_after_cut",
         "status != 0 or following in self._limits.phases_after_cut",
-        (DURABLE + "test_each_phase_of_a_resumed_job_waits",),
+        (DURABLE + "test_each_phase_of_resumed_job_ends_with_a_cut",),
     ),
     Rule(
-        "a job that ends early takes a last cut",
+        "a job that ends early makes a last cut",
         "phase_end.py",
         "PhaseEnd.next_phase",
         "status != 0 or resumed or following in self._limits.phases_after_cut",
@@ -313,17 +313,17 @@ COMMITS = (
         (LAST,),
     ),
     Rule(
-        "a job that was told to stop waits for some time only",
+        "a stopping job waits for its last cut for a limited time",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "durable < target and now <= self._deadline",
         "durable < target",
         (LAST,),
     ),
     Rule(
-        "a job that was told to stop does not wait for what is lost",
+        "a stopping job does not wait for lost data",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "if halted and report.durable_epoch == NEVER_DURABLE:\n"
         "    self.is_complete = False\n"
         "    return True\n"
@@ -333,66 +333,66 @@ COMMITS = (
         "if not self._target_epoch:\n"
         "    self._target_epoch = self._epochs.number\n"
         "    self._epochs.enter_epoch(self._target_epoch + 1, phase)",
-        (DURABLE + "test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost",),
+        (DURABLE + "test_stopping_job_does_not_wait_for_lost_data",),
     ),
     Rule(
-        "only a job that was told to stop ends with what is lost",
+        "only a stopping job ends with lost data",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "halted and report.durable_epoch == NEVER_DURABLE",
         "report.durable_epoch == NEVER_DURABLE",
-        (DURABLE + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
+        (DURABLE + "test_job_with_lost_data_waits_until_stop_and_is_incomplete",),
     ),
     Rule(
-        "a job does not end well with what is lost at its end",
+        "a job with lost data does not end with status 0",
         "phase_end.py",
         "PhaseEnd.next_phase",
         "following is None and not status and halted is not None and report.durable_epoch == NEVER_DURABLE",
         "False",
-        (DURABLE + "test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost",),
+        (DURABLE + "test_stop_after_last_task_counts_only_if_data_are_lost",),
     ),
     Rule(
-        "a rank tells that data are lost",
+        "a rank reports lost data",
         "journal.py",
         "RankEpoch.durable_epoch",
         "self.journal.has_lost_data or is_over",
         "is_over",
-        (DURABLE + "test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop",),
+        (DURABLE + "test_job_with_lost_data_waits_until_stop_and_is_incomplete",),
     ),
     Rule(
-        "a job that goes on waits for ever",
+        "a running job waits for storage without limit",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "if halted:\n    self._deadline = min(self._deadline, now + self._patience)",
         "if True:\n    self._deadline = min(self._deadline, now + self._patience)",
-        (DURABLE + "test_a_job_that_goes_on_waits_for_ever",),
+        (DURABLE + "test_running_job_waits_for_durability_without_limit",),
     ),
     Rule(
-        "the time that a phase has waited before the signal counts for nothing",
+        "the wait of a stopping job is measured from the stop",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "self._epochs.enter_epoch(self._target_epoch + 1, phase)",
         "self._epochs.enter_epoch(self._target_epoch + 1, phase)\nself._deadline = now + self._patience",
-        (DURABLE + "test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop",),
+        (DURABLE + "test_patience_of_stopping_job_starts_with_the_stop",),
     ),
     Rule(
-        "the time of a job that was told to stop does not begin again",
+        "the wait of a stopping job is not restarted",
         "commit.py",
-        "CutSchedule.is_phase_durable",
+        "CutSchedule.make_phase_durable",
         "min(self._deadline, now + self._patience)",
         "now + self._patience",
         (LAST,),
     ),
     Rule(
-        "the root asks again whether all are durable",
+        "rank 0 queries the durable epochs again",
         "phase_end.py",
         "PhaseEnd.next_phase",
         "report.sequence + 1",
         "report.sequence",
-        (DURABLE + "test_a_rank_alone_sees_when_it_is_durable",),
+        (DURABLE + "test_single_rank_waits_until_its_records_are_durable",),
     ),
     Rule(
-        "what is durable is the least",
+        "the durable epoch is the minimum",
         "progress.py",
         "CounterTree._finish_answer",
         "min",
@@ -400,7 +400,7 @@ COMMITS = (
         (LEAST,),
     ),
     Rule(
-        "what is durable is the least, the rank's own included",
+        "the durable epoch includes that of the rank itself",
         "progress.py",
         "CounterTree._finish_answer",
         "[self._durable_epoch(), *heard]",
@@ -408,11 +408,11 @@ COMMITS = (
         (LEAST,),
     ),
     Rule(
-        "who has said nothing is not durable",
+        "a rank without an answer is not durable",
         "progress.py",
         "CounterTree._finish_answer",
         "[self._answers[child].durable_epoch if child in self._answers else 0 for child in self._children]",
         "[self._answers[child].durable_epoch for child in self._children if child in self._answers]",
-        (PROGRESS + "test_who_has_said_nothing_is_not_durable",),
+        (PROGRESS + "test_child_without_answer_makes_durable_epoch_zero",),
     ),
 )

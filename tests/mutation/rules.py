@@ -1,22 +1,23 @@
 """The engine's rules, each with an edit that drops it and the quick tests that must then fail.
 
-What no test can see is missing, because it changes nothing that anybody could observe:
+These checks of the code are not in the tables, because no test can observe whether they are made:
 
-- A rank takes no query that is not newer than the last: it has one parent, and a pair's messages keep their order.
-- An answer of a rank that has answered already is dropped: a rank answers each query once.
-- Safra's detector alone on one rank asks for a count of 0: a rank that is alone never sends work.
-- That a token of a later phase is *held* is bookkeeping. A rank which that phase hasn't reached is idle in it, and its
-  ``StartPhase`` is counted by whoever sent it, so a token handed on with its own phase would be no less safe. The edit
-  in the table hands it on as one of the old phase, which is the mistake that the rule forbids.
+- A rank ignores a query that is not newer than the last one: it has one parent, and messages between two ranks keep
+  their order.
+- A second answer of a rank to a query is dropped: a rank answers each query once.
+- Safra's detector on a single rank requires a count of 0: a rank that is alone never sends work.
+- A rank *holds* a token of a later phase until it reaches that phase. It is idle in that phase, and the sender of its
+  ``StartPhase`` has counted this message. So a token that is passed on with its own phase would be as safe. The edit in
+  the table passes it on as a token of the old phase, which is the mistake that the rule forbids.
 """
 
 from __future__ import annotations
 
 from tests.mutation.end_rules import ENDS, REPORTS
-from tests.mutation.epoch_rules import COMMITS, CUTS, TOLD
+from tests.mutation.epoch_rules import COMMITS, CUTS, RECORDS
 from tests.mutation.rule import Rule
 from tests.mutation.termination_rules import RING, TERMINATION
 from tests.mutation.ticket_rules import WAITS
 from tests.mutation.work_rules import STEALS
 
-RULES: tuple[Rule, ...] = (*TERMINATION, *RING, *STEALS, *REPORTS, *ENDS, *CUTS, *TOLD, *COMMITS, *WAITS)
+RULES: tuple[Rule, ...] = (*TERMINATION, *RING, *STEALS, *REPORTS, *ENDS, *CUTS, *RECORDS, *COMMITS, *WAITS)

@@ -7,15 +7,15 @@ from tests.mutation.rule import Rule
 DIRECTED = "mutation/test_directed.py::"
 NODE = "engine/test_node_rules.py::"
 SAFRA = "engine/test_safra.py::"
-JOB = "engine/test_node.py::test_a_large_job[7-tree]"
-RING_JOB = "engine/test_node.py::test_a_large_job[7-ring]"
-SINGLE_JOB = "engine/test_node.py::test_a_large_job[1-tree]"
-EARLY = NODE + "test_early_work_is_held_and_signalled_after_the_start"
+JOB = "engine/test_node.py::test_large_job_completes[7-tree]"
+RING_JOB = "engine/test_node.py::test_large_job_completes[7-ring]"
+SINGLE_JOB = "engine/test_node.py::test_large_job_completes[1-tree]"
+EARLY = NODE + "test_work_before_start_is_queued_and_acknowledged_after_it"
 
 
 TERMINATION = (
     Rule(
-        "a rank that has unsignalled work is not signalled for",
+        "a rank keeps its credits while its own credits are not returned",
         "termination.py",
         "DijkstraScholtenDetector.handle_idle",
         "self._issued",
@@ -23,7 +23,7 @@ TERMINATION = (
         (JOB,),
     ),
     Rule(
-        "the root doesn't end while its own work is unsignalled",
+        "rank 0 does not end a phase while its own credits are not returned",
         "termination.py",
         "DijkstraScholtenDetector.handle_idle",
         "self._issued",
@@ -31,7 +31,7 @@ TERMINATION = (
         (JOB,),
     ),
     Rule(
-        "the engaging message is signalled last",
+        "the credits of the parent are returned last",
         "termination.py",
         "DijkstraScholtenDetector.count_received",
         "self._parent, self._held, self._depth = account, stamp.credits, stamp.depth + 1\nreturn []",
@@ -48,7 +48,7 @@ TERMINATION = (
         (JOB,),
     ),
     Rule(
-        "what comes while engaged is signalled at once",
+        "credits of other accounts are returned immediately",
         "termination.py",
         "DijkstraScholtenDetector.count_received",
         "self.handle_message(source, home) if account == self._rank else [(account, home)]",
@@ -80,7 +80,7 @@ TERMINATION = (
         "if self.rank == 0:\n"
         "    self._send_all(self._phase_end.query_counters(now))",
         "if self.rank == 0:\n    self._send_all(self._phase_end.query_counters(now))",
-        (NODE + "test_early_work_of_the_next_phase_is_held", JOB),
+        (NODE + "test_work_of_next_phase_is_queued_until_phase_starts", JOB),
     ),
     Rule(
         "addressed work is counted by its sender",
@@ -107,7 +107,7 @@ TERMINATION = (
         (JOB,),
     ),
     Rule(
-        "early addressed work is not signalled at once",
+        "credits of early addressed work are not returned immediately",
         "node.py",
         "RankNode._receive_work",
         "self._early_tasks.append((source, work))",
@@ -115,7 +115,7 @@ TERMINATION = (
         (EARLY,),
     ),
     Rule(
-        "early addressed work is not taken in at once",
+        "early addressed work is not queued immediately",
         "node.py",
         "RankNode._receive_work",
         "self._early_tasks.append((source, work))",
@@ -123,7 +123,7 @@ TERMINATION = (
         (EARLY,),
     ),
     Rule(
-        "early addressed work is taken in once its phase begins",
+        "early addressed work is queued once its phase begins",
         "node.py",
         "RankNode._begin_phase",
         "for sender, work in early:\n"
@@ -167,15 +167,15 @@ TERMINATION = (
         (JOB,),
     ),
     Rule(
-        "a phase begins only when the last is over",
+        "a phase begins only when the previous one is over",
         "termination.py",
         "DijkstraScholtenDetector.begin_phase",
         "self.engagement is Engagement.ENGAGED or self._issued",
         "False",
-        (DIRECTED + "test_a_phase_begins_only_when_the_last_is_over",),
+        (DIRECTED + "test_phase_start_before_end_of_last_phase_is_refused",),
     ),
     Rule(
-        "credits that are given are no longer held",
+        "credits that are passed on are no longer held",
         "termination.py",
         "DijkstraScholtenDetector.count_sent",
         "self._held -= part\nreturn Stamp(self._parent, part, self._depth - 1)",
@@ -199,12 +199,12 @@ TERMINATION = (
         (JOB,),
     ),
     Rule(
-        "credits of one's own account come home without a message",
+        "credits of the rank's own account are returned without a message",
         "termination.py",
         "DijkstraScholtenDetector.count_received",
         "self.handle_message(source, home) if account == self._rank else [(account, home)]",
         "[(account, home)]",
-        (DIRECTED + "test_credits_of_the_own_account_come_home",),
+        (DIRECTED + "test_credits_of_own_account_return_without_message",),
     ),
     Rule(
         "further credits of the parent's account are kept",
@@ -220,42 +220,42 @@ TERMINATION = (
         "DijkstraScholtenDetector.handle_message",
         "not isinstance(message, CreditReturn) or message.phase != self._phase or message.credits > self._issued",
         "not isinstance(message, CreditReturn) or message.credits > self._issued",
-        (NODE + "test_out_of_turn_while_working",),
+        (NODE + "test_unexpected_message_while_working_is_refused",),
     ),
     Rule(
-        "a state follows another only if the table says so",
+        "only transitions in the table are legal",
         "states.py",
         "checked_transition",
         "following not in table[state]",
         "False",
-        (NODE + "test_out_of_turn_while_waiting",),
+        (NODE + "test_unexpected_message_while_waiting_is_refused",),
     ),
 )
 
 RING = (
     Rule(
-        "the ring's end needs counts that sum to nothing (plain colours alone)",
+        "the ring detects the end only if the counts sum to zero",
         "safra.py",
         "SafraDetector._found_no_work",
         "token is not None and not token.is_black and not self._is_black and token.surplus + self._surplus == 0",
         "token is not None and not token.is_black and not self._is_black",
-        (SAFRA + "test_work_that_is_slower_than_the_token_is_missed_by_colours_alone",),
+        (SAFRA + "test_counts_detect_work_that_is_slower_than_token",),
     ),
     Rule(
-        "the ring's end needs a white token",
+        "the ring detects the end only if the token is white",
         "safra.py",
         "SafraDetector._found_no_work",
         "token is not None and not token.is_black and not self._is_black and token.surplus + self._surplus == 0",
         "token is not None and not self._is_black and token.surplus + self._surplus == 0",
-        (SAFRA + "test_counts_alone_miss_work_behind_the_token",),
+        (SAFRA + "test_black_rank_prevents_termination_when_counts_balance",),
     ),
     Rule(
-        "the ring's end needs a white root",
+        "the ring detects the end only if rank 0 is white",
         "safra.py",
         "SafraDetector._found_no_work",
         "token is not None and not token.is_black and not self._is_black and token.surplus + self._surplus == 0",
         "token is not None and not token.is_black and token.surplus + self._surplus == 0",
-        (SAFRA + "test_a_black_root_does_not_end",),
+        (SAFRA + "test_black_root_does_not_terminate",),
     ),
     Rule(
         "a rank is black once it has received work",
@@ -263,7 +263,7 @@ RING = (
         "SafraDetector.count_received",
         "self._is_black = True\nreturn []",
         "return []",
-        (SAFRA + "test_counts_alone_miss_work_behind_the_token",),
+        (SAFRA + "test_black_rank_prevents_termination_when_counts_balance",),
     ),
     Rule(
         "a black rank blackens the token",
@@ -271,23 +271,23 @@ RING = (
         "SafraDetector.handle_idle",
         "self._token.is_black or self._is_black",
         "self._token.is_black",
-        (SAFRA + "test_counts_alone_miss_work_behind_the_token",),
+        (SAFRA + "test_black_rank_prevents_termination_when_counts_balance",),
     ),
     Rule(
-        "a token that is black stays so",
+        "a black token stays black",
         "safra.py",
         "SafraDetector.handle_idle",
         "self._token.is_black or self._is_black",
         "self._is_black",
-        (SAFRA + "test_counts_alone_miss_work_behind_the_token",),
+        (SAFRA + "test_black_rank_prevents_termination_when_counts_balance",),
     ),
     Rule(
-        "a rank is white again once it has handed the token on",
+        "a rank is white after it has passed the token on",
         "safra.py",
         "SafraDetector.handle_idle",
         "self._is_black = False\nself._token = None",
         "self._token = None",
-        (SAFRA + "test_a_rank_is_white_again_once_it_has_handed_the_token_on",),
+        (SAFRA + "test_rank_is_white_after_forwarding_token",),
     ),
     Rule(
         "a rank adds its count to the token's",
@@ -295,15 +295,15 @@ RING = (
         "SafraDetector.handle_idle",
         "self._token.surplus + self._surplus",
         "self._token.surplus",
-        (SAFRA + "test_a_rank_is_white_again_once_it_has_handed_the_token_on",),
+        (SAFRA + "test_rank_is_white_after_forwarding_token",),
     ),
     Rule(
-        "the root's next round starts from nothing",
+        "the next round of the token starts from zero",
         "safra.py",
         "SafraDetector.handle_idle",
         "0",
         "self._token.surplus if self._token else 0",
-        (SAFRA + "test_any_schedule[3]",),
+        (SAFRA + "test_random_schedule_terminates_within_three_rounds[3]",),
     ),
     Rule(
         "a working rank keeps the token",
@@ -311,7 +311,7 @@ RING = (
         "RankNode",
         "node._detector.handle_message(source, token)",
         "node._detector.handle_message(source, token) + node._detector.handle_idle()",
-        (SAFRA + "test_a_working_rank_keeps_the_token",),
+        (SAFRA + "test_working_rank_does_not_forward_token",),
     ),
     Rule(
         "a token of a later phase waits for it",
@@ -319,14 +319,14 @@ RING = (
         "SafraDetector.handle_idle",
         "self.token_state is not TokenState.HELD or (self._token is not None and self._token.phase > self._phase)",
         "self.token_state is not TokenState.HELD",
-        (SAFRA + "test_a_token_of_a_later_phase_waits_for_it",),
+        (SAFRA + "test_token_of_later_phase_is_not_forwarded_before_phase_starts",),
     ),
     Rule(
-        "a token of a past phase can't come",
+        "a token of a past phase is an error",
         "safra.py",
         "SafraDetector.handle_message",
         "not isinstance(message, RingToken) or message.phase < self._phase or self.token_state is TokenState.HELD",
         "not isinstance(message, RingToken) or self.token_state is TokenState.HELD",
-        (SAFRA + "test_tokens_that_cannot_come",),
+        (SAFRA + "test_token_of_past_phase_and_second_token_are_refused",),
     ),
 )

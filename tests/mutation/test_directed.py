@@ -24,7 +24,7 @@ from tests.engine.simulation import SMALL, Simulation
 from tests.engine.spoken import Directions, Spoken, asking, task, without
 
 
-def test_a_later_note_is_none_of_what_was_stolen() -> None:
+def test_slice_of_later_note_does_not_release_stolen_tasks() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2), task(3))))
     spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)))
@@ -33,7 +33,7 @@ def test_a_later_note_is_none_of_what_was_stolen() -> None:
     assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
 
 
-def test_what_ran_before_is_none_of_what_was_stolen() -> None:
+def test_slice_of_earlier_task_does_not_release_stolen_tasks() -> None:
     """While its request is under way a rank may get work of its own; a slice of that says nothing of what comes."""
     spoken, victim, request = asking(1, 3)
     spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)))
@@ -46,21 +46,21 @@ def test_what_ran_before_is_none_of_what_was_stolen() -> None:
     assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
 
 
-def test_a_reply_is_taken_once() -> None:
+def test_second_reply_to_one_request_is_refused() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1),)))
     with pytest.raises(InvariantBroken, match="had not asked for"):
         spoken.hear(victim, TaskReply(0, request.sequence, (task(2),)))
 
 
-def test_addressed_tasks_travel_within_the_message_limit() -> None:
+def test_messages_of_addressed_tasks_stay_within_limit() -> None:
     spoken, _, _ = asking(1, 3)
     spoken.hear(0, AddressedTasks(0, (task(1, owner=1),)))
     said = without(spoken.run(*(NewTask(0, bytes(6 << 20), 1, owner=2) for _ in range(5))), TaskRequest)
     assert [len(message.tasks) for _, message in said if isinstance(message, AddressedTasks)] == [2, 2, 1]
 
 
-def test_a_halted_rank_asks_for_nothing() -> None:
+def test_halted_rank_requests_no_tasks() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(0, Halt("signal"))
     assert spoken.hear(victim, TaskReply(0, request.sequence, ()), now=1.0) == []
@@ -68,7 +68,7 @@ def test_a_halted_rank_asks_for_nothing() -> None:
     assert spoken.said() == []
 
 
-def test_a_halt_before_the_start_of_a_rank_alone() -> None:
+def test_halt_before_start_of_single_rank_closes_it() -> None:
     spoken = Spoken(0, 1, Directions(first=4, phases=2))
     spoken.node.halt(Halt("signal"), 0.0)
     spoken.node.start(0.0)
@@ -77,7 +77,7 @@ def test_a_halt_before_the_start_of_a_rank_alone() -> None:
     assert (spoken.node.state, spoken.node.phase, spoken.node.dropped_count) == (State.CLOSED, 0, 4)
 
 
-def test_a_phase_begins_only_when_the_last_is_over() -> None:
+def test_phase_start_before_end_of_last_phase_is_refused() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1),)))  # it takes part again
     assert spoken.node.take_task() is not None
@@ -85,7 +85,7 @@ def test_a_phase_begins_only_when_the_last_is_over() -> None:
         spoken.hear(0, StartPhase(1))
 
 
-def test_a_late_answer_answers_no_later_query() -> None:
+def test_late_answer_does_not_count_for_later_query() -> None:
     root = CounterTree(0, 2, 2, [1])
     root.start_query()
     root.start_query()
@@ -96,7 +96,7 @@ def test_a_late_answer_answers_no_later_query() -> None:
     assert (root.latest_sums.sequence, root.latest_sums.totals, root.latest_sums.silent_ranks) == (2, (8,), ())
 
 
-def test_slow_answers_are_complete_and_soon_enough() -> None:
+def test_sums_are_complete_in_time_although_answers_are_slow() -> None:
     """A round trip takes many intervals: the sums of a phase neither lack a rank nor are asked for anew for ever."""
     plan = (Planned(-1, 0), *(Planned(0, 0, owner=rank) for rank in range(1, 7)))
     limits = SMALL._replace(progress_interval=0.01)
@@ -126,7 +126,7 @@ def test_credits_are_conserved() -> None:
     assert rank.handle_idle() == [(3, CreditReturn(0, 150 - given))]
 
 
-def test_credits_of_the_own_account_come_home() -> None:
+def test_credits_of_own_account_return_without_message() -> None:
     rank = DijkstraScholtenDetector(1)
     rank.begin_phase(0)
     rank.count_received(0, Stamp(0, 7))

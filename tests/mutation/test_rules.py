@@ -84,24 +84,24 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     made.close()
 
 
-def test_names_are_unique() -> None:
+def test_rule_names_are_unique() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name.replace(" ", "-"))
-def test_the_table_fits_the_code(rule: Rule) -> None:
-    """True for a rule whose function and operation exist; ``Stale`` is raised for any other one."""
+def test_every_rule_matches_the_code(rule: Rule) -> None:
+    """``edited`` raises ``Stale`` for a rule whose function or operation does not exist."""
     source = (ROOT / "pcopy" / rule.edit.file).read_text()
     assert ast.dump(ast.parse(edited(source, rule.edit))) != ast.dump(ast.parse(source))
 
 
-def test_without_an_edit_all_pass(copy: Copy) -> None:
+def test_all_tests_pass_without_an_edit(copy: Copy) -> None:
     run = copy.run(sorted({test for rule in CHOSEN for test in rule.tests}))
     assert run.status == pytest.ExitCode.OK, run.output
 
 
 @pytest.mark.parametrize("rule", CHOSEN, ids=lambda rule: rule.name.replace(" ", "-"))
-def test_a_dropped_rule_is_missed(rule: Rule, copy: Copy) -> None:
+def test_dropping_a_rule_fails_a_test(rule: Rule, copy: Copy) -> None:
     with copy.edited(rule):
         run = copy.run(rule.tests)
     assert run.status == pytest.ExitCode.TESTS_FAILED, run.output

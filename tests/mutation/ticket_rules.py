@@ -6,8 +6,8 @@ from tests.mutation.rule import Rule
 
 TICKETS = "engine/test_tickets.py::"
 DRIVER_WAITS = "engine/test_driver_waits.py::"
-BEGINS = TICKETS + "test_a_rank_whose_task_waits_begins_another_one_while_it_has_a_slot"
-STOPPED = DRIVER_WAITS + "test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped"
+BEGINS = TICKETS + "test_rank_with_waiting_task_starts_another_if_slot_is_free"
+STOPPED = DRIVER_WAITS + "test_stop_lets_waiting_task_end_and_drops_runnable_one"
 
 
 WAITS = (
@@ -35,7 +35,7 @@ WAITS = (
         "RankNode.can_take_task",
         "self._victim.can_begin_task() or (self.begun_tasks.is_nothing_runnable and self.queue.is_note_next)",
         "self._victim.can_begin_task()",
-        (TICKETS + "test_a_note_needs_no_slot",),
+        (TICKETS + "test_note_needs_no_slot",),
     ),
     Rule(
         "only a note needs no slot",
@@ -43,15 +43,15 @@ WAITS = (
         "TaskQueue.is_note_next",
         "bool(self._addressed_tasks) and not self.is_work(self._addressed_tasks[0])",
         "bool(self._addressed_tasks)",
-        (TICKETS + "test_a_note_needs_no_slot",),
+        (TICKETS + "test_note_needs_no_slot",),
     ),
     Rule(
-        "a rank that can't begin a task asks for none",
+        "a rank that cannot begin a task requests none",
         "node.py",
         "RankNode.tick",
         "self.state is State.WORKING and self.begun_tasks.has_room and not len(self.queue)",
         "self.state is State.WORKING and not len(self.queue)",
-        (TICKETS + "test_who_waits_and_has_a_slot_asks_for_work",),
+        (TICKETS + "test_rank_with_waiting_task_and_free_slot_requests_work",),
     ),
     Rule(
         "a rank with a task under way is not idle",
@@ -59,58 +59,58 @@ WAITS = (
         "RankNode._find_end_or_request",
         "not len(self.begun_tasks)",
         "True",
-        (TICKETS + "test_a_phase_is_not_over_while_a_task_waits[tree]",),
+        (TICKETS + "test_phase_does_not_end_while_a_task_waits[tree]",),
     ),
     Rule(
-        "a task that waits is not over",
+        "a waiting task has not ended",
         "begun_tasks.py",
         "BegunTasks._remove_runnable",
         "self._runnable.remove",
         "(self._runnable if task in self._runnable else self._waiting).remove",
-        (TICKETS + "test_a_task_that_waits_is_not_over",),
+        (TICKETS + "test_waiting_task_can_be_neither_finished_nor_dropped",),
     ),
     Rule(
-        "a task goes on when its ticket is done, and not before",
+        "a task is resumed when its ticket is done, and not before",
         "driver.py",
         "Driver._resume_tasks",
         "[each for each in self._suspended if each.ticket.is_done]",
         "[each for each in self._suspended ]",
-        (DRIVER_WAITS + "test_a_rank_that_only_waits_sleeps_until_it_is_woken",),
+        (DRIVER_WAITS + "test_rank_with_only_waiting_tasks_sleeps_until_wake",),
     ),
     Rule(
-        "a wake is cleared before tickets are looked at",
+        "a wake is cleared before tickets are checked",
         "driver.py",
         "Driver._receive",
         "self._wake.clear()",
         "pass",
-        (DRIVER_WAITS + "test_a_rank_that_only_waits_sleeps_until_it_is_woken",),
+        (DRIVER_WAITS + "test_rank_with_only_waiting_tasks_sleeps_until_wake",),
     ),
     Rule(
-        "a note never waits",
+        "a note never waits for a ticket",
         "driver.py",
         "Driver._suspend_task",
         "not node.queue.is_work(task)",
         "False",
-        (DRIVER_WAITS + "test_a_note_never_waits",),
+        (DRIVER_WAITS + "test_note_that_waits_for_ticket_aborts_job",),
     ),
     Rule(
-        "a note that may wait for storage is dropped",
+        "a stopping job drops a note that may wait for storage",
         "queue.py",
         "TaskQueue.is_droppable",
         "self.is_work(task) or self._is_slow_note(task)",
         "self.is_work(task)",
-        (DRIVER_WAITS + "test_a_note_that_may_wait_for_storage_is_dropped_as_work_is",),
+        (DRIVER_WAITS + "test_stop_drops_note_that_may_wait_for_storage",),
     ),
     Rule(
-        "what has waited ends in time",
+        "a task that has waited for a ticket ends within a time limit",
         "driver.py",
         "Driver._stop_tasks",
         "until <= now",
         "until <= 0",
-        (DRIVER_WAITS + "test_told_to_stop_what_has_waited_and_does_not_end_is_dropped",),
+        (DRIVER_WAITS + "test_stop_drops_task_that_runs_too_long_after_its_ticket",),
     ),
     Rule(
-        "tickets are cancelled when the job is told to stop",
+        "tickets are cancelled when the job is stopped",
         "driver.py",
         "Driver._stop_tasks",
         "self._is_ending = True\nself._cancel_tickets()",
@@ -118,7 +118,7 @@ WAITS = (
         (STOPPED,),
     ),
     Rule(
-        "a ticket that comes later is cancelled, too",
+        "a ticket of a task that is suspended after the stop is cancelled",
         "driver.py",
         "Driver._suspend_task",
         "if self._is_ending:\n    ticket.cancel()",
@@ -126,11 +126,11 @@ WAITS = (
         (STOPPED,),
     ),
     Rule(
-        "nothing is closed while its ticket is under way",
+        "a task is not closed while its ticket is under way",
         "driver.py",
         "Driver._close_suspended",
         "[each for each in self._suspended if each.ticket.is_done]",
         "[each for each in self._suspended ]",
-        (DRIVER_WAITS + "test_an_end_in_disorder_is_told_at_once_and_closes_nothing_whose_ticket_is_under_way",),
+        (DRIVER_WAITS + "test_abort_is_sent_immediately_but_waiting_task_closes_after_its_ticket",),
     ),
 )

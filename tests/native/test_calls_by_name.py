@@ -106,7 +106,7 @@ def in_sources() -> Counter[Call]:
     return sum((changes(path.name, path.read_text()) for path in sorted(SOURCES.glob("*.[ch]"))), Counter[Call]())
 
 
-def test_every_change_of_a_named_item_has_its_row() -> None:
+def test_every_call_that_changes_a_named_item_has_a_table_row() -> None:
     found = in_sources()
     assert found, "the sources are not where they were"
     assert Counter(row.call for row in table()) == found

@@ -29,7 +29,7 @@ STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wvla", "-Wmissing-pr
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("library", SANITIZERS)
-def test_under_sanitizers(library: str, area: Path) -> None:
+def test_backend_passes_harness_under_sanitizers(library: str, area: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("there is no C compiler here")
@@ -56,7 +56,7 @@ def _run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_compilers_have_nothing_to_say(file: Path) -> None:
+def test_strict_compiler_gives_no_warnings(file: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("there is no C compiler here")

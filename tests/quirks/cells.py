@@ -1,7 +1,7 @@
-"""Each program, run once on a file system with a quirk, and what is wrong with what came of it.
+"""Run each program once on a file system with a quirk, and describe what is wrong with the result.
 
-The quirk is on what is read, on what is written, or on what is changed in place. What came is read from the directory
-below the quirk, or, where the quirk changes what programs are shown, compared with what it shows.
+The quirk concerns the source, the destination, or the tree that is changed in place. The result is read from the
+directory below the quirk, or, if the quirk changes what programs see, compared with what it shows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TIMEOUT = 40
 
 
 class World(NamedTuple):
-    """Where a cell runs."""
+    """The directories and quirks of a cell."""
 
     original: Path
     """The tree, on an ordinary file system."""
@@ -43,22 +43,22 @@ class World(NamedTuple):
     mounted: Path
     area: Path
     place: Path
-    """Where trees are made: ``backing``, or ``mounted`` where names are stored otherwise."""
+    """The directory in which trees are created: ``backing``, or ``mounted`` if the quirk changes names."""
     ranks: int
     names: Names = same
     change: Shown = unchanged
     start: Callable[[], None] = lambda: None
-    """Sets the quirks."""
+    """Enables the quirks."""
 
 
 class Outcome(NamedTuple):
-    """What came of a run."""
+    """The outcome of a run."""
 
     run: Completed
     summary: dict[str, Any]
     errors: list[dict[str, Any]]
     differences: Lines
-    """What is other than it would be without any error."""
+    """Differences from the result without errors."""
 
     def failed_paths(self) -> set[bytes]:
         return {base64.b64decode(line["path_b64"]) for line in self.errors}
@@ -104,7 +104,7 @@ def pcopy_from(world: World) -> Outcome:
 
 
 def pcopy_to(world: World) -> Outcome:
-    """pcopy: the quirk is on DST, which is not there."""
+    """pcopy: the quirk is on DST, which does not exist."""
     return _copied(world, "pcopy", world.original, world.mounted / "copy", world.backing / "copy")
 
 
@@ -144,7 +144,7 @@ CHANGE = "u+rwX,g-w,o="
 
 
 def pchmod_in_place(world: World) -> Outcome:
-    """pchmod: the quirk is on the tree; GNU chmod says what must come."""
+    """pchmod: the quirk is on the tree; the expected result is that of GNU chmod."""
     for place in (world.place, world.area):
         clone(world.original, place / "modes")
     run, errors = _run(world, "pchmod", "--json", CHANGE, world.mounted / "modes")
@@ -155,7 +155,7 @@ def pchmod_in_place(world: World) -> Outcome:
 
 
 def ptar_create(world: World) -> Outcome:
-    """ptar -c: the quirk is on what is archived; GNU tar unpacks it."""
+    """ptar -c: the quirk is on the archived tree; GNU tar unpacks it."""
     archive, unpacked = world.area / "from.tar", world.area / "unpacked"
     run, errors = _run(world, "ptar", "-c", "--json", "-f", archive, "-C", world.mounted, "tree")
     return Outcome(run, _summary(run), errors, _unpacked(world, archive, unpacked))
@@ -212,7 +212,7 @@ def ptar_extract(world: World) -> Outcome:
 
 
 def pwalk_in_place(world: World) -> Outcome:
-    """pwalk: the quirk is on the tree; GNU find says what must come."""
+    """pwalk: the quirk is on the tree; the expected output is that of GNU find."""
     run, errors = _run(world, "pwalk", "--print0", world.mounted / "tree")
     top = os.fsencode(world.mounted / "tree")
     found = sorted(os.path.relpath(path, top) for path in run.stdout.split(b"\0")[:-1])
@@ -225,7 +225,7 @@ def pwalk_in_place(world: World) -> Outcome:
 
 
 def pstripe_in_place(world: World) -> Outcome:
-    """pstripe: it has to refuse what is not on Lustre, whatever it is."""
+    """pstripe: it must refuse all items that are not on Lustre."""
     run, errors = _run(world, "pstripe", "--json", world.mounted / "tree")
     return Outcome(run, _summary(run), errors, {})
 
@@ -249,7 +249,7 @@ BENCH = ("--repeat", "1", "--time", "0.01", "--files", "10", "--size", "64K", "-
 
 
 def pdbench_in_place(world: World) -> Outcome:
-    """pdbench: the quirk is on DIR; nothing is left over."""
+    """pdbench: the quirk is on DIR; no files may be left."""
     (world.backing / "bench").mkdir()
     run, errors = _run(world, "pdbench", "--json", *BENCH, world.mounted / "bench")
     left: Lines = {os.fsencode(name): ("extra", ()) for name in os.listdir(world.backing / "bench")}
@@ -276,21 +276,25 @@ CELLS: dict[str, Cell] = {
 
 
 def complaints(world: World, outcome: Outcome) -> Iterator[str]:
-    """Yield what may never be, whatever the quirk is."""
+    """Yield problems that no quirk may cause."""
     run = outcome.run
     if b"Traceback" in run.stderr or run.returncode not in (0, 1, 2, 75):
         yield "internal error"
-    told = outcome.summary
-    if "copied" in told and told["found"] != told["copied"] + told["skipped"] + told["failed"] and run.returncode != 75:
-        yield f"numbers do not agree: {told}"
-    if told and told.get("exit_status") != run.returncode:
-        yield f"another status in the summary: {told.get('exit_status')}"
-    if "failed" in told and told["failed"] and run.returncode == 0:
+    totals = outcome.summary
+    if (
+        "copied" in totals
+        and totals["found"] != totals["copied"] + totals["skipped"] + totals["failed"]
+        and run.returncode != 75
+    ):
+        yield f"numbers do not agree: {totals}"
+    if totals and totals.get("exit_status") != run.returncode:
+        yield f"another status in the summary: {totals.get('exit_status')}"
+    if "failed" in totals and totals["failed"] and run.returncode == 0:
         yield "failed items, and status 0"
-    if run.returncode == 1 and not outcome.errors and "same" not in told:
+    if run.returncode == 1 and not outcome.errors and "same" not in totals:
         yield "status 1, and nothing in --errors"
     if run.returncode == 2 and not run.stderr.strip():
-        yield "refused without a word"
+        yield "refused without a message"
     for place in (world.backing, world.area):
         yield from (f"left over: {path!r}" for path in temporaries(os.fsencode(place)))
 
@@ -310,9 +314,9 @@ def _below(world: World, path: bytes) -> bytes:
 
 
 def reported(world: World, outcome: Outcome) -> Lines:
-    """Return what differs, without what is reported, or lies below what is reported.
+    """Return the differences without those that are reported, or lie below a reported item.
 
-    After a failure nothing may be deleted, so what is extra is right, and what it lies in has another time.
+    After a failure nothing may be deleted, so extra items are right, and the time of their directory differs.
     """
     failed: dict[bytes, bool] = {}
     for line in outcome.errors:
@@ -331,7 +335,7 @@ def reported(world: World, outcome: Outcome) -> Lines:
         return any(failed.get(b"/".join(parts[:count])) for count in range(len(parts)))
 
     left = {path: line for path, line in outcome.differences.items() if not is_reported(path, line[0])}
-    if failed:  # its time is set when nothing is to be made in it any more
+    if failed:  # the time of a directory is set when nothing more is created in it
         left = {path: line for path, line in left.items() if line[1] != ("mtime",) or not any(
             os.path.dirname(each) == path for each in outcome.differences)}  # fmt: skip
     return left

@@ -1,4 +1,5 @@
-"""Runs on odd file systems may hang; none of these tests has a reason to take long."""
+"""Limit the time of tests in this directory: runs on unusual file systems may hang, and none of these tests should take
+long."""
 
 from __future__ import annotations
 

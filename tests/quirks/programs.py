@@ -1,6 +1,6 @@
-"""Programs that write files, each as one function that takes a source and a mounted directory.
+"""Programs that write files, each as a function that takes a source and a mounted directory.
 
-Each leaves what is to be compared with the source in a directory, which it returns.
+Each returns a directory whose contents are to be compared with the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Case = Callable[[Path, Path, str], Path]
 
 
 def run(program: str, *words: Argument, backend: str, ranks: int | None = 3) -> None:
-    """A run that must succeed, and say nothing on standard error."""
+    """Run a program that must succeed, and print nothing on standard error."""
     done = pcopy("-q", *words, program=program, ranks=ranks, env={"PCOPY_BACKEND": backend})
     assert done.returncode == 0, show(done)
     assert done.stderr == b"", show(done)
@@ -32,7 +32,7 @@ def _copied(*options: Argument, program: str = "pcopy", ranks: int = 3) -> Case:
 
 
 def _over(*options: Argument, program: str = "pcopy") -> Case:
-    """Over files with other contents and times."""
+    """Copy over files with other contents and times."""
 
     def case(source: Path, mounted: Path, backend: str) -> Path:
         for path in source.rglob("*"):
@@ -72,7 +72,7 @@ def _broadcast(source: Path, mounted: Path, backend: str) -> Path:
     (mounted / "copy").mkdir()
     files = [path for path in source.iterdir() if path.is_file()]
     run("pbcast", *files, mounted / "copy", backend=backend, ranks=None)
-    for other in source.rglob("*"):  # it takes no directories
+    for other in source.rglob("*"):  # pbcast accepts no directories
         if other.parent != source and other.is_file():
             there = mounted / "copy" / other.relative_to(source)
             there.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The table: what must come of each program on each quirk. Cells that are not listed are ``RIGHT``."""
+"""The table of expected outcomes of each program on each quirk. Cells that are not listed are ``RIGHT``."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ METADATA = frozenset({"mtime", "mode", "owner", "acl", "xattr"})
 
 
 class Expected(NamedTuple):
-    """What must come of a cell."""
+    """The expected outcome of a cell."""
 
     statuses: tuple[int, ...] = (0,)
     errnos: tuple[str, ...] = ()
-    """Errors that may be reported; any if there is none."""
+    """Errors that may be reported; any error if empty."""
     ignored: frozenset[str] = frozenset()
-    """Properties that the file system cannot hold, or does not show, and kinds of differences."""
+    """Properties that the file system cannot store or does not show, and kinds of differences."""
 
 
 RIGHT = Expected()
-"""Status 0, and a right copy."""
+"""Status 0, and a correct copy."""
 ANY = (0, 1, 2, 75)
 REFUSED = Expected((2,))
 ENDS = Expected((75,))
-"""The rank cannot go on: a message names the path and the operation."""
+"""The rank cannot continue: a message names the path and the operation."""
 DIFFERENT = Expected((1,), (), frozenset({"told"}))
 
 
 class Row(NamedTuple):
-    """One file system: its quirks, by cell what must come, and how it shows items."""
+    """One file system: its quirks, the expected outcome by cell, and how it shows items."""
 
     quirks: str
     cells: Mapping[str, Expected]
     ignored: frozenset[str] = frozenset()
-    """For all cells."""
+    """Ignored in all cells."""
     names: Names = same
     change: Shown = unchanged
 
@@ -51,7 +51,7 @@ def _may_fail(*errnos: str, ignored: frozenset[str] = frozenset()) -> Expected:
 
 
 def _stops(*errnos: str) -> Expected:
-    """Some programs stop at once, others fail each item."""
+    """Some programs stop immediately, others fail each item."""
     return Expected((1, 2, 75), errnos)
 
 
@@ -76,7 +76,7 @@ def _rounded(seconds: int) -> Shown:
 
 
 def _coarse(seconds: int) -> Row:
-    """What is read has the times that are shown; what is written has all of its time below the quirk."""
+    """Source times are those that the quirk shows; written times are stored exactly below the quirk."""
     return Row(f"coarse_times={seconds}", _each((*READ, *WRITTEN, "pverify"), RIGHT), change=_rounded(seconds))
 
 
@@ -89,12 +89,12 @@ def decomposed(name: bytes) -> bytes:
 
 
 COPIED_LINKS = Expected(ignored=frozenset({"links"}))
-"""Further names of a file may be copies, which a warning reports."""
+"""Additional names of a file may be copies, which a warning reports."""
 NOT_LINKED = _each(("pcopy to", "psync to", "ptar -x"), Expected(ignored=frozenset({"links"})))
 EACH_HOST_FAILS = Expected((1,))
-"""``pbcast``: each host finds out by itself what its directory lacks."""
+"""``pbcast``: each host notices what its directory does not support."""
 IN_ORDER = _each(WRITTEN, RIGHT) | {"ptar -c to": REFUSED, "pbcast": EACH_HOST_FAILS, "pdbench": Expected((0, 1, 2))}
-"""Where nothing can be renamed, what must be whole when it gets its name is refused."""
+"""Where files cannot be renamed, outputs that must be complete when they get their name are refused."""
 UNSYNCED = _each((*WRITTEN, "ptar -c to", "pbcast"), RIGHT) | {"pdbench": Expected((0, 1))}
 NO_LINKS = ("EXDEV", "EPERM", "ENOSYS", "EOPNOTSUPP", "EMLINK")
 NOT_SYNCED = ("EINVAL", "ENOSYS", "EOPNOTSUPP")
@@ -232,7 +232,7 @@ TABLE = (*SHOWN, *LISTED, *NAMED, *ATTRIBUTES, *REFUSALS)
 
 
 def expected(row: Row, cell: str) -> Expected:
-    """Return what must come of ``cell``: pstripe refuses whatever is not on Lustre."""
+    """Return the expected outcome of ``cell``: pstripe refuses everything that is not on Lustre."""
     found = REFUSED if cell == "pstripe" else row.cells.get(cell, RIGHT)
     more = ("ENOENT",) if cell == "ptar -x" and found.errnos else ()  # links to members that have failed
     return found._replace(ignored=found.ignored | row.ignored, errnos=(*found.errnos, *more))

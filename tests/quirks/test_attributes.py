@@ -1,4 +1,5 @@
-"""Attributes that one side cannot read, set or know: the item is there with all else, and with no wider rights."""
+"""Attributes that one side cannot read, set or represent: the item is copied with all other metadata, and without wider
+permissions."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ Run = Callable[..., Completed]
 
 
 def tree(root: Path) -> None:
-    """Files of all ways of copying, directories, a symbolic link, a FIFO and a hard link; all have the same time."""
+    """Create files of all methods of copying, directories, a symbolic link, a FIFO and a hard link, all with the same
+    time."""
     for name, size in SIZES.items():
         write(root / name, b"x" * size)
     os.symlink("small", root / "link")
@@ -50,7 +52,7 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def totals(run: Completed, *, last: bool = False) -> dict[str, Any]:
-    """The JSON object of any program, with 0 for what it does not count; ``last``: it stands behind others."""
+    """Return the JSON object of any program, with 0 for missing counts; ``last``: it follows other output."""
     reported: dict[str, Any] = json.loads(run.stdout.splitlines()[-1] if last else run.stdout)
     return defaultdict(int, reported)
 
@@ -64,7 +66,7 @@ def by_psync(run: Run, source: Path, target: Path) -> Completed:
 
 
 def by_ptar(run: Run, source: Path, target: Path) -> Completed:
-    """The archive is unpacked by GNU tar: what ``ptar -c`` has made is told by its own run."""
+    """Archive with ptar and unpack with GNU tar; return the run of ptar."""
     archive = target.parent / "archive.tar"
     made = run("-c", "--json", "-f", archive, "-C", source, ".", program="ptar")
     target.mkdir()
@@ -99,7 +101,9 @@ def with_backend(backend: str, *wrap: str) -> Run:
 @BACKENDS
 @pytest.mark.parametrize("way", TREES)
 @pytest.mark.parametrize("quirk", ["listxattr=E2BIG", "getxattr=EPERM"])
-def test_what_has_unreadable_attributes_is_copied_and_fails(area: Path, quirk: str, way: str, backend: str) -> None:
+def test_item_with_unreadable_attributes_is_copied_and_counted_as_failed(
+    area: Path, quirk: str, way: str, backend: str
+) -> None:
     tree(area / "source")
     if quirk.startswith("getxattr"):
         for path in (area / "source/below", area / "source/below/small"):
@@ -126,7 +130,7 @@ def test_what_has_unreadable_attributes_is_copied_and_fails(area: Path, quirk: s
 
 
 @BACKENDS
-def test_comparison_goes_on_below_unreadable_attributes(area: Path, backend: str) -> None:
+def test_comparison_continues_below_unreadable_attributes(area: Path, backend: str) -> None:
     tree(area / "source")
     tree(area / "copy")
     write(area / "source/below/deeper/new", b"x")
@@ -141,8 +145,8 @@ def test_comparison_goes_on_below_unreadable_attributes(area: Path, backend: str
 
 @BACKENDS
 @pytest.mark.parametrize("way", WRITERS)
-def test_acl_that_cannot_be_set_leaves_all_else(area: Path, way: str, backend: str) -> None:
-    """The mode gives the group what its own entry does, not what the mask does."""
+def test_acl_that_cannot_be_set_does_not_affect_other_metadata(area: Path, way: str, backend: str) -> None:
+    """The mode grants the group the permissions of its own ACL entry, not those of the mask."""
     tree(area / "source")
     names = ["below/small", "below/large"] + (["below", "below/fifo"] if way != "pbcast" else [])
     for name in names:
@@ -164,7 +168,7 @@ def test_acl_that_cannot_be_set_leaves_all_else(area: Path, way: str, backend: s
 
 @BACKENDS
 @pytest.mark.parametrize("words", [("xattr,acl",), ("acl",), ("acl,mode",)])
-def test_copy_without_acl_gives_no_wider_rights(area: Path, words: tuple[str], backend: str) -> None:
+def test_copy_without_acl_grants_no_wider_permissions(area: Path, words: tuple[str], backend: str) -> None:
     tree(area / "source")
     lent = {"below/small": (4, {NOBODY: 6}), "below/large": (4, {NOBODY: 6}), "below/fifo": (4, {NOBODY: 6})}
     denied = {"small": (6, {NOBODY: 0})}
@@ -191,7 +195,7 @@ def test_mode_that_was_copied_too_wide_is_corrected(area: Path, backend: str) ->
 @BACKENDS
 @pytest.mark.parametrize("way", ["pcopy", "psync", "pbcast"])
 @pytest.mark.parametrize("name", ["com.apple.FinderInfo", "gpfs.WinAttrs"])
-def test_attribute_of_another_system_is_one_warning(area: Path, name: str, way: str, backend: str) -> None:
+def test_attribute_of_another_system_causes_one_warning(area: Path, name: str, way: str, backend: str) -> None:
     tree(area / "source")
     with quirky(area / "source", f"foreign={name}") as source:
         run = WRITERS[way](with_backend(backend), source, area / "copy")
@@ -207,7 +211,7 @@ def test_attribute_of_another_system_is_one_warning(area: Path, name: str, way: 
 
 @BACKENDS
 @pytest.mark.parametrize("quirk", ["fixed_mode=0755", "fixed_owner=65534"])
-def test_nodes_arrive_where_modes_or_owners_are_made_up(area: Path, quirk: str, backend: str) -> None:
+def test_special_files_are_copied_where_the_server_fixes_modes_or_owners(area: Path, quirk: str, backend: str) -> None:
     require_root("make devices")
     (area / "source").mkdir()
     os.mkfifo(area / "source/fifo")
@@ -222,7 +226,7 @@ def test_nodes_arrive_where_modes_or_owners_are_made_up(area: Path, quirk: str, 
 
 
 @BACKENDS
-def test_times_of_links_that_cannot_be_set_are_one_warning(area: Path, backend: str) -> None:
+def test_symlink_times_that_cannot_be_set_cause_one_warning(area: Path, backend: str) -> None:
     (area / "source").mkdir()
     for name in ("one", "two", "three"):
         os.symlink("nowhere", area / "source" / name)
@@ -254,7 +258,7 @@ def test_summary_counts_excused_items_and_warnings(area: Path, program: str, bac
 @BACKENDS
 @pytest.mark.parametrize("program", ["psync", "pcopy"])
 def test_second_run_changes_no_ctime_of_files(area: Path, program: str, backend: str) -> None:
-    """FUSE has no files without a name, as NFS and CIFS have none."""
+    """FUSE, like NFS and CIFS, has no unnamed files."""
     tree(area / "source")
     os.setxattr(area / "source/below/small", ACCESS_ACL, acl(6, 4, 4, {NOBODY: 6}))
     dated(area / "source")
@@ -271,7 +275,7 @@ def test_second_run_changes_no_ctime_of_files(area: Path, program: str, backend:
     assert ctimes[0] == ctimes[1]
 
 
-def test_clock_of_the_destination_is_asked_beside_it(area: Path) -> None:
+def test_destination_clock_is_read_without_changing_the_destination(area: Path) -> None:
     (area / "backing/copy").mkdir(parents=True)
     with quirky(area / "backing") as mounted:
         before = os.stat(mounted / "copy").st_ctime_ns
@@ -307,7 +311,7 @@ def test_ids_that_a_user_namespace_lacks_are_excused(area: Path, way: str, backe
 
 
 @BACKENDS
-def test_owner_is_given_below_fakeroot(area: Path, backend: str) -> None:
+def test_owner_is_set_under_fakeroot(area: Path, backend: str) -> None:
     require_root("drop capabilities")
     if shutil.which("fakeroot") is None:
         pytest.skip("there is no fakeroot here")
@@ -347,7 +351,7 @@ def test_owner_that_a_user_namespace_lacks_is_refused_at_the_start(area: Path, w
 
 
 @pytest.mark.parametrize("wrap", [(), ("fakeroot",)], ids=["mapped", "fakeroot"])
-def test_owner_that_can_be_given_in_a_user_namespace_is_taken(area: Path, wrap: tuple[str, ...]) -> None:
+def test_owner_that_can_be_set_in_a_user_namespace_is_accepted(area: Path, wrap: tuple[str, ...]) -> None:
     require_root("use a user namespace as root")
     if wrap and shutil.which("fakeroot") is None:
         pytest.skip("there is no fakeroot here")

@@ -1,4 +1,4 @@
-"""Destinations with several quirks at once, as mounts of object stores and CIFS have them."""
+"""Destinations with several quirks combined, as mounts of object stores and CIFS have them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHANGES = "files", "symlinks", "special", "hardlinks", "bytes", "failed"
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """Files of all sorts; ``within`` is entered in bulk."""
+    """Files of all kinds; ``within`` is processed in bulk."""
     source = area / "source"
     (source / "within").mkdir(parents=True)
     for number in range(4):
@@ -45,7 +45,7 @@ def source(area: Path) -> Path:
 
 
 def unlike(source: Path, copy: Path) -> list[str]:
-    """Return what differs, but for links, modes, owners and times of access, which these file systems do not have."""
+    """Return the differences, except links, modes, owners and access times, which these file systems lack."""
     found = []
     for one in (source, *source.rglob("*")):
         other = copy / one.relative_to(source)
@@ -68,7 +68,7 @@ def ctimes(tree: Path) -> dict[Path, int]:
 
 @pytest.mark.parametrize("words", [[], ["--inplace"], ["--inplace=sequential"]], ids=["", "inplace", "sequential"])
 @pytest.mark.parametrize(("quirks", "backend", "ranks"), [(OBJECTS, "c", 2), (OBJECTS, "python", 1), (MADE_UP, "c", 4)])
-def test_copies_are_right_and_copied_once(
+def test_copies_are_correct_and_a_second_run_copies_nothing(
     area: Path, source: Path, quirks: tuple[str, ...], backend: str, ranks: int, words: list[Argument]
 ) -> None:
     if backend == "c":
@@ -91,7 +91,7 @@ def test_copies_are_right_and_copied_once(
 
 @pytest.mark.parametrize("quirk", ["sequential", "close_time", "rename=ENOSYS"])
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_second_run_leaves_directories_as_they_are(area: Path, source: Path, quirk: str, backend: str) -> None:
+def test_second_run_does_not_change_directories(area: Path, source: Path, quirk: str, backend: str) -> None:
     if backend == "c":
         native.require()
     backing, env = area / "backing", {"PCOPY_BACKEND": backend}
@@ -106,7 +106,7 @@ def test_second_run_leaves_directories_as_they_are(area: Path, source: Path, qui
     assert found[0] == found[1]
 
 
-def test_jobs_examine_one_directory_at_the_same_time(area: Path) -> None:
+def test_concurrent_jobs_can_examine_one_directory(area: Path) -> None:
     backing = area / "backing"
     (backing / "copy").mkdir(parents=True)
     found: list[str] = []

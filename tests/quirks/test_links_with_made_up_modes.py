@@ -1,4 +1,4 @@
-"""Hard-linked files in a destination that makes up modes or owners: a second mirror copies none of them again.
+"""Hard-linked files in a destination that shows fixed modes or owners: a second mirror copies none of them again.
 
 Oracle: rsync (``--checksum``, without modes and owners), and the inode numbers of stat.
 """
@@ -19,7 +19,7 @@ SITUATIONS = [("c", "fixed_mode=0755"), ("python", "fixed_mode=0777"), ("c", "fi
 
 
 @pytest.mark.parametrize(("backend", "quirk"), SITUATIONS)
-def test_a_second_mirror_copies_no_hard_link_again(backend: str, quirk: str) -> None:
+def test_second_mirror_copies_no_hard_link_again(backend: str, quirk: str) -> None:
     with scratch() as area:
         source, backing = area / "source", area / "backing"
         for path in (source / "a", source / "b", backing):
@@ -48,7 +48,7 @@ def test_a_second_mirror_copies_no_hard_link_again(backend: str, quirk: str) -> 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
 def test_copies_in_place_of_links_are_reported_once_with_their_number(backend: str) -> None:
-    """The directory belongs to somebody else, as it seems, and files have no handles."""
+    """The directory seems to belong to another user, and files have no handles."""
     with scratch() as area:
         source, backing = area / "source", area / "backing"
         source.mkdir()
@@ -62,5 +62,7 @@ def test_copies_in_place_of_links_are_reported_once_with_their_number(backend: s
             assert subprocess.run(["diff", "-r", source, tree / "copy"], check=False).returncode == 0
         totals = summary(done)
         assert (done.returncode, totals["files"], totals["hardlinks"], totals["warnings"]) == (0, 6, 0, 3), show(done)
-        assert done.stderr.count(b"its further names become copies: ") == 1, show(done)
-        assert b"(--no-preserve links makes such copies without a warning) (others like it" in done.stderr, show(done)
+        assert done.stderr.count(b"its other names (hard links) become copies: ") == 1, show(done)
+        assert b"(--no-preserve links makes such copies without a warning) (more warnings like this" in done.stderr, (
+            show(done)
+        )

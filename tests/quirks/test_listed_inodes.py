@@ -23,7 +23,7 @@ BACKENDS = ("c", "python")
 
 @contextmanager
 def overlay() -> Iterator[tuple[Path, Path]]:
-    """Yield a directory of its own and an overlay that lists other inode numbers; it shows a small tree."""
+    """Yield a new directory and an overlay whose listings show other inode numbers; it contains a small tree."""
     require_root("mount an overlay")
     with scratch() as area, mounted("ext4", area, size=64 << 20) as upper:
         lower, point = area / "lower", area / "overlay"

@@ -1,4 +1,4 @@
-"""Directories that an ordinary user may list and not enter: names and types are known, and nothing else is."""
+"""Directories that an ordinary user may list but not enter: only names and types are known."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def compare(tree: Path, backend: str, wish: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_names_of_a_directory_that_cannot_be_entered_are_listed_as_find_lists_them(tree: Path, backend: str) -> None:
+def test_names_in_a_directory_without_search_permission_are_listed_like_find(tree: Path, backend: str) -> None:
     for wish in WISHES:
         compare(tree, backend, wish)
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
-def test_types_from_a_saved_listing_need_no_look(tree: Path, backend: str) -> None:
+def test_types_from_a_saved_listing_need_no_stat(tree: Path, backend: str) -> None:
     listing = tree.parent / f"{backend}.jsonl"
     saved = pcopy(tree, "--output", listing, program="pwalk", env={"PCOPY_BACKEND": backend})
     assert saved.returncode == 0, saved.stderr

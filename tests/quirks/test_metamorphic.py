@@ -1,4 +1,5 @@
-"""Runs that must agree, over random trees and all programs: again, dry, with other ranks or backends, and resumed."""
+"""Runs that must give the same result, on random trees with all programs: repeated, dry, with other ranks or backends,
+and resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ Work = Callable[[Path, Path, int, tuple[str, ...]], Result]
 
 @pytest.fixture
 def tree(area: Path) -> Path:
-    """A random tree, another one each day, with the items that the table of quirks has below ``known``."""
+    """A random tree, a different one each day, with the items of the table of quirks below ``known``."""
     path = area / "tree"
     random_tree(path, seed(), files=30, directories=6, largest=2 << 20, privileged=is_root())
     make_tree(path / "known")
@@ -165,7 +166,7 @@ def test_a_dry_run_counts_what_the_run_does(area: Path, tree: Path, work: str) -
 
 
 @pytest.mark.parametrize("work", ["pcopy", "psync", "pchmod", "ptar -c"])
-def test_a_second_run_changes_nothing_and_says_so(area: Path, tree: Path, work: str) -> None:
+def test_second_run_changes_nothing_and_counts_no_changes(area: Path, tree: Path, work: str) -> None:
     WORKS[work](tree, area, 2, ())
     made = area / ("archive.tar" if work == "ptar -c" else "copy")
     before = snapshot(made)
@@ -178,8 +179,9 @@ def test_a_second_run_changes_nothing_and_says_so(area: Path, tree: Path, work: 
     assert counts.get("copied", 0) == (counts["directories"] if work != "pchmod" else 0), counts
 
 
-def test_a_resumed_copy_is_the_undisturbed_one(area: Path, tree: Path) -> None:
-    """Into a new directory. What is there already, and was changed shortly before the job, is copied by a resume."""
+def test_resumed_copy_equals_an_uninterrupted_one(area: Path, tree: Path) -> None:
+    """The copy goes into a new directory: a resume copies existing items again if they changed shortly before the
+    job."""
     undisturbed = area / "undisturbed"
     undisturbed.mkdir()
     wanted, _ = _copy(tree, undisturbed, 2, ())

@@ -1,4 +1,4 @@
-"""Servers that show other modes and owners than were set, and servers that set the time of a file at its close."""
+"""Servers that show other modes and owners than were set, and servers that set the time of a file when it is closed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def places(area: Path, case: str, source: Path) -> tuple[Path, Path]:
-    """The source under a name of its own, and an empty directory to be mounted."""
+    """Return a separate path to the source, and an empty directory to be mounted."""
     own, backing = area / case / "source", area / case / "backing"
     backing.mkdir(parents=True)
     own.symlink_to(source)
@@ -64,7 +64,7 @@ def times(directory: Path) -> dict[str, int]:
     [("fixed_mode=0755",), ("fixed_owner=65534",), ("fixed_mode=0644", "fixed_owner=12345")],
     ids=["mode", "owner", "both"],
 )
-def test_files_arrive_where_the_server_shows_other_modes_or_owners(
+def test_files_are_copied_where_the_server_shows_other_modes_or_owners(
     source: Path, area: Path, quirks: tuple[str, ...], backend: str
 ) -> None:
     for case in IN_PARTS:
@@ -78,7 +78,7 @@ def test_files_arrive_where_the_server_shows_other_modes_or_owners(
 
 @pytest.mark.in_turn(1)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_times_are_kept_where_the_server_sets_them_at_close(source: Path, area: Path, backend: str) -> None:
+def test_times_are_preserved_where_the_server_sets_them_at_close(source: Path, area: Path, backend: str) -> None:
     for case in CASES:
         if case.startswith("archive"):
             continue
@@ -90,12 +90,13 @@ def test_times_are_kept_where_the_server_sets_them_at_close(source: Path, area: 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_file_only_is_made_to_find_out_about_times(source: Path, area: Path, backend: str) -> None:
-    """Elsewhere no file takes a further operation. The examination for a rename before the job writes twice."""
+def test_only_one_file_is_created_to_examine_times(source: Path, area: Path, backend: str) -> None:
+    """On ordinary file systems no other file takes an additional operation. The examination of rename before the job
+    writes twice."""
     backing = area / "backing"
     backing.mkdir()
     with quirky(backing):
-        pass  # skipped here, where nothing can be mounted
+        pass  # skips the test if nothing can be mounted
     with mounted_slow(backing) as mounted:
         run("pcopy", f"{source}/inner/", mounted.path / "first", backend=backend, ranks=1)
         counts = mounted.operation_counts()
@@ -106,7 +107,7 @@ def test_one_file_only_is_made_to_find_out_about_times(source: Path, area: Path,
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("error", ["EPERM", "EINVAL"])
 def test_refused_owner_that_an_item_has_already_is_no_failure(area: Path, backend: str, error: str) -> None:
-    """All files belong to one user there, and the server refuses each change of an owner."""
+    """All files belong to one user there, and the server refuses every change of an owner."""
     owner = 12345
     source = area / "source"
     for name in ("file", "inner/file"):
@@ -126,7 +127,7 @@ def test_refused_owner_that_an_item_has_already_is_no_failure(area: Path, backen
     }
     with quirky(backing, f"fixed_owner={owner}", f"chown={error}") as mounted:
         for program, words in copies.items():
-            for _again in range(2):  # over files that are there, too
+            for _again in range(2):  # also over existing files
                 done = pcopy(
                     "-q", *words, mounted / program, program=program.split()[0], env={"PCOPY_BACKEND": backend}
                 )

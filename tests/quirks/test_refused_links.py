@@ -1,4 +1,4 @@
-"""File systems that refuse link(2): further names become copies, with one warning.
+"""File systems that refuse link(2): additional names become copies, with one warning.
 
 Oracles: rsync (without -H), cmp by ``filecmp``, stat.
 """
@@ -50,7 +50,7 @@ def run(backend: str, program: str, *words: str | Path) -> Completed:
 
 
 def unlike(source: Path, copy: Path) -> bytes:
-    """What rsync would change, hard links aside."""
+    """Return what rsync would change, except hard links."""
     words = ["rsync", "-naAX", "--delete", "--checksum", "--itemize-changes", f"{source}/", str(copy)]
     return subprocess.run(words, check=True, capture_output=True).stdout
 
@@ -61,7 +61,7 @@ def leftovers(top: Path) -> list[str]:
 
 @pytest.mark.parametrize("words", COPYING, ids=" ".join)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_refused_names_become_copies(source: Path, backend: str, words: tuple[str, ...]) -> None:
+def test_refused_hard_links_become_copies(source: Path, backend: str, words: tuple[str, ...]) -> None:
     backing = source.parent / "backing"
     program, *options = words
     refused = REFUSALS[2 * COPYING.index(words) + BACKENDS.index(backend)]
@@ -80,8 +80,8 @@ def test_refused_names_become_copies(source: Path, backend: str, words: tuple[st
         assert (again["skipped"], again["failed"]) == (8, 0), again
 
 
-def test_names_in_two_projects_are_copied_once_each() -> None:
-    """XFS refuses links between directories of two projects (EXDEV), and makes them within each."""
+def test_hard_links_across_two_projects_are_copied_once_per_project() -> None:
+    """XFS refuses links between directories of two projects (EXDEV), and permits them within each."""
     require_root("mount file systems")
     with scratch() as area, mounted("xfs", area, size=320 << 20) as point:
         for number, name in enumerate(("a", "b", "c"), 1):
@@ -103,7 +103,7 @@ def test_names_in_two_projects_are_copied_once_each() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_archive_members_become_copies(source: Path, backend: str) -> None:
+def test_refused_hard_links_of_an_archive_become_copies(source: Path, backend: str) -> None:
     area, backing = source.parent, source.parent / "backing"
     backing.mkdir()
     subprocess.run(["tar", "-cf", area / "archive.tar", "-C", source, "."], check=True)
@@ -127,7 +127,7 @@ def check_backup(source: Path, copy: Path, old: Path) -> None:
     assert filecmp.cmp(source / "a/small", copy / "a/small", shallow=False)
 
 
-def test_backups_are_moved(source: Path) -> None:
+def test_backups_are_renamed_where_hard_links_are_refused(source: Path) -> None:
     backing = source.parent / "backing"
     backing.mkdir()
     shutil.rmtree(source / "b")
@@ -164,7 +164,7 @@ sys.exit(status)
 """
 
 
-def test_no_name_is_lost_if_an_inode_is_full_after_another_refusal() -> None:
+def test_no_name_is_lost_if_emlink_follows_another_refusal() -> None:
     with scratch() as area:
         names = [f"name{number}" for number in range(6)]
         (area / "source").mkdir()

@@ -128,12 +128,12 @@ def listed(backend: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[byte
 
 
 def test_names_repeated_in_a_later_batch_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of which nothing is left does not end the listing."""
+    """A batch of repeated names only does not end the listing."""
     backend = Batches((b"a", b"b", b"a"), (b"b", b"a"), (b"c", b"b"))
     assert listed(backend, monkeypatch) == [(b"a", 10), (b"b", 11), (b"c", 10)]
 
 
-def test_names_remembered_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_names_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MAX_REMEMBERED_NAMES", 2)
     backend = Batches((b"a", b"b"), (b"c", b"d"), (b"c",), (b"e", b"a"))
     assert [name for name, _ in listed(backend, monkeypatch)] == [b"a", b"b", b"c", b"d", b"e", b"a"]

@@ -1,6 +1,7 @@
-"""Destinations that cannot rename, refuse names with a leading dot, or accept writes only in order, such as S3 mounts.
+"""Destinations that cannot rename, refuse names with a leading dot, or accept only sequential writes, such as S3
+mounts.
 
-Each program leaves a right result there, or refuses in one line; nothing of pcopy's own is left in either case.
+Each program writes a correct result there, or refuses in one line; in either case no temporary files are left.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.support.quirks import quirky
 pytestmark = pytest.mark.skipif(not can_mount(), reason="it takes root and libfuse3-dev")
 
 LARGE = 6 << 20
-SAYS_SO = "each file was written under its own name, in order, by one rank"
+SEQUENTIAL_NOTICE = "each file was written under its own name, in order, by one rank"
 
 RESTRICTED = {
     "no rename": ("rename=ENOSYS",),
@@ -81,7 +82,7 @@ def run(*words: Argument, backend: str = "python", program: str = "pcopy", ranks
 
 
 def unlike(source: Path, copy: Path) -> list[str]:
-    """Return what differs, but for holes, which are filled."""
+    """Return the differences, except holes, which are filled."""
     return [line for line in differences(source, copy) if not line.startswith("allocated bytes ")]
 
 
@@ -90,7 +91,9 @@ def left_over(backing: Path) -> list[str]:
 
 
 @both_backends
-def test_copies_are_right_and_say_how(area: Path, source: Path, situation: str, backend: str) -> None:
+def test_copies_are_correct_and_the_summary_states_how_they_were_written(
+    area: Path, source: Path, situation: str, backend: str
+) -> None:
     with restricted(area, situation) as (mounted, backing):
         for change in ("new", "replaced", "updated"):
             if change == "updated":
@@ -99,13 +102,15 @@ def test_copies_are_right_and_say_how(area: Path, source: Path, situation: str, 
             words: list[Argument] = ["--chunk-size", "1M", f"{source}/", mounted / "copy"]
             done = run(*words, program="psync" if change == "updated" else "pcopy", backend=backend)
             assert done.returncode == 0, show(done)
-            assert SAYS_SO in done.stdout.decode()
+            assert SEQUENTIAL_NOTICE in done.stdout.decode()
             assert not unlike(source, backing / "copy")
             assert not left_over(backing)
 
 
 @pytest.mark.parametrize(("situation", "backend"), [("no rename", "c"), ("all of them", "python")])
-def test_archives_are_unpacked_there(area: Path, source: Path, situation: str, backend: str) -> None:
+def test_archives_are_unpacked_on_restricted_destinations(
+    area: Path, source: Path, situation: str, backend: str
+) -> None:
     subprocess.run(["tar", "--format=posix", "-C", source, "-cSf", area / "a.tar", "."], check=True)
     with restricted(area, situation) as (mounted, backing):
         (mounted / "copy").mkdir()
@@ -116,7 +121,7 @@ def test_archives_are_unpacked_there(area: Path, source: Path, situation: str, b
         assert not left_over(backing)
 
 
-def test_files_are_compressed_and_decompressed_there(area: Path, source: Path) -> None:
+def test_files_are_compressed_and_decompressed_on_restricted_destinations(area: Path, source: Path) -> None:
     with restricted(area, "all of them") as (mounted, backing):
         done = run("--compress", "zstd", "--chunk-size", "1M", f"{source}/", mounted / "packed")
         assert done.returncode == 0, show(done)
@@ -141,9 +146,7 @@ def test_files_are_compressed_and_decompressed_there(area: Path, source: Path) -
         ("ptar", "none"),
     ],
 )
-def test_the_summary_for_programs_states_how_files_were_written(
-    area: Path, source: Path, program: str, way: str
-) -> None:
+def test_json_summary_states_how_files_were_written(area: Path, source: Path, program: str, way: str) -> None:
     """``--dry-run`` does not examine the destination, so that it knows only of the option."""
     name, _, option = program.partition(" ")
     backing = area / "backing"
@@ -171,21 +174,25 @@ REFUSED = {
     "pcopy --metrics": ("--metrics", "{there}/made.prom", "{source}", "{elsewhere}"),
     "pwalk": ("{source}", "-o", "{there}/made.txt"),
 }
-RIGHT_IN_ORDER = ("pverify", "pcopy --metrics", "pwalk")
-"""Those that write one file in its order."""
+SEQUENTIAL_WRITERS = ("pverify", "pcopy --metrics", "pwalk")
+"""Programs that write one file sequentially."""
 
 
-OF_EACH = [(situation, command) for situation in ("no dot names", "in order") for command in ("ptar", *RIGHT_IN_ORDER)]
+OTHER_SITUATIONS = [
+    (situation, command) for situation in ("no dot names", "in order") for command in ("ptar", *SEQUENTIAL_WRITERS)
+]
 
 
-@pytest.mark.parametrize(("situation", "command"), [*(("no rename", command) for command in REFUSED), *OF_EACH])
-def test_what_cannot_be_right_is_refused_in_one_line(area: Path, source: Path, situation: str, command: str) -> None:
+@pytest.mark.parametrize(
+    ("situation", "command"), [*(("no rename", command) for command in REFUSED), *OTHER_SITUATIONS]
+)
+def test_unsupported_commands_are_refused_in_one_line(area: Path, source: Path, situation: str, command: str) -> None:
     program = command.split(maxsplit=1)[0]
     with restricted(area, situation) as (mounted, backing):
         places = {"there": mounted, "source": source, "elsewhere": area / "elsewhere"}
         words = [word.format(**places) for word in REFUSED[command]]
         done = run(*words, program=program, ranks=None)
-        if situation == "in order" and command in RIGHT_IN_ORDER:
+        if situation == "in order" and command in SEQUENTIAL_WRITERS:
             assert done.returncode == 0, show(done)
             return
         assert done.returncode in {"pbcast": (1,), "pwalk": (2, 75)}.get(program, (2,)), show(done)
@@ -206,13 +213,13 @@ def test_an_interrupted_copy_is_completed(area: Path, source: Path, way: str) ->
             assert wait_until(lambda: large.exists() and large.stat().st_size)
             killed.kill_all()
         assert large.stat().st_size < LARGE
-        anew: list[Argument] = ["--existing", "changed", *words[2:]]
-        succeed(*(("--resume", area / "job", "--bwlimit", "1G") if way == "resumed" else anew), ranks=2)
+        starting_over: list[Argument] = ["--existing", "changed", *words[2:]]
+        succeed(*(("--resume", area / "job", "--bwlimit", "1G") if way == "resumed" else starting_over), ranks=2)
         assert not unlike(source, backing / "copy")
         assert not left_over(backing)
 
 
-def test_files_that_cannot_be_replaced_fail_by_name(area: Path, source: Path) -> None:
+def test_files_that_cannot_be_replaced_fail_individually(area: Path, source: Path) -> None:
     RESTRICTED["no unlink"] = ("rename=ENOSYS", "unlink=EPERM")
     with restricted(area, "no unlink") as (mounted, backing):
         copied = succeed(f"{source}/", mounted / "copy", ranks=2)
@@ -225,13 +232,13 @@ def test_files_that_cannot_be_replaced_fail_by_name(area: Path, source: Path) ->
         assert set(left_over(backing)) == {".pcopy-examination"}
 
 
-def test_sequential_is_what_inplace_says_elsewhere(area: Path, source: Path) -> None:
+def test_inplace_sequential_applies_to_ordinary_file_systems(area: Path, source: Path) -> None:
     require_strace()
     wrap = ["strace", "-f", "-qq", "-e", "trace=rename,renameat,renameat2,ftruncate", "-o", area / "trace", "--"]
     for _ in range(2):
         words: list[Argument] = ["--checkpoint", "none", "--inplace=sequential", f"{source}/", area / "copy"]
         done = succeed(*words, ranks=2, wrap=wrap)
-        assert SAYS_SO in done.stdout.decode()
+        assert SEQUENTIAL_NOTICE in done.stdout.decode()
         assert not unlike(source, area / "copy")
         named = [line for line in (area / "trace").read_text().splitlines() if "rename" in line or "ftrunc" in line]
         assert not named
@@ -252,8 +259,8 @@ def test_policies_that_would_keep_incomplete_files_are_refused(area: Path, sourc
     assert not (area / "copy").exists()
 
 
-def test_signal_stops_in_order(area: Path, source: Path) -> None:
-    """A stop leaves whole files, or none, under their names."""
+def test_signal_leaves_only_complete_files(area: Path, source: Path) -> None:
+    """After a stop every file under its final name is complete."""
     with background("--inplace=sequential", "--bwlimit", "3M", f"{source}/", area / "copy", ranks=2) as stopped:
         large = area / "copy/large"
         assert wait_until(lambda: large.exists() and large.stat().st_size)
@@ -267,9 +274,9 @@ def test_signal_stops_in_order(area: Path, source: Path) -> None:
 def test_summary_does_not_say_how_files_were_written_if_none_was(area: Path, source: Path) -> None:
     with restricted(area, "no rename") as (mounted, _):
         words = f"{source}/", mounted / "copy"
-        assert SAYS_SO in run(*words, program="psync").stdout.decode()
+        assert SEQUENTIAL_NOTICE in run(*words, program="psync").stdout.decode()
         done = run(*words, program="psync")
-        assert done.returncode == 0 and SAYS_SO not in done.stdout.decode(), show(done)
+        assert done.returncode == 0 and SEQUENTIAL_NOTICE not in done.stdout.decode(), show(done)
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])

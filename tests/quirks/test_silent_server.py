@@ -1,4 +1,4 @@
-"""A server that no longer answers: the rank that waits for it reports it, and a signal ends the job in order."""
+"""A server that no longer answers: the waiting rank reports it, and a signal ends the job cleanly."""
 
 from __future__ import annotations
 

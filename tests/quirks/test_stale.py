@@ -1,4 +1,4 @@
-"""ESTALE of an open: a server has forgotten what a name leads to, and the next look-up finds it."""
+"""ESTALE of an open: the server has lost the item of a name, and the next look-up finds it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.oracle import differences
 from tests.support.quirks import quirky
 
 EACH = "stale=5"
-"""Two opens of five fail: the kernel itself tries once more after ESTALE."""
+"""Two of five opens fail: the kernel itself retries once after ESTALE."""
 
 PROGRAMS: dict[str, tuple[str, list[str]]] = {
     "copy": ("pcopy", ["-T", "source", "mounted/new"]),
@@ -37,7 +37,7 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
 
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("which", PROGRAMS)
-def test_what_is_stale_is_opened_once_more(area: Path, which: str, backend: str) -> None:
+def test_stale_item_is_opened_again(area: Path, which: str, backend: str) -> None:
     source, backing = area / "source", area / "backing"
     for directory in ("inner/deep", "outer"):
         (source / directory).mkdir(parents=True)
@@ -69,8 +69,8 @@ def test_what_is_stale_is_opened_once_more(area: Path, which: str, backend: str)
         assert differences(source, backing / ("new" if which == "copy" else "copy")) == []
 
 
-def test_the_retry_follows_no_link_and_compares_the_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What took the name between two tries is refused as it would be at the first try."""
+def test_retry_follows_no_symlink_and_compares_the_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item that took the name between two attempts is refused as at the first attempt."""
     monkeypatch.setattr(retries, "RETRY_PAUSES", (0.0, 0.0, 0.0))
     (tmp_path / "directory").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -109,7 +109,7 @@ def test_the_retry_follows_no_link_and_compares_the_item(tmp_path: Path, monkeyp
     os.close(base)
 
 
-def test_what_makes_a_file_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creation_of_a_file_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[bytes] = []
 
     def stale(name: bytes, *rest: int, **options: int) -> int:

@@ -1,4 +1,5 @@
-"""File systems that cannot sync one file: no failure, but one warning, and records that do not outlast a reboot."""
+"""File systems that cannot sync single files: no failure, but one warning, and records that are not valid after a
+reboot."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.support.filesystems import mounted
 from tests.support.oracle import differences
 from tests.support.quirks import quirky
 
-SAYS = b"files cannot be synced here"
+NOTICE = b"files cannot be synced here"
 REFUSALS = "EINVAL", "ENOSYS", "EOPNOTSUPP"
 
 QUICK = ("--tests", "write", "--repeat", "1", "--time", "0.01", "--size", "64K", "--blocks", "64K")
@@ -33,7 +34,7 @@ def backend_of_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def source(area: Path) -> Path:
-    """Files of all sorts that are stored: small ones, one with a hole, a split one, several names of one."""
+    """Files of all methods of storage: small, with a hole, split, with several names."""
     source, below = area / "source", area / "below"
     below.mkdir()
     (source / "inner").mkdir(parents=True)
@@ -85,32 +86,32 @@ def run_onto(source: Path, mounted: Path, how: str) -> Completed:
 
 
 @pytest.mark.parametrize("how", RUNS)
-def test_what_cannot_be_synced_is_written_with_one_warning(source: Path, how: str) -> None:
+def test_files_that_cannot_be_synced_are_written_with_one_warning(source: Path, how: str) -> None:
     below = source.parent / "below"
-    refusal = REFUSALS[sorted(RUNS).index(how) % 2 * 2]  # after ENOSYS the kernel does not ask the server again
+    refusal = REFUSALS[sorted(RUNS).index(how) % 2 * 2]  # after ENOSYS the kernel no longer calls the server
     with quirky(below, f"fsync={refusal}") as mounted:
         run = run_onto(source, mounted, how)
     assert run.returncode == 0, show(run)
-    assert run.stderr.count(SAYS) == 1, show(run)
+    assert run.stderr.count(NOTICE) == 1, show(run)
     RUNS[how][2](source, below / "made")
     assert [name for name in os.listdir(below) if name.startswith(".pcopy")] == []
 
 
 @pytest.mark.parametrize("how", RUNS)
-def test_an_error_of_the_storage_is_never_excused(source: Path, how: str) -> None:
+def test_storage_error_of_fsync_is_not_ignored(source: Path, how: str) -> None:
     with quirky(source.parent / "below", "fsync=EIO") as mounted:
         run = run_onto(source, mounted, how)
     assert run.returncode != 0, show(run)
-    assert SAYS not in run.stderr, show(run)
+    assert NOTICE not in run.stderr, show(run)
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_elsewhere_the_whole_file_system_is_synced_instead(source: Path, refusal: str) -> None:
+def test_refused_fsync_is_replaced_by_syncfs(source: Path, refusal: str) -> None:
     area, log = source.parent, source.parent / "log"
     fault = Fault(log, ["fsync", "fdatasync"], None, refusal, slow=["syncfs"])
     run = pcopy("--fsync", "-T", source, area / "made", wrap=fault.wrap(), ranks=1)
     assert run.returncode == 0, show(run)
-    assert SAYS not in run.stderr, show(run)
+    assert NOTICE not in run.stderr, show(run)
     assert differences(source, area / "made") == []
     fault.check()
     assert log.read_bytes().count(b"syncfs(") > 20, "each file is on storage before it gets its name"
@@ -137,7 +138,7 @@ def _resize(below: Path, size: str) -> None:
 
 def _lose_archive(below: Path) -> None:
     (archive,) = below.glob(".pcopy-*.archive")
-    with archive.open("r+b") as file:  # zeros would be the end of an archive
+    with archive.open("r+b") as file:  # zeros would mark the end of the archive
         file.write(b"x" * os.fstat(file.fileno()).st_size)
 
 
@@ -150,7 +151,7 @@ def _archive_words(*options: str) -> Callable[[Path, Path], list[Argument]]:
 
 
 class Interrupted(NamedTuple):
-    """A first run that ends early, and its resume; ``program`` and ``words`` are those of the first run."""
+    """A first run that ends early, and its resume; ``program`` and ``words`` belong to the first run."""
 
     program: str
     ranks: int
@@ -193,8 +194,8 @@ exec "$@"
 
 @pytest.mark.parametrize("rebooted", [False, True])
 @pytest.mark.parametrize("how", INTERRUPTED)
-def test_after_a_reboot_records_are_not_used(source: Path, how: str, rebooted: bool) -> None:
-    """Contents that were lost, as in a loss of power, are written again only then."""
+def test_records_are_not_used_after_a_reboot(source: Path, how: str, rebooted: bool) -> None:
+    """Lost contents, as after a power loss, are written again only after a reboot."""
     case, area = INTERRUPTED[how], source.parent
     (source / "blocked").write_bytes(b"a file over a directory that is not empty")
     for number in range(6 if case.program == "ptar" else 0):
@@ -203,7 +204,7 @@ def test_after_a_reboot_records_are_not_used(source: Path, how: str, rebooted: b
         words = case.words(source, point / "made")
         case.hinder(below)
         first = pcopy(*words, program=case.program, ranks=case.ranks)
-        assert (first.returncode, first.stderr.count(SAYS)) == (case.status, 1), show(first)
+        assert (first.returncode, first.stderr.count(NOTICE)) == (case.status, 1), show(first)
         case.unhinder(below)
         case.lose(below)
         if case.program != "ptar":

@@ -1,4 +1,4 @@
-"""Every quirk, every program, both backends: a right copy, or a clear error and nothing left over."""
+"""Every quirk, every program, both backends: a correct copy, or a clear error and no files left."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.extent import everything, in_turn, seed
 from tests.support.filesystems import remove, scratch
 
 MOST = 5
-"""Paths that a message names."""
+"""Largest number of paths in a message."""
 
 CHOSEN, OTHERS = 3, 1
-"""Cells of a row in the short form: of those that the row lists, and of the others."""
+"""Number of cells of a row in a short run: of the listed cells, and of the other ones."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def original() -> Iterator[Path]:
 
 @pytest.fixture
 def odd(original: Path) -> Iterator[SlowMount]:
-    """The file system. Each row has its own, since the kernel remembers what is not implemented."""
+    """The file system. Each row has its own, since the kernel caches which operations are not implemented."""
     if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")
     with scratch() as place:
@@ -43,7 +43,7 @@ def odd(original: Path) -> Iterator[SlowMount]:
 
 
 def cells_of(row: Row, backend: str) -> list[str]:
-    """Return the programs that are run: all, or some of them, others each day."""
+    """Return the programs to run: all, or a selection that changes each day."""
     if everything():
         return list(CELLS)
     listed = [cell for cell in CELLS if cell in row.cells]
@@ -53,7 +53,7 @@ def cells_of(row: Row, backend: str) -> list[str]:
 
 
 def backends_of(row: Row) -> list[str]:
-    """Return both backends, or one of them, another each day."""
+    """Return both backends, or one of them, alternating by day."""
     known = ["python"] if native.why_not() else ["c", "python"]
     return known if everything() else [known[(seed() + crc32(row.quirks.encode())) % len(known)]]
 
@@ -80,7 +80,7 @@ def judged(world: World, outcome: Outcome, wanted: Expected) -> Iterator[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.quirks or 'none'}-{at}") for at, row in enumerate(TABLE)])
-def test_each_program_copies_or_reports(
+def test_each_program_copies_correctly_or_reports_errors(
     original: Path, odd: SlowMount, session_scratch: Path, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""A file system that reports 0 blocks does not know its size (FUSE, /proc): that is no full one."""
+"""A file system that reports 0 blocks has an unknown size (FUSE, /proc): it is not treated as full."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ MADE_BEFORE = ("ptar", "pbcast")
 
 
 @pytest.mark.parametrize("command", PROGRAMS)
-def test_unknown_room_is_no_want_of_room(area: Path, command: str) -> None:
+def test_unknown_free_space_is_not_treated_as_full(area: Path, command: str) -> None:
     source, packed, backing = area / "source", area / "packed.tar.gz", area / "backing"
     source.mkdir()
     backing.mkdir()
     (source / "file").write_bytes(os.urandom(3 << 20))
-    subprocess.run(["tar", "-czf", packed, "-C", source, "."], check=True)  # one stream, which takes room of its own
+    subprocess.run(
+        ["tar", "-czf", packed, "-C", source, "."], check=True
+    )  # one compressed stream, for which ptar reserves space
     with quirky(backing, "no_blocks") as mounted:
         if command in MADE_BEFORE:
             (mounted / "copy").mkdir()

@@ -1,4 +1,4 @@
-"""A small tree with one item of each sort, and what an independent walk sees of it through a quirk."""
+"""A small tree with one item of each kind, and how an independent walk sees it through a quirk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Shown = Callable[[Seen], None]
 
 
 def make_tree(top: Path) -> None:
-    """Files (small, empty, sparse, large), hard links, symlinks, a FIFO, directories, attributes, ACLs, odd names."""
+    """Create files (small, empty, sparse, large), hard links, symlinks, a FIFO, directories, attributes, ACLs, odd
+    names."""
     for name in ("small", "dir/one", "dir/deep/two", "dir/deep/UPPER", ".dot", "odd\n$ '", "caf\u00e9"):
         write(top / name, name.encode() * 10)
     write(top / os.fsdecode(b"dir/byte\xff"), b"no UTF-8")
@@ -63,7 +64,7 @@ def clone(tree: Path, place: Path) -> None:
 
 
 def make_older(tree: Path) -> None:
-    """What an earlier copy was: some items other than now, some missing, and extra ones."""
+    """Turn a tree into an earlier copy: some items differ, some are missing, and some are extra."""
     write(tree / "small", b"older", NOW - 10**9)
     (tree / "dir/deep/two").unlink()
     write(tree / "dir/deep/extra", b"extra")
@@ -77,12 +78,12 @@ def make_older(tree: Path) -> None:
 
 
 def same(name: bytes) -> bytes:
-    """The name as it is."""
+    """Return the name unchanged."""
     return name
 
 
 def unchanged(item: Seen) -> None:
-    """The item as it is."""
+    """Leave the item unchanged."""
 
 
 def shown(top: Path, names: Names = same, change: Shown = unchanged) -> dict[bytes, Seen]:
@@ -94,7 +95,7 @@ def shown(top: Path, names: Names = same, change: Shown = unchanged) -> dict[byt
 
 
 def compare(wanted: dict[bytes, Seen], found: dict[bytes, Seen]) -> Lines:
-    """Return what differs, by path."""
+    """Return the differences, by path."""
     lines: Lines = {}
     for path in wanted.keys() | found.keys():
         if path not in found:

@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from tests.recovery.jobs import End, Found, Job
+from tests.recovery.jobs import End, Job, WrongResult
 from tests.recovery.machine import installed
 from tests.recovery.ranks import quiet
 from tests.recovery.rules import ALL, Rules
@@ -41,11 +41,11 @@ def play(seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, wa
     try:
         with quiet():
             job.play()
-    except Found as found:
+    except WrongResult as found:
         wrong = str(found)
     except Exception:  # any other end is wrong as well
         wrong = traceback.format_exc()
-    return Played(tuple(job.words), job.calls, job.starting, wrong)
+    return Played(tuple(job.events), job.calls, job.starting, wrong)
 
 
 def play_some(seeds: Sequence[int], rules: Rules, *, waits: bool = False) -> list[Played]:

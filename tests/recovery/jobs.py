@@ -1,6 +1,7 @@
-"""A whole job, drawn from a seed: it is ended up to six times, resumed on other ranks, and in the end left alone.
+"""A whole simulated job, drawn from a seed: it is interrupted up to six times, resumed on other ranks, and then runs to
+its end.
 
-At the end the destination must hold what the source says, and the counters what it has.
+At the end the destination must equal the source, and the counters must equal the contents of the destination.
 """
 
 from __future__ import annotations
@@ -23,20 +24,27 @@ from tests.recovery.world import Chance, World
 
 MOST_RESUMES = 5
 BETWEEN_STARTS = 1000.0
-"""Seconds from the start of a run to that of the next: more than any takes."""
+"""Seconds from the start of a run to that of the next: longer than any run takes."""
 
 MOST_STARTING = 200
-"""System calls of a start; most have fewer."""
+"""Maximum number of the system call of a start at which the start is interrupted; most starts have fewer calls."""
 
 
-class Found(Exception):
-    """The job has gone wrong."""
+class WrongResult(Exception):
+    """The job has violated a rule; the text says which result is wrong."""
 
 
 class End(NamedTuple):
-    """When the world ends: with a system ``call`` of the work or of a ``start``, in an ``event``; once some records are
-    ``written``, or when one more is ``torn`` (written, and not synced); or some calls after a ``phase`` has begun.
-    ``halt``: it does not, but the job is told to stop in an event."""
+    """The moment at which all ranks are killed, or at which the job is asked to stop.
+
+    Fields:
+        kind: ``call``: at a system call of the work. ``start``: at a system call of the start. ``event``: at an event
+            of the simulation. ``written``: once some records are written. ``torn``: when one more record is written and
+            not synced. ``phase``: some calls after a phase has begun. ``halt``: at an event, the job is asked to stop.
+            ``never``: the run is not interrupted.
+        after: number of calls, events or records before that moment.
+        phase: number of the phase, for ``phase``.
+    """
 
     kind: str
     after: int
@@ -46,32 +54,41 @@ class End(NamedTuple):
 NOWHERE = End("never", 0)
 
 _AROUND_NAMES = (Phase.STORE, Phase.NAME, Phase.FINISH)
-"""The phases of a short job in which a record is most likely the first one."""
+"""Phases of a short job in which the first record is usually written."""
 
 _PHASES = (
     *(Phase.COPY, Phase.LINK, Phase.STORE, Phase.NAME),
     *(Phase.STORE,) * 3,
     *(Phase.FINISH, Phase.STORE, Phase.SYNC),
 )
-"""Where other jobs end, if not later: most have no STORE, and few of those that have one would end in it."""
+"""Phases from which the phase of an interruption of other jobs is drawn. STORE occurs often: most jobs have no such
+phase, and without that few of the others would be interrupted in it.
+"""
 
 
 class Job:
-    """One job. ``play`` raises ``Found`` if it goes wrong.
+    """One job. ``play`` raises ``Found`` if its result is wrong.
 
-    ``words`` tell what has happened, for those who ask whether enough has; ``calls`` counts those of all runs, and
-    ``starting`` those of their starts.
+    ``events`` describe the events of the job; a campaign checks by them that all kinds of events occur. ``calls`` is
+    the number of system calls of all runs, ``starting`` that of their starts.
     """
 
     def __init__(
         self, seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, waits: bool = False
     ) -> None:
-        """``ends``: when each of the first runs ends, instead of at random; ``waits``: tasks wait for tickets."""
+        """Draw a job.
+
+        Args:
+            seed: seed of all random choices.
+            rules: the rules of the code that are in force.
+            ends: interruption of each of the first runs; None: at random.
+            waits: True if tasks wait for tickets.
+        """
         self.seed, self.waits = seed, waits
         self.ends = ends
         self.calls = self.starting = 0
         self.random = random = Random(seed)
-        """Of the run that is next, once the job has been drawn."""
+        """Random source of the next run, once the job has been drawn."""
         self.rules = rules
         self.dataset: Dataset = draw(random)
         self.clients = random.choice((1, 1, 2, 3))
@@ -81,16 +98,17 @@ class Job:
         self.latency = random.choice((0.0003, 0.001, 0.005))
         self.cost = random.choice((2e-5, 1e-4))
         self.is_short = random.random() < 0.15
-        """Is there no record but where one has to be?"""
-        self.words: list[str] = []
-        self.told: list[str] = []
+        """True if records are written only where a rule requires one."""
+        self.events: list[str] = []
+        self.messages: list[str] = []
         self._runs = 0
         self._job = ""
         self._resumed = 0
         self._is_kept = False
-        """Has a record of the job been on storage?"""
+        """True if a record of the job has been on stable storage."""
 
     def play(self) -> None:
+        """Run the job until it ends, with its interruptions, and check the result. Raise ``Found`` if it is wrong."""
         self._begin_afresh()
         ends = 0
         while True:
@@ -101,7 +119,7 @@ class Job:
                 end = self._draw_end() if ends <= self.resumes else NOWHERE
             run = self._run(end)
             self._runs += 1
-            self.told += run.sink.told
+            self.messages += run.sink.told
             self._is_kept = self._is_kept or bool(run.records)
             self._job = run.name or self._job
             if run.status in (0, 1):
@@ -111,36 +129,36 @@ class Job:
                 self._miss()
                 continue
             if run.status is None:
-                self.words.append(f"killed in {end.kind}" if run.number else "killed while beginning")
+                self.events.append(f"killed in {end.kind}" if run.number else "killed while beginning")
                 self._lose_power()
             elif run.status == 75:
-                self.words.append("halted")
+                self.events.append("halted")
             else:
-                raise Found(f"it ended with status {run.status}; {self.told}")
+                raise WrongResult(f"it ended with status {run.status}; {self.messages}")
             if run.is_complete:
-                self.words.append("killed while ending")
+                self.events.append("killed while ending")
                 break
             ends += 1
             self._resume(run)
-        self.words.append(f"resumed {self._resumed} times")
+        self.events.append(f"resumed {self._resumed} times")
         self._check(run)
 
     @property
     def _chance(self) -> Chance:
-        """That of the run that is next."""
+        """Random source of the next run."""
         return Chance(f"seed {self.seed}, run {self._runs}")
 
     @property
     def _now(self) -> float:
         return T0 + self._runs * BETWEEN_STARTS
 
-    # Beginning and going on.
+    # Starts and resumes.
 
     def _begin_afresh(self) -> None:
-        """Nothing of the job was on storage: the user begins again, with an empty destination."""
+        """Begin again with an empty destination, since nothing of the job is on stable storage."""
         self.disk = Disk(self.names)
         self.dataset.prepare(self.disk)
-        self.told.clear()
+        self.messages.clear()
         self._job = ""
         self._resumed = 0
         self._is_kept = False
@@ -164,7 +182,7 @@ class Job:
         clients = range(self.clients)
         if self.random.random() < 0.6:
             lost = self.random.sample(clients, self.random.randint(1, self.clients))
-            self.words.append("power lost")
+            self.events.append("power lost")
             self.disk.lose_power(set(lost), self._chance.stream("power"))
         if self.clients > 1:
             self.disk.settle_names()
@@ -175,16 +193,16 @@ class Job:
             self._miss()
             return
         if self.random.random() < 0.2:
-            self.words.append("mended")
+            self.events.append("mended")
             self.disk.now = int(self._now * 1e9)
             self.dataset = self.dataset.mend(self.disk)
         self._resumed += 1
-        self.words.append(f"resumed in phase {run.phase}, {'with' if self._is_kept else 'without'} records")
+        self.events.append(f"resumed in phase {run.phase}, {'with' if self._is_kept else 'without'} records")
 
     def _miss(self) -> None:
         if self._is_kept:
-            raise Found(f"a job with records on storage is gone; {self.told}")
-        self.words.append("nothing to resume")
+            raise WrongResult(f"a job with records on storage is gone; {self.messages}")
+        self.events.append("nothing to resume")
         self._begin_afresh()
 
     def _at(self, path: bytes) -> Inode | None:
@@ -217,13 +235,13 @@ class Job:
         self.calls += world.count
         self.starting += world.starting
         if waits.most > 1:
-            self.words.append("several batches under way")
+            self.events.append("several batches under way")
         if run.divided:
-            self.words.append("divided")
+            self.events.append("divided")
         if world.now > self._now + BETWEEN_STARTS / 2:
             trouble = trouble or f"it takes {world.now - self._now} s"
         if trouble:
-            raise Found(f"{trouble}; {self.told + run.sink.told}")
+            raise WrongResult(f"{trouble}; {self.messages + run.sink.told}")
         return run
 
     def _draw_sizes(self) -> Sizes:
@@ -257,32 +275,32 @@ class Job:
             waits=random.choice((0.1, 0.6)) if self.waits else 0.0,
         )
 
-    # The oracle.
+    # Checks of the result.
 
     def _check(self, run: Run) -> None:
         totals = self.dataset.totals()
         counted = {name: getattr(run.totals, name) for name in totals}
         if counted != totals:
-            raise Found(f"counted {counted}, not {totals}; {self.told}")
+            raise WrongResult(f"counted {counted}, not {totals}; {self.messages}")
         if run.status not in (None, 1 if totals["failed"] else 0):
-            raise Found(f"it ended with status {run.status}; {self.told}")
+            raise WrongResult(f"it ended with status {run.status}; {self.messages}")
         if run.status == 0 and (state := self._at(STATE)) is not None and state.names:
-            raise Found(f"it has ended, and a job is left: {[*state.names]}")
+            raise WrongResult(f"it has ended, and a job is left: {[*state.names]}")
         if self.random.random() < 0.3:
-            self.words.append("power lost in the end")
+            self.events.append("power lost in the end")
             self.disk.lose_power(range(self.clients), self.random)
         wanted, seen = self.dataset.expected(), observe(self.disk, self.dataset)
         for path in sorted(wanted.keys() | seen.keys()):
             if wanted.get(path) != seen.get(path):
-                raise Found(f"{b'/'.join(path)!r} is {seen.get(path)}, not {wanted.get(path)}; {self.told}")
+                raise WrongResult(f"{b'/'.join(path)!r} is {seen.get(path)}, not {wanted.get(path)}; {self.messages}")
         if run.status == 0 and self._is_kept and (left := self._at(STATE + b"/" + self._job.encode())) is not None:
             job = left.names.get(b"job")
             if job is not None and b'"state": "over"' not in job.data:
-                raise Found(f"it has ended, and could be gone on with: {bytes(job.data)!r}")
+                raise WrongResult(f"it has ended, and could be gone on with: {bytes(job.data)!r}")
 
 
 class _Watch:
-    """Ends the world when it is time."""
+    """Interrupts a run at the moment that an ``End`` describes."""
 
     def __init__(self, run: Run, end: End) -> None:
         self._run, self._end = run, end

@@ -103,9 +103,11 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         (python, "FILES_PER_POLL", sizes.files_at_once),
         (journal, "CUT_AT_BYTES", sizes.facts_wanted),
         (journal, "WAIT_AT_BYTES", sizes.facts_full),
-        *_everywhere("affordable", directories.affordable_cache_capacity, lambda: sizes.open_directories),
+        *_everywhere(
+            "affordable_cache_capacity", directories.affordable_cache_capacity, lambda: sizes.open_directories
+        ),
         *_everywhere("chunk_size", distribution.chunk_size, chunk_size),
-        *_everywhere("SMALL_FILE", interface.MAX_SMALL_FILE_BYTES, sizes.small_file),
+        *_everywhere("MAX_SMALL_FILE_BYTES", interface.MAX_SMALL_FILE_BYTES, sizes.small_file),
     ]
     if sizes.waits:
         changes += [(rank, "create_backend", waits.make_backend), (rank, "TASK_SLOTS", sizes.slots)]
@@ -114,8 +116,10 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
 
 
 def _everywhere(name: str, real: Any, value: Any) -> list[Change]:
-    """What several modules know by the same name."""
-    return [(module, name, value) for module in modules() if vars(module).get(name) is real]
+    """Return the change of ``name`` in each module that has ``real`` under it; there must be one."""
+    found: list[Change] = [(module, name, value) for module in modules() if vars(module).get(name) is real]
+    assert found, f"no module has {name}"
+    return found
 
 
 @contextmanager

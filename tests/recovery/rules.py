@@ -205,7 +205,7 @@ def _unsynced_records() -> list[Change]:
     def sync(descriptor: int) -> None:
         pass
 
-    return [(module, "sync_written", sync) for module in (base, framing)]
+    return [(module, "sync_if_supported", sync) for module in (base, framing)]
 
 
 def _unsynced_names() -> list[Change]:
@@ -231,7 +231,7 @@ _CHANGES: dict[str, Callable[[], list[Change]]] = {
     "spawned_as_told": lambda: [(resume, "RemainingTasksFinder", _ByDescription)],
     "markers": _no_markers,
     "least_epoch": lambda: [(resume, "min", max)],
-    "phase_commit": lambda: [(CutSchedule, "is_phase_durable", lambda *_, **__: True)],
+    "phase_commit": lambda: [(CutSchedule, "make_phase_durable", lambda *_, **__: True)],
     "named_last": _named_at_once,
     "named_durable": lambda: [(tool.Tool, "durable_before", ())],
     "fixed_roots": _resolved_anew,

@@ -128,7 +128,7 @@ def played(seed: int, calls: Any, base: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("first", range(0, 600, 100))
-def test_as_the_kernel(first: int, area: Path) -> None:
+def test_simulated_calls_behave_like_the_kernel(first: int, area: Path) -> None:
     area.chmod(0o777)
 
     def compare() -> None:

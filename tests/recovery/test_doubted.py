@@ -60,7 +60,9 @@ def test_lost_contents_are_replaced(program: str, name: str, source: Path, area:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_without_an_unfinished_job_nothing_is_read(program: str, source: Path, area: Path, env: dict[str, str]) -> None:
+def test_file_is_not_read_without_an_unfinished_job(
+    program: str, source: Path, area: Path, env: dict[str, str]
+) -> None:
     target = area / "target"
     run(program, source, target, env)
     lose(target / "middle")

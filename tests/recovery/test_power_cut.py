@@ -206,7 +206,7 @@ def cut_power(kind: str, point: Path, area: Path) -> None:
 @pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_file_that_looks_whole_after_power_cut_has_its_contents(case: Case, kind: str, backend: str) -> None:
+def test_file_with_final_size_and_time_after_power_cut_has_its_contents(case: Case, kind: str, backend: str) -> None:
     require_strace()
     with scratch() as area, mounted(kind, area, size=400 * MIB) as point:
         words, target = case.make(area), point / "target"
@@ -249,7 +249,7 @@ def _is_sound_compressed(source: Path, copy: Path) -> bool:
     ("case", "kill"),
     [pytest.param(case, kill, id=f"{case}-{kill}") for case in CASES if case.again for kill in case.kills],
 )
-def test_same_command_after_power_cut_makes_the_copy_whole(case: Case, kill: str, kind: str, is_known: bool) -> None:
+def test_same_command_after_power_cut_completes_the_copy(case: Case, kill: str, kind: str, is_known: bool) -> None:
     require_strace()
     with scratch() as area, mounted(kind, area, size=400 * MIB) as point:
         words, target, state = case.make(area), point / "target", area / "state"
@@ -281,7 +281,7 @@ def _check_whole(case: Case, source: Path, target: Path, *, is_known: bool) -> N
 
 @pytest.mark.in_turn(8)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_data_are_synced_before_the_final_name(case: Case, area: Path) -> None:
+def test_data_are_synced_before_a_file_gets_its_final_name(case: Case, area: Path) -> None:
     """A file that was not written from its beginning to its end is synced after the last write, and before it gets its
     name: by a sync of the file, or of the whole file system."""
     require_strace()
@@ -364,7 +364,7 @@ def _examined(events: list[Event]) -> tuple[list[str], list[str]]:
     return [*out_of_order], unsynced
 
 
-def test_order_is_examined() -> None:
+def test_missing_sync_is_found_in_trace() -> None:
     def event(call: str, start: float, *numbers: int, path: str = ".pcopy-1", result: int = 0) -> Event:
         return Event(start, start + 0.1, call, path, numbers, result)
 

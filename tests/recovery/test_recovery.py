@@ -36,7 +36,7 @@ def _machine() -> Iterator[None]:
         yield
 
 
-def test_nothing_is_lost_while_tasks_wait() -> None:
+def test_interrupted_jobs_lose_nothing_while_tasks_wait() -> None:
     """A backend does its batches later and in any order; all other work waits as well, and tasks run meanwhile."""
     at_once = 0
     for seed in WAITING_JOBS:
@@ -46,7 +46,7 @@ def test_nothing_is_lost_while_tasks_wait() -> None:
     assert at_once >= len(WAITING_JOBS) // 10
 
 
-def test_nothing_is_lost() -> None:
+def test_interrupted_jobs_lose_nothing() -> None:
     happened: Counter[str] = Counter()
     for seed in JOBS:
         played = play(seed)
@@ -72,7 +72,7 @@ def test_nothing_is_lost() -> None:
 @pytest.mark.in_turn(3)
 @pytest.mark.parametrize("seed", [12, 20])
 @pytest.mark.parametrize("kind", ["call", "torn", "written"])
-def test_ended_at_each_moment(seed: int, kind: str) -> None:
+def test_job_ended_at_each_call_or_record_completes_after_resume(seed: int, kind: str) -> None:
     """The first run ends with each system call, and before and after each record."""
     undisturbed = play(seed, ends=())
     calls = undisturbed.calls + undisturbed.starting
@@ -91,11 +91,11 @@ def test_ended_at_each_moment(seed: int, kind: str) -> None:
     assert killed >= (0.9 * calls // STEP if kind == "call" else 3)  # at last rank 0 has ended, and others have not
 
 
-def test_a_seed_decides_everything() -> None:
+def test_same_seed_gives_same_job() -> None:
     assert play(7) == play(7)
 
 
-def test_what_a_start_asks_the_system_changes_no_job() -> None:
+def test_system_calls_of_a_start_do_not_change_the_job() -> None:
     """Else each change of what pcopy does at first would make other jobs of all seeds."""
     begin = Run._begin
 
@@ -138,7 +138,7 @@ WAITING = ("pinned",)
 """Rules that are needed only where tasks wait for tickets."""
 
 
-OF_THE_RULES = re.compile(r"^(?:Type|Name|Attribute|Import|NotImplemented)Error\b", re.MULTILINE)
+REPLACEMENT_ERRORS = re.compile(r"^(?:Type|Name|Attribute|Import|NotImplemented)Error\b", re.MULTILINE)
 """Errors of a replacement that does not fit the code: they say nothing about the rule."""
 
 
@@ -149,11 +149,11 @@ def test_each_rule_is_needed(rule: str) -> None:
     found = ((seed, play(seed, rules, waits=waits).wrong) for seed in SEEDS[rule])
     seed, wrong = next((each for each in found if each[1]), None) or first_found(rules, 2000, waits=waits) or (-1, "")
     assert wrong
-    assert not OF_THE_RULES.search(wrong), wrong
+    assert not REPLACEMENT_ERRORS.search(wrong), wrong
     assert not play(seed, waits=waits).wrong
 
 
-def test_what_is_not_there_can_not_be_switched_off() -> None:
+def test_patching_a_missing_attribute_is_an_error() -> None:
     """A rule whose code has moved or has another name would be kept, and its jobs would all go well."""
     before = lifecycle.recorded_roots_and_options
     with (

@@ -293,7 +293,7 @@ class BackgroundThread:
         self._strand = world.spawn_beside(action)
         self._world = world
 
-    def has_ended(self, patience: float | None) -> bool:
+    def join(self, patience: float | None) -> bool:
         end = self._world.now + (NEVER if patience is None else patience)
         while not self._strand.is_over and self._world.now < end:
             self._strand.over.wait(end - self._world.now)

@@ -1,4 +1,4 @@
-"""Datasets on disk for tests of signatures, and their entries as pcopy's pieces make them."""
+"""Datasets on disk for tests of signatures, and their entries computed by functions of pcopy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def outer_dataset(path: Path) -> Path:
 
 
 def measured(path: bytes, algorithm: Algorithm, block_size: int) -> list[ManifestEntry]:
-    """The entries of what is at ``path`` in tree order, from the product's own pieces."""
+    """The entries of the item at ``path`` in tree order, computed by functions of pcopy."""
     return list(_measured(path, b".", algorithm, block_size))
 
 

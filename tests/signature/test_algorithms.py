@@ -1,4 +1,4 @@
-"""The algorithms: against programs that know nothing of Python's libraries."""
+"""The algorithms, compared with programs that do not use Python's libraries."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EMPTY = {
     "xxh3-128": "99aa06d3014798d86001c324468d497f",
     "blake3": "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",
 }
-"""Digests of nothing, from the algorithms' own specifications."""
+"""Digests of empty data, from the specifications of the algorithms."""
 
 SAMPLES = (b"", b"a", b"hello\n", bytes(240), bytes(range(256)) * 40, b"\xff" * 100_001)
 
 
 @pytest.mark.parametrize("name", ALGORITHM_NAMES)
-def test_digests_are_the_algorithms_own(name: str) -> None:
+def test_digests_match_the_specifications(name: str) -> None:
     found = algorithm_named(name)
     assert (found.name, found.digest_size, found.digest(b"").hex()) == (name, len(EMPTY[name]) // 2, EMPTY[name])
     assert algorithm_named(name) is found
@@ -30,7 +30,7 @@ def test_digests_are_the_algorithms_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHM_NAMES)
 @pytest.mark.parametrize("data", SAMPLES, ids=len)
-def test_pieces_give_what_all_at_once_gives(name: str, data: bytes) -> None:
+def test_digest_of_pieces_equals_digest_of_the_whole(name: str, data: bytes) -> None:
     found = algorithm_named(name)
     hasher = found.new_hasher()
     for at in range(0, len(data), 997):
@@ -41,7 +41,7 @@ def test_pieces_give_what_all_at_once_gives(name: str, data: bytes) -> None:
 
 @pytest.mark.parametrize(("name", "command"), [("xxh3-128", ["xxhsum", "-H2"]), ("blake3", ["b3sum", "--no-names"])])
 @pytest.mark.parametrize("data", SAMPLES, ids=len)
-def test_other_programs_agree(name: str, command: list[str], data: bytes, area: Path) -> None:
+def test_digests_match_those_of_other_programs(name: str, command: list[str], data: bytes, area: Path) -> None:
     if not shutil.which(command[0]):
         pytest.skip(f"there is no {command[0]} here")
     file = area / "data"
@@ -51,13 +51,13 @@ def test_other_programs_agree(name: str, command: list[str], data: bytes, area: 
 
 
 @pytest.mark.parametrize("name", ["", "md5", "XXH3-128", "blake3 ", "none", "a\nb", "x" * 10000])
-def test_other_names_are_refused_in_one_short_line(name: str) -> None:
+def test_unknown_algorithm_is_refused_in_one_short_line(name: str) -> None:
     with pytest.raises(RequestRefused) as refused:
         algorithm_named(name)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 200
 
 
-def test_a_missing_library_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "blake3", None)
     algorithm_named.cache_clear()
     with pytest.raises(RequestRefused, match="blake3, which is not installed"):

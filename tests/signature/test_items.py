@@ -1,4 +1,4 @@
-"""Digests of items: the published vectors, and random trees against the reference."""
+"""Digests of items: the published vectors, and random trees compared with the reference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BLAKE3 = (
     "d1ab607a6b9b8df2e957167ff65ab87a4d7937ff834ec7aeefe0a2e55a4daee1",
     "3e01935a04f9fba9e7f74dfd51128a41367cb070c9a1a22689fba846c80912fd",
 )
-"""Those of the outer directory with the other algorithm."""
+"""The signatures of the outer directory with BLAKE3."""
 
 DEVICES = (
     (stat.S_IFCHR, 1, 3, "610ee6642511a72d59cb2d0838fe33ec"),
@@ -59,7 +59,7 @@ TREES = st.recursive(
     lambda below: st.dictionaries(NAMES, below, max_size=5),
     max_leaves=15,
 )
-"""Bytes are files, strings symbolic links, mappings directories."""
+"""Trees: bytes are files, strings are symbolic links, and mappings are directories."""
 
 
 def make(tree: object, path: bytes) -> None:
@@ -94,14 +94,14 @@ def datasets(area: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_vectors(datasets: dict[str, Path], name: str) -> None:
+def test_published_vectors_are_reproduced(datasets: dict[str, Path], name: str) -> None:
     path = os.fsencode(datasets[name])
     for block_size, expected in zip((4 * MIB, 1 << 16), VECTORS[name], strict=True):
         assert measured(path, XXH3, block_size)[0].digest.hex() == expected
         assert reference.signature(path, block_size).hex() == expected
 
 
-def test_vectors_by_a_program_of_its_own(datasets: dict[str, Path]) -> None:
+def test_reference_with_xxhsum_reproduces_vectors(datasets: dict[str, Path]) -> None:
     if not shutil.which("xxhsum"):
         pytest.skip("there is no xxhsum here")
 
@@ -112,25 +112,25 @@ def test_vectors_by_a_program_of_its_own(datasets: dict[str, Path]) -> None:
     assert reference.signature(os.fsencode(datasets["outer"]), 1 << 16, xxhsum).hex() == VECTORS["outer"][1]
 
 
-def test_vectors_of_the_other_algorithm(datasets: dict[str, Path]) -> None:
+def test_vectors_of_blake3_are_reproduced(datasets: dict[str, Path]) -> None:
     for block_size, expected in zip((4 * MIB, 1 << 16), BLAKE3, strict=True):
         assert (
             measured(os.fsencode(datasets["outer"]), algorithm_named("blake3"), block_size)[0].digest.hex() == expected
         )
 
 
-def test_vectors_of_devices() -> None:
+def test_vectors_of_devices_are_reproduced() -> None:
     for mode, major, minor, expected in DEVICES:
         assert special_digest(XXH3, mode | 0o600, os.makedev(major, minor)).hex() == expected
 
 
-def test_a_subtree_has_the_same_digest_inside_and_on_its_own(datasets: dict[str, Path]) -> None:
+def test_subtree_has_the_same_digest_inside_a_tree_and_alone(datasets: dict[str, Path]) -> None:
     inside = {entry.path: entry.digest for entry in measured(os.fsencode(datasets["outer"]), XXH3, 4 * MIB)}
     assert inside[b"sub"].hex() == VECTORS["inner"][0]
     assert inside[b"sub/b.bin"].hex() == VECTORS["b.bin"][0]
 
 
-def test_the_page_tells_the_vectors_and_no_others() -> None:
+def test_documentation_page_lists_exactly_the_vectors() -> None:
     reported = re.findall(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{64}\b", PAGE.read_text())
     known = {digest for both in (*VECTORS.values(), BLAKE3) for digest in both}
     assert set(reported) - {"1e" + "1" * 30} == known | {expected for *_, expected in DEVICES}
@@ -138,7 +138,7 @@ def test_the_page_tells_the_vectors_and_no_others() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=TREES, name=st.sampled_from(ALGORITHM_NAMES), block_size=st.sampled_from([1 << 16, 1 << 17, 4 * MIB]))
-def test_random_trees(area: Path, tree: object, name: str, block_size: int) -> None:
+def test_random_trees_match_the_reference(area: Path, tree: object, name: str, block_size: int) -> None:
     path = os.fsencode(area / "tree")
     make(tree, path)
     found = algorithm_named(name)
@@ -154,7 +154,7 @@ def test_random_trees(area: Path, tree: object, name: str, block_size: int) -> N
             os.unlink(path)
 
 
-def test_special_files(area: Path) -> None:
+def test_special_files_match_the_reference(area: Path) -> None:
     os.mkfifo(area / "pipe")
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(os.fspath(area / "socket"))
@@ -175,14 +175,14 @@ def test_special_files(area: Path) -> None:
     )
 
 
-def test_what_is_no_special_file_has_no_digest_of_one() -> None:
+def test_special_digest_rejects_other_types() -> None:
     for mode in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFSOCK):
         with pytest.raises(ValueError, match="neither"):
             special_digest(XXH3, mode | 0o644, 0)
     assert type_byte(stat.S_IFSOCK | 0o777) == b""
 
 
-def test_directories_want_children_in_order() -> None:
+def test_directory_hasher_rejects_unordered_children() -> None:
     digest = bytes(16)
     hasher = DirectoryHasher(XXH3)
     hasher.add(b"f", b"b", digest)
@@ -199,7 +199,7 @@ def test_directories_want_children_in_order() -> None:
     assert hasher.digest() == reference.xxh3_128(expected)
 
 
-def test_many_children_are_hashed_as_one_by_one() -> None:
+def test_adding_many_children_equals_adding_each() -> None:
     one, other, digest = DirectoryHasher(XXH3), DirectoryHasher(XXH3), b"d" * 16
     for kind, name in ((b"f", b"a"), (b"d", b"b" * 255), (b"l", b"c" * 70_000), (b"p", b"d")):
         one.add(kind, name, digest)

@@ -1,4 +1,4 @@
-"""Manifests: what is written is what the definition says, and whatever is lost or changed is found."""
+"""Manifests: their contents match the definition, and any loss or change is detected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ AWKWARD = (
 
 @pytest.fixture
 def dataset(area: Path) -> Path:
-    """The largest published vector, and names that need escapes or sort oddly."""
+    """The largest published vector, with names that need escapes or sort unusually."""
     path = outer_dataset(area / "dataset")
     for name in AWKWARD:
         make_directory = os.fsencode(path) + b"/" + name
@@ -69,7 +69,7 @@ def good(area: Path, dataset: Path) -> bytes:
 
 
 def signature_of(path: Path) -> bytes:
-    """The digest of the root that the manifest tells of first, once all the rest was held against it."""
+    """The digest of the root in the first entry of the manifest, after everything else was checked against it."""
     entries = list(ManifestReader(path))
     return entries[0].digest
 
@@ -90,10 +90,10 @@ def refusal(file: Path, contents: bytes) -> str:
         read(file)
     line = str(refused.value)
     assert line.isprintable() and str(file) in line
-    return line.partition(f"{file}: ")[2]
+    return line.partition(f"{file} as a manifest: ")[2]
 
 
-def test_what_is_written_is_the_definitions(area: Path, dataset: Path, good: bytes) -> None:
+def test_written_manifest_matches_the_definition(area: Path, dataset: Path, good: bytes) -> None:
     entries = measured(os.fsencode(dataset), XXH3, 1 << 16)
     write(area / "manifest", entries)
     assert (area / "manifest").read_bytes() == good
@@ -103,12 +103,12 @@ def test_what_is_written_is_the_definitions(area: Path, dataset: Path, good: byt
     assert signature_of(area / "manifest") == reference.signature(os.fsencode(dataset), 1 << 16)
 
 
-def test_the_page_shows_a_manifest(area: Path) -> None:
+def test_example_manifest_in_the_docs_is_correct(area: Path) -> None:
     example = PAGE.read_bytes().partition(b"```text\n")[2].partition(b"```\n")[0].replace(b"?", b"\xff")
     assert example == reference.manifest(os.fsencode(outer_dataset(area / "dataset")))
 
 
-def test_the_other_algorithm(area: Path, dataset: Path) -> None:
+def test_manifest_with_blake3(area: Path, dataset: Path) -> None:
     blake3 = algorithm_named("blake3")
     entries = measured(os.fsencode(dataset), blake3, 4 * MIB)
     with ManifestWriter(os.fsencode(area / "manifest"), blake3, 4 * MIB) as manifest:
@@ -120,7 +120,7 @@ def test_the_other_algorithm(area: Path, dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "empty", "link", "pipe"])
-def test_a_single_item(area: Path, dataset: Path, name: str) -> None:
+def test_single_item_is_signed(area: Path, dataset: Path, name: str) -> None:
     path = os.fsencode(dataset / name)
     write(area / "manifest", measured(path, XXH3, 1 << 16))
     contents = (area / "manifest").read_bytes()
@@ -129,7 +129,7 @@ def test_a_single_item(area: Path, dataset: Path, name: str) -> None:
     assert signature_of(area / "manifest") == reference.signature(path)
 
 
-def test_tree_order_is_that_of_find_and_of_sorted_names(dataset: Path) -> None:
+def test_tree_order_equals_sorted_paths_of_find(dataset: Path) -> None:
     found = subprocess.run(["find", ".", "-mindepth", "1", "-print0"], check=True, capture_output=True, cwd=dataset)
     paths = [name.removeprefix(b"./") for name in found.stdout.split(b"\0")[:-1]]
     random.Random(1).shuffle(paths)
@@ -139,7 +139,7 @@ def test_tree_order_is_that_of_find_and_of_sorted_names(dataset: Path) -> None:
 
 @UNHURRIED
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=4).map(b"/".join), max_size=20))
-def test_keys_sort_as_lists_of_names_do(paths: list[bytes]) -> None:
+def test_tree_order_keys_sort_like_lists_of_names(paths: list[bytes]) -> None:
     assert sorted(paths, key=tree_order_key) == sorted(paths, key=lambda path: path.split(b"/"))
     assert all(tree_order_key(b".") < tree_order_key(path) for path in paths)
 
@@ -151,13 +151,13 @@ def test_keys_sort_as_lists_of_names_do(paths: list[bytes]) -> None:
     st.integers(0, 2**64 - 1),
     st.one_of(st.just(b"."), st.lists(NAMES, min_size=1, max_size=4).map(b"/".join)),
 )
-def test_records_are_entries(kind: bytes, digest: bytes, size: int, path: bytes) -> None:
+def test_entries_survive_packing(kind: bytes, digest: bytes, size: int, path: bytes) -> None:
     entry = ManifestEntry(kind, digest, size, path)
     assert unpack_entry(*pack_entry(entry)) == entry
     assert pack_entry(entry)[0] == tree_order_key(path)
 
 
-def test_a_manifest_cut_off_anywhere_is_refused(area: Path, good: bytes) -> None:
+def test_truncated_manifest_is_refused(area: Path, good: bytes) -> None:
     file = area / "manifest"
     lines = good.splitlines(keepends=True)
     cuts = {sum(map(len, lines[:count])) for count in range(len(lines))} | set(range(0, len(good), 13))
@@ -166,7 +166,7 @@ def test_a_manifest_cut_off_anywhere_is_refused(area: Path, good: bytes) -> None
         assert "truncated" in reason or cut < len(lines[0])
 
 
-def test_a_lost_or_repeated_or_exchanged_line_is_found(area: Path, good: bytes) -> None:
+def test_lost_repeated_or_swapped_line_is_detected(area: Path, good: bytes) -> None:
     lines = good.splitlines(keepends=True)
     for at in range(1, len(lines)):
         refusal(area / "manifest", b"".join(lines[:at] + lines[at + 1 :]))
@@ -181,7 +181,7 @@ def without_sizes(entries: list[ManifestEntry]) -> list[ManifestEntry]:
 
 @FUZZ
 @given(at=st.integers(0, 1 << 20), byte=st.integers(0, 255))
-def test_no_changed_byte_goes_unseen(area: Path, good: bytes, at: int, byte: int) -> None:
+def test_any_changed_byte_is_detected(area: Path, good: bytes, at: int, byte: int) -> None:
     file = area / "manifest"
     file.write_bytes(good)
     entries = read(file)
@@ -196,14 +196,14 @@ def test_no_changed_byte_goes_unseen(area: Path, good: bytes, at: int, byte: int
     except RequestRefused as refused:
         assert str(refused).isprintable()
         return
-    # a size is in no directory's digest, the block size stands in the header only
+    # sizes are not part of a directory's digest, and the block size is only in the header
     assert found != entries or reader.block_size != 1 << 16
     assert without_sizes(found) == without_sizes(entries)
 
 
 @FUZZ
 @given(start=st.integers(0, 1 << 20), length=st.integers(0, 200), new=st.binary(max_size=80), random_only=st.booleans())
-def test_nothing_but_refusal_is_raised(
+def test_damaged_manifest_raises_only_a_refusal(
     area: Path, good: bytes, start: int, length: int, new: bytes, random_only: bool
 ) -> None:
     start %= len(good)
@@ -247,15 +247,15 @@ F = b"f " + b"5" * 32 + b" 7 "
         (HEADER + D, "line 2 has no end: the manifest is truncated"),
         (HEADER + D + b"x\n", "line 2: the first entry is not the root, '.'"),
         (HEADER + D + b"./\n", "line 2: the first entry is not the root, '.'"),
-        (HEADER + D + b".\n" + D + b".\n", "line 3: its path is not that of something below the root"),
+        (HEADER + D + b".\n" + D + b".\n", "line 3: its path is not that of an item below the root"),
         (HEADER + D + b".\n" + D + b"\n", "line 3: its path is not"),
         (HEADER + D + b".\n" + D + b"..\n", "line 3: its path is not"),
         (HEADER + D + b".\n" + D + b"/a\n", "line 3: its path is not"),
         (HEADER + D + b".\n" + D + b"a/\n", "line 3: its path is not"),
         (HEADER + D + b".\n" + D + b"a\n" + D + b"a/.\n", "line 4: its path is not"),
-        (HEADER + D + b".\n" + F + b"a/b\n", "line 3: the directory that a/b is in is not listed"),
+        (HEADER + D + b".\n" + F + b"a/b\n", "line 3: the directory of a/b is not listed"),
         (HEADER + D + b".\n" + F + b"a\n" + F + b"a/b\n", "(line 2) does not match"),
-        (HEADER + F + b".\n" + F + b"a\n", "line 3: the directory that a is in is not listed"),
+        (HEADER + F + b".\n" + F + b"a\n", "line 3: the directory of a is not listed"),
         (HEADER + D + b".\n" + F + b"b\n" + F + b"a\n", "line 4: a is out of order, or comes twice"),
         (HEADER + D + b".\n" + F + b"b\n" + F + b"b\n", "line 4: b is out of order, or comes twice"),
         (HEADER + D + b".\n" + F + b"a\n", "line 3: the digest of . (line 2) does not match its entries: the manifest"),
@@ -272,7 +272,7 @@ F = b"f " + b"5" * 32 + b" 7 "
         (HEADER + F.replace(b" 7 ", b" 0 ") + b".\n", "line 2: its digest does not fit its type and size"),
         (HEADER + b"f " + EMPTY_FILE + b" 7 .\n", "line 2: its digest does not fit its type and size"),
         (HEADER + b"p " + EMPTY_FILE + b" 0 .\n", "line 2: its digest does not fit its type and size"),
-        (HEADER + D.replace(b" 0 ", b" 7 ") + b".\n", "line 2: it has a size and is no regular file"),
+        (HEADER + D.replace(b" 0 ", b" 7 ") + b".\n", "line 2: its size must be 0, because it is no regular file"),
         (HEADER + D + b".\n" + F + b"a\\b\n", "line 3: its path holds a backslash"),
         (HEADER + D + b".\n" + F + b"a\\\n", "line 3: its path holds a backslash"),
         (HEADER + D + b".\n" + F + b"a\\\\\\\n", "line 3: its path holds a backslash"),
@@ -282,11 +282,11 @@ F = b"f " + b"5" * 32 + b" 7 "
         (b"#" * (MAX_LINE_SIZE + 1), "line 1 has more than 1048576 bytes"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(area: Path, contents: bytes, reason: str) -> None:
+def test_error_in_a_manifest_names_its_line(area: Path, contents: bytes, reason: str) -> None:
     assert reason in refusal(area / "manifest", contents)
 
 
-def test_a_line_without_end_is_not_held_in_memory(area: Path) -> None:
+def test_endless_line_is_not_read_into_memory(area: Path) -> None:
     with (area / "manifest").open("wb") as file:
         file.write(HEADER + D + b".\n")
         file.truncate(64 * MIB)
@@ -298,7 +298,7 @@ def test_a_line_without_end_is_not_held_in_memory(area: Path) -> None:
     assert peak < 8 * MIB
 
 
-def test_the_damaged_directory_is_named(area: Path, good: bytes) -> None:
+def test_refusal_names_the_damaged_directory(area: Path, good: bytes) -> None:
     lines = good.splitlines(keepends=True)
     (at,) = (number for number, line in enumerate(lines) if line.endswith(b" sub/b.bin\n"))
     (directory,) = (number for number, line in enumerate(lines, start=1) if line.endswith(b" sub\n"))
@@ -308,14 +308,14 @@ def test_the_damaged_directory_is_named(area: Path, good: bytes) -> None:
     )
 
 
-def test_what_cannot_be_read_is_refused(area: Path) -> None:
+def test_unreadable_file_is_refused(area: Path) -> None:
     for path, reason in ((area, "Is a directory"), (area / "no\nfile", "No such file")):
         with pytest.raises(RequestRefused, match=reason) as refused:
             ManifestReader(path)
         assert str(refused.value).isprintable()
 
 
-def test_a_manifest_that_vanishes_or_changes_under_a_reader_is_refused(area: Path, good: bytes) -> None:
+def test_manifest_that_vanishes_or_changes_during_reading_is_refused(area: Path, good: bytes) -> None:
     file = area / "manifest"
     file.write_bytes(good)
     reader = ManifestReader(file)
@@ -327,7 +327,7 @@ def test_a_manifest_that_vanishes_or_changes_under_a_reader_is_refused(area: Pat
         list(reader)
 
 
-def test_the_writer_wants_tree_order(area: Path) -> None:
+def test_manifest_writer_requires_tree_order(area: Path) -> None:
     def entry(path: bytes) -> ManifestEntry:
         return ManifestEntry(b"d", bytes(16), 0, path)
 
@@ -344,7 +344,7 @@ def test_the_writer_wants_tree_order(area: Path) -> None:
             manifest.write(entry(b"b" * MAX_LINE_SIZE))
 
 
-def test_a_failed_write_leaves_nothing_and_the_old_manifest(area: Path) -> None:
+def test_failed_write_removes_temporary_file_and_keeps_old_manifest(area: Path) -> None:
     (area / "manifest").write_text("old")
     with pytest.raises(KeyboardInterrupt), ManifestWriter(area / "manifest", XXH3, 1 << 16) as manifest:
         manifest.write(ManifestEntry(b"d", bytes(16), 0, b"."))
@@ -353,7 +353,7 @@ def test_a_failed_write_leaves_nothing_and_the_old_manifest(area: Path) -> None:
     assert os.listdir(area) == ["manifest"] and (area / "manifest").read_text() == "old"
 
 
-def test_deep_trees_need_memory_for_their_depth_only(area: Path) -> None:
+def test_memory_for_deep_trees_grows_with_depth_only(area: Path) -> None:
     digest = reference.xxh3_128(b"\x03")
     depth, entries = 2000, []
     for level in range(depth, -1, -1):

@@ -1,4 +1,4 @@
-"""Which files are taken for signatures: those that say so where a signature would, and none that mention the word."""
+"""Recognition of signature files: by the format key at their beginning, and not by a mention of the word."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ DATA = {
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_what_yaml_reads_as_a_signature_is_one(name: str) -> None:
+def test_signature_in_any_yaml_style_is_recognized(name: str) -> None:
     assert yaml.safe_load(SIGNATURES[name].decode("utf-8-sig"))["format"] == "pcopy-signature"
     assert looks_like_signature(SIGNATURES[name])
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_what_begins_as_one_is_one(name: str) -> None:
+def test_damaged_signature_is_recognized(name: str) -> None:
     assert looks_like_signature(DAMAGED[name])
 
 
@@ -58,7 +58,7 @@ def test_data(name: str) -> None:
     assert not looks_like_signature(DATA[name])
 
 
-def test_nothing_that_is_about_signatures_is_one() -> None:
+def test_files_that_mention_signatures_are_not_recognized_as_such() -> None:
     files = [path for part in ("pcopy", "docs", "tests") for path in (REPOSITORY / part).rglob("*.[mp][dy]")]
     found = [path for path in files if looks_like_signature(_beginning(path))]
     assert len(files) > 100 and found == []
@@ -69,13 +69,13 @@ def _beginning(path: Path) -> bytes:
         return file.read(RECOGNITION_SIZE)
 
 
-def test_a_signature_that_is_cut_in_its_first_line() -> None:
+def test_signature_truncated_in_its_first_line_is_recognized() -> None:
     line = PLAIN.splitlines()[0]
     assert [length for length in range(len(line) + 1) if is_truncated_signature(line[:length])] == list(range(9, 24))
     assert not is_truncated_signature(b"format: png") and not is_truncated_signature(b"format: pcopy\n")
 
 
-def test_any_beginning_may_be_asked_about() -> None:
+def test_random_data_is_not_recognized_as_a_signature() -> None:
     for length in range(0, 4000, 37):
         looks_like_signature(os.urandom(length))
     assert not looks_like_signature(b" " * RECOGNITION_SIZE) and not looks_like_signature(b"a: b\n" * 800)

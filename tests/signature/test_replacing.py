@@ -1,4 +1,4 @@
-"""The mode of what is written: the user's umask counts, not the one that the process has while it copies."""
+"""The mode of output files: it follows the user's umask, not the one that the process has while it copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pcopy.signature.replacing import output_file
 
 @pytest.fixture
 def private() -> Iterator[None]:
-    """A process in which nothing that is made is anybody else's."""
+    """Set a umask with which new files are private."""
     before = os.umask(0o077)
     yield
     assert os.umask(before) == 0o077
@@ -43,8 +43,8 @@ def test_modes(tmp_path: Path, umask: int | None, wanted: int) -> None:
 
 
 @pytest.mark.usefixtures("private")
-def test_what_a_default_acl_forbids_stays_forbidden(area: Path) -> None:
-    """The umask does not count there, as for any other program."""
+def test_default_acl_restricts_the_mode_of_an_output_file(area: Path) -> None:
+    """The umask has no effect there, as for any other program."""
     (area / "shared").mkdir()
     subprocess.run(["setfacl", "-d", "-m", "u::rwx,g::r-x,o::---", area / "shared"], check=True)
     with output_file(area / "shared/file", 0o002):

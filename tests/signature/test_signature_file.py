@@ -1,4 +1,4 @@
-"""Signature files: any YAML reader gets what was written, and nothing unsound is taken for a signature."""
+"""Signature files: any YAML reader reads the written values, and no invalid file is accepted as a signature."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ WORDS = st.one_of(
     st.from_regex(r"[-+]?[0-9_]*\.?[0-9_]*([eE][-+]?[0-9]+)?", fullmatch=True),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
 )
-"""What YAML may take for numbers, times, booleans, or nothing at all."""
+"""Strings that YAML may read as numbers, times, booleans, or null."""
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 TIMES = st.datetimes().map(lambda time: time.strftime("%Y-%m-%dT%H:%M:%SZ").rjust(20, "0"))
@@ -92,13 +92,13 @@ def file(area: Path) -> Path:
 
 
 def refusal(file: Path, contents: bytes) -> str:
-    """The reason that the reader gives; the rest of the line is looked at here."""
+    """Return the reason of the refusal; check the rest of the line."""
     file.write_bytes(contents)
     with pytest.raises(RequestRefused) as refused:
         read_signature(file)
     line = str(refused.value)
     assert line.isprintable() and str(file) in line
-    return line.partition(f"{file}: ")[2]
+    return line.partition(f"{file} as a signature file: ")[2]
 
 
 @FUZZ
@@ -109,10 +109,10 @@ def refusal(file: Path, contents: bytes) -> str:
 @example(SAMPLE._replace(signature="1e" + "1" * 30))
 @example(SAMPLE._replace(source="2026-11-21", generator="~"))
 @example(SAMPLE._replace(source='"\\ # : \n\r\t\x00\x85\u2028\ufeff\U0001f600'))
-def test_what_is_written_is_read_here_and_by_any_reader_of_yaml(file: Path, signature: Signature) -> None:
+def test_written_signature_is_read_here_and_by_yaml_libraries(file: Path, signature: Signature) -> None:
     write_signature(file, signature)
     assert read_signature(file) == signature
-    assert set(map(type, read_signature(file))) == {str, int}  # ranks tell each other of nothing else
+    assert set(map(type, read_signature(file))) == {str, int}  # ranks exchange no other types
     expected = {"format": "pcopy-signature", "version": 1, **signature._asdict()}
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         found = yaml.load(file.read_bytes(), Loader=loader)
@@ -127,7 +127,7 @@ def test_what_is_written_is_read_here_and_by_any_reader_of_yaml(file: Path, sign
 @given(text=WORDS)
 @example("2026-11-21T00:00:00Z")
 @example("1.2.3")
-def test_no_string_is_taken_for_anything_else(text: str) -> None:
+def test_strings_are_never_read_as_another_type(text: str) -> None:
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         assert yaml.load(dump_yaml([("key", text)], time_key="created"), Loader=loader) == {"key": text}
     assert load_yaml(dump_yaml([("key", text)])) == {"key": text}
@@ -141,17 +141,17 @@ def test_no_string_is_taken_for_anything_else(text: str) -> None:
        (word, word.upper(), word.title())]
     + ["~", "<<", "=", ".inf", "-.inf", ".nan", "", "-", "- a", "a: b", "a #b", "12:30:45", "a ", " a", "é"],
 )  # fmt: skip
-def test_what_some_reader_takes_for_something_else_is_quoted(text: str) -> None:
-    """Also by the rules of YAML 1.2, and those of 1.1 that the library here does not follow."""
+def test_ambiguous_strings_are_quoted(text: str) -> None:
+    """Also by the rules of YAML 1.2, and by those of 1.1 that the library here does not implement."""
     assert dump_yaml([("key", text)], time_key="created") == f'key: "{text}"\n'.encode()
 
 
 @pytest.mark.parametrize("text", ["pcopy 0.1.0", "/data/run-7", "xxh3-128", "1e" + "1" * 29 + "a", "nothing", "8h"])
-def test_plain_words_are_written_as_they_are(text: str) -> None:
+def test_unambiguous_strings_are_not_quoted(text: str) -> None:
     assert dump_yaml([("key", text)]) == f"key: {text}\n".encode()
 
 
-def test_a_time_is_read_as_one_where_it_is_one(file: Path) -> None:
+def test_creation_time_is_read_as_a_time(file: Path) -> None:
     write_signature(file, SAMPLE._replace(source=SAMPLE.created))
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         found = yaml.load(file.read_bytes(), Loader=loader)
@@ -159,24 +159,24 @@ def test_a_time_is_read_as_one_where_it_is_one(file: Path) -> None:
         assert found["source"] == SAMPLE.created
 
 
-def test_the_page_shows_a_signature_file(file: Path) -> None:
+def test_example_signature_file_in_the_docs_is_correct(file: Path) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "formats" / "signature.md"
     example = page.read_bytes().split(b"```yaml\n")[1].partition(b"```")[0]
     assert write_and_read(file, SAMPLE) == example
 
 
-def test_names_that_are_no_unicode_can_be_shown(file: Path) -> None:
+def test_names_that_are_not_unicode_are_escaped(file: Path) -> None:
     write_signature(file, SAMPLE._replace(source=os.fsdecode(b"/\xff\xe4")))
     assert read_signature(file).source == "/\\udcff\\udce4"
 
 
 @pytest.mark.parametrize("digits", ["7f682f90fd0fffe8ab8ffad8c007c3c0", "1" * 32, "1e" + "2" * 30, "0" * 32, "A" * 32])
-def test_unquoted_signatures_are_read_as_they_stand(file: Path, digits: str) -> None:
+def test_unquoted_digests_are_read_as_strings(file: Path, digits: str) -> None:
     file.write_bytes(BY_HAND.replace(b"7f682f90fd0fffe8ab8ffad8c007c3c0", digits.encode()))
     assert read_signature(file) == SAMPLE._replace(block_size=65536, signature=digits.lower())
 
 
-def test_the_origin_may_be_missing_and_unknown_keys_are_passed_over(file: Path) -> None:
+def test_missing_origin_and_unknown_keys_are_accepted(file: Path) -> None:
     lines = BY_HAND.splitlines(keepends=True)
     file.write_bytes(b"\xef\xbb\xbf" + b"".join(lines[:-3]) + b"ticket: 0815\nhosts: [a, b: {c: 1.0}]\n")
     read = read_signature(file)
@@ -192,7 +192,7 @@ REQUIRED = [
 
 
 @pytest.mark.parametrize("key", REQUIRED)
-def test_keys_must_be_there_once(file: Path, key: str) -> None:
+def test_required_keys_must_occur_exactly_once(file: Path, key: str) -> None:
     lines = BY_HAND.splitlines(keepends=True)
     (line,) = (line for line in lines if line.startswith(f"{key}:".encode()))
     assert refusal(file, BY_HAND.replace(line, b"")) == f"it lacks the key {key}"
@@ -219,7 +219,7 @@ def changed(key: str, value: str) -> Callable[[], bytes]:
         (lambda: b"a: \x00\n", "not YAML"),
         (lambda: b'a: "\\UFFFFFFFF"\n', "not YAML"),
         (lambda: b"a: &x [1]\nb: *x\n", "aliases"),
-        (lambda: b"a: " + b"[" * 100_000, "nest"),  # the library has a limit of its own since 6.0.4
+        (lambda: b"a: " + b"[" * 100_000, "nest"),  # the library has its own limit since 6.0.4
         (lambda: b"[a]: 1\n", "no string"),
         (lambda: b"? " + b"k" * 101 + b"\n: 1\n", "a key of more than"),
         (lambda: BY_HAND + b"#" * MAX_SIGNATURE_SIZE, "more than 1048576 bytes"),
@@ -243,11 +243,13 @@ def changed(key: str, value: str) -> Callable[[], bytes]:
         (changed("bytes", "1" * 5000), "bytes is not a whole number"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(file: Path, contents: Callable[[], bytes], reason: str) -> None:
+def test_errors_in_a_signature_file_are_reported_in_one_line(
+    file: Path, contents: Callable[[], bytes], reason: str
+) -> None:
     assert reason in refusal(file, contents())
 
 
-def test_what_cannot_be_read_is_refused(area: Path) -> None:
+def test_unreadable_file_is_refused(area: Path) -> None:
     for path, reason in (
         (area, "Is a directory"),
         (area / "no\nfile", "No such file"),
@@ -260,7 +262,7 @@ def test_what_cannot_be_read_is_refused(area: Path) -> None:
 
 @FUZZ
 @given(at=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_no_changed_byte_goes_unseen_and_nothing_but_refusal_is_raised(file: Path, at: int, byte: int) -> None:
+def test_changed_byte_is_refused_or_changes_the_result(file: Path, at: int, byte: int) -> None:
     write_signature(file, SAMPLE)
     contents = bytearray(file.read_bytes())
     contents[at % len(contents)] = byte
@@ -274,9 +276,9 @@ def test_no_changed_byte_goes_unseen_and_nothing_but_refusal_is_raised(file: Pat
 
 
 def plain(contents: bytes) -> object:
-    """What YAML itself reads; another spelling of the same, or a capital digit, is no damage.
+    """The values that YAML itself reads; another spelling of the same value, or an upper-case digit, is no damage.
 
-    By libyaml: the library's own parser wants no tab before a value, which YAML allows.
+    Uses libyaml: the library's own parser accepts no tab before a value, which YAML allows.
     """
     found = yaml.load(contents, Loader=yaml.CBaseLoader)
     return {**found, "signature": found["signature"].lower()}
@@ -289,7 +291,7 @@ def write_and_read(file: Path, signature: Signature) -> bytes:
 
 @FUZZ
 @given(length=st.integers(0, 10_000), tail=st.binary(max_size=20))
-def test_cut_off_files_are_refused_unless_they_still_hold_everything(file: Path, length: int, tail: bytes) -> None:
+def test_truncated_files_are_refused_unless_still_complete(file: Path, length: int, tail: bytes) -> None:
     contents = write_and_read(file, SAMPLE)
     file.write_bytes(contents[: length % len(contents)] + tail)
     try:
@@ -301,11 +303,11 @@ def test_cut_off_files_are_refused_unless_they_still_hold_everything(file: Path,
 
 @FUZZ
 @given(contents=st.one_of(st.binary(max_size=200), st.text("-[]{}:,&*!|>'\"%@`? \n\tab1", max_size=60).map(str.encode)))
-def test_anything_at_all_is_refused(file: Path, contents: bytes) -> None:
+def test_arbitrary_contents_are_refused(file: Path, contents: bytes) -> None:
     refusal(file, contents)
 
 
-def test_the_python_parser_refuses_as_well(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pure_python_parser_also_refuses(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(yaml, "CBaseLoader")
     file.write_bytes(BY_HAND)
     assert read_signature(file) == SAMPLE._replace(block_size=65536)
@@ -313,7 +315,7 @@ def test_the_python_parser_refuses_as_well(file: Path, monkeypatch: pytest.Monke
         refusal(file, contents)
 
 
-def test_files_are_replaced_whole_with_the_usual_mode(area: Path) -> None:
+def test_files_are_replaced_completely_with_the_default_mode(area: Path) -> None:
     before = os.umask(0o027)
     try:
         write_signature(area / "new", SAMPLE)
@@ -329,14 +331,14 @@ def test_files_are_replaced_whole_with_the_usual_mode(area: Path) -> None:
     assert sorted(os.listdir(area)) == ["new", "old", "other name"]
 
 
-def test_names_as_long_as_can_be_and_relative_ones(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longest_and_relative_names_are_written(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(area)
     for name in ("n" * 255, b"\xff" * 255, "./plain"):
         write_signature(name, SAMPLE)
         assert read_signature(name) == SAMPLE
 
 
-def test_what_is_no_file_is_not_replaced(area: Path) -> None:
+def test_only_regular_files_are_replaced_by_a_signature(area: Path) -> None:
     os.mkfifo(area / "pipe")
     (area / "directory").mkdir()
     (area / "file").write_text("old")
@@ -344,7 +346,7 @@ def test_what_is_no_file_is_not_replaced(area: Path) -> None:
     for name, target in links.items():
         (area / name).symlink_to(target)
     for name in ("pipe", "directory", *links):
-        with pytest.raises(RequestRefused, match="is a symbolic link" if name in links else "is no regular file"):
+        with pytest.raises(RequestRefused, match="is a symbolic link" if name in links else "is not a regular file"):
             write_signature(area / name, SAMPLE)
     assert sorted(os.listdir(area)) == sorted(["directory", "file", "pipe", *links])
     assert {name: os.readlink(area / name) for name in links} == links
@@ -352,7 +354,7 @@ def test_what_is_no_file_is_not_replaced(area: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
-def test_after_an_error_all_is_as_before(area: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_changes_nothing(area: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (area / "old").write_text("old")
 
     def fail(*_: object, **__: object) -> None:
@@ -364,7 +366,7 @@ def test_after_an_error_all_is_as_before(area: Path, call: str, monkeypatch: pyt
     assert os.listdir(area) == ["old"] and (area / "old").read_text() == "old"
 
 
-def test_contents_are_synced_before_the_name_and_the_name_after(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contents_are_synced_before_the_rename_and_directory_after(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     fsync, rename = os.fsync, os.rename
 

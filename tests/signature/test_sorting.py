@@ -1,4 +1,4 @@
-"""Sorting on disk: like sorting in memory, with few files open and little held."""
+"""Sorting on disk: the same order as in memory, with few open files and bounded memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS = st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=6)), max_
 
 
 class Spools:
-    """Opens spools and knows how many are open, and how many were at most."""
+    """Opens spools and counts how many are open, and the maximum."""
 
     def __init__(self) -> None:
         self.made: list[BinaryIO] = []
@@ -42,9 +42,7 @@ def by_key(records: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
 
 @UNHURRIED
 @given(RECORDS, st.sampled_from([1, 200, 500, 3000, 1 << 20]))
-def test_records_come_in_order_and_equal_keys_as_they_were_added(
-    records: list[tuple[bytes, bytes]], budget: int
-) -> None:
+def test_records_are_sorted_and_equal_keys_keep_their_order(records: list[tuple[bytes, bytes]], budget: int) -> None:
     spools = Spools()
     sorter = ExternalSorter(spools, budget)
     for record in records:
@@ -67,7 +65,7 @@ def test_more_may_be_added_after_sorting(first: list[tuple[bytes, bytes]], secon
     assert by_key(list(sorter.sorted())) == by_key(first + second)
 
 
-def test_open_files_are_bounded() -> None:
+def test_number_of_open_files_is_bounded() -> None:
     spools = Spools()
     sorter = ExternalSorter(spools, 1)
     keys = [number.to_bytes(4, "big") for number in range(5000)]
@@ -88,10 +86,10 @@ def test_equal_keys_keep_their_order_through_all_merges() -> None:
 
 
 @pytest.mark.parametrize(("number", "size"), [(30_000, 40), (1500, 20_000)])
-def test_little_is_held(number: int, size: int) -> None:
-    """Many runs are open when they are merged, and each holds some records, however long these are."""
+def test_sorter_memory_is_bounded(number: int, size: int) -> None:
+    """During a merge many runs are open, each with some records in memory, however long these are."""
     budget = 1 << 20
-    # the spools are files: what lies in memory for their sake would be counted
+    # the spools are files, because the memory of spools in memory would be counted
     sorter = ExternalSorter(tempfile.TemporaryFile, budget)
     tracemalloc.start()
     for each in range(number):
@@ -107,7 +105,7 @@ def test_little_is_held(number: int, size: int) -> None:
     assert peak < 3 * budget
 
 
-def test_long_records() -> None:
+def test_long_records_are_sorted() -> None:
     sorter = ExternalSorter(tempfile.TemporaryFile, 1 << 18)
     records = [(bytes([number]) * 70_000, os.urandom(200_000)) for number in (5, 3, 200, 0, 7)]
     records += [(b"", b""), (b"\x05", b"")]
@@ -117,7 +115,7 @@ def test_long_records() -> None:
     sorter.close()
 
 
-def test_a_run_that_lost_its_end_is_an_error() -> None:
+def test_truncated_spool_is_an_error() -> None:
     spools = Spools()
     sorter = ExternalSorter(spools, 1)
     sorter.add(b"key", b"value")
@@ -127,7 +125,7 @@ def test_a_run_that_lost_its_end_is_an_error() -> None:
             list(sorter.sorted())
 
 
-def test_a_full_disk_is_an_error_and_closes_what_was_opened() -> None:
+def test_full_disk_is_an_error_and_closes_open_spools() -> None:
     class Full(io.BytesIO):
         def write(self, data: object, /) -> int:
             raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""The content tree: any way to feed it gives what the definition says."""
+"""The content tree: its root matches the definition, in whatever pieces the contents are passed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ XXH3 = algorithm_named("xxh3-128")
 UNHURRIED = settings(deadline=None)
 BLOCK_SIZES = st.sampled_from([1, 2, 4, 8, 64])
 PIECES = st.lists(st.one_of(st.binary(max_size=40), st.integers(0, 300)), max_size=12)
-"""What comes: bytes, or the length of a hole."""
+"""Pieces of contents: bytes, or the length of a hole."""
 
 
 def joined(pieces: list[bytes | int]) -> bytes:
@@ -34,9 +34,7 @@ def feed(hasher: ContentHasher, piece: bytes | int) -> None:
 
 @UNHURRIED
 @given(BLOCK_SIZES, PIECES, st.sampled_from(ALGORITHM_NAMES))
-def test_bytes_and_holes_give_the_root_of_what_they_read_as(
-    block_size: int, pieces: list[bytes | int], name: str
-) -> None:
+def test_data_and_holes_give_the_root_of_their_contents(block_size: int, pieces: list[bytes | int], name: str) -> None:
     found = algorithm_named(name)
     hasher = ContentHasher(found, block_size)
     for piece in pieces:
@@ -49,7 +47,7 @@ def test_bytes_and_holes_give_the_root_of_what_they_read_as(
 
 @UNHURRIED
 @given(BLOCK_SIZES, PIECES)
-def test_the_root_may_be_asked_for_at_any_time(block_size: int, pieces: list[bytes | int]) -> None:
+def test_root_is_available_at_any_time(block_size: int, pieces: list[bytes | int]) -> None:
     hasher = ContentHasher(XXH3, block_size)
     for done, piece in enumerate(pieces, start=1):
         feed(hasher, piece)
@@ -57,7 +55,7 @@ def test_the_root_may_be_asked_for_at_any_time(block_size: int, pieces: list[byt
 
 
 @pytest.mark.parametrize("count", range(70))
-def test_all_small_numbers_of_blocks(count: int) -> None:
+def test_root_is_correct_for_all_small_numbers_of_blocks(count: int) -> None:
     for length in (4 * count, 4 * count + 3):
         data = bytes(range(256))[:length] * 2
         assert content_root(XXH3, 4, data) == reference.content_root(data, 4)
@@ -76,7 +74,7 @@ def test_chunks_give_the_root_of_the_whole(data: bytes, block_size: int, power: 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1])
 @pytest.mark.parametrize("block_size", [1 << 16, 1 << 18, 4 << 20])
-def test_blocks_of_usual_sizes(block_size: int, edge: int) -> None:
+def test_root_is_correct_for_usual_block_sizes(block_size: int, edge: int) -> None:
     data = bytes(range(251)) * ((3 * block_size + edge) // 251 + 1)
     for length in (block_size + edge, 3 * block_size + edge):
         hasher = ContentHasher(XXH3, block_size)
@@ -86,7 +84,7 @@ def test_blocks_of_usual_sizes(block_size: int, edge: int) -> None:
         assert hasher.root() == reference.content_root(data[:length], block_size)
 
 
-def test_a_hole_between_data_in_large_blocks() -> None:
+def test_root_is_correct_for_holes_between_data() -> None:
     for before, hole in ((1, 5 << 20), (100_000, 1 << 16), (65_536, 300_000), (65_535, 3), (0, 200_001)):
         hasher = ContentHasher(XXH3, 1 << 16)
         hasher.update(b"x" * before)
@@ -117,7 +115,7 @@ def test_zeros_before_data_are_not_digested_for_each_block() -> None:
 
     block = 4 << 20
     hasher, reference = ContentHasher(XXH3._replace(new_hasher=Counting), block), ContentHasher(XXH3, block)
-    for _ in range(50):  # each is a hole up to the end of its block, nearly
+    for _ in range(50):  # each is a hole that extends almost to the end of its block
         hasher.zeros(block - 4096)
         hasher.update(b"x" * 4096)
         reference.update(bytes(block - 4096))
@@ -132,10 +130,10 @@ def test_huge_holes_cost_few_digests_and_no_memory() -> None:
     def counted(data: object) -> bytes:
         nonlocal digests
         digests += 1
-        return XXH3.digest(data)  # type: ignore[arg-type]  # what comes is what the hasher hands on
+        return XXH3.digest(data)  # type: ignore[arg-type]  # the argument is data that the hasher passes on
 
     counting = XXH3._replace(digest=counted)
-    ContentHasher(counting, 1 << 16).zeros(1 << 16)  # the zero trees are made once
+    ContentHasher(counting, 1 << 16).zeros(1 << 16)  # the trees of zeros are computed once
     digests = 0
     tracemalloc.start()
     hasher = ContentHasher(counting, 1 << 16)
@@ -149,7 +147,7 @@ def test_huge_holes_cost_few_digests_and_no_memory() -> None:
     assert peak < 1 << 16
     assert hasher.size == (10 << 40) + 8
 
-    # the same from the definition, with the roots of the zeros' subtrees worked out by doubling
+    # the same from the definition, with the roots of subtrees of zeros computed by doubling
     block = 1 << 16
     zeros = [reference.xxh3_128(bytes(block))]
     while len(zeros) < 30:
@@ -168,31 +166,31 @@ def test_huge_holes_cost_few_digests_and_no_memory() -> None:
     assert root == root_of_blocks(0, (10 << 40) // block + 1)
 
 
-def test_a_file_that_is_one_hole_of_the_largest_size() -> None:
+def test_file_that_is_one_hole_of_the_largest_size_has_a_root() -> None:
     hasher = ContentHasher(XXH3, 1 << 16)
     hasher.zeros((1 << 63) - 1)
     assert hasher.size == (1 << 63) - 1
     assert len(hasher.root()) == 16
 
 
-def test_any_buffer_will_do_and_none_is_kept() -> None:
+def test_hasher_accepts_any_buffer_and_keeps_none() -> None:
     data = bytearray(range(100))
     hasher = ContentHasher(XXH3, 8)
     hasher.update(memoryview(data))
     hasher.update(array("I", [1, 2, 3]))
     hasher.update(memoryview(bytes(6)).cast("B", (2, 3)))
     hasher.update(memoryview(b""))
-    data.clear()  # raises BufferError while somebody holds a view
+    data.clear()  # raises BufferError while a view exists
     whole = bytes(range(100)) + array("I", [1, 2, 3]).tobytes() + bytes(6)
     assert hasher.root() == reference.content_root(whole, 8)
 
 
 @pytest.mark.parametrize("block_size", [0, -4, 3, 65_535, 65_537])
-def test_block_sizes_are_powers_of_two(block_size: int) -> None:
+def test_block_size_must_be_a_power_of_two(block_size: int) -> None:
     with pytest.raises(ValueError, match="no power of two"):
         ContentHasher(XXH3, block_size)
 
 
-def test_holes_have_no_negative_length() -> None:
+def test_hole_of_negative_length_is_rejected() -> None:
     with pytest.raises(ValueError, match="-1"):
         ContentHasher(XXH3, 4).zeros(-1)

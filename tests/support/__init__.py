@@ -1,1 +1,1 @@
-"""Helpers of the tests. None of them calls the code under test to judge it."""
+"""Helpers of the tests. None of them uses the code under test to check it."""

@@ -1,4 +1,4 @@
-"""Running ptar, and archives whose members are made one by one."""
+"""Runs of ptar, and archives that are built member by member."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.users import require_root
 MIB = 1 << 20
 
 Made = tuple[tarfile.TarInfo, bytes]
-"""A member, and its contents."""
+"""A member and its contents."""
 
 
 def ptar(*arguments: Argument, **options: Any) -> Completed:
@@ -24,7 +24,7 @@ def ptar(*arguments: Argument, **options: Any) -> Completed:
 
 
 def member(name: str, data: bytes = b"evil", kind: bytes = tarfile.REGTYPE, link: str = "") -> Made:
-    """Only a file has contents."""
+    """A member; only files have contents."""
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, link
     data = data if kind == tarfile.REGTYPE else b""
@@ -41,7 +41,7 @@ def made_of(path: Path, members: Sequence[Made]) -> Path:
 
 @contextmanager
 def small_file_system(place: Path, mebibytes: int, *more: str) -> Iterator[Path]:
-    """One in memory, mounted on a new directory ``place``; ``more`` are further options of it."""
+    """Mount a file system in memory on the new directory ``place``; ``more`` are further mount options."""
     require_root("mounts a small file system")
     place.mkdir()
     options = ",".join((f"size={mebibytes}m", *more))

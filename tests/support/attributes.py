@@ -1,6 +1,6 @@
-"""Values of extended attributes in the kernel's own encoding, and what a file system can hold of them.
+"""Values of extended attributes in the encoding of the operating system, and checks of what a file system can store.
 
-ACLs and capabilities are written raw, so that no tool's interpretation stands between a test and the file system.
+ACLs and capabilities are written in binary form, so that no program interprets them between a test and the file system.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def acl(owner: int, group: int, other: int, users: dict[int, int], groups: dict[
 
 
 def holds(directory: bytes, name: str, value: bytes) -> bool:
-    """Whether this file system takes this attribute on a regular file and gives it back."""
+    """Return True if this file system stores this attribute on a regular file."""
     probe = os.path.join(directory, b".probe-%d" % os.getpid())
     os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
@@ -45,7 +45,7 @@ def holds(directory: bytes, name: str, value: bytes) -> bool:
 
 
 def has_xattrs(directory: bytes) -> bool:
-    """tmpfs knows ``user.`` attributes only since Linux 6.6."""
+    """Return True if it stores ``user.`` attributes; tmpfs does since Linux 6.6."""
     return holds(directory, "user.probe", b"x")
 
 

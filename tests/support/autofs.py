@@ -1,7 +1,7 @@
-"""An automounter: when somebody enters a name in its directory, it mounts another directory there.
+"""An automounter: when a process enters a name in its directory, it mounts another directory there.
 
-It is a process group of its own, since the kernel lets the automounter itself see what lies below (autofs(5) of the
-kernel's documentation: the packets of version 5, and the ioctls that answer them).
+It has its own process group, because the operating system shows the mounted items to the automounter itself (autofs(5)
+of the kernel documentation: packets of version 5, and the ioctls that answer them).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MISSING_INDIRECT = 3
 _READY, _FAIL = 0x9360, 0x9361
 
 BIND = ("mount", "--bind")
-"""What mounts the directory: each mount has the same device number."""
+"""The command that mounts the directory; all mounts have the same device number."""
 FUSE = ("bindfs",)
-"""The same, as with a network file system: each mount has a device number of its own."""
+"""A command whose mounts have different device numbers, as with a network file system."""
 
 
 @contextmanager
 def automounted(point: Path, what: Path, names: list[str], by: Sequence[str] = BIND) -> Iterator[None]:
-    """Entering one of ``names`` in ``point`` mounts the directory ``what`` there; they can be seen before.
+    """Entering one of ``names`` in ``point`` mounts the directory ``what`` there. The names are listed before.
 
-    If the test unmounts one, as the automounter does after some idle time, it is mounted again when it is entered.
+    If the test unmounts one, as an automounter does after some idle time, it is mounted again when it is entered.
     """
     require_root("mount")
     line: list[str | Path] = [sys.executable, "-m", "tests.support.autofs", " ".join(by), point, what, *names]

@@ -1,4 +1,4 @@
-"""Whole runs use the C backend; with ``PCOPY_TESTS=all`` each does so once more with the Python backend."""
+"""Runs of programs use the C backend; with ``PCOPY_TESTS=all`` each test runs again with the Python backend."""
 
 from __future__ import annotations
 

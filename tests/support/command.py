@@ -1,4 +1,4 @@
-"""Starting the program as users do: as a command, with ranks of its own or under mpiexec, as root or not."""
+"""Running the programs as users do: as a command, with local ranks or under mpiexec, as root or as another user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.warm import TOKEN, Program, Request, Server, is_possible
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
-"""What copies of the package leave out: they take along what is compiled, so that runs in them begin at once."""
+"""Patterns that copies of the package leave out. Compiled files are included, so that runs start quickly."""
 
 SLOW = Path(__file__).with_name("slow.c")
 
@@ -46,13 +46,13 @@ RUN = {
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
     "late": ("-m", "tests.support.late_backend"),
 }
-"""What the interpreter is to run for each of the commands; ``late`` is pcopy with a kernel of its own."""
+"""Arguments of the interpreter for each command; ``late`` is pcopy with the backend ``LateBackend``."""
 
 backend = ""
-"""Which backend runs have to use; empty: the C backend, if there is one."""
+"""The backend of runs; empty: the C backend, if it was built."""
 
 _MODULES = ("_cffi_backend", "blake3", "lmdb", "xxhash", "yaml", "_yaml")
-"""What other users' runs import that Python lacks: neither a launcher nor a bar."""
+"""Packages that runs of other users need in addition: neither a launcher nor a progress bar."""
 
 Argument = str | bytes | os.PathLike[str]
 Completed = subprocess.CompletedProcess[bytes]
@@ -72,10 +72,10 @@ def pcopy(
     program: str = "pcopy",
     real: bool = False,
 ) -> Completed:
-    """Runs ``pcopy arguments`` to its end and hands back status, output and errors, the latter two as bytes.
+    """Run ``pcopy arguments`` to its end and return its status, output and errors, the latter two as bytes.
 
-    ``ranks`` becomes ``-n`` or, with ``launcher="mpi"``, the ranks of mpiexec. ``wrap`` is put in front (strace).
-    ``real``: the program is started as users do, and not forked (see ``start``).
+    ``ranks`` becomes ``-n`` or, with ``launcher="mpi"``, the number of ranks of mpiexec. ``wrap`` precedes the command
+    (strace). ``real``: the program is started as by users, and not forked (see ``start``).
     """
     process = start(
         *arguments,
@@ -108,10 +108,11 @@ def start(
     real: bool = False,
     **options: Any,
 ) -> subprocess.Popen[bytes]:
-    """Starts a run, as ``command`` describes it: forked from a process that has imported the program already, where
-    that makes no difference but for the time.
+    """Start a run with the arguments of ``command``: forked from a process that has imported the program already, if
+    the only difference is the time.
 
-    ``real``: as users start it, because the start matters; with ``PCOPY_TESTS=all`` all runs are started so.
+    ``real``: start it as users do, because the test concerns the start; with ``PCOPY_TESTS=all`` all runs are started
+    so.
     """
     line, environment = command(*arguments, **options)
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
@@ -140,17 +141,19 @@ def _can_be_forked(environment: Mapping[str, str], options: Mapping[str, Any]) -
     if getattr(wrap, "delays", ""):
         if not (shutil.which("cc") or shutil.which("gcc")):
             return False
-    elif wrap and not (is_root() and _is_strace(wrap)):  # others may not trace what they have not started
+    elif wrap and not (
+        is_root() and _is_strace(wrap)
+    ):  # ordinary users can trace only processes that they have started
         return False
     _, search = _interpreter(options.get("user") if is_root() else None)
     asked = environment["PYTHONPATH"]
     if asked != search and not all(Path(place).is_relative_to(REPOSITORY) for place in asked.split(os.pathsep)):
-        return False  # an edited copy, of which there are many
+        return False  # one of many edited copies
     return _early(environment) == _early(_environment(asked))
 
 
 def _is_strace(wrap: Sequence[Argument]) -> bool:
-    """With options and nothing behind them that strace would start."""
+    """Return True for strace with options only, without a command that strace would start."""
     words = iter(wrap)
     if next(words) != "strace":
         return False
@@ -163,7 +166,9 @@ def _is_strace(wrap: Sequence[Argument]) -> bool:
 
 
 def _early(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the start of an interpreter depends on, but for libraries, with each of which there is a process."""
+    """Return the environment on which the start of an interpreter depends, without libraries. There is one server for
+    each.
+    """
     names = ("PYTHON", "LC_", "LD_", "LANG")
     return {name: value for name, value in environment.items() if name.startswith(names) and name != "LD_PRELOAD"}
 
@@ -181,7 +186,7 @@ _turn = threading.Lock()
 
 
 def pverify(*arguments: Argument, **options: Any) -> Completed:
-    """As ``pcopy``, with the other command."""
+    """Run pverify like ``pcopy``."""
     return pcopy(*arguments, **options, program="pverify")
 
 
@@ -196,9 +201,9 @@ def command(
     program: str = "pcopy",
     token: str = "",
 ) -> tuple[list[Argument], dict[str, str]]:
-    """The command line and the environment of a run, for tests that need to watch it (``subprocess.Popen``)."""
+    """Return the command line and the environment of a run, for tests that watch it (``subprocess.Popen``)."""
     if user is not None and not is_root():
-        user = None  # whoever runs this is an ordinary user already
+        user = None  # this process belongs to an ordinary user already
     python, search = _interpreter(user)
     line: list[Argument] = [*wrap]
     if user is not None:
@@ -210,23 +215,23 @@ def command(
     if launcher is None and ranks is not None:
         line += ["-n", str(ranks)]
     token = token or new_token()
-    # Runs leave unfinished jobs: each has a place of its own for them, which need not be there.
+    # Runs leave unfinished jobs: each run gets its own state directory, which does not have to exist.
     own = {TOKEN: token, "XDG_STATE_HOME": f"{_public('home')}/state-{token}"}
     return [*line, *arguments], {**_environment(search), **own, **(env or {})}
 
 
 def runs_in_c() -> bool:
-    """Do runs use the C backend?"""
+    """Return True if runs use the C backend."""
     return backend == "c" or not (backend or native.why_not())
 
 
 def new_token() -> str:
-    """What marks all processes of one run: the value of ``TOKEN`` in their environment."""
+    """Return a new value of ``TOKEN``, the environment variable that marks all processes of one run."""
     return uuid.uuid4().hex
 
 
 def mpiexec() -> str:
-    """The launcher of the MPI that is installed beside the interpreter, else the machine's."""
+    """The mpiexec installed next to the interpreter, or else that of the system."""
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if not found:
@@ -235,11 +240,11 @@ def mpiexec() -> str:
 
 
 def _environment(search: str) -> dict[str, str]:
-    """Ours without what a launcher, a scheduler or the user's own configuration would make of the run."""
+    """Our environment without the variables of launchers, schedulers or user configuration that affect a run."""
     foreign = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "XDG_", "PCOPY_", "MPI4PY_", "COLUMNS", "LINES")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
-    # Without PYTHONSAFEPATH ``python -m`` looks for modules in the working directory, and leaves its trace there.
+    # Without PYTHONSAFEPATH ``python -m`` searches modules in the working directory, and leaves traces there.
     python = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
     if backend:
         python["PCOPY_BACKEND"] = backend
@@ -248,8 +253,7 @@ def _environment(search: str) -> dict[str, str]:
 
 @functools.cache
 def _public(name: str) -> str:
-    """A directory for something, which is empty at first and which every user can write to: in memory, where jobs come
-    and go quickly."""
+    """Return a new directory that every user can write to: in memory, because jobs are short-lived."""
     path = tempfile.mkdtemp(prefix=f"pcopy-test-{name}-", dir=scratch_place())
     os.chmod(path, 0o1777)
     _at_end(path)
@@ -258,10 +262,10 @@ def _public(name: str) -> str:
 
 @functools.cache
 def _interpreter(user: int | None) -> tuple[str, str]:
-    """A Python and a PYTHONPATH with which ``user`` can run the program.
+    """Return a Python and a PYTHONPATH with which ``user`` can run the program.
 
-    Interpreters below /root and checkouts in private homes are out of reach of other users: the machine's own Python of
-    the same version serves, if there is one, and a copy of the package, and of all that it imports, in a public place.
+    Other users cannot reach interpreters below /root and checkouts in private homes. They use the system's Python of
+    the same version, if there is one, and a copy of the package and its imports in a public directory.
     """
     if user is None:
         return sys.executable, str(REPOSITORY)
@@ -269,7 +273,7 @@ def _interpreter(user: int | None) -> tuple[str, str]:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     searches: tuple[Callable[[], str], ...] = (lambda: installed, _public_copy)
     for search in searches:
-        # Setpriv also starts what the user can't reach; it finds nothing of its own then.
+        # Setpriv also starts an interpreter that the user cannot reach; it then finds no modules.
         for python in (shutil.which(version, path="/usr/bin:/usr/local/bin"), sys.executable):
             if python and _works(user, python, search()):
                 return python, search()
@@ -277,7 +281,7 @@ def _interpreter(user: int | None) -> tuple[str, str]:
 
 
 def _works(user: int, python: str, search: str) -> bool:
-    """Is there everything, also what is imported by some runs only?"""
+    """Return True if all modules can be imported, including those that only some runs need."""
     modules = ["pcopy.cli.script", *filter(importlib.util.find_spec, _MODULES)]
     line = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", python]
     line += ["-c", f"import {', '.join(modules)}"]
@@ -288,7 +292,7 @@ def _works(user: int, python: str, search: str) -> bool:
 def _public_copy() -> str:
     path = tempfile.mkdtemp(prefix="pcopy-test-package-")
     os.chmod(path, 0o755)
-    unneeded = shutil.ignore_patterns("*.pyc.*", "tests", "*.dist-info")  # what is compiled comes along
+    unneeded = shutil.ignore_patterns("*.pyc.*", "tests", "*.dist-info")  # compiled files are included
     shutil.copytree(REPOSITORY / "pcopy", Path(path, "pcopy"), ignore=unneeded)
     for module in _MODULES:
         found = importlib.util.find_spec(module)
@@ -296,7 +300,7 @@ def _public_copy() -> str:
             shutil.copytree(place, Path(path, module), ignore=unneeded, dirs_exist_ok=True)
         if found and found.origin and not found.submodule_search_locations:
             shutil.copy(found.origin, path)
-    # Other users can't write there what Python compiles, and would compile it for each run.
+    # Other users cannot store compiled files there, and would compile them in each run.
     subprocess.run([sys.executable, "-m", "compileall", "-q", path], check=True)
     subprocess.run(["chmod", "-R", "a+rX", path], check=True)
     _at_end(path)
@@ -311,7 +315,7 @@ def _at_end(path: str) -> None:
 
 
 def clean_up() -> None:
-    """Called once, at the end of the session."""
+    """Remove everything; called once at the end of the session."""
     while _servers:
         _servers.popitem()[1].close()
     while _to_remove:
@@ -320,7 +324,7 @@ def clean_up() -> None:
 
 
 def summary(run: Completed) -> dict[str, Any]:
-    """The one JSON object of ``--json``, which is all that a run writes to its standard output."""
+    """Return the JSON object of ``--json``, which is the whole standard output of a run."""
     try:
         reported = json.loads(run.stdout)
     except ValueError as error:
@@ -334,13 +338,13 @@ def summary(run: Completed) -> dict[str, Any]:
 
 
 def show(run: Completed) -> str:
-    """What a run said, for the message of a failed assertion."""
+    """Return the output of a run, for the message of a failed assertion."""
     text = b"status %d\nstdout: %s\nstderr: %s" % (run.returncode, run.stdout[-3000:], run.stderr[-6000:])
     return text.decode(errors="backslashreplace")
 
 
 def succeed(*arguments: Argument, **options: Any) -> Completed:
-    """``pcopy`` that must end with status 0."""
+    """Run ``pcopy`` and require status 0."""
     run = pcopy(*arguments, **options)
     assert run.returncode == 0, show(run)
     return run

@@ -1,4 +1,6 @@
-"""What ``pverify --compare`` has to tell of two trees, from a walk of our own, and trees in which items differ."""
+"""The expected output of ``pverify --compare`` for two trees, from an independent walk; and trees with differing
+items.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ Lines = dict[bytes, tuple[str, tuple[str, ...]]]
 
 
 class Seen:
-    """An item, as the oracle sees it."""
+    """An item as the reference sees it."""
 
     def __init__(self, entry: Entry) -> None:
         status, xattrs = entry.status, entry.xattrs()
@@ -56,7 +58,7 @@ def seen(top: Path) -> dict[bytes, Seen]:
 
 
 def expected(a: Path, b: Path, properties: Iterable[str] = ALL) -> Lines:
-    """What is told of two trees: below what one side alone has, nothing."""
+    """Return the expected differences of two trees. Below an item that exists on one side only, nothing is reported."""
     ours, theirs = seen(a), seen(b)
     found: Lines = {}
     for path in {**ours, **theirs}:
@@ -75,7 +77,7 @@ def expected(a: Path, b: Path, properties: Iterable[str] = ALL) -> Lines:
 
 
 def reported(run: Completed) -> Lines:
-    """From the lines of ``--json``."""
+    """Return the differences in the lines of ``--json``."""
     lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
     return {
         base64.b64decode(line["path_b64"]): (line["difference"], tuple(line.get("in", ())))
@@ -94,7 +96,7 @@ def paths(file: Path, end: bytes = b"\n") -> list[bytes]:
 
 
 def change(top: Path, seed: int) -> None:
-    """Changes one property of many items each, adds some and removes some."""
+    """Change one property of each of many items, add some items and remove some."""
     chance = random.Random(seed)
     entries = [(os.path.join(os.fsencode(top), entry.path), entry.status.st_mode) for entry in walk(os.fsencode(top))]
     changes = [_mtime, _append, _flip, _mode, _owner, _xattr, _acl, _retype, _remove]

@@ -1,4 +1,4 @@
-"""Children that lack a system call or /proc, as some containers do."""
+"""Child processes without a system call or without /proc, as in some containers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _confine(fchmodat2: int, proc: bool) -> None:
 
 
 def wrapped(fchmodat2: int = 0, *, proc: bool = True) -> list[str]:
-    """Return what to put in front of a command to run it as ``confined`` does."""
+    """Return the command prefix that runs a command as ``confined`` does."""
     return [sys.executable, str(Path(__file__)), str(fchmodat2), str(int(proc))]
 
 

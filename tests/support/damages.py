@@ -1,4 +1,4 @@
-"""Ways in which a tree may come to differ from what it was, each with what must be told of it."""
+"""Changes to a tree, each with the expected report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOLE = 7 * MIB
 
 
 def make_tree(path: Path) -> None:
-    """A tree for all ``DAMAGES``."""
+    """Create a tree for all ``DAMAGES``."""
     path.mkdir()
     (path / "small").write_bytes(b"0123456789" * 100)
     (path / "other").write_bytes(b"9876543210" * 100)
@@ -35,7 +35,7 @@ def make_tree(path: Path) -> None:
 
 
 def flip(path: Path, at: int) -> None:
-    """Changes one byte (from the end if ``at`` is negative), and nothing that a look at the file's times tells."""
+    """Change one byte (from the end if ``at`` is negative), and restore the times of the file."""
     before = path.stat()
     with open(path, "r+b") as file:
         file.seek(at, os.SEEK_SET if at >= 0 else os.SEEK_END)
@@ -53,7 +53,7 @@ def swap(one: Path, other: Path) -> None:
 
 
 class Damage(NamedTuple):
-    """``told`` are the lines of pverify, in tree order."""
+    """A change; ``reported`` are the lines of pverify, in tree order."""
 
     do: Callable[[Path], object]
     reported: tuple[str, ...]
@@ -125,7 +125,7 @@ DAMAGES = {
 
 
 def make_trees(top: Path) -> None:
-    """A tree for each damage, in a directory of its name."""
+    """Create a tree for each damage, in a directory of its name."""
     top.mkdir()
     first, *others = DAMAGES
     make_tree(top / first)
@@ -134,7 +134,7 @@ def make_trees(top: Path) -> None:
 
 
 def damage_all(top: Path, but: Collection[str] = ()) -> None:
-    """Each tree of ``make_trees`` gets its damage."""
+    """Damage each tree of ``make_trees``."""
     for name, damage in DAMAGES.items():
         if name not in but:
             damage.do(top / name)

@@ -1,7 +1,7 @@
-"""Commands that documentation shows: found in Markdown, and run in a place where the paths that they name are.
+"""Commands in the documentation: extracted from Markdown, and run in a sandbox with the paths that they name.
 
-A page says ``/data`` and ``/archive``. In a sandbox these are directories of a temporary one, and what a command prints
-is read as if they were where the page says.
+Pages use ``/data`` and ``/archive``. In a sandbox these are directories below a temporary one, and the output of
+commands is translated back to the paths of the page.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ JOB = "a1b2c3d4e5"
 _PLACES = ("archive", "backup", "data", "home", "lustre", "mnt", "new", "nfs", "old", "scratch", "srv", "var")
 _PLACE = re.compile(rf"(?<![\w./~$}}-])/(?=(?:{'|'.join(_PLACES)})(?![\w.-]))")
 _SHELL = re.compile(r"[|&;<>$()`*~]|^\s*(?:if|for|while|export)\b|^\w+=")
-"""What only a shell understands."""
+"""Characters with a meaning for the shell."""
 
 _LAUNCHER = re.compile(r"^(?:mpiexec(?:\.hydra)?|srun)\s+(?:--?\w[\w-]*(?:=\S+|\s+(?=\d)\d+)?\s+)*")
 _CONFIGURATION = "pdbench: {time: 0.01, files: 300, size: 1M, repeat: 1}\n"
-"""What the user of a sandbox has set: measuring as long as pages say would take half a minute each time."""
+"""The configuration file in a sandbox: measurements as long as in the pages would take half a minute each."""
 
 _AMOUNTS = ((r"(pdbench .*--time) 2\b", r"\1 0.1"), (r"(pdbench .*--size) 1G\b", r"\1 16M"))
-"""What commands ask for beside, and what is enough to see that they do it."""
+"""Options in commands, and shorter values that suffice to test them."""
 
 _VARIES = (
     (re.compile(r"\b[0-9a-f]{10}\b"), JOB),
@@ -70,11 +70,11 @@ _VARIES = (
     (re.compile(r"\b\d+ ranks?\b"), "N ranks"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?"), "TIME"),
 )
-"""What differs from run to run in what commands print."""
+"""Parts of the output that differ from run to run."""
 
 
 class Block(NamedTuple):
-    """Commands of a page, and the output that follows them there (None: none is shown)."""
+    """Commands of a page, and the output that the page shows (None: none is shown)."""
 
     page: str
     line: int
@@ -103,7 +103,7 @@ def _is_other_fence(kind: str, info: str) -> bool:
 
 
 def in_prose(page: Path) -> list[str]:
-    """Code in the lines of a page."""
+    """Inline code of a page."""
     tokens = MarkdownIt("commonmark").enable("table").parse(page.read_text())
     inline = [child for token in tokens for child in token.children or []]
     return [child.content for child in inline if child.type == "code_inline"]
@@ -111,12 +111,12 @@ def in_prose(page: Path) -> list[str]:
 
 @functools.cache
 def _markdown(page: Path) -> list:  # type: ignore[type-arg]
-    """The blocks of ``page``, with nothing read of the text in them: each worker reads all pages as it collects."""
+    """The blocks of ``page``, without parsing their text: each worker reads all pages when it collects tests."""
     return MarkdownIt("commonmark").disable(["inline", "text_join"]).parse(page.read_text())
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a block, what a backslash continues put together, without comments and empty ones."""
+    """The lines of a block, with continuation lines joined, and without comments and empty lines."""
     joined = text.replace("\\\n", " ")
     return [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
@@ -126,7 +126,7 @@ def without_launcher(line: str) -> str:
 
 
 def runs_of_ours(line: str) -> list[list[str]]:
-    """The words of each of our programs that a line of shell runs, the program's name first."""
+    """Return the arguments of each of our programs that a line of shell runs, with the name of the program first."""
     found = []
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -143,7 +143,7 @@ def runs_of_ours(line: str) -> list[list[str]]:
 
 
 def parse(words: Sequence[str]) -> None:
-    """Raises ``RequestRefused`` for what the program does not take."""
+    """Parse the arguments; raise ``RequestRefused`` if the program refuses them."""
     program = PROGRAMS[words[0]]
     if program.help_or_version(words[1:]) is None and not program.parse_words(words[1:]).values.show_config:
         program.parse(words[1:], use_config_files=False)
@@ -156,7 +156,7 @@ class Done(NamedTuple):
 
 
 class Sandbox:
-    """A directory with the places that pages name, in which commands are run as if it were the root."""
+    """A directory with the paths that pages name, in which commands run as if it were the root directory."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
@@ -175,7 +175,7 @@ class Sandbox:
             "XDG_STATE_HOME": str(top / "state"),
             "XDG_CONFIG_HOME": str(top / "config"),
             "TMPDIR": str(top / "tmp"),
-            "TERM": "dumb",  # no bar
+            "TERM": "dumb",  # no progress bar
         }
 
     def _script(self, name: str, line: str) -> None:
@@ -184,7 +184,7 @@ class Sandbox:
         file.chmod(file.stat().st_mode | stat.S_IXUSR)
 
     def keep_a_job(self) -> None:
-        """Leaves an unfinished job in the state directory: one in which an item has failed."""
+        """Leave an unfinished job in the state directory, in which an item has failed."""
         source = self.top / "kept"
         source.mkdir()
         (source / "file").write_text("content")
@@ -193,7 +193,7 @@ class Sandbox:
         self.job = json.loads(self.run("pcopy --jobs --json").output)["job"]
 
     def run(self, line: str, timeout: float = 60) -> Done:
-        """Runs a line, or a script of several."""
+        """Run a line, or a script of several lines."""
         text = self._there(line)
         if text.startswith("cd ") and "\n" not in text:
             self.work /= text.split()[1]
@@ -245,7 +245,7 @@ class Sandbox:
 
 
 def _terminal() -> tuple[int, int]:
-    """Both ends of a terminal, on which what two streams say is in order; it changes no bytes."""
+    """Both ends of a terminal, which preserves the order of two output streams and all bytes."""
     ours, far = os.openpty()
     tty.setraw(far)
     return ours, far
@@ -257,22 +257,22 @@ def _read(terminal: int) -> bytes:
         while True:
             try:
                 reported.append(end.read(65536))
-            except OSError:  # how Linux tells that all have closed the other side
+            except OSError:  # Linux reports in this way that the other side is closed everywhere
                 return b"".join(reported)
 
 
 def is_script(text: str) -> bool:
-    """Do the lines of a block depend on each other, so that one shell has to run them?"""
+    """Return True if the lines of a block depend on each other, so that one shell has to run them."""
     return re.search(r"^\s*(?:if|for|while|export)\b|^\w+=", text, re.MULTILINE) is not None
 
 
 def _without_quoted(text: str) -> str:
-    """Without comments, and without what quotes keep from the shell."""
+    """Return the text without comments and without quoted parts."""
     return re.sub(r"'[^']*'|(?:^|(?<=\s))#.*", "", text)
 
 
 def is_output(shown: str, real: str) -> bool:
-    """Is what a page shows what was printed? ``…`` stands for anything in a line, alone in a line for any lines."""
+    """Return True if the output is as the page shows it. ``…`` stands for any text in a line, alone for any lines."""
     shown, real = _alike(shown), _alike(real)
     pattern = "".join(
         "(?:.*\n)*?" if line.strip() == "…" else ".*?".join(map(re.escape, line.split("…"))) + "\n"
@@ -288,7 +288,7 @@ def _alike(text: str) -> str:
 
 
 def copy_of(template: Sandbox, top: Path) -> Sandbox:
-    """A sandbox with what is in another one."""
+    """Copy a sandbox."""
     sandbox = Sandbox(top)
     for place in _PLACES:
         shutil.copytree(template.top / place, top / place, symlinks=True, dirs_exist_ok=True)

@@ -1,7 +1,7 @@
-"""Edits of pcopy's source code, for tests that take a rule away.
+"""Edits of pcopy's source code, for tests that remove a rule.
 
-An edit names a function and an operation in it. It does not depend on line numbers, comments and line breaks, and an
-edit whose function or operation no longer exists is an error.
+An edit names a function and an operation in it. It does not depend on line numbers, comments and line breaks. An edit
+whose function or operation no longer exists is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of the tests is run: enough for every change by default, or everything there is."""
+"""How many of the tests are run: by default enough for every change, or all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Choice = TypeVar("Choice")
 
 
 def everything() -> bool:
-    """Does ``PCOPY_TESTS=all`` ask for all seeds, errors and variants, and for real starts of the program?"""
+    """Return True if ``PCOPY_TESTS=all`` requests all seeds, errors and variants, and real starts of the program."""
     asked = os.environ.get("PCOPY_TESTS", "")
     if asked not in ("", "all"):
         raise ValueError(f"PCOPY_TESTS is {asked!r}: it may be 'all', or is not set")
@@ -20,18 +20,18 @@ def everything() -> bool:
 
 
 SEED = "PCOPY_TESTS_SEED"
-"""The variable with a number that decides what is chosen where not everything is run: the day, unless it is given."""
+"""The environment variable with the number that selects tests if not all are run; the default is the day."""
 
 
 def seed() -> int:
-    """It is the same for all workers of a session, whose environment has it from the process that starts them."""
+    """Return the number. It is the same for all workers, which inherit it from the process that starts them."""
     return int(os.environ.setdefault(SEED, str(int(time.time() // 86_400))))
 
 
 def in_turn(choices: Sequence[Choice], most: int, whose: object) -> list[Choice]:
-    """``most`` of the choices for ``whose`` (as text), in their order: with each next seed the ones that follow.
+    """Return ``most`` of the choices for ``whose`` (a text), in their order. The next seed selects the following ones.
 
-    So all have had their turn after a few days, and with other things on other days.
+    Thus all choices are run within a few days, combined with different ones each time.
     """
     if everything():
         return list(choices)

@@ -1,7 +1,7 @@
-"""Backends that behave as one with many threads may: tickets are done in any order, late, and some rows at a time.
+"""Backends that behave like one with many threads: they complete tickets in any order, late, and a few rows at a time.
 
-What they do is the Python backend's. When ``FakeBackend`` does it comes from a seed, and ``LateBackend`` does it in
-real time: threads of it wake whoever sleeps.
+The Python backend does the work. ``FakeBackend`` takes the order and the time from a seed. ``LateBackend`` works in
+real time: its threads wake the waiting rank.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pcopy.fsio.directories import PinnedDescriptors, open_nothing
 Result = TypeVar("Result")
 
 MOST_POLLS = 4
-"""So many polls may pass before a ticket begins, and again before it is told that it is done."""
+"""Maximum number of polls before a ticket starts, and again before its completion is reported."""
 
 
 class SettableWake(WakeDescriptor, Protocol):
-    """A wake as its backend sees it."""
+    """A wake event as its backend uses it."""
 
     def set(self) -> None:
-        """There is something to poll for."""
+        """Signal that a poll will make progress."""
 
     def close(self) -> None:
-        """Nobody will wait for it any more."""
+        """Close the event; no caller waits for it afterwards."""
 
 
 class EventWake:
-    """A wake by eventfd(2). Any thread may set it."""
+    """A wake event by eventfd(2). Any thread may set it."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -46,7 +46,7 @@ class EventWake:
         return self._descriptor
 
     def set(self) -> None:
-        """Makes it readable."""
+        """Make it readable."""
         with self._lock:
             if self._descriptor >= 0:
                 os.eventfd_write(self._descriptor, 1)
@@ -62,7 +62,7 @@ class EventWake:
 
 
 class _Uneven(PythonBackend):
-    """Does one to three rows at a time."""
+    """A Python backend that processes one to three rows at a time."""
 
     def __init__(self, settings: BackendSettings, random: Random) -> None:
         super().__init__(settings)
@@ -73,7 +73,7 @@ class _Uneven(PythonBackend):
 
 
 class FakeTicket:
-    """The ticket of a backend of its own."""
+    """A ticket with its own backend."""
 
     def __init__(self, inner: _Uneven, ticket: Ticket[Any], random: Random) -> None:
         self._inner = inner
@@ -92,7 +92,7 @@ class FakeTicket:
         return self._ticket.is_cut_short
 
     def advance(self) -> bool:
-        """Is it done now?"""
+        """Make progress; return True if the ticket is done."""
         if self._until_begun:
             self._until_begun -= 1
         elif not self._ticket.is_done:
@@ -105,7 +105,7 @@ class FakeTicket:
         return self.is_done
 
     def cancel(self) -> None:
-        """Rows that are under way end."""
+        """Cancel the ticket; rows that have started are completed."""
         if self._ticket.is_done or self.is_done:
             return
         for _ in range(self._random.randrange(3)):
@@ -114,7 +114,7 @@ class FakeTicket:
 
 
 class FakeBackend:
-    """Fills ``pcopy.fsio.backend.interface.Backend``."""
+    """Implements ``pcopy.fsio.backend.interface.Backend``."""
 
     pool: ThreadPool | None = None
     runs_in_poll = False
@@ -129,7 +129,7 @@ class FakeBackend:
         self.wake: SettableWake = wake or EventWake()
 
     def new_column_sums(self, bounds: Sequence[int]) -> None:
-        """It has none."""
+        """Return None: this backend has no column sums."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         inner = _Uneven(self._settings, self._random)
@@ -141,7 +141,7 @@ class FakeBackend:
         return ticket
 
     def poll(self) -> list[Ticket[Any]]:
-        """Some tickets go on."""
+        """Make progress with some tickets."""
         done = [ticket for ticket in self._under_way if self._random.random() < 0.5 and ticket.advance()]
         for ticket in done:
             for descriptor in self._under_way.pop(ticket):
@@ -159,7 +159,7 @@ class FakeBackend:
 
 
 class LateBackend(PythonBackend):
-    """Does some rows of a ticket in the poll that follows when one of its threads has woken the rank, and so on."""
+    """A backend that processes some rows of a ticket in each poll that follows a wake-up by one of its threads."""
 
     runs_in_poll = False
     has_directory_batches = False
@@ -168,7 +168,7 @@ class LateBackend(PythonBackend):
         super().__init__(settings)
         self.wake = self._event = EventWake()
         self.most = 0
-        """Tickets that were under way at once."""
+        """Maximum number of active tickets."""
         self._random = Random(seed)
         self._latest = latest
         self._due: deque[RowTicket[Any]] = deque()

@@ -1,4 +1,4 @@
-"""System calls that fail, or that take their time: strace makes them, in every process of a run."""
+"""System calls that fail or that are slow, by strace in every process of a run."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import pytest
 
 READS = ("read", "pread64", "readv", "preadv", "preadv2", "copy_file_range", "sendfile", "splice")
 SLOW = 3
-"""Milliseconds more that a call of a slow run takes."""
+"""Additional milliseconds of a call in a slow run."""
 
 ITEM_BY_ITEM = "utimensat"
-"""A call that is made for each item: where it is slow, a copy takes seconds on the fastest machine."""
+"""A call that is made once per item: if it is slow, a copy takes seconds on the fastest machine."""
 
 WRITES = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "copy_file_range", "sendfile", "splice")
 
 
 class Slowed(list[str]):
-    """Words of strace, with which each of some calls takes longer; runs that are forked do so without strace."""
+    """Arguments of strace that slow down some calls. Forked runs are slowed down without strace."""
 
     PRELOADED = frozenset(("copy_file_range", "linkat", "mkdirat", "utimensat"))
-    """What the library ``slow.c`` makes slow."""
+    """Calls that the library ``slow.c`` can slow down."""
 
     def __init__(self, calls: str, milliseconds: int, *options: str) -> None:
         super().__init__(["strace", "-f", "-qq", "--seccomp-bpf", *options, "-o", os.devnull, "-e", f"trace={calls}"])
         self += ["-e", f"inject={calls}:delay_enter={milliseconds}ms"]
         names = calls.split(",")
         self.delays = "" if options else ",".join(f"{name}={milliseconds}" for name in names)
-        """For that library, if it knows all that is asked for; else empty."""
+        """Delays for that library, if it supports all requested calls; otherwise empty."""
         if not self.PRELOADED.issuperset(names):
             self.delays = ""
 
 
 def slowed(calls: str, milliseconds: int, *options: str) -> Slowed:
-    """What to put in front of a command line: each of ``calls`` takes so long at least, on the fastest machine too.
+    """Return the command prefix with which each of ``calls`` takes at least this long, on the fastest machine too.
 
-    ``options`` are further ones of strace.
+    ``options`` are further options of strace.
     """
     require_strace()
     return Slowed(calls, milliseconds, *options)
@@ -50,9 +50,9 @@ def require_strace() -> None:
 
 
 class Fault:
-    """``calls`` on ``path`` fail with ``error``: always, or as ``when`` says in strace's words (``1``, ``2+``).
+    """``calls`` on ``path`` fail with ``error``: always, or as ``when`` says in the syntax of strace (``1``, ``2+``).
 
-    Without a path they do so on every file. Only then there can be other calls that take ``SLOW`` milliseconds each.
+    Without a path they fail on every file. Only then other calls can take ``SLOW`` milliseconds each.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Fault:
         self._slow = slow
 
     def wrap(self) -> list[str]:
-        """What to put in front of the command line."""
+        """Return the prefix of the command line."""
         require_strace()
         calls = ",".join("?" + call for call in self._calls)
         line = ["strace", "-f", "-qq", "-o", str(self._log), *(["-P", str(self._path)] if self._path else [])]
@@ -79,5 +79,5 @@ class Fault:
         return [*line, "-e", f"inject={calls}:error={self._error}:when={self._when}"]
 
     def check(self) -> None:
-        """A fault that never happened proves nothing."""
+        """Check that the fault occurred; otherwise the test proves nothing."""
         assert b"(INJECTED)" in self._log.read_bytes(), f"no call of {self._calls} on {self._path} was seen"

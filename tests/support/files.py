@@ -1,4 +1,4 @@
-"""Small things that tests do to files, and ask of them."""
+"""Small operations on files for tests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import stat
 from pathlib import Path
 
 NOW = 1_700_000_000 * 10**9
-"""Nanoseconds: when files of tests were modified, if not at another time."""
+"""Default modification time of files in tests, in nanoseconds."""
 
 _POOL, _PIECE = 8 << 20, 1 << 20
 
 
 def noise(size: int) -> bytes:
-    """Random bytes for large files, of which no part is like another at its place: pieces of what the system has given
-    once. It takes 4 ms for a MiB, and was an eighth of what some tests took."""
+    """Random bytes for large files, composed of pieces of a pool so that no part equals another at its offset. A MiB
+    takes 4 ms; system calls for random data took an eighth of the time of some tests.
+    """
     starts = (random.randrange(_POOL - _PIECE) for _ in range(-(-size // _PIECE)))
     return b"".join(_pool()[start : start + _PIECE] for start in starts)[:size]
 
@@ -27,14 +28,14 @@ def _pool() -> bytes:
 
 
 def write(path: Path, content: bytes | bytearray, mtime: int = NOW) -> None:
-    """A file with the directories that it lies in."""
+    """Write a file and create its parent directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     os.utime(path, ns=(mtime, mtime))
 
 
 def same_contents(one: Path | bytes, other: Path | bytes) -> bool:
-    """As ``filecmp.cmp`` without its cache, in pieces with which a GiB takes a third of the time."""
+    """Like ``filecmp.cmp`` without its cache, with larger pieces: a GiB takes a third of the time."""
     with open(one, "rb", buffering=0) as left, open(other, "rb", buffering=0) as right:
         while (piece := left.read(_PIECE)) == right.read(_PIECE):
             if not piece:
@@ -52,6 +53,6 @@ def replace_by_fifo(path: Path) -> None:
 
 
 def replace_by_link(path: Path) -> None:
-    """A symbolic link that leads to what was there."""
+    """Replace an item by a symbolic link to it."""
     path.rename(path.with_name("aside"))
     path.symlink_to("aside")

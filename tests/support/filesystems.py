@@ -1,7 +1,7 @@
-"""File systems to copy between: ext4, XFS and btrfs in images, tmpfs with a limit; all of them in memory.
+"""File systems to copy between: ext4, XFS and btrfs in images, and tmpfs with a size limit; all of them in memory.
 
-Memory keeps the tests fast and the disk of whoever runs them alone. Nothing here survives: images are unmounted and
-removed whatever happens in between. Every mount has a name of its own, so that parallel test workers don't meet.
+Tests in memory are fast and do not write to the disk. Images are always unmounted and removed at the end. Every mount
+has a unique name, so that parallel test workers do not conflict.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.support import loops
 from tests.support.users import is_root
 
 SIZE = 2 << 30
-"""Apparent bytes of an image; it is sparse and takes what is written to it."""
+"""Apparent size of an image in bytes. It is sparse and allocates only written data."""
 
 Place = Callable[[str], Path]
-"""What the fixture ``on`` is: gives a fresh directory on a file system of the kind that it is asked for."""
+"""The type of the fixture ``on``: it returns a fresh directory on a file system of the requested kind."""
 
 MAKE = {
     "ext4": ("mkfs.ext4", "-q", "-F", "-m", "0"),
-    "ext4-128": ("mkfs.ext4", "-q", "-F", "-m", "0", "-I", "128"),  # its inodes have no room for a time of birth
+    "ext4-128": ("mkfs.ext4", "-q", "-F", "-m", "0", "-I", "128"),  # its inodes have no space for a birth time
     "ext4-ea": ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "ea_inode"),  # with extended attributes of up to 64 KiB
     "xfs": ("mkfs.xfs", "-q", "-f"),
     "btrfs": ("mkfs.btrfs", "-q", "-f"),
@@ -36,7 +36,7 @@ MAKE = {
 
 
 def scratch_place() -> Path:
-    """Where test trees go: ``PCOPY_TEST_SCRATCH`` if set, else memory, else the usual temporary directory."""
+    """The directory of test trees: ``PCOPY_TEST_SCRATCH`` if set, else memory, else the usual temporary directory."""
     if chosen := os.environ.get("PCOPY_TEST_SCRATCH"):
         return Path(chosen)
     memory = Path("/dev/shm")
@@ -45,7 +45,7 @@ def scratch_place() -> Path:
 
 @contextmanager
 def scratch(prefix: str = "pcopy-test-") -> Iterator[Path]:
-    """A directory of its own that every user can pass through, and that is removed at the end."""
+    """Create a directory that every user can search, and remove it at the end."""
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=scratch_place()))
     path.chmod(0o755)
     try:
@@ -55,8 +55,8 @@ def scratch(prefix: str = "pcopy-test-") -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Removes trees that ``shutil.rmtree`` may not: deeper than the recursion limit, or with read-only directories."""
-    with suppress(OSError, RecursionError):  # no process of its own is started for a small tree
+    """Remove trees that ``shutil.rmtree`` cannot: deeper than the recursion limit, or with read-only directories."""
+    with suppress(OSError, RecursionError):  # a small tree needs no child process
         shutil.rmtree(path)
         return
     if not is_root():
@@ -66,7 +66,9 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def mounted(kind: str, place: Path, size: int = SIZE, options: str = "") -> Iterator[Path]:
-    """A fresh file system of ``kind`` with ``size`` bytes, mounted below ``place``; skips where it can't be had."""
+    """Mount a fresh file system of ``kind`` with ``size`` bytes below ``place``; skip the test if it is not
+    available.
+    """
     if not is_root():
         pytest.skip(f"only root can mount {kind}")
     point = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=place))
@@ -103,15 +105,17 @@ def make_image(command: Sequence[str], image: Path, size: int) -> None:
 
 
 def unmount(point: Path) -> None:
-    """At once if it is idle, else lazily: a process that a failed test left must not keep the image."""
+    """Unmount immediately if it is idle, else lazily, so that a process left by a failed test does not keep the
+    image.
+    """
     if subprocess.run(["umount", str(point)], check=False, capture_output=True).returncode:
         subprocess.run(["umount", "--lazy", str(point)], check=True)
 
 
 class FileSystems:
-    """File systems by kind, each made when it is first asked for and kept until the end of the session.
+    """File systems by kind, each created at the first request and kept until the end of the session.
 
-    Those that only ``directory`` was asked for are unmounted earlier if loop devices are scarce.
+    Those used only through ``directory`` are unmounted earlier if loop devices are scarce.
     """
 
     def __init__(self, place: Path) -> None:
@@ -164,7 +168,7 @@ class FileSystems:
 
 
 def _plain_memory(place: Path) -> Path:
-    """Without root: the scratch directory, if that is a tmpfs."""
+    """Without root: the scratch directory, if that is on tmpfs."""
     reported = subprocess.run(["stat", "-f", "-c", "%T", str(place)], check=False, capture_output=True, text=True)
     if reported.stdout.strip() != "tmpfs":
         pytest.skip(f"{place} is no tmpfs, and only root can mount one")

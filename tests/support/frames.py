@@ -1,4 +1,4 @@
-"""Frames of the files in a job directory, by docs/formats/checkpoint.md, and what should not be in them."""
+"""Frames of the files in a job directory, by docs/formats/checkpoint.md, and a malicious pickle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def framed(*payloads: bytes) -> bytes:
 
 
 class Evil:
-    """What a pickle can be that runs a command when it is read by anything but a reader of primitives."""
+    """An object whose pickle runs a command when any reader except one of primitives reads it."""
 
     def __init__(self, proof: Path) -> None:
         self._command = f"touch {proof}"

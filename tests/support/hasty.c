@@ -1,4 +1,4 @@
-/* To be preloaded: CLOCK_MONOTONIC runs a thousand times as fast, from the first look at it on. */
+/* To be preloaded: CLOCK_MONOTONIC runs a thousand times as fast, from the first call that reads it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +18,7 @@ static void set(struct timespec *time, long long moment)
     time->tv_nsec = moment % SECOND;
 }
 
-/* When a moment of the fast clock will be. */
+/* The real time of a moment of the fast clock. */
 static struct timespec in_truth(const struct timespec *moment)
 {
     struct timespec found;

@@ -1,4 +1,4 @@
-"""Runs that stand still at a chosen system call, so that a test can change what they have done, or will do."""
+"""Runs that are suspended at a chosen system call, so that a test can change files before they continue."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.faults import require_strace
 from tests.support.processes import Run, background, wait_until
 
 SYNC = ("syncfs",)
-"""The call with which the phase SYNC begins: everything is copied, and nothing verified."""
+"""The call with which the phase SYNC begins: everything is copied, and nothing is verified yet."""
 
 
 class Held:
-    """A run that has stopped; ``go_on`` lets it end."""
+    """A suspended run; ``go_on`` lets it end."""
 
     def __init__(self, run: Run, log: Path) -> None:
         self.run = run
@@ -28,21 +28,21 @@ class Held:
         self._continued: list[int] = []
 
     def stopped(self) -> list[int]:
-        """The processes that have been stopped."""
+        """The suspended processes."""
         if not self._log.exists():
             return []
         lines = self._log.read_text(errors="replace").splitlines()
         return [int(line.split()[0]) for line in lines if line.endswith("--- stopped by SIGSTOP ---")]
 
     def next_stop(self) -> None:
-        """Lets the one process that has stopped run until it stops again."""
+        """Continue the only suspended process until it is suspended again."""
         before = self.stopped()
         os.kill(before[-1], signal.SIGCONT)
         assert wait_until(lambda: len(self.stopped()) > len(before)), "it did not stop again"
         self._continued = before
 
     def go_on(self, seconds: float = 60) -> Completed:
-        """Lets it run to its end, and every other of its processes that stops on the way."""
+        """Continue it to its end, and also every process of it that is suspended on the way."""
         deadline = time.monotonic() + seconds
         while True:
             for process in self.stopped()[len(self._continued) :]:
@@ -65,9 +65,10 @@ def held(
     behind: Sequence[Argument] = (),
     **options: Any,
 ) -> Iterator[Held]:
-    """A run that has stopped at the first of ``calls`` (on ``path``, if given); strace writes to the file ``log``.
+    """Yield a run that is suspended at the first of ``calls`` (on ``path``, if given); strace writes to the file
+    ``log``.
 
-    ``when`` (strace's word) says which of each process's calls stop it. ``behind`` strace a launcher may stand.
+    ``when`` (in the syntax of strace) selects the calls of each process. ``behind`` strace a launcher may follow.
     """
     require_strace()
     names = ",".join("?" + call for call in calls)

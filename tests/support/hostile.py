@@ -1,6 +1,6 @@
-"""A tree of everything that copiers are known to get wrong: one function for each kind of trouble.
+"""A tree of everything that copy programs are known to get wrong, with one function for each kind of problem.
 
-The cases come from watching dcp, fcp, cp and rsync fail; each docstring says what is lost when it goes wrong.
+The cases come from failures of dcp, fcp, cp and rsync; each docstring says what is lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.support.files import noise
 
 KIB, MIB = 1 << 10, 1 << 20
 DEPTH, LENGTH = 30, 200
-"""Levels and bytes of each name: joined, one and a half times PATH_MAX."""
+"""Levels, and bytes of each name: the joined path has one and a half times PATH_MAX."""
 
 
 def hostile_tree(path: str | os.PathLike[str], *, privileged: bool = False, xattr_bytes: int = 2500) -> None:
-    """Makes the tree at ``path``. ``privileged`` adds what only root can make or read.
+    """Create the tree at ``path``. ``privileged`` adds items that only root can create or read.
 
-    ``xattr_bytes`` is the size of the largest extended attribute: ext4 holds some 4,000 in all, XFS 65,536.
+    ``xattr_bytes`` is the size of the largest extended attribute: ext4 stores about 4,000 in all, XFS 65,536.
     """
     root = Path(path)
     root.mkdir()
@@ -55,7 +55,7 @@ def hostile_tree(path: str | os.PathLike[str], *, privileged: bool = False, xatt
 
 
 def hard_links(place: Path) -> None:
-    """Groups across directories become separate files; links to symlinks and FIFOs are possible too."""
+    """Names in different directories become separate files. Symbolic links and FIFOs can have hard links, too."""
     for name in ("a", "b", "b/c"):
         (place / name).mkdir()
     (place / "a/one").write_bytes(b"shared")
@@ -71,7 +71,7 @@ def hard_links(place: Path) -> None:
 
 
 def sparse_files(place: Path) -> None:
-    """Holes are filled: a file of terabytes no longer fits."""
+    """Holes are filled, and a file of terabytes no longer fits."""
     shapes: dict[str, tuple[int, tuple[int, ...]]] = {
         "all-hole": (MIB, ()),
         "small-hole-first": (16 * KIB, (12 * KIB,)),
@@ -92,7 +92,7 @@ def sparse_files(place: Path) -> None:
 
 
 def odd_names(place: Path) -> None:
-    """Names are bytes: lines, arguments, patterns and character sets must never be made of them."""
+    """Names are arbitrary bytes and must not be treated as lines, options, patterns or text of a character set."""
     names = [
         b"line\nbreak", b"new\r\n", b"tab\there", b"\x01\x7f", b"\xff\xfe not UTF-8", b"caf\xc3\xa9", b"cafe\xcc\x81",
         b"-rf", b"--delete", b"back\\slash", b"\\", b"*", b"[a]", b"?", b"'", b'"', b"$HOME", b"~", b"#x", b"%s%n",
@@ -111,7 +111,7 @@ def odd_names(place: Path) -> None:
 
 
 def symlinks(place: Path) -> None:
-    """They are copied, never followed and never resolved, whatever they point at."""
+    """Symbolic links have to be copied, never followed and never resolved, whatever they refer to."""
     (place / "directory").mkdir()
     (place / "directory/file").write_bytes(b"x")
     targets = {
@@ -128,7 +128,7 @@ def symlinks(place: Path) -> None:
         "dot": b".",
         "dot-dot": b"..",
         "bytes": b"\xff\xfe\n-x",
-        "long": b"x/" * 500,  # XFS holds 1,023 bytes
+        "long": b"x/" * 500,  # XFS stores 1,023 bytes
         "slashes": b"///directory//file",
     }
     for name, target in targets.items():
@@ -150,7 +150,7 @@ def odd_times(place: Path) -> None:
 
 
 def set_id(place: Path) -> None:
-    """Set-gid directories hand the bit to their children, which may not have had it; chown clears it of files."""
+    """Set-gid directories pass the bit on to new subdirectories that should not have it; chown clears it on files."""
     shared = place / "set-gid"
     shared.mkdir()
     (shared / "plain-directory").mkdir()
@@ -167,7 +167,7 @@ def set_id(place: Path) -> None:
 
 
 def deep(place: Path) -> None:
-    """Joined paths that no system call takes."""
+    """Joined paths are too long for any system call."""
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     for level in range(DEPTH):
         name = f"{level:02}-".ljust(LENGTH, "d")
@@ -201,7 +201,7 @@ def empty(place: Path) -> None:
 
 
 def default_acls(place: Path) -> None:
-    """Items that have no ACL must not inherit one in the copy, where the directory exists before them."""
+    """Items without an ACL must not inherit one in the copy, where the directory is created before them."""
     for name in ("directory", "set-gid"):
         inside = place / name
         inside.mkdir()
@@ -219,7 +219,7 @@ def default_acls(place: Path) -> None:
 
 
 def unwritable_default_acl(place: Path) -> None:
-    """A default ACL that gives the owner no rights: new subdirectories can't be filled before that is undone."""
+    """A default ACL gives the owner no permissions: new subdirectories cannot be filled before it is removed."""
     inside = place / "directory"
     (inside / "sub/subsub").mkdir(parents=True)
     (inside / "sub/subsub/file").write_bytes(b"x")
@@ -229,7 +229,7 @@ def unwritable_default_acl(place: Path) -> None:
 
 
 def xattrs(place: Path, largest: int) -> None:
-    """Big ones, many, empty ones, binary ones, on files and on directories."""
+    """Large, many, empty and binary attributes, on files and on directories."""
     (place / "directory").mkdir()
     for name in ("big", "many", "read-only"):
         (place / name).write_bytes(b"x")
@@ -250,7 +250,7 @@ def devices(place: Path) -> None:
 
 
 def owners(place: Path) -> None:
-    """chown clears set-id bits; symlinks have owners as well."""
+    """chown clears set-id bits; symbolic links have owners, too."""
     for mode in (0o644, 0o4755, 0o2755, 0o6755):
         path = place / f"{mode:o}"
         path.write_bytes(b"x")
@@ -268,7 +268,7 @@ def owners(place: Path) -> None:
 
 
 def capabilities(place: Path) -> None:
-    """chown after setting them removes them."""
+    """chown removes capabilities that were set before."""
     for owner in (0, 1000):
         path = place / f"of-{owner}"
         path.write_bytes(b"x")
@@ -278,7 +278,7 @@ def capabilities(place: Path) -> None:
 
 
 def trusted_xattrs(place: Path) -> None:
-    """Symlinks and FIFOs can have these, but can't be opened to set them."""
+    """Symbolic links and FIFOs can have these, but cannot be opened to set them."""
     os.symlink("nowhere", place / "symlink")
     os.mkfifo(place / "fifo")
     (place / "file").write_bytes(b"x")
@@ -288,7 +288,7 @@ def trusted_xattrs(place: Path) -> None:
 
 
 def closed_directories(place: Path, privileged: bool) -> None:
-    """Directories that their owner can't write to, with content, in one another."""
+    """Nested directories with contents that their owner cannot write to."""
     modes = [0o555, 0o500] + ([0o000, 0o111] if privileged else [])
     inside = place
     inside.mkdir()

@@ -1,9 +1,9 @@
-"""Hosts made of namespaces on this machine, which know nothing of each other but by their network.
+"""Simulated hosts made of namespaces on this machine, connected only by their network.
 
-Each has a network, a name, mounts, processes, /tmp and /dev/shm of its own, and says that it runs a kernel of its own.
-One directory is shared: every host mounts it by a process of its own (bindfs), as it would mount that of a file server.
-One more host, ``login``, has only a network and a name. The switch is on it, and mpiexec starts its ranks on the others
-from there, by what ``Hosts.remote`` makes in the place of ssh.
+Each has its own network, name, mounts, processes, /tmp and /dev/shm, and reports its own kernel version. One directory
+is shared: every host mounts it by its own process (bindfs), like a directory of a file server. A further host,
+``login``, has only a network and a name. The switch is on it. mpiexec starts ranks on the other hosts from there,
+through the program ``Hosts.remote`` that replaces ssh.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.command import REPOSITORY, Argument
 from tests.support.users import is_root
 
 NETWORK = "10.213.77"
-"""It ends at these hosts: nobody else sees it."""
+"""The network, which exists only on these hosts."""
 _NAMES = ("h1", "h2")
 PROGRAMS = ("bindfs", "ip", "nsenter", "unshare")
 
@@ -72,7 +72,7 @@ exec sleep infinity
 
 
 class Host:
-    """``init`` is the process that its namespaces live with, as this machine knows it."""
+    """A simulated host; ``init`` is the first process in its namespaces, with its id on this machine."""
 
     def __init__(self, name: str, area: str, process: subprocess.Popen[str], kinds: Sequence[str]) -> None:
         self.name = name
@@ -82,24 +82,24 @@ class Host:
         self._kinds = kinds
 
     def await_ready(self) -> None:
-        """Skips, with what was said, if the system has no such things."""
+        """Wait until the host has started; skip the test, with its error message, if the system lacks namespaces."""
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "ready\n":
             pytest.skip(f"no hosts of namespaces here: {self._process.communicate()[1].strip()}")
-        with suppress(OSError, ValueError):  # where there is a child, that is the first process there
+        with suppress(OSError, ValueError):  # if there is a child, it is the first process of the host
             (self.init,) = map(
                 int, Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
             )
 
     def go_on(self) -> None:
-        """It is tied to the network, and finds out."""
+        """Let the host continue, after it was connected to the network."""
         assert self._process.stdin is not None
         self._process.stdin.write("tied\n")
         self._process.stdin.flush()
         self.await_ready()
 
     def enter(self) -> list[Argument]:
-        """What goes before a command that is to be run there, in the area."""
+        """Return the command prefix that runs a command on the host, in the shared directory."""
         kinds = [f"--{kind}" for kind in self._kinds]
         return ["nsenter", "-t", str(self.init), *kinds, f"--wdns={self._area}", "--"]
 
@@ -107,20 +107,20 @@ class Host:
         subprocess.run([*self.enter(), *command], check=True, capture_output=True)
 
     def has(self, pid: int) -> bool:
-        """Does this process of the machine run there?"""
+        """Return True if this process of the machine runs on the host."""
         with suppress(OSError):
             return os.readlink(f"/proc/{pid}/ns/uts") == os.readlink(f"/proc/{self.init}/ns/uts")
         return False
 
     def die(self) -> None:
-        """All its processes are gone at once, and their connections closed."""
+        """Kill all its processes, which closes their connections."""
         with suppress(ProcessLookupError):
             os.kill(self.init, signal.SIGKILL)
         self._process.wait()
 
 
 class Hosts:
-    """``login``, and the others by their names."""
+    """``login``, and the other hosts by name."""
 
     def __init__(self, login: Host, others: Sequence[Host], place: Path) -> None:
         self.login = login
@@ -131,7 +131,7 @@ class Hosts:
         return self._others[name]
 
     def remote(self) -> Path:
-        """A program that is called as ssh is: options, the host, and what is to be run there."""
+        """Return a program with the interface of ssh: options, the host, and the command."""
         program = self._place / "remote"
         enter = {name: " ".join(map(str, host.enter())) for name, host in self._others.items()}
         lines = ["#!/bin/sh", 'while [ "${1#-}" != "$1" ]; do shift; done', "host=$1", "shift", 'case "$host" in']
@@ -141,16 +141,16 @@ class Hosts:
         return program
 
     def cut(self, name: str) -> None:
-        """Nothing reaches the host any more, nor comes from it, and nobody is told."""
+        """Cut off the network of the host, without a notification to any process."""
         self.login.run("ip", "link", "set", name, "down")
 
 
 @contextmanager
 def hosts(place: Path, area: Path, *, shared: bool = True) -> Iterator[Hosts]:
-    """``h1``, ``h2`` and ``login``; skips where they can't be had.
+    """Yield ``h1``, ``h2`` and ``login``; skip the test if they cannot be created.
 
-    ``place`` is for files of ours. ``area`` is seen by all; unless it is ``shared``, as a file system in the memory of
-    each of them. They see nothing else of /tmp and /dev/shm, but can run this Python.
+    ``place`` is for internal files. ``area`` is visible to all hosts; unless it is ``shared``, as a separate file
+    system in memory on each. They see nothing else of /tmp and /dev/shm, but can run this Python.
     """
     if not is_root():
         pytest.skip("only root can make hosts of namespaces")
@@ -180,7 +180,7 @@ def hosts(place: Path, area: Path, *, shared: bool = True) -> Iterator[Hosts]:
 
 @contextmanager
 def _tied(login: Host, name: str, environment: Mapping[str, str]) -> Iterator[Host]:
-    """A host, and its line to the switch of ``login``."""
+    """A host that is connected to the switch of ``login``."""
     with _begun(name, _HOST, ("net", "uts", "mount", "pid"), environment, "--fork", "--mount-proc") as host:
         login.run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(host.init))
         login.run("ip", "link", "set", name, "master", "switch", "up")
@@ -192,7 +192,7 @@ def _tied(login: Host, name: str, environment: Mapping[str, str]) -> Iterator[Ho
 def _begun(
     name: str, script: str, kinds: Sequence[str], environment: Mapping[str, str], *options: str
 ) -> Iterator[Host]:
-    """A host whose first process runs ``script``; it has ended when this is left."""
+    """A host whose first process runs ``script``; it is ended at the end of the context."""
     line = ["unshare", *(f"--{kind}" for kind in kinds), *options, "sh", "-c", script]
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""pcopy that tells of silence early: ``impatient.py LOOK,HANGING,HANGING_ON_STOP,NO_ANSWER PYTHON -m pcopy ...``."""
+"""pcopy with shorter silence limits: ``impatient.py LOOK,HANGING,HANGING_ON_STOP,NO_ANSWER PYTHON -m pcopy ...``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of ``ptar -c`` that are ended before the archive is whole, and those that go on: ``a.tar`` beside the tree."""
+"""Runs of ``ptar -c`` that are killed before the archive ``a.tar`` is complete, and runs that resume them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.files import same_contents
 
 SOON = ("--resume", "--checkpoint-interval", "0.00001")
 STRACE = ("strace", "-f", "-qq", "--seccomp-bpf")
-"""It stops ranks at the calls that are asked for only, which halves the time."""
+"""Option of strace by which only the requested calls stop ranks, which halves the time."""
 
 
 def made(tree: Path, name: str, *more: Argument, ranks: int = 2, status: int = 0) -> Path:
-    """What one run makes."""
+    """Create an archive in one run and return its contents."""
     archive = tree.parent / name
     done = ptar("-c", "-q", "-f", archive, "-C", tree.parent, *more, "tree", ranks=ranks)
     assert done.returncode == status, show(done)
@@ -26,8 +26,9 @@ def made(tree: Path, name: str, *more: Argument, ranks: int = 2, status: int = 0
 
 
 def interrupt(tree: Path, *more: Argument, ranks: int, calls: int, call: str = "fsync") -> None:
-    """A run of which a rank is killed at so many of these calls; each record takes two of fsync. The other ranks end
-    by themselves."""
+    """Kill a rank of a run at its ``calls``-th call; each record takes two calls of fsync. The other ranks end by
+    themselves.
+    """
     require_strace()
     wrap = [*STRACE, "-o", "/dev/null", "-e", f"trace={call}"]
     wrap += ["-e", f"inject={call}:signal=SIGKILL:when={calls}"]
@@ -56,7 +57,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 def damaged(place: Path) -> None:
-    """What was recorded."""
+    """Damage the records of the job."""
     for name in left(place):
         if name.endswith(".made"):
             data = bytearray((place / name).read_bytes())
@@ -65,7 +66,7 @@ def damaged(place: Path) -> None:
 
 
 def replaced(place: Path) -> None:
-    """The archive, by a file that holds nothing of it: as if another run had begun there."""
+    """Replace the archive by a file without its contents, as if another run had started there."""
     (name,) = [name for name in left(place) if name.endswith(".archive")]
     size = (place / name).stat().st_size
     os.rename(place / name, place / "old")

@@ -1,7 +1,7 @@
-"""pcopy with a backend whose tickets are done later, and which can't be told from one with threads.
+"""pcopy with a backend that completes tickets later, like one with threads.
 
-Some rows of a ticket take ``LATEST`` seconds at most. Each rank tells on its standard error at its end how many tickets
-were under way at once, at most.
+Some rows of a ticket take at most ``LATEST`` seconds. At its end each rank prints the maximum number of active tickets
+to standard error.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pcopy.launch import rank
 from tests.support.fake_backend import LateBackend
 
 
-class _Telling(LateBackend):
+class _Reporting(LateBackend):
     def close(self) -> None:
         os.write(2, f"at once: {self.most}\n".encode())
         super().close()
 
 
 def _late(settings: BackendSettings) -> Backend:
-    return _Telling(settings, os.getpid(), float(os.environ.get("LATEST", "0.01")))
+    return _Reporting(settings, os.getpid(), float(os.environ.get("LATEST", "0.01")))
 
 
 if __name__ == "__main__":

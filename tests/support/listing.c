@@ -1,4 +1,4 @@
-/* To be preloaded: files called "listed" have the attribute that PCOPY_TEST_LISTS names, with the value "value". */
+/* To be preloaded: files with the name "listed" have the attribute that PCOPY_TEST_LISTS names, with the value "value". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,10 +1,11 @@
-"""Loop devices, from one pool for all workers, all runs of the tests on a machine, and other programs beside them.
+"""Loop devices from one pool for all workers, all test runs on a machine, and other programs.
 
-The kernel is the pool: it lists the devices and accepts one image per device, so two processes never get the same one.
-A device is free as soon as its descriptor is closed and nothing is mounted from it, even if its process was killed.
+The operating system is the pool: it lists the devices and accepts one image per device, so two processes never get the
+same one. A device is free as soon as its descriptor is closed and nothing is mounted from it, even if its process was
+killed.
 
-If no device is free, and none can be added (a container may be limited to some devices), a process waits for one.
-Others see that, and release what they keep only to save time (``FileSystems.release``).
+If no device is free, and none can be added (a container may be limited to some devices), a process waits for one. Other
+processes notice this, and release devices that they keep only to save time (``FileSystems.release``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pytest
 
 DEVICES = Path("/dev")
 SECONDS = 90
-"""Longest wait for a device. It is shorter than the time limit of a test, so that the reason is reported."""
+"""Longest wait for a device in seconds. It is shorter than the time limit of a test, so that the reason is reported."""
 
 _MAJOR = 7
 _LOOP_SET_FD = 0x4C00
@@ -38,10 +39,10 @@ _LOOP_INFO64 = struct.Struct("=5Q4I64s64s32s2Q")
 _IN_USE = (errno.EBUSY, errno.ENXIO)
 """Errors of a device that another process uses, or that is just being detached or removed."""
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENODEV, errno.ENOTTY)
-"""Errors of a machine that does not let this process use such devices."""
+"""Errors of a machine that does not allow this process to use such devices."""
 
 _WAITING = Path(tempfile.gettempdir()) / f"pcopy-test-loops-{os.geteuid()}"
-"""Held shared by each process that waits for a device."""
+"""A lock file that each process that waits for a device locks in shared mode."""
 
 
 class Attached:
@@ -131,7 +132,9 @@ def _attach_now(image: Path) -> Attached | None:
 
 
 def _numbers() -> Iterator[int]:
-    """Devices to try: first some that the kernel calls free, for which nodes are made, then those that have nodes."""
+    """Yield devices to try: first some that the operating system reports as free, for which nodes are created, then
+    those with nodes.
+    """
     last = -1
     for _ in range(20):  # another process may be faster
         number = _free_number()
@@ -147,7 +150,7 @@ def _existing() -> list[int]:
 
 
 def _free_number() -> int | None:
-    """A device that no process uses now, added if there was none; None if the kernel may not be asked."""
+    """Return a device that no process uses, added if there was none; None if the process may not query the system."""
     control = DEVICES / "loop-control"
     try:
         descriptor = os.open(control, os.O_RDWR | os.O_CLOEXEC)
@@ -162,7 +165,7 @@ def _free_number() -> int | None:
 
 
 def _is_usable(number: int) -> bool:
-    """True if this process may open the device, be it in use or not."""
+    """Return True if this process may open the device, used or not."""
     try:
         os.close(os.open(DEVICES / f"loop{number}", os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:

@@ -1,9 +1,9 @@
-"""pcopy whose rank 1 loses a directory of the source while every rank has begun to compare directories for --delete:
+"""pcopy in which rank 1 loses a directory of the source after every rank has begun to compare directories for --delete:
 ``loses_source.py PLACE PYTHON -m pcopy ...``.
 
-The directory that rank 1 compares first is moved into the directory PLACE. The other ranks wait for that with a
-directory of their own, and compare each later one after a moment, in which a message may arrive. Rank 1 takes no work
-from them.
+The directory that rank 1 compares first is moved into the directory PLACE. The other ranks wait for this with a
+directory of their own, and compare each later one after a pause in which a message may arrive. Rank 1 does not steal
+tasks from them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LOSER = 1
 MOMENT = 0.02
 """Seconds."""
 LONGER_THAN_THE_REST = 2.0
-"""Seconds that rank 1 does nothing: the other ranks compare what they have in less."""
+"""Seconds in which rank 1 is idle: the other ranks need less to compare their directories."""
 LONGEST = 30.0
 
 compare = DeleteExtra.run
 
 
 def waiting(condition: Callable[[], bool]) -> Iterator[None]:
-    """Slices until ``condition`` is true; the rank answers messages between them."""
+    """Yield until ``condition`` is true; the rank answers messages in between."""
     end = time.monotonic() + LONGEST
     while not condition():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus' own parser reads them."""
+"""Metrics as the parser of Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 class Read:
-    """One file: each series once, ``kinds`` and ``helps`` by the names of their families."""
+    """A metrics file: each series once, with ``kinds`` and ``helps`` by the names of their families."""
 
     def __init__(self, path: Path) -> None:
         self.values: dict[str, float] = {}
@@ -29,5 +29,5 @@ class Read:
         return self.values.get(name)
 
     def of(self, program: str, **names: str) -> dict[str, Any]:
-        """Values without the program's name; ``names`` give them those of ``--json``."""
+        """Return the values without the program's name; ``names`` maps them to the keys of ``--json``."""
         return {key: self.values[f"{program}_{name}"] for key, name in names.items()}

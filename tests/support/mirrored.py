@@ -11,12 +11,12 @@ from tests.support.files import write
 
 
 def mirror(area: Path, *options: Argument, **more: Any) -> dict[str, Any]:
-    """The summary of a run that makes ``copy`` equal to ``source``."""
+    """Run pcopy to make ``copy`` equal to ``source`` and return its summary."""
     return summary(succeed("--json", "--mirror", *options, f"{area}/source/", area / "copy", **more))
 
 
 def make_trees(area: Path) -> None:
-    """``source`` and its copy, which has 7 items more: a link, a file, and a directory with four items in it."""
+    """Create ``source`` and its copy, which has 7 additional items: a link, a file, and a directory with four items."""
     for number in range(5):
         write(area / f"source/{number}/file", b"content")
         write(area / f"source/{number}/inner/file", b"content")

@@ -1,6 +1,6 @@
-"""A source and a destination that have some items in common, and what becomes of each by the rules of CLI.md.
+"""A source and a destination that share some items, and the expected outcome of each item by the rules of CLI.md.
 
-The rules are written down here once more, from the user's view; nothing of pcopy decides.
+The rules are written here again from the user's view, without code of pcopy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIDDLING = 5 << 20
 
 
 def mixed(source: Path, copy: Path) -> None:
-    """Files of all sizes, links, nodes and directories: new, as they are in the copy, and others there."""
+    """Create files of all sizes, links, special files and directories: new ones, unchanged ones, and different ones."""
     for place in ("same", "other", "new", "other/deep", "new/deep"):
         (source / place).mkdir(parents=True)
     for place in ("same", "other"):
@@ -66,7 +66,9 @@ def mixed(source: Path, copy: Path) -> None:
 
 
 def expected(source: Path, copy: Path, policy: str) -> dict[bytes, str]:
-    """The word for each item by its path below ``source``, before anything is copied (the empty path: itself)."""
+    """Return the outcome of each item by its path below ``source``, before the copy (the empty path: ``source``
+    itself).
+    """
     words = {}
     for directory, directories, files in os.walk(os.fsencode(source)):
         for name in [b"", *files, *(each for each in directories if os.path.islink(os.path.join(directory, each)))]:
@@ -89,7 +91,7 @@ def _word(path: bytes, copy: bytes, policy: str) -> str:
     if policy == "newer":
         is_resized = not later and item.st_size != there.st_size
         return "replace" if later > 0 or is_resized or not is_of_type else "skip"
-    if policy == "changed":  # what has another time alone is mended
+    if policy == "changed":  # if only the time differs, it is updated
         is_alike = is_of_type and item.st_size == there.st_size and (not later or _hold_the_same(path, copy))
         return ("meta" if later else "skip") if is_alike else "replace"
     return {"replace": "replace", "skip": "skip", "fail": "fail"}[policy]

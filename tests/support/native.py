@@ -1,4 +1,4 @@
-"""The C backend of this checkout: built for the tests, which run from here and not from what is installed."""
+"""The C backend of this checkout, which the tests use instead of an installed one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SOURCES = BACKEND / "native"
 BUILT = BACKEND / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 _WHY_NOT = "PCOPY_TESTS_NO_NATIVE"
-"""Why there is none, for all processes of a session."""
+"""The reason why there is none, for all processes of a session."""
 
 
 def build() -> None:
-    """Once a session, before its workers start: builds what is missing, or older than its sources."""
+    """Build missing or outdated files, once per session before the workers start."""
     os.environ.pop(_WHY_NOT, None)
     program = BACKEND / "build_native.py"
     newest = max(path.stat().st_mtime_ns for path in (program, *SOURCES.iterdir()))
@@ -28,16 +28,16 @@ def build() -> None:
         return
     done = subprocess.run([sys.executable, program], check=False, capture_output=True, text=True)
     if done.returncode:
-        BUILT.unlink(missing_ok=True)  # which knows another interface
+        BUILT.unlink(missing_ok=True)  # it may have another interface
         os.environ[_WHY_NOT] = (done.stderr.strip().splitlines() or ["nobody says why"])[-1]
 
 
 def why_not() -> str:
-    """Why there is no C backend; empty if there is one."""
+    """Return why there is no C backend, or an empty string if there is one."""
     return os.environ.get(_WHY_NOT, "")
 
 
 def require() -> None:
-    """Skips without it."""
+    """Skip the test if there is no C backend."""
     if why_not():
         pytest.skip(f"there is no C backend: {why_not()}")

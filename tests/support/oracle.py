@@ -1,7 +1,7 @@
-"""Is a copy faithful? Asked of rsync and of a walk of our own; neither calls the program under test.
+"""Checks that a copy is faithful, by rsync and by an independent walk. Neither uses the program under test.
 
-Both are needed: rsync compares what people compare, the walk sees what rsync is blind to (allocated blocks, raw
-extended attributes, access times, paths beyond PATH_MAX, which names share an inode).
+Both are needed: rsync compares what people compare; the walk also compares what rsync ignores (allocated blocks, raw
+extended attributes, access times, paths beyond PATH_MAX, and which names share an inode).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import NamedTuple
 from tests.support.walk import Entry, walk
 
 PATH_LIMIT = 3500
-"""rsync gives up on joined paths near PATH_MAX (4096 bytes); longer ones are judged by the walk alone."""
+"""rsync fails on joined paths near PATH_MAX (4096 bytes); only the walk compares longer ones."""
 
 SLACK = 64 << 10
-"""Bytes that a sparse copy may allocate more than its source for each extent: XFS preallocates while a file grows."""
+"""Bytes that a sparse copy may allocate in addition for each extent: XFS preallocates while a file grows."""
 
 BLOCK = 4096
 
@@ -37,10 +37,10 @@ def differences(
     ownership: bool = True,
     atimes: bool = False,
 ) -> list[str]:
-    """What distinguishes ``copy`` from ``source`` (two directories, or two other items); empty if nothing does.
+    """Return the differences between ``copy`` and ``source`` (two directories, or two other items).
 
-    Without ``ownership`` owners may differ, and then set-id bits must be gone from every item whose owner or group was
-    not kept. rsync reads directories in a way that sets access times, so compare those (``atimes``) first.
+    Without ``ownership`` owners may differ, but then set-id bits must be cleared on every item whose owner or group was
+    not preserved. rsync's reading of directories changes access times, so compare those (``atimes``) first.
     """
     one, other = os.fsencode(source), os.fsencode(copy)
     return [*_compare(one, other, ownership, atimes), *_ask_rsync(one, other, ownership)]
@@ -48,10 +48,10 @@ def differences(
 
 def _ask_rsync(source: bytes, copy: bytes, ownership: bool) -> list[str]:
     if not os.path.lexists(copy) or os.path.islink(source):
-        return []  # of one symlink rsync says nothing: it takes a symlink as a target for what that points to
+        return []  # rsync cannot compare a single symbolic link: it follows a link that is its destination
     command: list[bytes | str] = ["rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--itemize-changes"]
     command += ["--open-noatime", "--filter=-xr trusted.SGI_ACL_*"]
-    # ACLs are compared as such; as an ordinary user rsync takes them for attributes that one side lacks.
+    # ACLs are compared separately; for an ordinary user rsync reports them as attributes missing on one side.
     command += ["--filter=-xr system.*"]
     if not ownership:
         command += ["--no-owner", "--no-group", "--no-acls", "--no-perms"]
@@ -68,7 +68,7 @@ def _ask_rsync(source: bytes, copy: bytes, ownership: bool) -> list[str]:
 
 
 def _too_deep(*roots: bytes) -> list[bytes]:
-    """rsync patterns for the top-level entries that hold paths which rsync can't handle."""
+    """Return rsync patterns for the top-level entries with paths that rsync cannot handle."""
     tops = {
         entry.path.split(b"/", 1)[0]
         for root in roots
@@ -79,7 +79,7 @@ def _too_deep(*roots: bytes) -> list[bytes]:
 
 
 def _escaped(name: bytes) -> bytes:
-    """rsync takes backslashes literally unless the pattern has a wildcard."""
+    """Escape a name for a pattern: rsync treats backslashes literally unless the pattern has a wildcard."""
     if not any(wildcard in name for wildcard in (b"*", b"?", b"[")):
         return name
     for special in (b"\\", b"*", b"?", b"["):
@@ -109,7 +109,7 @@ def _merge(
     atimes: bool,
     groups: tuple[_Groups, _Groups],
 ) -> Iterator[str]:
-    """Walks both trees in step: both walks yield in the same order, so a lesser path is one that the other lacks."""
+    """Walk both trees in parallel, in the same order: the lesser path of two is missing in the other tree."""
     one, other = next(source, None), next(copy, None)
     while one or other:
         if other is None or (one and _order(one) < _order(other)):
@@ -153,7 +153,7 @@ def _unlike(one: Entry, other: Entry, ownership: bool, atimes: bool) -> Iterator
             yield f"mode {wanted:o} became {stat.S_IMODE(b.st_mode):o}"
     if a.st_mtime_ns != b.st_mtime_ns:
         yield f"mtime {a.st_mtime_ns} became {b.st_mtime_ns}"
-    # Reading a symlink's target sets its access time and can't be told not to.
+    # Reading the target of a symbolic link sets its access time, which cannot be avoided.
     if atimes and not stat.S_ISLNK(a.st_mode) and a.st_atime_ns != b.st_atime_ns:
         yield f"atime {a.st_atime_ns} became {b.st_atime_ns}"
     if a.st_rdev != b.st_rdev:
@@ -176,9 +176,11 @@ def _unlike_xattrs(one: dict[bytes, bytes], other: dict[bytes, bytes]) -> Iterat
 
 
 def _allowed(source: int, status: os.stat_result) -> int:
-    """The bytes that a copy of this sparse file may allocate: some more than it, but never all that it could."""
+    """Return the bytes that a copy of this sparse file may allocate: some more than the file, but never its full
+    size.
+    """
     allocated, extents, end = status.st_blocks * 512, 0, 0
-    with suppress(OSError):  # ENXIO: no data behind this
+    with suppress(OSError):  # ENXIO: no data after this
         while True:
             end = os.lseek(source, os.lseek(source, end, os.SEEK_DATA), os.SEEK_HOLE)
             extents += 1
@@ -195,7 +197,7 @@ def _unlike_data(one: Entry, other: Entry) -> Iterator[str]:
     try:
         left, right = one.open(), other.open()
     except PermissionError:
-        return  # as an ordinary user: what may not be read can't be judged either
+        return  # an ordinary user cannot compare unreadable files
     allocated = a.st_blocks * 512
     if allocated < a.st_size and b.st_blocks * 512 > _allowed(left, a):
         yield f"allocated bytes {allocated} became {b.st_blocks * 512}"
@@ -209,7 +211,7 @@ def _unlike_data(one: Entry, other: Entry) -> Iterator[str]:
 
 
 class Record(NamedTuple):
-    """Everything that ``lstat``, ``readlink``, ``read`` and ``getxattr`` tell of an item."""
+    """Everything that ``lstat``, ``readlink``, ``read`` and ``getxattr`` return for an item."""
 
     mode: int
     uid: int
@@ -226,12 +228,12 @@ class Record(NamedTuple):
 
 
 def snapshot(tree: str | bytes | os.PathLike[str]) -> dict[bytes, Record]:
-    """Everything about ``tree``, to see later whether anything touched it. A symlink's access time is left out."""
+    """Record everything about ``tree``, to detect later changes. The access time of a symbolic link is left out."""
     return {entry.path: _record(entry) for entry in walk(os.fsencode(tree))}
 
 
 def changes(before: dict[bytes, Record], after: dict[bytes, Record]) -> list[str]:
-    """What two snapshots disagree about, in words."""
+    """Return the differences between two snapshots in words."""
     reported = [f"gone: {path!r}" for path in before.keys() - after.keys()]
     reported += [f"new: {path!r}" for path in after.keys() - before.keys()]
     for path in before.keys() & after.keys():

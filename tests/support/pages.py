@@ -1,4 +1,4 @@
-"""A page as a reader of HTML sees it: its elements, what it refers to, and its text."""
+"""A page as a browser sees it: its elements, references, and text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EMPTY = {"meta", "br", "hr", "col"}
 
 
 class Page(HTMLParser):
-    """Fails if elements are not nested as they should be."""
+    """A parsed page. Parsing fails if elements are not nested correctly."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -23,9 +23,9 @@ class Page(HTMLParser):
         self.texts: list[str] = []
         self.style = ""
         self.tables: dict[str, list[list[str]]] = {}
-        """Rows of cells, by the id of the section; the first one has the headings."""
+        """Rows of cells, by the id of the section; the first row has the headings."""
         self.figures: dict[str, str] = {}
-        """The headline figures, by what they are called."""
+        """The headline figures by name."""
         self._open: list[str] = []
         self._section = ""
         self._term = ""
@@ -65,7 +65,7 @@ class Page(HTMLParser):
             self.figures[self._term] = data
 
     def check_it_is_alone(self) -> None:
-        """It asks nothing of the network, runs nothing, and its policy would not let it."""
+        """Check that it fetches nothing, runs nothing, and that its policy would not allow it."""
         assert not {"script", "img", "link", "iframe", "object", "embed", "base", "form"} & set(self.tags)
         for tag, name, value in self.attributes:
             assert not name.startswith("on") and name != "style", (tag, name)

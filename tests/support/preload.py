@@ -1,4 +1,4 @@
-"""C programs and libraries of the tests: compiled when they are first asked for, kept until the end of the session."""
+"""C programs and libraries of the tests: compiled at the first request and kept until the end of the session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _made: list[Path] = []
 
 @functools.cache
 def compiled(source: Path, *flags: str) -> Path:
-    """What a C compiler makes of ``source``, where every user may run it; skips without a compiler."""
+    """Compile ``source`` into a file that every user may run; skip the test without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("there is no C compiler here")
@@ -31,17 +31,17 @@ def compiled(source: Path, *flags: str) -> Path:
 
 
 def preloaded(source: Path) -> dict[str, str]:
-    """The environment of a run into which the library ``source`` is preloaded."""
+    """Return the environment of a run that preloads the library ``source``."""
     return {"LD_PRELOAD": str(compiled(source, "-shared", "-fPIC"))}
 
 
 def hanging_syncs(first: int) -> dict[str, str]:
-    """The environment of a run in which syncfs hangs, from the ``first`` call of each process on."""
+    """Return the environment of a run in which syncfs hangs, from the ``first`` call of each process on."""
     return {**preloaded(HANGING), "PCOPY_TEST_HANGS": str(first)}
 
 
 def clean_up() -> None:
-    """Called once, at the end of the session."""
+    """Remove everything; called once at the end of the session."""
     compiled.cache_clear()
     while _made:
         shutil.rmtree(_made.pop())

@@ -1,4 +1,4 @@
-"""Watching a run while it goes on: its ranks, what it has written so far, and what it leaves behind."""
+"""Observing a running program: its ranks, the files that it has written so far, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ from tests.support.warm import TOKEN
 Process = subprocess.Popen[bytes]
 
 HANGS = 60
-"""Seconds after which an event that has to come never will.
+"""Seconds after which an expected event counts as missing.
 
-A limit of this kind only ends a test that hangs. It is no shorter for any event, since a machine that is busy with
-something else may take ten times as long as an idle one. Shorter limits are for events that must not come. A test of
-promptness compares with a promise of the program (``PROMPT``), or runs alone (``@pytest.mark.alone``).
+This limit only ends a test that hangs. It is the same for all events, because a busy machine may take ten times as long
+as an idle one. Shorter limits are for events that must not happen. A test of response times compares with a promise of
+the program (``PROMPT``), or runs alone (``@pytest.mark.alone``).
 """
 
 PROMPT = 10
-"""Seconds within which a run has ended after a signal. It promises 5 on an idle machine."""
+"""Seconds within which a run ends after a signal. The promise is 5 on an idle machine."""
 
 
 class Run:
     """A run in the background, with all its processes."""
 
     def __init__(self, process: Process, token: str, before: Iterable[str] = ()) -> None:
-        """``before``: the processes that there were before it, by their names in /proc."""
+        """``before``: the processes that existed before it, by their names in /proc."""
         self.process = process
         self._token = f"{TOKEN}={token}".encode()
         self._others = set(before)
 
     def processes(self) -> list[int]:
-        """All processes of this run that still live, the launcher's included; zombies don't count."""
+        """All living processes of this run, including the launcher; zombies do not count."""
         names = set(filter(str.isdigit, os.listdir("/proc")))
-        self._others &= names  # the number of one that has ended may be that of another one later
+        self._others &= names  # the id of an ended process may be reused
         return [int(name) for name in sorted(names - self._others, key=int) if self._is_ours(name)]
 
     def send_signal(self, number: int) -> None:
-        """To the program itself, as a user would, if it still runs: strace in front of it would keep the signal."""
+        """Send a signal to the program itself, as a user would, if it still runs: strace in front of it would not
+        forward it.
+        """
         if self.process.poll() is not None:
             return
         started = self.process.pid
@@ -54,25 +56,25 @@ class Run:
         os.kill(started, number)
 
     def ranks(self) -> list[int]:
-        """The processes that copy: those that have no child of their own among this run's."""
+        """The copying processes: those without a child process that belongs to this run."""
         ours = [pid for pid in self.processes() if not _is_syncer(pid)]
         parents = {_parent(pid) for pid in ours}
         return [pid for pid in ours if pid not in parents]
 
     def survivors(self, seconds: float = PROMPT) -> list[int]:
-        """What still lives after ``seconds``, a moment being allowed to wind up."""
+        """Return the processes that still live after ``seconds``, which give them time to end."""
         wait_until(lambda: not self.processes(), seconds)
         return self.processes()
 
     def end(self, seconds: float) -> int:
-        """The status as a shell shows it: 128 + signal for a process that a signal ended."""
+        """Wait for the end; return the status as a shell shows it: 128 + signal if a signal ended the process."""
         self.process.communicate(timeout=seconds)
         status = self.process.returncode
         return 128 - status if status < 0 else status
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """None of its processes goes on meanwhile."""
+        """Stop all its processes while the context lasts."""
         stopped = self.processes()
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
@@ -84,7 +86,7 @@ class Run:
                 os.kill(pid, signal.SIGCONT)
 
     def kill_all(self) -> None:
-        """Everything at once, as a lost node would."""
+        """Kill all processes at once, as a failed node would."""
         for pid in self.processes():
             _kill(pid)
 
@@ -100,7 +102,7 @@ class Run:
 
 
 def children() -> set[int]:
-    """The processes that this one has started, those included that have ended and were not waited for."""
+    """The child processes of this process, including those that have ended and were not waited for."""
     tasks = os.listdir("/proc/self/task")
     return {int(pid) for task in tasks for pid in Path(f"/proc/self/task/{task}/children").read_text().split()}
 
@@ -118,7 +120,7 @@ def _state(pid: int) -> str:
 
 
 def _is_syncer(pid: int) -> bool:
-    """Is it one of the processes that sync for a rank? (``pcopy.fsio.syncer``)"""
+    """Return True if it is one of the processes that sync for a rank (``pcopy.fsio.syncer``)."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return b"pcopy.fsio.syncer" in file.read()
@@ -135,7 +137,7 @@ def _kill(pid: int) -> None:
 
 @contextmanager
 def background(*arguments: Argument, **options: Any) -> Iterator[Run]:
-    """A run that goes on while the test acts; whatever of it is left at the end is killed."""
+    """Yield a run that continues while the test acts; kill its remaining processes at the end."""
     token, before = new_token(), os.listdir("/proc")
     process = start(*arguments, token=token, **options)
     run = Run(process, token, before)
@@ -147,7 +149,9 @@ def background(*arguments: Argument, **options: Any) -> Iterator[Run]:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = HANGS) -> bool:
-    """Whether ``condition`` came true within ``seconds``. It is asked at once, and less often the longer it takes."""
+    """Return True if ``condition`` becomes true within ``seconds``. It is checked immediately, then at growing
+    intervals.
+    """
     begun = time.monotonic()
     while not condition():
         passed = time.monotonic() - begun
@@ -158,7 +162,7 @@ def wait_until(condition: Callable[[], object], seconds: float = HANGS) -> bool:
 
 
 def wait_for_temporary(run: Run, directory: bytes, seconds: float = HANGS) -> None:
-    """Until a large file is being written: then the run is in the midst of its work."""
+    """Wait until a large file is being written, which means that the run is copying."""
 
     def begun() -> bool:
         return run.process.poll() is not None or (os.path.isdir(directory) and bool(temporaries(directory)))

@@ -1,7 +1,4 @@
-"""A file system of quirks for tests: each switch is one way in which a real file system differs from a local one.
-
-``bench/latencyfs/latencyfs.c`` lists the switches.
-"""
+"""A file system with quirks for tests: each switch is one way in which a real file system differs from a local one."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from bench.latency import can_mount, mounted_slow
 
 @contextmanager
 def quirky(backing: Path, *quirks: str) -> Iterator[Path]:
-    """The mount point of ``backing`` with ``quirks``, such as ``"link=EXDEV"``, for as long as the context lasts.
+    """Yield the mount point of ``backing`` with ``quirks``, such as ``"link=EXDEV"``, which exists within the context.
 
-    The test is skipped where it cannot be mounted.
+    Skip the test if it cannot be mounted.
     """
     if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")

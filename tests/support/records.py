@@ -1,4 +1,4 @@
-"""Reads records of checkpoints whole, which the product does part by part."""
+"""Reads complete records of checkpoints, which the programs read in parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pcopy.engine.task import TaskId
 
 
 def read_record(payload: bytes) -> FactRecord:
-    """The record that was packed; raises ``ValueError`` if it is none."""
+    """Return the packed record; raise ``ValueError`` if it is not a record."""
     head, done, shares, spawned = read_facts(payload)
     return FactRecord(*head[:6], done, tuple(tuple(task) for task in spawned), shares, head.cut_time)
 

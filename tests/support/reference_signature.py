@@ -1,4 +1,4 @@
-"""The dataset signature, straight from its definition: simple, slow, and without anything of pcopy."""
+"""The dataset signature, implemented from its definition: simple, slow, and without code of pcopy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ def u32(number: int) -> bytes:
 
 
 def signature(path: bytes, block_size: int = 4 * MIB, digest: Digest = xxh3_128) -> bytes:
-    """The signature of what is at ``path``, which is not followed."""
+    """Return the signature of the item at ``path``, which is not followed."""
     return entries(path, block_size, digest)[b"."][1]
 
 
 def entries(path: bytes, block_size: int = 4 * MIB, digest: Digest = xxh3_128) -> dict[bytes, tuple[bytes, bytes, int]]:
-    """Type byte, digest and size (0 for all but regular files) of everything at and below ``path``, in tree order."""
+    """Yield the type byte, digest and size (0 for all but regular files) of the item at ``path`` and of everything
+    below, in tree order.
+    """
     found = os.lstat(path)
     mode = found.st_mode
     if stat.S_ISREG(mode):
@@ -58,7 +60,7 @@ def entries(path: bytes, block_size: int = 4 * MIB, digest: Digest = xxh3_128) -
 
 
 def of_file(data: bytes, block_size: int, digest: Digest = xxh3_128) -> bytes:
-    """The digest of a regular file that holds ``data``."""
+    """Return the digest of a regular file that contains ``data``."""
     return digest(b"\x02" + len(data).to_bytes(8, "big") + content_root(data, block_size, digest))
 
 
@@ -78,7 +80,7 @@ def root_of(blocks: list[bytes], digest: Digest = xxh3_128) -> bytes:
 
 
 def manifest(path: bytes, block_size: int = 4 * MIB) -> bytes:
-    """The manifest of what is at ``path``, with the default algorithm."""
+    """Return the manifest of the item at ``path``, with the default algorithm."""
     lines = [b"#pcopy-manifest 1 xxh3-128 %d\n" % block_size]
     for inner, (kind, value, size) in entries(path, block_size).items():
         name = inner.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")

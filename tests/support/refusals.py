@@ -1,4 +1,4 @@
-"""What users are told when something is refused."""
+"""Messages of refusals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pcopy.errors import RequestRefused
 
 
 def refusal(action: Callable[[], object]) -> str:
-    """The one line with which ``action`` is refused."""
+    """Return the single line with which ``action`` is refused."""
     with pytest.raises(RequestRefused) as caught:
         action()
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""Signatures and manifests as a reader without pcopy sees them, and the datasets whose values are published."""
+"""Signatures and manifests as a reader without pcopy parses them, and the datasets whose signatures are published."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.command import Completed
 
 
 def generated(count: int) -> bytes:
-    """The test vectors' ``gen``."""
+    """The function ``gen`` of the test vectors."""
     return bytes((i * i + 7 * i + (i >> 8)) & 255 for i in range(count))
 
 
@@ -67,12 +67,12 @@ def signature_file(path: Path) -> dict[str, str]:
 
 
 def signed(path: Path) -> str:
-    """The signature that a signature file holds."""
+    """Return the signature in a signature file."""
     return signature_file(path)["signature"]
 
 
 def expected(path: str | os.PathLike[str], block_size: int = 4 << 20) -> str:
-    """The signature of what is at ``path``, from the definition."""
+    """Return the signature of the item at ``path``, computed from the definition."""
     return reference.signature(os.fsencode(path), block_size).hex()
 
 
@@ -106,7 +106,9 @@ def _without_escapes(name: bytes) -> bytes:
 
 
 def recomputed(path: Path) -> str:
-    """The signature that follows from a manifest's entries, those of directories left aside; checks their digests."""
+    """Compute the signature from the entries of a manifest, without those of directories; check the digests of
+    directories.
+    """
     lines = list(manifest_lines(path))
     if lines[0].kind != b"d":
         return lines[0].digest.hex()
@@ -130,5 +132,5 @@ def _directory(children: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def reported(run: Completed) -> list[str]:
-    """The lines that a run of pverify printed: what differs."""
+    """Return the lines that a run of pverify printed: the differences."""
     return run.stdout.decode().splitlines()

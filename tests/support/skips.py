@@ -1,7 +1,7 @@
 """The reasons for which a test may be skipped, by kind. A test that is skipped for any other reason fails.
 
-Thus a test that no longer runs is noticed. In CI root runs the tests, and bin/install-debian-packages and pip have
-installed what they need: there, only what the kernel, its file systems or the choice of tests decide is a reason.
+This detects tests that no longer run. In CI root runs the tests, and bin/install-debian-packages and pip have installed
+all requirements: there only the kernel, its file systems or the selection of tests are accepted reasons.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.users import is_root
 
-FOUND_NOWHERE = ("b3sum", "chromium", "fish", "zsh")
+NOT_PACKAGED = ("b3sum", "chromium", "fish", "zsh")
 """Programs that ``bin/install-debian-packages tests`` does not install."""
 
 KINDS = {
@@ -32,7 +32,7 @@ KINDS = {
         r".* is no tmpfs, and only root can mount one",
     ),
     "program": (
-        rf"there is no (?!{'|'.join(FOUND_NOWHERE)})[\w.-]+( program)?( here)?",
+        rf"there is no (?!{'|'.join(NOT_PACKAGED)})[\w.-]+( program)?( here)?",
         r"there is no C compiler here",
         r"there is no gcc, or no libfuse3-dev",
         r"there is no C backend( here|: .*)",
@@ -46,7 +46,7 @@ KINDS = {
         r"could not import '(blake3|mpi4py|zstandard|pyarrow|pcopy\.fsio\.backend\.\w+)': .+",
     ),
     "no program of CI": (
-        rf"there is no ({'|'.join(FOUND_NOWHERE)})( here)?",
+        rf"there is no ({'|'.join(NOT_PACKAGED)})( here)?",
         r"there is no ordinary user here",
         r"no Debian",
         r"apt knows no \S+ here",
@@ -80,24 +80,24 @@ KINDS = {
         r"the notes are about other versions of cp and rsync",
         r"needs the stand-in: .+",
         r"no run is forked",
-        r"only the C backend leaves them alone",
-        r"pverify has no use for it",
+        r"only the C backend leaves them unchanged",
+        r"pverify does not load it",
         r"its index says where the archive ends",
         r"which device --existing newer keeps is tested with the types of items",
     ),
 }
-"""Expressions for whole reasons."""
+"""Regular expressions that match complete reasons."""
 
 NEVER_IN_CI = ("root", "program")
 
 
 def is_ci() -> bool:
-    """True if everything can be had: CI (which sets the variable) runs the tests as root."""
+    """Return True in CI (which sets the variable), where root runs the tests and everything is available."""
     return os.environ.get("CI") == "true" and is_root()
 
 
 def kind_of(reason: str) -> str | None:
-    """The kind of reason that ``reason`` is, or None if it is in no list."""
+    """Return the kind of ``reason``, or None if it is in no list."""
     for kind, patterns in KINDS.items():
         if any(re.fullmatch(pattern, reason, re.DOTALL) for pattern in patterns):
             return kind
@@ -129,7 +129,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """A module that skips itself as a whole."""
+    """Judge a module that skips itself completely."""
     report = yield
     call: pytest.CallInfo[Any] | None = getattr(report, "call", None)
     _judge(report, call.excinfo.value if call and call.excinfo else None)

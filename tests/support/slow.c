@@ -1,6 +1,6 @@
 /* To be preloaded: calls that PCOPY_TEST_DELAYS names take longer ("mkdirat=60,utimensat=3", in milliseconds).
  *
- * The time passes before the call, and no signal makes it shorter. */
+ * The delay precedes the call, and no signal shortens it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* To be preloaded: fdatasync(2) hangs as long as there is the file that PCOPY_TEST_STORES names, which gets a byte for
- * each call. The first calls pass, of all processes together: so many as PCOPY_TEST_STORES_PASS says. */
+/* To be preloaded: fdatasync(2) hangs as long as the file that PCOPY_TEST_STORES names exists. Each call adds a byte to
+ * this file. The first PCOPY_TEST_STORES_PASS calls of all processes together do not hang. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-"""Loop devices of the tests: nobody gets another one's, a killed process leaves none, and few of them are shared."""
+"""Loop devices of the tests: no process gets the device of another, a killed process leaves none, and few devices are
+shared.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tests.support.users import require_root
 MIB = 1 << 20
 ADD, REMOVE = 0x4C80, 0x4C81
 FIRST = 5000 + os.getpid() % 100_000 * 4
-"""Devices that the kernel offers to nobody as long as others are free."""
+"""Numbers of devices that the operating system offers to no process as long as others are free."""
 
 KILLED = """\
 import sys
@@ -47,7 +49,7 @@ def image(area: Path) -> Path:
 
 @pytest.fixture
 def nodes(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory in the place of /dev, without anything, on a file system of its own that may hold devices."""
+    """An empty directory that replaces /dev, on its own file system that allows devices."""
     require_root("make devices")
     with mounted("tmpfs", area, size=MIB) as place:
         monkeypatch.setattr(loops, "DEVICES", place)
@@ -57,10 +59,10 @@ def nodes(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def two(nodes: Path) -> Iterator[Path]:
-    """Two devices, and no way to add more."""
+    """Two devices; no more can be added."""
     with open("/dev/loop-control", "wb") as control:
         for number in (FIRST, FIRST + 1):
-            with suppress(FileExistsError):  # an earlier test's, which was still being detached when that ended
+            with suppress(FileExistsError):  # left by an earlier test, whose device was still being detached at its end
                 ioctl(control, ADD, number)
             os.mknod(nodes / f"loop{number}", stat.S_IFBLK | 0o600, os.makedev(7, number))
         try:
@@ -75,7 +77,7 @@ def is_attached(device: Path) -> bool:
     return Path(f"/sys/block/{device.name}/loop/backing_file").exists()
 
 
-def test_each_of_many_at_once_has_a_device_of_its_own(image: Path) -> None:
+def test_concurrent_attachments_get_different_devices(image: Path) -> None:
     with ThreadPoolExecutor(24) as pool:
         devices = list(pool.map(lambda _: loops.attach(image), range(24)))
     try:
@@ -86,7 +88,7 @@ def test_each_of_many_at_once_has_a_device_of_its_own(image: Path) -> None:
             device.close()
 
 
-def test_a_killed_process_leaves_no_device(image: Path) -> None:
+def test_killed_process_leaves_no_device_attached(image: Path) -> None:
     command: list[str | Path] = [sys.executable, "-c", KILLED, image]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -104,14 +106,14 @@ def backed_by(device: Path, image: Path) -> bool:
     return False
 
 
-def test_a_missing_node_is_made(nodes: Path, image: Path) -> None:
+def test_missing_device_node_is_created(nodes: Path, image: Path) -> None:
     os.mknod(nodes / "loop-control", stat.S_IFCHR | 0o600, os.stat("/dev/loop-control").st_rdev)
     with loops.attached(image) as device:
         assert device.parent == nodes
         assert backed_by(device, image)
 
 
-def test_the_third_of_two_waits_until_one_is_free(two: Path, image: Path) -> None:
+def test_third_attachment_waits_until_one_of_two_devices_is_free(two: Path, image: Path) -> None:
     first, second = loops.attach(image), loops.attach(image)
     third: list[loops.Attached] = []
     waiting = threading.Thread(target=lambda: third.append(loops.attach(image)))
@@ -128,8 +130,10 @@ def test_the_third_of_two_waits_until_one_is_free(two: Path, image: Path) -> Non
             device.close()
 
 
-def test_what_is_mounted_for_later_gives_way(two: Path, image: Path, area: Path) -> None:
-    """Two kinds that no test uses now: both are unmounted for the process that waits, and made again when needed."""
+def test_cached_mounts_are_released_for_a_waiting_process(two: Path, image: Path, area: Path) -> None:
+    """Two kinds that no test uses at the moment: both are unmounted for the waiting process, and mounted again when
+    needed.
+    """
     made = FileSystems(area)
     try:
         with made.directory("ext4") as used, made.directory("ext4-128"):
@@ -145,7 +149,9 @@ def test_what_is_mounted_for_later_gives_way(two: Path, image: Path, area: Path)
         made.close()
 
 
-def test_what_a_test_uses_stays_mounted(two: Path, image: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mount_in_use_by_a_test_is_not_released(
+    two: Path, image: Path, area: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = FileSystems(area)
     try:
         with made.directory("ext4") as used:
@@ -157,7 +163,9 @@ def test_what_a_test_uses_stays_mounted(two: Path, image: Path, area: Path, monk
         made.close()
 
 
-def test_the_wait_ends_with_the_reason(two: Path, image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_out_wait_for_a_device_reports_the_reason(
+    two: Path, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loops, "SECONDS", 0.3)
     with (
         loops.attached(image) as first,
@@ -168,18 +176,18 @@ def test_the_wait_ends_with_the_reason(two: Path, image: Path, monkeypatch: pyte
     assert first.name in str(caught.value)
 
 
-def test_a_machine_without_devices_skips(nodes: Path, image: Path) -> None:
+def test_machine_without_loop_devices_skips_the_test(nodes: Path, image: Path) -> None:
     with pytest.raises(pytest.skip.Exception, match="this machine has no loop device for tests: it has none"):
         loops.attach(image)
 
 
-def test_all_images_are_attached_here() -> None:
-    """Other ways fail where devices are few, or keep one after a killed worker."""
+def test_all_tests_attach_images_through_this_module() -> None:
+    """Other methods fail if devices are scarce, or keep a device after a worker was killed."""
     found = [
         str(path)
         for path in sorted((REPOSITORY / "tests").rglob("*.py"))
         if path.parent.name != "support" or "loops" not in path.name
         if re.search(r'"losetup", "(--find|-f|--detach|-d)|"-o", "loop|"loop[",]', path.read_text())
-        if path.name not in ("trees.py", "test_items.py")  # files with that name
+        if path.name not in ("trees.py", "test_items.py")  # these use the word as a file name
     ]
     assert found == []

@@ -1,4 +1,4 @@
-"""The oracle itself: silent about faithful copies made by cp, and no check of it stays silent about damage."""
+"""The checks of copies themselves: no report for faithful copies made by cp, and a report for each kind of damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def copy_with_cp(source: Path, copy: Path, check: bool = True) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_trees_survive_cp(area: Path, seed: int) -> None:
+def test_cp_copies_of_random_trees_are_faithful(area: Path, seed: int) -> None:
     random_tree(area / "source", seed, privileged=is_root())
     copy_with_cp(area / "source", area / "copy")
     assert differences(area / "source", area / "copy") == []
@@ -39,15 +39,15 @@ def test_same_seed_makes_the_same_tree(area: Path) -> None:
     ]
 
 
-def test_hostile_tree_survives_cp_but_for_its_known_faults(filesystem: Path) -> None:
+def test_cp_copies_the_hostile_tree_except_for_known_faults(filesystem: Path) -> None:
     hostile_tree(filesystem / "source", privileged=is_root())
     copy_with_cp(filesystem / "source", filesystem / "copy", check=False)
     reported = differences(filesystem / "source", filesystem / "copy")
-    # cp leaves set-gid on a directory that had none, below a set-gid parent, and can't handle paths beyond PATH_MAX.
+    # cp leaves set-gid on a directory that had none, below a set-gid parent, and cannot handle paths beyond PATH_MAX.
     assert [line for line in reported if "plain-directory" not in line and "-deep" not in line] == []
 
 
-def test_an_ordinary_user_can_make_the_trees(area: Path) -> None:
+def test_ordinary_user_can_create_the_trees(area: Path) -> None:
     area.chmod(0o777)
 
     def make() -> None:
@@ -139,7 +139,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_each_kind_of_damage_is_told(on: Place, kind: str) -> None:
+def test_each_kind_of_damage_is_reported(on: Place, kind: str) -> None:
     damage, expected = DAMAGE[kind]
     place = on("ext4" if is_root() else "tmpfs")
     source, copy = place / "source", place / "copy"
@@ -164,20 +164,20 @@ def small_tree(source: Path) -> None:
         file.truncate(1 << 20)
     if is_root():
         os.mknod(source / "device", 0o020644, os.makedev(1, 3))
-    # Access times in the future stay as they are although cp reads the files: "relatime" sees nothing to do.
+    # Access times in the future stay unchanged although cp reads the files, because of "relatime".
     for entry in list(walk(os.fsencode(source))):
         times = (2**31 * 10**9, entry.status.st_mtime_ns)
         os.utime(os.fsencode(source) + b"/" + entry.path, ns=times, follow_symlinks=False)
 
 
-def test_rsync_is_asked_too(area: Path) -> None:
+def test_differences_found_by_rsync_are_reported(area: Path) -> None:
     small_tree(area / "source")
     copy_with_cp(area / "source", area / "copy")
     flip(area / "copy")
     assert any(line.startswith("rsync: >fc") for line in differences(area / "source", area / "copy"))
 
 
-def test_without_ownership_set_id_bits_must_go(area: Path) -> None:
+def test_set_id_bits_must_be_cleared_if_ownership_is_not_kept(area: Path) -> None:
     require_root("give files away")
     for name in ("source", "copy"):
         (area / name).mkdir()
@@ -192,7 +192,7 @@ def test_without_ownership_set_id_bits_must_go(area: Path) -> None:
     assert any("mode 755 became 6755" in line for line in differences(area / "source", area / "copy", ownership=False))
 
 
-def test_a_snapshot_sees_every_touch_and_makes_none(area: Path) -> None:
+def test_snapshot_detects_every_change_and_causes_none(area: Path) -> None:
     small_tree(area / "tree")
     for entry in list(walk(os.fsencode(area / "tree"))):
         os.utime(os.fsencode(area / "tree") + b"/" + entry.path, ns=(5, 10), follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Tests find the system's programs, whatever else is on PATH: wrong ones with the names of all that tests look up."""
+"""Tests use the programs of the system, although PATH contains fake programs with all names that tests look up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.command import REPOSITORY
 OTHERS = ("dcp", "fd", "lfs", "mpiexec", "mpirun", "rclone", "rsync", "sbatch", "srun", "ssh", "xcp", "zstd", "zstdmt")
 CHECKED = (
     "tests/support/test_oracle.py",
-    "tests/measuring/test_bench.py::test_a_copy_that_is_not_like_its_source_ends_it",
+    "tests/measuring/test_bench.py::test_benchmark_stops_if_a_copy_differs_from_its_source",
 )
 
 
@@ -31,7 +31,7 @@ def looked_up() -> set[str]:
     return {str(name) for name in found}
 
 
-def test_the_path_of_tests_has_the_systems_directories_only() -> None:
+def test_path_of_tests_contains_system_directories_only() -> None:
     assert os.environ["PATH"].split(":") == ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
 
 

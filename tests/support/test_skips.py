@@ -1,4 +1,4 @@
-"""No test is skipped for a reason that nobody has listed, and none in CI for what CI has."""
+"""No test is skipped for a reason that is not listed, and none in CI for the lack of something that CI provides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import REPOSITORY
-from tests.support.skips import FOUND_NOWHERE, KINDS, NEVER_IN_CI, kind_of
+from tests.support.skips import KINDS, NEVER_IN_CI, NOT_PACKAGED, kind_of
 
 SCRIPT = (REPOSITORY / "bin/install-debian-packages").read_text()
 
@@ -33,7 +33,7 @@ WHYS = {
 
 
 @pytest.mark.parametrize("ci", ["true", ""])
-def test_a_reason_that_is_not_listed_or_cannot_be_fails(tmp_path: Path, ci: str) -> None:
+def test_unlisted_or_impossible_skip_reason_fails_the_test(tmp_path: Path, ci: str) -> None:
     cases = {f"{how}_{why}": body.format(WHYS[why]) for how, body in TESTS.items() for why in WHYS}
     for case, body in cases.items():
         (tmp_path / f"test_{case}.py").write_text(f"import pytest\n{body}")
@@ -53,7 +53,7 @@ def test_a_reason_that_is_not_listed_or_cannot_be_fails(tmp_path: Path, ci: str)
 
 
 def reasons() -> Iterator[tuple[str, str]]:
-    """Where a reason stands in the tests, and the reason. What it holds of the machine is `1` in it."""
+    """Yield each reason in the tests with its position. Variable parts of a reason are replaced by `1`."""
     for path in sorted((REPOSITORY / "tests").rglob("*.py")):
         text = path.read_text()
         if path == Path(__file__) or "skip" not in text:
@@ -88,15 +88,15 @@ def _text(value: ast.expr) -> str | None:
         return str(value.value)
     if isinstance(value, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in value.values)
-    return None  # made elsewhere: the hook judges it
+    return None  # computed elsewhere: the hook judges it
 
 
-def test_all_reasons_in_the_tests_are_listed() -> None:
+def test_all_skip_reasons_in_the_tests_are_listed() -> None:
     found = list(reasons())
     assert len(found) > 80
     assert [(where, reason) for where, reason in found if kind_of(reason) is None] == []
 
 
-def test_every_list_is_of_use() -> None:
+def test_every_list_of_skip_reasons_is_used() -> None:
     assert set(NEVER_IN_CI) < set(KINDS)
-    assert [name for name in FOUND_NOWHERE if f" {name}" in SCRIPT] == []
+    assert [name for name in NOT_PACKAGED if f" {name}" in SCRIPT] == []

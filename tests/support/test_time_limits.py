@@ -1,4 +1,4 @@
-"""No test ends for a limit of time that a busy machine exceeds: see ``HANGS`` in tests/support/processes.py."""
+"""No test uses a time limit that a busy machine may exceed: see ``HANGS`` in tests/support/processes.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LIMIT = re.compile(
     re.IGNORECASE,
 )
 POLLING = ("tests/support/held.py", "tests/hostile/window.py")
-"""Files that ask again and again, with a limit of their own around it."""
+"""Files that poll with short limits within a longer one."""
 
 
-def test_the_limit_of_an_event_is_that_of_what_hangs() -> None:
+def test_time_limits_of_events_use_the_common_constant() -> None:
     short = [
         f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()}"
         for path in sorted((REPOSITORY / "tests").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""Turns: many at once or one alone, and nobody waits for ever."""
+"""Turns: many tests run concurrently or one alone, and none waits for ever."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.turns import Turns
 
 
 class Worker:
-    """Has its turn in a thread, until it is told to go."""
+    """A thread that has a turn until ``go`` ends it."""
 
     def __init__(self, place: Path, *, alone: bool) -> None:
         self.runs = threading.Event()
@@ -38,13 +38,13 @@ def started(place: Path, *, alone: bool) -> Iterator[Worker]:
         worker.go()
 
 
-def test_others_run_side_by_side(tmp_path: Path) -> None:
+def test_ordinary_tests_run_concurrently(tmp_path: Path) -> None:
     with started(tmp_path, alone=False) as first, started(tmp_path, alone=False) as second:
         assert first.runs.wait(20)
         assert second.runs.wait(20)
 
 
-def test_who_is_alone_waits_for_those_that_run_and_not_for_later_ones(tmp_path: Path) -> None:
+def test_exclusive_test_waits_for_running_tests_but_not_for_later_ones(tmp_path: Path) -> None:
     with started(tmp_path, alone=False) as first:
         assert first.runs.wait(20)
         with started(tmp_path, alone=True) as alone:
@@ -58,7 +58,7 @@ def test_who_is_alone_waits_for_those_that_run_and_not_for_later_ones(tmp_path: 
                 assert later.runs.wait(20)
 
 
-def test_all_wait_for_whoever_is_first_and_not_for_one_another(tmp_path: Path) -> None:
+def test_all_wait_for_the_first_but_not_for_one_another(tmp_path: Path) -> None:
     story: list[str] = []
 
     def second() -> None:

@@ -1,4 +1,4 @@
-"""A run that is forked from a warmed process is what a started one is."""
+"""A forked run behaves like a started one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def source(area: Path) -> Path:
 
 
 def said(run: Completed) -> tuple[int | bytes, ...]:
-    """Without what tells of time."""
+    """Return the output without times."""
     return run.returncode, *(re.sub(rb" in [\d.]+ s: .*", b"", text) for text in (run.stdout, run.stderr))
 
 
-def test_it_says_and_does_the_same(source: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_run_has_the_same_output_and_effects(source: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     for forked in (True, False):
         with monkeypatch.context() as patch:
@@ -48,8 +48,10 @@ def test_it_says_and_does_the_same(source: Path, area: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(everything(), reason="no run is forked")
-def test_it_is_somebody_else(source: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a capability, with the groups that are named, and with what it imports late within its reach."""
+def test_forked_run_has_the_credentials_of_another_user(
+    source: Path, area: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no capabilities and only the given groups, and can still read the modules that it imports late."""
     require_root("be somebody else")
     (area / "place").mkdir()
     os.chown(area / "place", NOBODY, NOBODY)
@@ -76,12 +78,12 @@ def test_it_is_somebody_else(source: Path, area: Path, monkeypatch: pytest.Monke
 @pytest.mark.skipif(everything(), reason="no run is forked")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_it_is_found_and_signalled(source: Path, area: Path, number: signal.Signals, ranks: int) -> None:
+def test_forked_run_is_found_and_receives_signals(source: Path, area: Path, number: signal.Signals, ranks: int) -> None:
     with background("--checkpoint", "none", source, area / "copy", ranks=ranks, wrap=slowed(ITEM_BY_ITEM, 500)) as run:
         assert isinstance(run.process, Program)
         assert wait_until(lambda: len(run.processes()) == ranks)
         assert run.process.pid in run.processes()
-        assert wait_until((area / "copy").exists)  # then it has its handlers, and has long gone to where it runs
+        assert wait_until((area / "copy").exists)  # by then it handles signals
         assert os.stat(f"/proc/{run.process.pid}/cwd").st_ino == os.stat(".").st_ino
         run.send_signal(number)
         assert run.end(20) == 128 + number
@@ -89,7 +91,7 @@ def test_it_is_found_and_signalled(source: Path, area: Path, number: signal.Sign
 
 
 @pytest.mark.skipif(everything(), reason="no run is forked")
-def test_strace_sees_all_calls_and_no_start(source: Path, area: Path) -> None:
+def test_strace_records_all_calls_but_not_the_start(source: Path, area: Path) -> None:
     require_strace()
     log = area / "log"
     wrap = ["strace", "-f", "-qq", "-o", str(log), "-e", "trace=openat,mkdirat,exit_group"]
@@ -104,7 +106,7 @@ def test_strace_sees_all_calls_and_no_start(source: Path, area: Path) -> None:
 
 @pytest.mark.skipif(everything(), reason="no run is forked")
 @pytest.mark.parametrize("calls", ["mkdirat", "mkdirat,utimensat"])
-def test_calls_take_longer_without_strace(source: Path, area: Path, calls: str) -> None:
+def test_delays_are_applied_without_strace(source: Path, area: Path, calls: str) -> None:
     began = time.monotonic()
     succeed("-T", source, area / "quick", ranks=1)
     quick = time.monotonic() - began

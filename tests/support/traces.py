@@ -1,4 +1,4 @@
-"""Which system calls a run makes on which files, by strace."""
+"""The system calls that a run makes on files, recorded by strace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WRITING = ("write", "pwrite64", "pwritev", "pwritev2", "copy_file_range", "sendf
 
 
 class Trace:
-    """Each process's calls in a file of its own, in their order, so that none is torn apart by another's."""
+    """The calls of each process, in separate files so that lines of different processes do not interleave."""
 
     def __init__(self, place: Path, *calls: str) -> None:
         require_strace()
@@ -21,19 +21,19 @@ class Trace:
         self._calls = calls
 
     def wrap(self) -> list[str]:
-        """What to put in front of the command line."""
+        """Return the prefix of the command line."""
         calls = ",".join("?" + call for call in self._calls)
         return ["strace", "-ff", "-qq", "-y", "-o", str(self._place / "trace"), "-e", f"trace={calls}"]
 
     def on(self, path: Path) -> list[list[str]]:
-        """The calls with a descriptor of ``path``, or on that name, of each process that made some."""
+        """Return the calls with a descriptor of ``path``, or on that name, of each process that made some."""
         logs = [file.read_text(errors="replace").splitlines() for file in sorted(self._place.iterdir())]
         marks = f"<{path}>", f'<{path.parent}>, "{path.name}"'
         found = [[line for line in log if any(mark in line for mark in marks)] for log in logs]
         return [lines for lines in found if lines]
 
     def moved(self, path: Path, calls: tuple[str, ...]) -> int:
-        """The bytes that ``calls`` moved from or to ``path``."""
+        """Return the bytes that ``calls`` moved from or to ``path``."""
         pattern = re.compile(rf"^(?:{'|'.join(calls)})\(.* = (\d+)$")
         matches = (pattern.match(line) for lines in self.on(path) for line in lines)
         return sum(int(match[1]) for match in matches if match)

@@ -1,4 +1,6 @@
-"""Random trees: the same seed makes the same tree, and each seed another mix of everything that a tree can hold."""
+"""Random trees: the same seed creates the same tree; each seed has another mix of everything that a tree can
+contain.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ from tests.support.attributes import (
 
 MIB = 1 << 20
 EDGES = (0, 1, 4095, 4096, 4097, 65536, MIB - 1, MIB, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1)
-"""Sizes at which copiers change their ways."""
+"""Sizes at which copy programs change their method."""
 
 TIMES = (0, -1, -86400 * 365 * 30 - 1, 2**31 - 1, 2**31, 2**31 + 86400 * 365 * 20, 1_000_000_000, 1_700_000_000)
-"""Seconds: before 1970, around 2038, and usual ones; all within what ext4 and XFS can hold."""
+"""Times in seconds: before 1970, around 2038, and usual ones, all in the range of ext4 and XFS."""
 
 FILE_MODES = (0o644, 0o600, 0o444, 0o400, 0o755, 0o777, 0o640, 0o4755, 0o2755, 0o6711, 0o1644)
 CLOSED_FILE_MODES = (0o000, 0o200, 0o111)
@@ -41,12 +43,12 @@ def random_tree(
     largest: int = 12 * MIB,
     privileged: bool = False,
 ) -> None:
-    """Makes a new tree at ``path``. ``privileged`` adds what only root can make, and what only root can read."""
+    """Create a new tree at ``path``. ``privileged`` adds items that only root can create or read."""
     _Grower(Path(path), seed, privileged).grow(files, directories, largest)
 
 
 class _Grower:
-    """Names first, metadata afterwards and from the leaves up: modes would lock us out, and writes change times."""
+    """Creates names first and then metadata, leaves first: modes would block access, and writing changes times."""
 
     def __init__(self, root: Path, seed: int, privileged: bool) -> None:
         self._random = random.Random(seed)
@@ -74,16 +76,16 @@ class _Grower:
         for _ in range(4):
             self._add_special()
         for path in self._files + self._others + self._directories[::-1]:
-            self._dress(path)
+            self._set_metadata(path)
 
     def _new_name(self) -> bytes:
         length = self._random.choice((1, 3, 8, 8, 20, 200))
         name = self._letters(length)
-        # The number makes the name unique, also where case is folded.
+        # The number makes the name unique, even if case is ignored.
         return os.path.join(self._random.choice(self._directories), name + b"%d" % self._random.getrandbits(40))
 
     def _letters(self, number: int) -> bytes:
-        """What ``choice`` would draw, one by one, in a third of its time."""
+        """Return the letters that ``choice`` would draw one by one, in a third of the time."""
         draw, most = self._random.getrandbits, len(ALPHABET)
         bits, letters = most.bit_length(), bytearray()
         while len(letters) < number:
@@ -101,7 +103,7 @@ class _Grower:
         path = self._new_name()
         with open(path, "xb") as file:
             if size > 3 * MIB and self._random.random() < 0.5:
-                file.seek(size - MIB)  # a hole in front
+                file.seek(size - MIB)  # starts with a hole
                 size = MIB
             file.write(self._random.randbytes(size))
         self._files.append(path)
@@ -125,12 +127,12 @@ class _Grower:
         if self._privileged:
             kinds += [stat.S_IFCHR, stat.S_IFBLK]
         kind = self._random.choice(kinds)
-        device = os.makedev(self._random.randrange(512), self._random.randrange(1 << 18))  # what XFS holds
+        device = os.makedev(self._random.randrange(512), self._random.randrange(1 << 18))  # the range of XFS
         os.mknod(path, kind | 0o600, device if kind in (stat.S_IFCHR, stat.S_IFBLK) else 0)
         self._others.append(path)
 
-    def _dress(self, path: bytes) -> None:
-        """In the order in which nothing undoes what went before: chown clears set-id bits and capabilities."""
+    def _set_metadata(self, path: bytes) -> None:
+        """Set metadata in an order in which no call undoes another: chown clears set-id bits and capabilities."""
         mode = os.lstat(path).st_mode
         link, directory, file = stat.S_ISLNK(mode), stat.S_ISDIR(mode), stat.S_ISREG(mode)
         if self._privileged and self._random.random() < 0.5:
@@ -149,7 +151,7 @@ class _Grower:
         modes: tuple[int, ...] = DIRECTORY_MODES if directory else FILE_MODES
         if self._privileged:
             modes += CLOSED_DIRECTORY_MODES if directory else CLOSED_FILE_MODES
-        # Set-id bits on everything would be dull; half of the items are as usual.
+        # Half of the items have ordinary modes.
         return self._random.choice(modes) if self._random.random() < 0.5 else modes[0]
 
     def _add_xattrs(self, path: bytes, user: bool) -> None:
@@ -166,6 +168,6 @@ class _Grower:
             os.setxattr(path, DEFAULT_ACL, acl(7, self._random.randrange(8), 0, {1: 7}))
 
     def _time(self) -> int:
-        """Nanoseconds since 1970, seldom whole seconds."""
+        """A time in nanoseconds since 1970, rarely whole seconds."""
         nanoseconds = self._random.choice((0, 1, 999_999_999, self._random.randrange(10**9)))
         return self._random.choice(TIMES) * 10**9 + nanoseconds

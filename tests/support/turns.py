@@ -1,7 +1,7 @@
-"""Tests side by side in the workers of pytest-xdist, but for those that measure time: they run while nothing else does.
+"""Concurrent tests in the workers of pytest-xdist, except for tests that measure time, which run alone.
 
-A test holds the stage for as long as it runs, shared with others or alone. Who waits for the stage stands in the door,
-where there is room for one: thus a test that has to be alone waits for those that run, and not for any that come later.
+A running test holds a lock, the stage, shared or exclusively. A test that waits for the stage holds another lock, the
+door, which admits one at a time. Thus an exclusive test waits for the running tests, but not for later ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 class Turns:
-    """One worker's part in it; ``place`` is a directory that all workers of a run have in common."""
+    """The turns of one worker; ``place`` is a directory that all workers of a session share."""
 
     def __init__(self, place: Path) -> None:
         names = "door", "stage", "first"
@@ -27,12 +27,12 @@ class Turns:
         fcntl.flock(self._door, fcntl.LOCK_UN)
         try:
             yield
-        finally:  # in words: a process that the test has left has the same open file
+        finally:  # explicit unlock: a process that the test left behind has the same open file
             fcntl.flock(self._stage, fcntl.LOCK_UN)
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """Whoever comes first is alone, and all others have to wait for it, but not for one another."""
+        """Let the first worker run alone; the others wait for it, but not for each other."""
         fcntl.flock(self._first, fcntl.LOCK_EX)
         if os.fstat(self._first).st_size:
             fcntl.flock(self._first, fcntl.LOCK_UN)

@@ -1,4 +1,4 @@
-"""Being root or somebody else for a moment."""
+"""Running code as root or temporarily as another user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 NOBODY = 65534
-"""The ordinary user and the group of tests; nothing needs to be known of it in /etc/passwd."""
+"""The ordinary user and the group of tests, which do not have to be in /etc/passwd."""
 
 
 def is_root() -> bool:
@@ -17,13 +17,15 @@ def is_root() -> bool:
 
 
 def require_root(why: str) -> None:
-    """Skips the test when an ordinary user runs it; ``why`` says what needs root."""
+    """Skip the test when an ordinary user runs it; ``why`` says what needs root."""
     if not is_root():
         pytest.skip(f"only root can {why}")
 
 
 def as_user(action: Callable[[], object], uid: int = NOBODY, groups: Sequence[int] = ()) -> None:
-    """Runs ``action`` as an ordinary user, in a child. Without root this process is such a user already."""
+    """Run ``action`` as an ordinary user, in a child process. Without root this process belongs to such a user
+    already.
+    """
     if not is_root():
         action()
         return

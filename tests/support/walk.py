@@ -1,8 +1,8 @@
-"""Reading trees of any depth and any names, without leaving traces in them.
+"""Reading trees of any depth and with any names, without leaving traces in them.
 
 Everything is looked up relative to a directory descriptor, because joined paths may exceed PATH_MAX, and opened with
-``O_NOATIME`` where that is allowed, because tests compare access times. Nothing here is shared with the program under
-test: an oracle that shares code with its subject shares its mistakes.
+``O_NOATIME`` if allowed, because tests compare access times. No code is shared with the program under test, because
+mistakes would be shared as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import NamedTuple
 IGNORED_XATTRS = frozenset(
     {b"security.selinux", b"security.ima", b"security.evm", b"trusted.SGI_ACL_FILE", b"trusted.SGI_ACL_DEFAULT"}
 )
-"""Written by the kernel itself: no copy can be blamed for them. The last two are XFS's other names of ACLs."""
+"""Attributes that the operating system itself writes, so that copies may differ. The last two are XFS's other names of
+ACLs.
+"""
 
 
 class Entry(NamedTuple):
@@ -34,7 +36,9 @@ class Entry(NamedTuple):
         return os.fsencode(os.readlink(self.name, dir_fd=self.parent))
 
     def xattrs(self) -> dict[bytes, bytes]:
-        """All extended attributes, of a symlink its own; ACLs are among them, in the kernel's encoding."""
+        """All extended attributes, of a symbolic link its own, including ACLs in the encoding of the operating
+        system.
+        """
         via = b"/proc/self/fd/%d/%s" % (self.parent, self.name)
         try:
             names = os.listxattr(via, follow_symlinks=False)
@@ -51,7 +55,7 @@ class Entry(NamedTuple):
 
 
 def open_quietly(name: bytes, parent: int | None, flags: int = 0) -> int:
-    """Opens for reading without a change of the access time where the kernel lets us (owner or root)."""
+    """Open for reading without changing the access time if this is allowed (to the owner and root)."""
     flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(name, flags | os.O_NOATIME, dir_fd=parent)
@@ -60,9 +64,9 @@ def open_quietly(name: bytes, parent: int | None, flags: int = 0) -> int:
 
 
 def walk(root: bytes) -> Iterator[Entry]:
-    """Every entry below ``root`` and ``root`` itself, each directory before its content, names in byte order.
+    """Yield ``root`` itself and every entry below it, each directory before its contents, names in byte order.
 
-    An entry's descriptors are valid until the next one is asked for.
+    The descriptors of an entry are valid until the next one is requested.
     """
     above, name = os.path.split(root.rstrip(b"/") or b"/")
     parent = os.open(above or b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -91,5 +95,5 @@ def paths(root: bytes) -> list[bytes]:
 
 
 def temporaries(root: bytes) -> list[bytes]:
-    """What a run should not leave behind: names that begin as the program's temporary files do."""
+    """Return the names that begin like the program's temporary files, which a run should not leave behind."""
     return [path for path in paths(root) if path.rsplit(b"/", 1)[-1].startswith(b".pcopy-")]

@@ -1,9 +1,9 @@
-"""Runs that are forked from a process which has imported the program: most of a short run's time is its start.
+"""Runs that are forked from a process which has imported the program, because a short run spends most time starting.
 
-Such a run is a process like any other: a child of whoever asked for it (``CLONE_PARENT``), with its own arguments,
-environment, working directory, umask and standard streams, and with the interpreter's own signal handlers. It closes
-what the server has open. What looks for its token in /proc finds it, since that shows the memory where the server's own
-environment began. strace is attached before the run begins, so that it sees all calls but those of the start.
+Such a run is a process like any other: a child of the caller (``CLONE_PARENT``), with its own arguments, environment,
+working directory, umask and standard streams, and with the default signal handlers of the interpreter. It closes the
+descriptors of the server. Its token is found in /proc, which shows the memory of the server's initial environment.
+strace is attached before the run begins, so that it records all calls except those of the start.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from contextlib import suppress
 from typing import IO, Any, NamedTuple, NoReturn
 
 TOKEN = "PCOPY_TEST_TOKEN"
-"""Marks the environment of every process of a run, so that survivors can be found."""
+"""The variable that marks the environment of every process of a run, so that survivors can be found."""
 
 TOKEN_LENGTH = 32
 GO = signal.SIGUSR2
-"""Tells a run that it is traced by now. It is blocked until then, so that it is never too early."""
+"""The signal that notifies a run that strace is attached. It is blocked until then, so that it cannot arrive too
+early.
+"""
 
 _PID = struct.Struct("=i")
 _CLONE_PARENT = 0x8000
@@ -47,24 +49,24 @@ def is_possible() -> bool:
 
 
 class Request(NamedTuple):
-    """What a run is given beside its standard streams."""
+    """The parameters of a run in addition to its standard streams."""
 
     program: str
     arguments: list[str | bytes]
     environment: dict[str, str]
     directory: str | bytes
     umask: int
-    """-1: that of whoever asks."""
+    """-1: that of the caller."""
 
     traced: bool
     user: int | None = None
-    """Also the group; None: whoever asks."""
+    """User and group; None: those of the caller."""
 
     groups: Sequence[int] = ()
 
 
 class Server:
-    """The side that asks."""
+    """The client side of a server."""
 
     def __init__(self, python: str, environment: Mapping[str, str]) -> None:
         here, there = socket.socketpair()
@@ -82,7 +84,7 @@ class Server:
         self._turn = threading.Lock()
 
     def fork(self, request: Request, streams: Sequence[int]) -> int:
-        """Starts a run; returns the id of the process, which is a child of this one."""
+        """Start a run and return its process id, which is a child of this process."""
         reported = os.memfd_create("request")
         try:
             os.write(reported, pickle.dumps(request))
@@ -102,7 +104,7 @@ class Server:
 
 
 class Program(subprocess.Popen[bytes]):
-    """A run that is forked by a server, with strace attached to it if there are words for that."""
+    """A run that is forked by a server, with strace attached if arguments for it are given."""
 
     def __init__(self, server: Server, request: Request, strace: Sequence[Any], **streams: Any) -> None:
         self._server, self._request, self._strace = server, request, strace
@@ -110,7 +112,7 @@ class Program(subprocess.Popen[bytes]):
         super().__init__(["pcopy", *request.arguments], **streams)
 
     def _execute_child(self, *arguments: Any) -> None:
-        """In place of a fork and an exec of our own; ``Popen`` has the pipes by now, and closes them on our side."""
+        """Replaces fork and exec; ``Popen`` has created the pipes by then, and closes them on our side."""
         ours = dict(zip(_PARAMETERS, arguments, strict=True))
         pipes = [ours[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         streams = [pipes[0], pipes[3], pipes[5]]
@@ -122,7 +124,7 @@ class Program(subprocess.Popen[bytes]):
             os.kill(self.pid, GO)
 
     def poll(self) -> int | None:
-        """A run has ended once what traces it has: by then all is in its log."""
+        """Return the status once strace has ended, too: by then the log is complete."""
         if self._tracer is not None and self._tracer.poll() is None:
             return None
         return super().poll()
@@ -162,11 +164,11 @@ def _repository() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-# The server.
+# The server side.
 
 
 def serve(number: int) -> NoReturn:
-    """Forks a run for each request, until nobody is there any more."""
+    """Fork a run for each request, until all clients have closed the connection."""
     _load()
     signal.pthread_sigmask(signal.SIG_BLOCK, [GO])
     gc.collect()
@@ -189,7 +191,7 @@ def serve(number: int) -> NoReturn:
 
 
 def _load() -> None:
-    """All that a run may import, but for what belongs to MPI, and for what brings threads of its own."""
+    """Import all modules that a run may need, except those of MPI and those that start threads."""
     import pcopy
 
     for module in pkgutil.walk_packages(pcopy.__path__, "pcopy."):
@@ -202,7 +204,7 @@ def _load() -> None:
 
 
 def _fork() -> int:
-    """As ``os.fork``, but for the parent of the new process, which is that of this one."""
+    """Like ``os.fork``, but the new process gets the parent of this one."""
     call = ctypes.PyDLL(None).syscall
     python = ctypes.pythonapi
     python.PyOS_BeforeFork()
@@ -215,7 +217,7 @@ def _fork() -> int:
 
 
 def _become(reported: int, *streams: int) -> NoReturn:
-    """The new process: becomes the run."""
+    """Turn the new process into the run."""
     try:
         with open(reported, "rb") as file:
             file.seek(0)
@@ -245,7 +247,7 @@ def _become(reported: int, *streams: int) -> NoReturn:
 
 
 def _become_user(user: int, groups: Sequence[int]) -> None:
-    """As setpriv does before it starts a program: all capabilities are gone, and /proc/self is the user's own."""
+    """Change the user like setpriv: drop all capabilities, and make /proc/self belong to the user."""
     os.setgroups(groups)
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
@@ -266,7 +268,7 @@ def _take_environment(environment: Mapping[str, str]) -> None:
 
 
 def _opened(number: int) -> io.TextIOWrapper:
-    """A standard stream as Python opens it."""
+    """Open a standard stream as Python does."""
     like = (sys.stdin, sys.stdout, sys.stderr)[number]
     buffer = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115
     lines = number == 2 or buffer.isatty()

@@ -1,6 +1,6 @@
-"""A whole copy in this process, without an engine: every task runs here, in an order that tests can rely on.
+"""A whole copy in this process, without an engine: every task runs here, in a deterministic order.
 
-Tests look in between tasks, and change files there: what is a race in a real run happens at one known moment.
+Tests act between tasks, for example change files: a race of a real run happens at one chosen moment.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from pcopy.tasks.files.chunk_ledger import ChunkLedger
 from pcopy.tasks.runner import TaskRunner
 
 Hook = Callable[[Any], None]
-"""Is told of each task just before it runs."""
+"""Called with each task just before it runs."""
 
 
 def scans(value: object, path: bytes) -> bool:
-    """Is it a task that scans the directory ``path``?"""
+    """Return True if this is a task that scans the directory ``path``."""
     each = value.single_tasks() if isinstance(value, ScanDirs) else [value]
     return any(isinstance(scan, ScanDir) and scan.path == path for scan in each)
 
 
-class Told:
-    """Fills ``pcopy.tasks.base.job.Sink``."""
+class RecordingSink:
+    """Implements ``pcopy.tasks.base.job.Sink``."""
 
     def __init__(self) -> None:
         self.failed: list[Failure] = []
@@ -53,7 +53,7 @@ class Told:
         self.itemized: list[ItemOutcome] = []
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Nobody watches."""
+        """Ignore the progress."""
 
     def failures(self, failures: Sequence[Failure]) -> None:
         self.failed += failures
@@ -66,18 +66,18 @@ class Told:
 
 
 class Copied:
-    """How a copy ended."""
+    """The result of a copy."""
 
-    def __init__(self, totals: Totals, reported: Told, kinds: list[str]) -> None:
+    def __init__(self, totals: Totals, reported: RecordingSink, kinds: list[str]) -> None:
         self.totals = totals
         self.failures = reported.failed
         self.notices = reported.notices
         self.kinds = kinds
-        """The tasks that ran, by their kinds' names."""
+        """The names of the kinds of the tasks that ran."""
 
 
 def root_of(source: Path, target: Path, item: bytes = b"") -> Root:
-    """The contents of ``source`` (or its entry ``item``) go into the directory ``target``."""
+    """The root that copies the contents of ``source`` (or its entry ``item``) into the directory ``target``."""
 
     def identity(path: Path) -> tuple[int, int]:
         status = path.stat()
@@ -90,10 +90,12 @@ def root_of(source: Path, target: Path, item: bytes = b"") -> Root:
 @contextmanager
 def surroundings(
     roots: Sequence[Root], options: Options, ranks: int = 1, rank: int = 0, *, against: bytes | None = None
-) -> Iterator[tuple[Rank, Told]]:
-    """One of ``ranks``: rank 0, the owner of everything. ``against``: the job only reads, to compare with that."""
+) -> Iterator[tuple[Rank, RecordingSink]]:
+    """Yield one of ``ranks``, rank 0, which owns everything. ``against``: the job only reads, and compares with
+    that.
+    """
     opened = [RootDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target))) for root in roots]
-    reported = Told()
+    reported = RecordingSink()
     digest = JobHashing(options.hash, options.block_size).digest_of_data if options.hash else None
     backend = create_backend(BackendSettings(options.preserve, options.umask, digest=digest))
     job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
@@ -118,9 +120,11 @@ def copy(
     listed: Path | None = None,
     **options: Any,
 ) -> Copied:
-    """Copies ``roots``. With more than one of ``ranks`` large files are split. At most ``limit`` tasks may run.
-    ``has_plenty``: other ranks would find work. ``listed``: the sorted list of the paths that are copied."""
-    umask = os.umask(0o077)  # as the program does
+    """Copy ``roots``. With more than one of ``ranks`` large files are split. At most ``limit`` tasks may run.
+
+    ``has_plenty``: the other ranks have enough work. ``listed``: the sorted list of the paths to copy.
+    """
+    umask = os.umask(0o077)  # as the programs do
     try:
         with surroundings(roots, Options(**{"preserve": Preserve(), "sync": False, **options}), ranks) as (
             context,
@@ -154,7 +158,7 @@ def copy(
 
 
 def once(kind: type[Any], action: Callable[[], object]) -> Hook:
-    """Acts before the first task of a kind."""
+    """Return a hook that calls ``action`` before the first task of a kind."""
     done: list[Any] = []
 
     def before(value: Any) -> None:
@@ -185,7 +189,7 @@ def _first(context: Rank, number: int) -> NewTask:
 
 
 def consistent(copied: Copied) -> Totals:
-    """The totals, which must add up: whatever was found is copied, skipped or failed."""
+    """Return the totals. Check that they add up: every item that was found is copied, skipped or failed."""
     totals = copied.totals
     assert totals.found == totals.copied + totals.skipped + totals.failed, (totals, copied.failures)
     assert totals.unscanned == 0

@@ -1,4 +1,4 @@
-"""What belongs to one file meets at one rank, through any number of resumes on any number of ranks."""
+"""All notes on one file reach the same rank, through any number of resumes on any number of ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def task_of(value: TaskKind, owner: int = ANY_RANK, phase: int = Phase.COPY) -> 
 
 
 def readdress(task: Task, size: int) -> Task | None:
-    """What a resumed job of ``size`` ranks does with it."""
+    """Return the task as a resumed job of ``size`` ranks addresses it, or None if it is dropped."""
     resumed: Task | None = decode(task.payload).reassigned(task, size)
     return resumed
 
@@ -42,12 +42,12 @@ def owner_after(task: Task, sizes: list[int]) -> int:
     return task.owner
 
 
-def test_a_temporary_name_tells_its_run_and_rank() -> None:
+def test_temporary_name_contains_its_run_and_rank() -> None:
     names = TemporaryNames("0a-1b", 12, 345)
     assert [run_and_rank_of(names.next_name()) for _ in range(2)] == [(12, 345)] * 2
 
 
-def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
+def test_notes_on_chunks_go_to_the_rank_that_coordinates_the_file() -> None:
     chance = random.Random(0)
     for _ in range(300):
         first = chance.randrange(1, 9)
@@ -66,7 +66,7 @@ def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
         assert owner_after(reported, sizes[told_in + 1 :]) == owner_after(opened, sizes)
 
 
-def test_so_are_chunks_that_are_read_back() -> None:
+def test_notes_on_read_chunks_go_to_the_rank_that_coordinates_the_file() -> None:
     sizes = [3, 4, 5]
     number = (1, 4, 1)
     contents = FileToRead(PLACE, b"f", ContentInfo(b"f", 10, b"", VERSION), False, 0, 0, 4, b"\0")
@@ -78,18 +78,18 @@ def test_so_are_chunks_that_are_read_back() -> None:
     assert owner_after(reported, sizes[2:]) == owner_after(opened, sizes)
 
 
-def test_what_is_made_anew_is_left_out() -> None:
+def test_tasks_that_a_phase_recreates_are_dropped_on_resume() -> None:
     assert readdress(task_of(GatherHardLinks(3), owner=1, phase=Phase.LINK), 2) is None
     for note in (DigestLevel(3), SendManifestLines(), DeepestLevelNote(3)):
         assert readdress(task_of(note, owner=1, phase=Phase.SIGN), 2) is None
 
 
-def test_a_signature_is_made_again_from_the_entries_that_were_stored_for_it() -> None:
+def test_signature_is_recomputed_from_stored_entries() -> None:
     entries = Entries(0, b"a", b"f", b"f", bytes(8), bytes(16), 0)
     assert owner_after(task_of(StoredEntries(entries), owner=4, phase=Phase.SIGN), [3]) == 1
 
 
-def test_a_copy_is_known_where_the_names_of_its_inode_meet() -> None:
+def test_copied_inode_is_noted_at_the_rank_of_its_link_bucket() -> None:
     group = Item(0, 131, 10, ((PLACE, b"f"),), 0)
     copy = ItemCopy(Identity(0, 7), ContentInfo(b"f", 10, b"", VERSION), 0, b"\0")
     bucket = bucket_of(131)
@@ -100,7 +100,7 @@ def test_a_copy_is_known_where_the_names_of_its_inode_meet() -> None:
     assert (copied.phase, copied.owner) == (Phase.COPY, names.owner)
 
 
-def test_what_failed_late_is_tried_from_the_beginning() -> None:
+def test_late_failures_are_retried_from_the_copy_phase() -> None:
     for phase in (Phase.LINK, Phase.VERIFY, Phase.SIGN):
         resumed = readdress(task_of(ReportFailures((), (), ()), owner=0, phase=phase), 3)
         assert resumed is not None

@@ -1,4 +1,4 @@
-"""The archive that is being made, as further ranks open it by its temporary name."""
+"""The unfinished archive, as the other ranks open it by its temporary name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pcopy.tasks.archive.archive_file import ArchiveFile, temporary_name
 
 
 @pytest.mark.parametrize("planted", ["readable by others", "hard link", "symbolic link"])
-def test_another_file_under_the_temporary_name_is_not_written(tmp_path: Path, planted: str) -> None:
-    """A user who may write to the directory can give the name to a file that he reads, or to one of another user."""
+def test_another_file_with_the_temporary_name_is_not_written(tmp_path: Path, planted: str) -> None:
+    """A user who may write to the directory can link the name to a file that the user may only read, or to one of
+    another user.
+    """
     directory = os.open(tmp_path, os.O_RDONLY)
     rank: Any = SimpleNamespace(descriptors=[SimpleNamespace(target=directory)], job=SimpleNamespace(name="job"))
     first, second, third = ArchiveFile(rank), ArchiveFile(rank), ArchiveFile(rank)

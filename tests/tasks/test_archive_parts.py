@@ -1,4 +1,4 @@
-"""Parts of large files in an archive: those of a sparse file are divided by its data, whatever its size."""
+"""Parts of large files in an archive: a sparse file is divided by its data, whatever its size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sparse(seed: int) -> Member:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_parts_of_a_sparse_file_are_divided_by_its_data(seed: int) -> None:
+def test_sparse_file_is_divided_by_its_data(seed: int) -> None:
     member = sparse(seed)
     extents = member.extents
     assert extents is not None
@@ -55,7 +55,7 @@ def test_parts_of_a_sparse_file_are_divided_by_its_data(seed: int) -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("way", [(), ("--zstd",)])
 def test_holes_of_a_sparse_file_take_no_time(tmp_path: Path, way: tuple[str, ...]) -> None:
-    """Parts by size took a minute, and made half a million frames."""
+    """Division by size took a minute and produced half a million frames."""
     places = [number * ((1 << 42) // 3000) // 4096 * 4096 for number in range(3000)]
     with (tmp_path / "f").open("wb") as file:
         file.truncate(1 << 42)

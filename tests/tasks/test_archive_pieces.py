@@ -1,4 +1,4 @@
-"""Pieces are the same, however many plain files one record holds."""
+"""Pieces do not depend on how many simple files one record contains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def files_of(path: bytes, names: list[bytes], size: int) -> SimpleFiles:
 
 
 def tree(chance: random.Random) -> Iterator[tuple[list[SortRecord], list[SortRecord]]]:
-    """Records of each directory: as they come from a scan in parts, and of each file by itself."""
+    """Yield records of each directory: as a scan in parts produces them, and with one file each."""
     for number in range(chance.randint(1, 12)):
         path, size = b"d%02d" % number, chance.choice((0, 5, 60_000))
         names = [b"%d" % each for each in range(chance.choice((0, 1, 3, 100, 257, 700)))]

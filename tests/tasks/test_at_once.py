@@ -1,5 +1,6 @@
-"""What depends on whether other ranks have enough to do: small files that go into a new directory as soon as that is
-made, and how many directories make a task."""
+"""Decisions that depend on whether other ranks have enough work: whether small files are copied as soon as their new
+directory exists, and how many directories form a task.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def build(area: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(("options", "tasks"), [({}, 0), ({"hash": "xxh3-128"}, 6), ({"existing": "skip"}, 6)])
-def test_they_make_no_task_of_their_own(area: Path, options: dict[str, Any], tasks: int) -> None:
-    """Unless their contents have to pass through a digest, or their names come last."""
+def test_small_files_of_a_new_directory_make_no_separate_task(area: Path, options: dict[str, Any], tasks: int) -> None:
+    """Except if their contents have to be digested, or they are named last."""
     native.require()
     source, target = build(area)
     copied = copy(root_of(source, target), has_plenty=True, **options)
@@ -35,7 +36,7 @@ def test_they_make_no_task_of_their_own(area: Path, options: dict[str, Any], tas
     assert not differences(bytes(source), bytes(target))
 
 
-def test_where_others_have_nothing_to_do_they_may_take_them(area: Path) -> None:
+def test_idle_ranks_may_take_small_files_of_a_new_directory(area: Path) -> None:
     native.require()
     source, target = build(area)
     copied = copy(root_of(source, target), ranks=2, has_plenty=False)
@@ -44,7 +45,7 @@ def test_where_others_have_nothing_to_do_they_may_take_them(area: Path) -> None:
 
 
 @pytest.mark.parametrize(("has_plenty", "tasks"), [(True, 1), (False, 3)])
-def test_directories_are_one_task_while_others_have_enough(area: Path, has_plenty: bool, tasks: int) -> None:
+def test_directories_form_one_task_while_all_ranks_are_busy(area: Path, has_plenty: bool, tasks: int) -> None:
     native.require()
     source, target = build(area)
     copied = copy(root_of(source, target), ranks=2, has_plenty=has_plenty)

@@ -1,4 +1,4 @@
-"""Whose files ranks of pdbench look at, what its advice compares, and what becomes of its directory."""
+"""pdbench: whose files each rank reads, what its advice compares, and the removal of its directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pcopy.tools.bench_figures import advice_lines, json_values
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12), st.data())
-def test_another_host_is_looked_at_if_there_is_one(hosts: list[str], data: st.DataObject) -> None:
+def test_each_rank_reads_files_of_another_host_if_there_is_one(hosts: list[str], data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, len(hosts)))
     for rank, other in enumerate(file_owners(hosts, ranks)):
         assert 0 <= other < ranks
@@ -26,7 +26,7 @@ def test_another_host_is_looked_at_if_there_is_one(hosts: list[str], data: st.Da
         assert hosts[other] != hosts[rank] or len(set(hosts[:ranks])) == 1
 
 
-def test_each_rank_is_looked_at_once_whatever_the_placement() -> None:
+def test_files_of_each_rank_are_read_by_exactly_one_other() -> None:
     for hosts in (["a"] * 4 + ["b"] * 4, ["a", "b"] * 4, ["a", "b", "b", "c", "a", "c"]):
         assert sorted(file_owners(hosts, len(hosts))) == [*range(len(hosts))]
     assert file_owners([], 3) == [1, 2, 0]
@@ -36,8 +36,8 @@ def created(ranks: int, shared: bool, rate: float, turn: int = 1) -> StepResult:
     return StepResult(Step(int(steps.BenchmarkTest.CREATE), ranks, 1, shared, 1000, 1000, turn), 1000, 1000 / rate)
 
 
-def test_one_outlier_is_no_advice() -> None:
-    """Of three repeats one is far off, to either side."""
+def test_one_outlier_does_not_change_the_advice() -> None:
+    """One of three repeats is far too high or too low."""
     rates = {1: (100, 9000, 100), 2: (390, 20, 400), 4: (410, 400, 5)}
     taken = [created(ranks, True, rate, turn) for ranks, some in rates.items() for turn, rate in enumerate(some, 1)]
     reported = {each.step.ranks: each.rate for each in median_results(taken)}
@@ -46,7 +46,7 @@ def test_one_outlier_is_no_advice() -> None:
     assert next(advice_lines(steady)).startswith("creating is fastest with 2 ranks in one directory: 390/s, 3.9 times")
 
 
-def test_what_varies_much_is_no_advice() -> None:
+def test_widely_varying_repeats_give_no_advice() -> None:
     noise = (100, 190, 140)
     taken = [created(ranks, True, ranks + rate, turn) for ranks in (1, 2, 4) for turn, rate in enumerate(noise, 1)]
     (line,) = advice_lines(median_results(taken))
@@ -60,8 +60,8 @@ def test_what_varies_much_is_no_advice() -> None:
     assert json_values(median_results(little))["best"] == {"ranks": 4, "in_flight": 1}
 
 
-def test_what_differs_less_than_repeats_do_is_chance() -> None:
-    """The fewest ranks are advised that may be as fast."""
+def test_differences_smaller_than_between_repeats_are_ignored() -> None:
+    """The advice is the smallest number of ranks that may be as fast."""
     rates = {1: (80, 100, 120), 2: (92, 115, 138), 4: (200, 250, 300)}
     for ranks, fastest in ((2, 1), (4, 4)):
         some = {number: each for number, each in rates.items() if number in (1, ranks)}
@@ -69,7 +69,7 @@ def test_what_differs_less_than_repeats_do_is_chance() -> None:
         assert next(advice_lines(median_results(taken))).startswith(f"creating is fastest with {fastest} rank")
 
 
-def test_one_rank_meets_no_wall_and_each_layout_is_compared_with_itself() -> None:
+def test_advice_compares_each_layout_only_with_itself() -> None:
     alone = [created(1, True, 100), created(1, False, 1000)]
     assert [*advice_lines(alone)] == ["creating is fastest with 1 rank: 1,000/s"]
     both = [*alone, created(2, True, 150), created(2, False, 2000)]
@@ -81,8 +81,8 @@ def test_one_rank_meets_no_wall_and_each_layout_is_compared_with_itself() -> Non
     assert [line for line in lines if line.startswith("one directory is a bottleneck: creating files in it reaches 8%")]
 
 
-def test_only_what_was_made_is_removed(area: Path) -> None:
-    """Somebody moves it, and gives its name to a directory of the user."""
+def test_only_created_directories_are_removed(area: Path) -> None:
+    """Another process moves it, and a directory of the user gets its name."""
     (area / "users").mkdir()
     (area / "users/kept").touch()
     root = os.open(area, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""The tree of hosts along which pbcast sends, the holes that it leaves, and what it does with damaged data."""
+"""The tree of hosts along which pbcast sends, the holes that it leaves, and its reaction to damaged data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.tasks.one_rank import surroundings
 
 
 @pytest.mark.parametrize("hosts", [1, 2, MAX_CHAIN_LENGTH, MAX_CHAIN_LENGTH + 1, 100, 1000])
-def test_every_host_gets_the_stream_once_from_one_that_has_it(hosts: int) -> None:
+def test_each_host_receives_the_stream_once_from_an_earlier_host(hosts: int) -> None:
     above = [tree_neighbours(place, hosts)[0] for place in range(hosts)]
     below = [(place, each) for place in range(hosts) for each in tree_neighbours(place, hosts)[1]]
     assert above[0] == -1
@@ -45,7 +45,7 @@ def test_every_host_gets_the_stream_once_from_one_that_has_it(hosts: int) -> Non
     st.lists(st.sampled_from([b"\0" * PAGE_BYTES, b"x" * PAGE_BYTES, b"\0" * (PAGE_BYTES - 1) + b"y"])),
     st.binary(max_size=PAGE_BYTES - 1),
 )
-def test_what_is_not_written_is_zeros(pages: list[bytes], rest: bytes) -> None:
+def test_skipped_ranges_are_zeros(pages: list[bytes], rest: bytes) -> None:
     data = b"".join(pages) + rest
     copy = bytearray(len(data))
     written = 0
@@ -58,8 +58,8 @@ def test_what_is_not_written_is_zeros(pages: list[bytes], rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("damage", [False, True])
-def test_what_arrives_damaged_gets_no_name(area: Path, damage: bool) -> None:
-    """A bit has changed on the way: what was there stays."""
+def test_damaged_data_leaves_the_existing_file(area: Path, damage: bool) -> None:
+    """A bit changed during the transfer: the existing file stays."""
     contents = b"contents" * 1000
     (area / "file").write_bytes(b"old")
     with surroundings([], Options()) as (rank, _):
@@ -94,8 +94,8 @@ print(faults())
 """
 
 
-def test_memory_that_was_freed_is_used_again() -> None:
-    """The kernel has no pages to fill with zeros then: it counts these as minor faults."""
+def test_freed_memory_is_reused() -> None:
+    """The operating system then has no new pages to clear, which it would count as minor faults."""
     counts = []
     for keep in ("", "libc.keep_freed_memory(64 << 20)"):
         command = [sys.executable, "-c", FAULTS.format(keep=keep)]

@@ -1,4 +1,4 @@
-"""The size of chunks: a whole subtree of a digest tree, whatever is asked for and known."""
+"""The size of chunks: a complete subtree of a digest tree, for any requested size and any file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 @given(st.integers(0, 1 << 50), BLOCKS, st.integers(0, 1 << 60), st.integers(1, 10_000))
-def test_a_power_of_two_of_blocks(asked: int, block: int, known: int, ranks: int) -> None:
+def test_chunk_is_a_power_of_two_of_blocks(asked: int, block: int, known: int, ranks: int) -> None:
     chunk = chunk_size(asked, block, 0, known, ranks)
     count, rest = divmod(chunk, block)
     assert not rest and count & (count - 1) == 0
@@ -24,7 +24,7 @@ def test_a_power_of_two_of_blocks(asked: int, block: int, known: int, ranks: int
 
 
 @given(BLOCKS, st.integers(0, 1 << 60), st.integers(1, 1000))
-def test_more_known_or_fewer_ranks_never_make_smaller_chunks(block: int, known: int, ranks: int) -> None:
+def test_more_data_or_fewer_ranks_never_make_smaller_chunks(block: int, known: int, ranks: int) -> None:
     chunk = chunk_size(0, block, 0, known, ranks)
     assert chunk_size(0, block, 0, 2 * known, ranks) >= chunk
     assert chunk_size(0, block, 0, known, ranks + 1) <= chunk
@@ -41,12 +41,12 @@ def test_more_known_or_fewer_ranks_never_make_smaller_chunks(block: int, known: 
         (0, 1 << 60, 8, 1024 * MIB),
     ],
 )
-def test_examples(asked: int, known: int, ranks: int, chunk: int) -> None:
+def test_chunk_sizes_of_examples(asked: int, known: int, ranks: int, chunk: int) -> None:
     assert chunk_size(asked, 4 * MIB, 0, known, ranks) == chunk
 
 
 @given(st.integers(0, 1 << 30), BLOCKS, st.integers(0, 1 << 60))
-def test_no_file_has_chunks_without_number(asked: int, block: int, size: int) -> None:
+def test_number_of_chunks_is_limited(asked: int, block: int, size: int) -> None:
     usual, chunk = chunk_size(asked, block, 0, size, 1), chunk_size(asked, block, size, size, 1)
     assert chunk * MAX_CHUNKS >= size
     assert chunk == usual or chunk * MAX_CHUNKS < 2 * size

@@ -1,4 +1,4 @@
-"""Who copies the chunks of a file when: one after the other between local file systems, all at once elsewhere."""
+"""The order in which chunks of a file are copied: in sequence between local file systems, else concurrently."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def places(area: Path) -> tuple[Path, Path]:
 
 
 class Order:
-    """Notes how many chunks were spawned before each ran."""
+    """Records how many chunks had been spawned before each one ran."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.starts: list[int] = []
@@ -66,7 +66,7 @@ class Order:
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("known", [True, False], ids=["local", "of servers"])
 @pytest.mark.parametrize("hash_", ["", "blake3"])
-def test_local_chunks_follow_one_another(
+def test_chunks_between_local_file_systems_are_copied_in_sequence(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, ranks: int, known: bool, hash_: str
 ) -> None:
     source, target = places
@@ -86,7 +86,7 @@ def test_local_chunks_follow_one_another(
 
 
 @pytest.mark.parametrize("served", ["source", "target"])
-def test_with_a_server_on_one_side_all_copy_at_once(
+def test_chunks_are_copied_concurrently_if_one_side_is_a_server(
     on: PlaceOn, places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, served: str
 ) -> None:
     ext4 = on("ext4")
@@ -100,7 +100,7 @@ def test_with_a_server_on_one_side_all_copy_at_once(
     assert (target / "large").read_bytes() == (source / "large").read_bytes()
 
 
-def test_a_problem_ends_the_chunks_that_follow(places: tuple[Path, Path]) -> None:
+def test_failed_chunk_ends_the_following_chunks(places: tuple[Path, Path]) -> None:
     source, target = places
 
     def steal(value: Any) -> None:
@@ -114,7 +114,7 @@ def test_a_problem_ends_the_chunks_that_follow(places: tuple[Path, Path]) -> Non
     assert list(target.iterdir()) == []
 
 
-def test_chunks_in_turn_are_larger_unless_a_size_is_asked_for(
+def test_sequential_chunks_are_larger_unless_a_size_is_given(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = places
@@ -128,7 +128,7 @@ def test_chunks_in_turn_are_larger_unless_a_size_is_asked_for(
 
 @pytest.fixture
 def opened(places: tuple[Path, Path]) -> Iterator[tuple[Any, ChunkedFile, Path]]:
-    """A rank with digests, and a file whose temporary file is there and empty."""
+    """A rank that computes digests, and a file whose temporary file exists and is empty."""
     source, target = places
     with surroundings([root_of(source, target)], Options(Preserve(), hash="blake3", block_size=BLOCK), 2) as (rank, _):
         status = (source / "large").stat()
@@ -144,7 +144,7 @@ def opened(places: tuple[Path, Path]) -> Iterator[tuple[Any, ChunkedFile, Path]]
 
 
 def run(rank: Any, value: Any, number: int) -> list[Any]:
-    """Runs a task; returns what it spawns."""
+    """Run a task and return the tasks that it spawns."""
     slices = TaskRunner(rank)(Task((1, 0, number), int(Phase.COPY), encode(value), 0))
     try:
         while True:
@@ -153,8 +153,10 @@ def run(rank: Any, value: Any, number: int) -> list[Any]:
         return [decode(spawn.payload) for spawn in end.value.spawned]
 
 
-def test_a_chunk_may_be_every_third_run(places: tuple[Path, Path], opened: tuple[Any, ChunkedFile, Path]) -> None:
-    """As the stripes of one server are; the file's digest is what it is by any other division."""
+def test_chunk_may_consist_of_every_third_stripe(
+    places: tuple[Path, Path], opened: tuple[Any, ChunkedFile, Path]
+) -> None:
+    """These are the stripes of one server. The digest of the file does not depend on the division."""
     rank, file, path = opened
     contents = (places[0] / "large").read_bytes()
     run(rank, FileOpened(file, 3, BLOCK), 1)
@@ -164,7 +166,7 @@ def test_a_chunk_may_be_every_third_run(places: tuple[Path, Path], opened: tuple
         (note,) = run(rank, chunk, 2 + first)
         assert isinstance(note, ChunkDone) and note.problem is None
         assert (note.part, note.step, note.runs) == (first, 3, len(range(first * BLOCK, SIZE, 3 * BLOCK)))
-        if first == 1:  # only its own runs are written
+        if first == 1:  # only its own stripes are written
             for at in range(0, SIZE, BLOCK):
                 expected = contents[at : at + BLOCK] if at // BLOCK % 3 == 1 else bytes(len(contents[at : at + BLOCK]))
                 assert path.read_bytes()[at : at + BLOCK] == expected
@@ -173,4 +175,4 @@ def test_a_chunk_may_be_every_third_run(places: tuple[Path, Path], opened: tuple
     assert path.read_bytes() == contents
     assert finish.digest == of_file(contents, BLOCK, lambda data: blake3(data).digest())
     assert len(finish.writers) == -(-SIZE // BLOCK)
-    assert not rank.own(ChunkLedger).awaited
+    assert not rank.instance(ChunkLedger).awaited

@@ -1,4 +1,4 @@
-"""What the job has named and must make anew goes, whatever kind it is; what somebody has written to since stays."""
+"""An item of any type that the job has named and must create again is removed, unless it was modified since."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MAKE: dict[str, tuple[Callable[[Path], object], int]] = {
     "symlink": (lambda path: path.symlink_to("somewhere"), 0),
     "fifo": (os.mkfifo, 0),
 }
-"""How it is made, and the size that tasks know: only a file has one."""
+"""How the item is created, and the size that tasks record: only a file has one."""
 
 
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("touched", [False, True])
-def test_it_goes_unless_it_was_written_to(area: Path, kind: str, touched: bool) -> None:
+def test_named_item_is_removed_unless_it_was_modified(area: Path, kind: str, touched: bool) -> None:
     for name in ("source", "target"):
         (area / name).mkdir()
     copy = area / "target/name"
@@ -49,4 +49,4 @@ def test_it_goes_unless_it_was_written_to(area: Path, kind: str, touched: bool) 
         task = ReplaceIncompleteCopy(group, item.inode, item.mark, known, has_metadata=True)
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), encode(task), 0))
     assert os.path.lexists(copy) == touched
-    assert len(tuple(outcome.spawned)) == 1  # its name is looked at again
+    assert len(tuple(outcome.spawned)) == 1  # its name is examined again

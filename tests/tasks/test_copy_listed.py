@@ -1,4 +1,4 @@
-"""A list of paths (``--files-from``) of which each task takes one: what a long list comes to, in parts."""
+"""Copying a list of paths (``--files-from``), where each task takes one path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.directories import copy_listed
-from pcopy.tasks.directories.copy_listed import PathList
+from pcopy.tasks.directories.copy_listed import ListedPaths
 from pcopy.tasks.directories.scan_dir import ScanDir
 from tests.support.files import write
 from tests.tasks.one_rank import consistent, copy, root_of
@@ -34,22 +34,22 @@ def listed(area: Path, *paths: str) -> Path:
     return area / "list"
 
 
-def test_all_of_it_is_copied_once(area: Path) -> None:
+def test_listed_paths_are_copied_once(area: Path) -> None:
     copied = copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES))
     totals = consistent(copied)
     assert (totals.files, totals.directories) == (5, 3)
     assert copied.kinds.count("CopyListedPaths") == len(NAMES)
 
 
-def test_what_is_left_out_counts_once(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As what is mounted is, with ``--one-file-system``."""
+def test_excluded_mount_point_is_counted_once(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a mount point with ``--one-file-system``."""
     monkeypatch.setattr(ScanDir, "is_excluded_mount_point", lambda scan, rank: scan.path == b"m")
     totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)))
     assert (totals.files, totals.directories, totals.skipped) == (2, 3, 3)
     assert not [*(area / "target/m").iterdir()]
 
 
-def test_src_that_cannot_be_entered_fails_with_what_is_listed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_src_fails_with_all_listed_paths(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise Problem("listxattr", errno.EIO, on_source=True)
 
@@ -58,30 +58,30 @@ def test_src_that_cannot_be_entered_fails_with_what_is_listed(area: Path, monkey
     assert (totals.found, totals.failed, totals.copied) == (6, 6, 0)
 
 
-def test_all_of_src_is_scanned_once(area: Path) -> None:
+def test_list_containing_src_scans_it_once(area: Path) -> None:
     totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, "", *NAMES)))
     assert (totals.files, totals.directories) == (5, 3)
 
 
-def test_what_was_taken_before_the_list_could_not_be_read_is_not_taken_again(
+def test_paths_processed_before_a_read_error_of_the_list_are_not_repeated(
     area: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy_listed, "SLICE_SECONDS", 60.0)
-    read, stop = PathList.paths_between, Rank.stop
+    read, stop = ListedPaths.paths_between, Rank.stop
     broken = [OSError(5, "Input/output error")]
 
-    def break_once(self: PathList, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def break_once(self: ListedPaths, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         for number, each in enumerate(read(self, start, end)):
             if number == 3 and broken:
                 raise broken.pop()
             yield each
 
     def go_on(self: Rank, *reported: Any) -> None:
-        """As the next run does."""
+        """Continue as the next run does."""
         stop(self, *reported)
         self.stop_reason = None
 
-    monkeypatch.setattr(PathList, "paths_between", break_once)
+    monkeypatch.setattr(ListedPaths, "paths_between", break_once)
     monkeypatch.setattr(Rank, "stop", go_on)
     totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)))
     assert not broken

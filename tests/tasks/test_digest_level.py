@@ -1,4 +1,4 @@
-"""What ranks tell rank 0 of a level comes in parts, however much differs in one directory."""
+"""Reports of a level to rank 0 are sent in parts, however many items of one directory differ."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NAMES = [b"name-%05d" % number for number in range(12_000)]
 
 
 def listed(side: int, names: list[bytes]) -> EntriesNote:
-    """The directory itself, and files of the ``names``."""
+    """The directory itself, and files with these ``names``."""
     kinds, numbers = b"d" + b"f" * len(names), pack_numbers([0] * (1 + len(names)))
     return EntriesNote((Entries(side, b"", pack_names([b"", *names]), kinds, numbers, bytes(16 * len(kinds)), 0),))
 
 
-def test_a_directory_that_is_gone_whole(area: Path) -> None:
+def test_missing_directory_is_reported_in_parts(area: Path) -> None:
     (area / "source").mkdir()
     reported: list[bytes] = []
     sizes: list[int] = []

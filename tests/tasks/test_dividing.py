@@ -1,4 +1,4 @@
-"""Each kind whose items do not depend on each other can be divided between them, and then does the same."""
+"""Tasks of all kinds with independent items can be divided between items, and the portions do the same work."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ PLACE = Place(0, b"d", Identity(1, 2), Identity(3, 4), True, False)
 WIDTHS = {
     "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16, "durations": 8, "bits": 1, "others": 8,
 }  # fmt: skip
-"""Bytes of an item in each packed column, as the formats of the kinds say."""
+"""Bytes per item in each packed column, as the formats of the kinds define them."""
 
 
 def column(width: int, items: int) -> bytes:
-    """Another value for each item."""
+    """A column with a different value for each item."""
     return b"".join(number.to_bytes(width, "little") for number in range(items))
 
 
@@ -58,7 +58,7 @@ def names(items: int, prefix: str = "n") -> bytes:
 
 
 def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
-    """A task of the kind, in which each item can be told from the others in each column."""
+    """A task of the kind, in which the items differ in each column."""
     values: dict[str, Any] = {
         "place": PLACE,
         "names": names(items),
@@ -78,7 +78,7 @@ def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
 
 
 def items_of(task: DivisibleTask) -> list[tuple[object, ...]]:
-    """What the task says of each item; read without what divides tasks."""
+    """The values of each item, extracted without the code that divides tasks."""
     number = task.names.count(b"/") + 1
     columns: list[list[object]] = [[*task.names.split(b"/")]]
     for field, width in WIDTHS.items():
@@ -102,13 +102,13 @@ DIVISIBLE = [
 ]
 
 
-def test_these_kinds_can_be_divided_and_no_others() -> None:
+def test_kinds_of_divisible_tasks() -> None:
     assert {kind for kind in KIND_BY_CODE.values() if issubclass(kind, DivisibleTask)} == set(DIVISIBLE)
 
 
 @pytest.mark.parametrize("kind", DIVISIBLE)
 @pytest.mark.parametrize(("items", "portions"), [(1, 1), (2, 2), (7, 3), (256, 16)])
-def test_the_portions_are_the_task(kind: type[DivisibleTask], items: int, portions: int) -> None:
+def test_portions_contain_all_items_of_the_task(kind: type[DivisibleTask], items: int, portions: int) -> None:
     task = made(kind, items)
     assert task.item_count == items
     divided = task.divide(portions)
@@ -121,15 +121,15 @@ def test_the_portions_are_the_task(kind: type[DivisibleTask], items: int, portio
         assert all(getattr(portion, field) == getattr(task, field) for field in same)
 
 
-def test_columns_that_are_empty_stay_so() -> None:
+def test_empty_columns_stay_empty_in_portions() -> None:
     task = made(NameItems, 6)._replace(digests=b"")
     assert [getattr(each, "digests", None) for each in task.divide(3)] == [b""] * 3
 
 
-# When it is worth it.
+# The conditions for a division.
 
 
-def test_what_has_been_quick_is_not_divided() -> None:
+def test_quick_task_is_not_divided() -> None:
     paces = ItemDurations()
     assert paces.portion_count(1, 256, 4, hungry=True) == min(
         dividing.MAX_PORTIONS, int(256 * DEFAULT_ITEM_SECONDS / MIN_PORTION_SECONDS)
@@ -151,7 +151,7 @@ def test_portions_take_long_enough_and_have_enough_items() -> None:
     assert paces.portion_count(1, 10_000, 4, hungry=True) == dividing.MAX_PORTIONS
 
 
-def test_what_was_learned_long_ago_is_forgotten() -> None:
+def test_old_measurements_are_forgotten() -> None:
     paces = ItemDurations()
     paces.record_duration(1, 100, 100.0)
     for _ in range(100):
@@ -160,7 +160,7 @@ def test_what_was_learned_long_ago_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("items", "portions"), [(1, 1), (7, 3), (100, 32)])
-def test_cuts_are_whole(items: int, portions: int) -> None:
+def test_portion_slices_cover_all_items(items: int, portions: int) -> None:
     rows = [*range(items)]
     assert [row for at in portion_slices(items, portions) for row in rows[at]] == rows
     assert all(rows[at] for at in portion_slices(items, portions))
@@ -170,7 +170,7 @@ def task_of(value: TaskKind, cost: int, expands: bool = False) -> Task:
     return Task((1, 0, 5), 0, encode(value), cost, expands, ANY_RANK)
 
 
-def test_the_portions_cost_what_the_task_does(tmp_path: Path) -> None:
+def test_costs_of_portions_add_up_to_that_of_the_task(tmp_path: Path) -> None:
     with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=2) as (rank, _):
         runner = TaskRunner(rank)
         for expands in (False, True):
@@ -181,21 +181,21 @@ def test_the_portions_cost_what_the_task_does(tmp_path: Path) -> None:
             assert b"/".join(decode(each.payload).names for each in portions) == names(100)
 
 
-def test_what_is_cheap_or_no_batch_is_not_divided(tmp_path: Path) -> None:
+def test_cheap_or_indivisible_task_is_not_divided(tmp_path: Path) -> None:
     with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=2) as (rank, _):
         runner = TaskRunner(rank)
         assert runner.divide(task_of(made(CopyFiles, 100), MIN_DIVISIBLE_COST - 1), True) == []
         assert runner.divide(task_of(ScanDir(0, b"d", Identity(1, 2), None), 64 * MIN_DIVISIBLE_COST), True) == []
 
 
-def test_a_rank_alone_divides_nothing(tmp_path: Path) -> None:
+def test_single_rank_divides_nothing(tmp_path: Path) -> None:
     with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=1) as (rank, _):
         assert TaskRunner(rank).divide(task_of(made(CopyFiles, 100), 64 * MIN_DIVISIBLE_COST), True) == []
 
 
 @pytest.mark.parametrize("existing", ["replace", "skip", "changed"])
-def test_a_copy_whose_tasks_are_all_divided_is_the_same(tmp_path: Path, existing: str) -> None:
-    """Each task of a whole copy is divided down to single items before it runs."""
+def test_copy_with_all_tasks_divided_is_the_same(tmp_path: Path, existing: str) -> None:
+    """Each task of a whole copy is divided into single items before it runs."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()

@@ -1,4 +1,4 @@
-"""A resumed job finds items that somebody else has made since, with the numbers of those that are on record."""
+"""A resumed job finds items that another user has created since, with the inode numbers of recorded items."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ OPEN_TO_ALL = acl(7, 7, 7, {NOBODY: 7})
 
 @pytest.fixture
 def places(on: filesystems.Place) -> Iterator[tuple[Path, Path]]:
-    """A source, and a directory of another user's to copy it to, where numbers are given out again at once."""
+    """A source, and a target directory of another user, on a file system that reuses inode numbers immediately."""
     require_root("be attacked by an ordinary user")
     there = on("ext4")
     for name in ("source", "target"):
         (there / name).mkdir()
     os.chown(there / "target", NOBODY, NOBODY)
-    umask = os.umask(0o077)  # as the program does
+    umask = os.umask(0o077)  # as the programs do
     yield there / "source", there / "target"
     os.umask(umask)
 
@@ -58,7 +58,7 @@ def place_of(context: Rank, path: bytes = b"", *, reported: bool = True) -> Plac
 
 
 def remade(path: Path, make: Callable[[Path], object], remove: Callable[[Path], object]) -> None:
-    """The other user's, with the same inode; others keep the numbers that came before."""
+    """An item of the other user with the same inode number. Other items occupy the numbers in between."""
     number = path.stat().st_ino
 
     def again() -> None:
@@ -81,13 +81,15 @@ def forged(path: Path) -> None:
 
 
 @pytest.mark.parametrize("attacked", [False, True])
-def test_a_set_id_program_that_was_renamed_before_that_was_on_record(places: tuple[Path, Path], attacked: bool) -> None:
+def test_set_id_program_renamed_before_it_was_recorded_is_not_trusted(
+    places: tuple[Path, Path], attacked: bool
+) -> None:
     source, target = places
     program, copy = source / "program", target / "program"
     program.write_bytes(os.urandom(MIB))
     program.chmod(0o4755)
     status = program.stat()
-    copy.write_bytes(program.read_bytes())  # whole, and the power failed before it was dressed
+    copy.write_bytes(program.read_bytes())  # complete, and the power failed before its metadata was applied
     copy.chmod(0o600)
     with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
         resumed(context)
@@ -108,9 +110,9 @@ def test_a_set_id_program_that_was_renamed_before_that_was_on_record(places: tup
         assert (owner, mode, again) == (0, 0o4755, False)
 
 
-@pytest.mark.parametrize("reported", [True, False], ids=["told", "untold"])
-def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, Path], reported: bool) -> None:
-    """Where identities can't be told nothing is copied so that its ACL lets anybody in."""
+@pytest.mark.parametrize("reported", [True, False], ids=["reported", "unreported"])
+def test_recreated_directory_with_a_default_acl_exposes_no_file(places: tuple[Path, Path], reported: bool) -> None:
+    """If identities cannot be checked, no file gets an ACL that grants access to others."""
     source, target = places
     (source / "directory").mkdir()
     private = source / "directory" / "private"
@@ -135,8 +137,8 @@ def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, P
     assert not any(acls_of(path) for path in made)
 
 
-def test_a_directory_of_ours_that_has_got_acls_since(places: tuple[Path, Path]) -> None:
-    """By a restore, or by hand: a record that says that it has none is older than they are."""
+def test_acls_added_to_own_directory_between_runs_are_removed(places: tuple[Path, Path]) -> None:
+    """For example by a restore. A record that the directory has no ACL is older than these ACLs."""
     source, target = places
     for tree in places:
         (tree / "directory").mkdir(mode=0o700)
@@ -157,8 +159,8 @@ def test_a_directory_of_ours_that_has_got_acls_since(places: tuple[Path, Path]) 
 
 
 @pytest.mark.parametrize("owner", [0, NOBODY])
-def test_names_are_copied_rather_than_linked_where_one_side_cannot_tell(places: tuple[Path, Path], owner: int) -> None:
-    """But in a directory that nobody else may write in."""
+def test_names_are_copied_not_linked_if_identity_is_unknown(places: tuple[Path, Path], owner: int) -> None:
+    """Except in a directory that no other user may write to."""
     source, target = places
     os.chown(target, owner, owner)
     for path in (source / "one", target / "one"):

@@ -1,4 +1,4 @@
-"""What is gathered in columns comes back row by row, times beyond 1677 and 2262 among it."""
+"""Items gathered in columns are returned row by row, also with times before 1677 and after 2262."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BATCH = st.tuples(st.sampled_from(["all", "chosen"]), items(NEAR, st.just(b"f"))
 
 
 def batch_of(rows: list[tuple[bytes, ContentInfo]]) -> tuple[Rows, array[int], bytearray]:
-    """What a backend would report of them."""
+    """Return the names and rows as a backend would report them."""
     versions = Rows(len(rows), VERSION_COLUMNS)
     for row, (_, known) in enumerate(rows):
         version = known.version
@@ -50,7 +50,7 @@ def batch_of(rows: list[tuple[bytes, ContentInfo]]) -> tuple[Rows, array[int], b
 
 
 @given(st.lists(st.one_of(ONE_BY_ONE, BATCH), max_size=4), st.booleans())
-def test_it_comes_back(given: list[tuple[str, list[tuple[bytes, ContentInfo]]]], in_two: bool) -> None:
+def test_item_columns_survive_packing(given: list[tuple[str, list[tuple[bytes, ContentInfo]]]], in_two: bool) -> None:
     gathered, more, expected = ItemColumns(), ItemColumns(), []
     for counter, (how, rows) in enumerate(given):
         into = more if in_two and counter else gathered
@@ -75,8 +75,8 @@ def test_it_comes_back(given: list[tuple[str, list[tuple[bytes, ContentInfo]]]],
     assert gathered.total_size == sum(known.size for _, known, _ in expected)
 
 
-def test_versions_are_packed_as_a_backend_finds_them() -> None:
-    """Those of a batch that was read back are compared as they are."""
+def test_versions_are_packed_like_those_of_a_backend() -> None:
+    """The packed versions of a batch that was read back are compared directly."""
     rows = [
         (b"a", ContentInfo(b"f", 1, bytes(16), FileVersion(2, 1, 3, 4))),
         (b"b", ContentInfo(b"f", 5, bytes(16), FileVersion(6, 5, 7, -8))),

@@ -1,4 +1,4 @@
-"""Who may read what a host wrote: a rank of another one, wherever there is one."""
+"""Which rank reads data that a host wrote: a rank of another host, if there is one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLUSTERS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta"]), min_si
 
 
 @given(CLUSTERS, st.data())
-def test_what_a_host_wrote_is_read_elsewhere(names: list[str], data: st.DataObject) -> None:
+def test_data_written_by_a_host_is_read_on_another(names: list[str], data: st.DataObject) -> None:
     rank, writer = (data.draw(st.integers(0, len(names) - 1)) for _ in range(2))
     mine = Hosts(names, rank)
     written_by = Hosts(names, writer).this_host
@@ -41,7 +41,7 @@ def test_what_a_host_wrote_is_read_elsewhere(names: list[str], data: st.DataObje
 
 
 @given(CLUSTERS)
-def test_all_ranks_call_a_host_by_the_same_byte(names: list[str]) -> None:
+def test_all_ranks_use_the_same_byte_for_a_host(names: list[str]) -> None:
     called = {(name, Hosts(names, rank).this_host) for rank, name in enumerate(names)}
     assert len(called) == len({name for name, _ in called}) == len({byte for _, byte in called})
     assert all(0 <= byte < 256 for _, byte in called)
@@ -49,27 +49,27 @@ def test_all_ranks_call_a_host_by_the_same_byte(names: list[str]) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
 def test_work_is_spread_evenly_over_the_other_hosts(rank: int) -> None:
-    """Two ranks each on three hosts; what the second host wrote is for four of them."""
+    """Three hosts with two ranks each: four ranks read the data written by the second host."""
     hosts = Hosts(["a", "a", "b", "b", "c", "c"], rank)
     turns = Counter(hosts.rank_on_other_host(1) for _ in range(400))
     assert turns.keys() == {0, 1, 4, 5}
     assert max(turns.values()) <= 2 * min(turns.values())
 
 
-def test_ranks_begin_with_themselves() -> None:
-    """All at once, they don't all choose the same rank."""
+def test_first_choice_of_each_rank_is_itself() -> None:
+    """So that ranks that start at the same time do not all choose the same one."""
     names = ["a", "b", "c", "d"]
     assert [Hosts(names, rank).rank_on_other_host(255) for rank in range(4)] == [0, 1, 2, 3]
 
 
-def test_on_one_host_anybody_may() -> None:
+def test_on_one_host_any_rank_may_read() -> None:
     for hosts in (Hosts((), 0), Hosts((), 5), Hosts(["here", "here"], 1)):
         assert hosts.this_host == 0
         assert hosts.rank_on_other_host(0) == ANY_RANK
 
 
-def test_hosts_beyond_the_range_of_a_byte() -> None:
-    """Some share one: they are taken for the same, and nothing is ever read by its writer."""
+def test_more_than_256_hosts_share_bytes_safely() -> None:
+    """Hosts that share a byte count as one host, and no data is ever read by its writer."""
     names = [f"{number}" for number in range(300)]
     bytes_of = [Hosts(names, rank).this_host for rank in range(300)]
     assert set(bytes_of) == set(range(256))
@@ -79,7 +79,7 @@ def test_hosts_beyond_the_range_of_a_byte() -> None:
 
 
 class Spawned:
-    """In place of a result: the bytes of a file that each rank begins with."""
+    """Replaces a task result; records the byte ranges of a file that each rank starts with."""
 
     def __init__(self) -> None:
         self.ranges: defaultdict[int | None, list[tuple[int, int]]] = defaultdict(list)
@@ -102,16 +102,16 @@ def begun_by(names: list[str], ranks: int, chunks: list[Chunk]) -> dict[int | No
     return dict(spawned.ranges)
 
 
-def test_each_host_begins_with_its_part_of_a_file() -> None:
-    """One rank of each, which others of its host take from first."""
+def test_each_host_starts_with_its_own_part_of_a_file() -> None:
+    """One rank of each host; the other ranks of the host steal from it first."""
     chunks = consecutive_chunks(16 * MIB, MIB)
     begun = begun_by(["a", "a", "a", "b", "b", "b"], 6, chunks)
     assert {owner: len(ranges) for owner, ranges in begun.items()} == {0: 8, 3: 8}
     assert begun_by([], 4, chunks).keys() == {None}
 
 
-def test_osts_are_spread_over_hosts_before_ranks() -> None:
-    """Two ranks write where there are two OSTs: one of each host."""
+def test_osts_are_distributed_over_hosts_before_ranks() -> None:
+    """Two ranks write to two OSTs: one of each host."""
     begun = begun_by(["a", "a", "b", "b"], 4, chunks_by_ost(16 * MIB + 5, 4 * MIB, FileStripes(MIB, MIB, (6, 1))))
     assert begun.keys() == {0, 2}
     assert all(start // MIB % 2 == (owner == 2) for owner, ranges in begun.items() for start, _ in ranges)

@@ -1,4 +1,4 @@
-"""Files that are written over while something happens to them: before a chunk, before the end, and at an early stop."""
+"""Files written in place, with changes before a chunk, before the end, and at an early stop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THEN = 1_600_000_000 * 10**9
 
 @pytest.fixture
 def places(area: Path) -> tuple[Path, Path]:
-    """A source with one large file, and a target where it exists already."""
+    """A source with one large file, and a target in which it exists already."""
     source, target = area / "source", area / "target"
     source.mkdir()
     target.mkdir()
@@ -50,7 +50,7 @@ def at_each(kind: type[Any], action: Any) -> Any:
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_nothing_loses_a_mark_that_was_only_named_last(places: tuple[Path, Path], ranks: int) -> None:
+def test_file_named_last_without_mark_gets_no_unmark_task(places: tuple[Path, Path], ranks: int) -> None:
     source, target = places
     (target / "large").unlink()
     copied = copy(root_of(source, target), existing="skip", ranks=ranks, chunk_size=BLOCK, block_size=BLOCK)
@@ -59,7 +59,7 @@ def test_nothing_loses_a_mark_that_was_only_named_last(places: tuple[Path, Path]
 
 
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
-def test_nobody_else_may_read_it_before_it_is_finished(places: tuple[Path, Path], kind: type[Any]) -> None:
+def test_file_written_in_place_is_private_until_finished(places: tuple[Path, Path], kind: type[Any]) -> None:
     source, target = places
     modes: set[int] = set()
     (target / "large").chmod(0o666)
@@ -71,8 +71,8 @@ def test_nobody_else_may_read_it_before_it_is_finished(places: tuple[Path, Path]
 
 
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
-def test_what_is_not_preserved_comes_back(places: tuple[Path, Path], kind: type[Any]) -> None:
-    """Meanwhile the file is ours alone; its mark knows what it had."""
+def test_owner_and_mode_that_are_not_preserved_are_restored(places: tuple[Path, Path], kind: type[Any]) -> None:
+    """During the copy only the job's user may access the file; the mark records its previous owner and mode."""
     require_root("give files away")
     source, target = places
     os.chown(target / "large", NOBODY, 1)
@@ -93,7 +93,7 @@ def test_what_is_not_preserved_comes_back(places: tuple[Path, Path], kind: type[
 
 
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
-def test_a_source_that_changes_is_copied_over_it_again(places: tuple[Path, Path], kind: type[Any]) -> None:
+def test_changed_source_is_copied_in_place_again(places: tuple[Path, Path], kind: type[Any]) -> None:
     source, target = places
     inode = (target / "large").stat().st_ino
     totals = consistent(
@@ -105,7 +105,7 @@ def test_a_source_that_changes_is_copied_over_it_again(places: tuple[Path, Path]
 
 
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
-def test_a_source_that_changes_always_leaves_it_incomplete(places: tuple[Path, Path], kind: type[Any]) -> None:
+def test_constantly_changing_source_leaves_target_incomplete(places: tuple[Path, Path], kind: type[Any]) -> None:
     source, target = places
     copied = copy(root_of(source, target), before=at_each(kind, lambda: os.utime(source / "large")), **OVER)
     totals = consistent(copied)
@@ -118,8 +118,10 @@ def test_a_source_that_changes_always_leaves_it_incomplete(places: tuple[Path, P
 
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
 @pytest.mark.parametrize("how", ["another file", "another link", "a symbolic link"])
-def test_what_takes_its_place_is_not_written(places: tuple[Path, Path], area: Path, kind: type[Any], how: str) -> None:
-    """In a directory of somebody hostile the name may come to mean something else."""
+def test_item_swapped_for_the_target_is_not_written(
+    places: tuple[Path, Path], area: Path, kind: type[Any], how: str
+) -> None:
+    """In a directory of an attacker the name may be given to another item."""
     source, target = places
     precious = area / "precious"
     precious.write_bytes(b"precious")
@@ -142,8 +144,8 @@ def test_what_takes_its_place_is_not_written(places: tuple[Path, Path], area: Pa
         assert precious.read_bytes() == b"precious"
 
 
-def test_an_early_stop_leaves_it(places: tuple[Path, Path]) -> None:
-    """What is under way then is nobody's to remove: it is the user's file."""
+def test_early_stop_keeps_the_file_written_in_place(places: tuple[Path, Path]) -> None:
+    """The unfinished file is not removed: it belongs to the user."""
     source, target = places
     options = Options(sync=False, chunk_size=BLOCK, block_size=BLOCK, inplace=True)
     with surroundings([root_of(source, target)], options, ranks=4) as (context, _):

@@ -1,4 +1,4 @@
-"""What a job that is told to stop leaves undone though it is addressed to one rank: what takes long."""
+"""Tasks that a stopping job drops although they are addressed to one rank: those that take long."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def made(value: TaskKind, owner: int) -> Task:
 
 
 @pytest.mark.parametrize("work", [SyncFileSystems(None), SyncFileSystems(PLACE), SplitRead(CONTENTS), ReadManifest()])
-def test_reads_and_syncs_are_work(work: TaskKind) -> None:
+def test_reads_and_syncs_may_be_dropped_on_stop(work: TaskKind) -> None:
     assert is_droppable_work(made(work, 1))
 
 
 @pytest.mark.parametrize("note", [ReportFailures((), (), ()), SealDirs()])
-def test_notes_are_not_unless_anybody_may_run_them(note: TaskKind) -> None:
+def test_notes_are_kept_on_stop_unless_any_rank_may_run_them(note: TaskKind) -> None:
     assert not is_droppable_work(made(note, 1))
     assert is_droppable_work(made(note, ANY_RANK))

@@ -1,4 +1,4 @@
-"""Files that are split into chunks, and change between the scan, their opening and their end."""
+"""Files that are split into chunks, and that change between the scan, their opening and their end."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def places(area: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("found", [SIZE, SIZE // 5], ids=["whole", "before it grew"])
-def test_the_chunks_of_a_file_have_an_upper_bound(
+def test_number_of_chunks_is_bounded_even_for_a_grown_file(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, found: int
 ) -> None:
-    """All are tasks that are made at once; a file may have grown since it was found."""
+    """All chunks become tasks at the same time, and a file may have grown since it was found."""
     monkeypatch.setattr(distribution, "MAX_CHUNKS", 3)
     source, target = places
     os.truncate(source / "large", found)
@@ -71,8 +71,8 @@ def leftovers(target: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("left", [0, 1, BLOCK, SIZE - 1])
-def test_cut_short_before_its_turn(places: tuple[Path, Path], left: int) -> None:
-    """A log that was rotated: a file of which nothing is left has no chunk that could be the last one."""
+def test_file_truncated_before_its_split_is_copied(places: tuple[Path, Path], left: int) -> None:
+    """As with a rotated log: a file that has become empty has no chunk that could be the last one."""
     source, target = places
     hook = once(SplitFile, lambda: os.truncate(source / "large", left))
     totals = consistent(copied := copy(root_of(source, target), before=hook, **SPLIT))
@@ -83,7 +83,7 @@ def test_cut_short_before_its_turn(places: tuple[Path, Path], left: int) -> None
 
 @pytest.mark.parametrize("kind", [CopyChunk, FinishFile])
 @pytest.mark.parametrize("size", [0, SIZE // 2, 2 * SIZE])
-def test_another_size_while_it_is_copied(places: tuple[Path, Path], kind: type[Any], size: int) -> None:
+def test_file_of_changing_size_is_copied_again(places: tuple[Path, Path], kind: type[Any], size: int) -> None:
     source, target = places
     hook = once(kind, lambda: os.truncate(source / "large", size))
     totals = consistent(copied := copy(root_of(source, target), before=hook, **SPLIT))
@@ -92,14 +92,14 @@ def test_another_size_while_it_is_copied(places: tuple[Path, Path], kind: type[A
     assert not leftovers(target)
 
 
-def test_vanished_while_it_is_copied(places: tuple[Path, Path]) -> None:
+def test_file_that_vanishes_during_its_copy_fails(places: tuple[Path, Path]) -> None:
     source, target = places
     totals = consistent(copy(root_of(source, target), before=once(FinishFile, (source / "large").unlink), **SPLIT))
     assert (totals.failed, totals.vanished) == (1, 1)
     assert list(target.iterdir()) == []
 
 
-def test_changed_at_both_attempts(places: tuple[Path, Path]) -> None:
+def test_file_that_changes_in_both_attempts_fails(places: tuple[Path, Path]) -> None:
     source, target = places
 
     def touch(value: Any) -> None:
@@ -112,7 +112,7 @@ def test_changed_at_both_attempts(places: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("sparse", [True, False])
-def test_holes(places: tuple[Path, Path], sparse: bool) -> None:
+def test_sparse_file_is_copied_in_chunks(places: tuple[Path, Path], sparse: bool) -> None:
     source, target = places
     consistent(copied := copy(root_of(source, target), preserve=Preserve(sparse=sparse), **SPLIT))
     assert copied.kinds.count("CopyChunk") == SIZE // BLOCK
@@ -121,8 +121,8 @@ def test_holes(places: tuple[Path, Path], sparse: bool) -> None:
         assert (target / "large").stat().st_blocks <= (source / "large").stat().st_blocks
 
 
-def test_a_temporary_file_that_was_taken_away(places: tuple[Path, Path]) -> None:
-    """It is made again once, and then fails, since nobody can tell what else is wrong there; nothing is left."""
+def test_removed_temporary_file_is_created_again_once(places: tuple[Path, Path]) -> None:
+    """It is created again once. If it is removed again, the file fails and nothing is left: the cause is unknown."""
     source, target = places
 
     def steal() -> None:
@@ -145,7 +145,7 @@ def test_a_temporary_file_that_was_taken_away(places: tuple[Path, Path]) -> None
     assert list(target.iterdir()) == []
 
 
-def test_the_names_of_a_large_file_stay_one_inode(places: tuple[Path, Path]) -> None:
+def test_names_of_a_large_file_stay_one_inode(places: tuple[Path, Path]) -> None:
     source, target = places
     os.link(source / "large", source / "also")
     hook = once(FinishFile, lambda: os.truncate(source / "large", SIZE // 2))
@@ -154,7 +154,7 @@ def test_the_names_of_a_large_file_stay_one_inode(places: tuple[Path, Path]) -> 
     assert (target / "also").stat().st_ino == (target / "large").stat().st_ino
 
 
-def test_a_kept_target_of_a_large_file_is_no_source_of_links(places: tuple[Path, Path]) -> None:
+def test_hard_links_are_not_made_to_a_skipped_large_file(places: tuple[Path, Path]) -> None:
     source, target = places
     os.link(source / "large", source / "also")
     for name in ("large", "also"):
@@ -166,10 +166,10 @@ def test_a_kept_target_of_a_large_file_is_no_source_of_links(places: tuple[Path,
             path.unlink()
 
 
-def test_a_close_that_fails_after_a_write_that_failed(
+def test_failed_close_after_a_failed_write_fails_only_the_file(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NFS tells of a full quota twice. It is the file that fails, not the job."""
+    """NFS reports an exceeded quota twice. The file fails, not the job."""
     source, target = places
     real_write, real_close = os.pwrite, os.close
     broken: set[int] = set()
@@ -189,7 +189,7 @@ def test_a_close_that_fails_after_a_write_that_failed(
 
     (source / "small").write_bytes(b"1")
     (target / "small").write_bytes(b"old")
-    os.truncate(source / "small", 1 << 20)  # files with holes take the careful way
+    os.truncate(source / "small", 1 << 20)  # sparse files take the slow path
     monkeypatch.setattr(os, "copy_file_range", no_copy)
     monkeypatch.setattr(os, "pwrite", pwrite)
     monkeypatch.setattr(os, "close", close)
@@ -201,10 +201,10 @@ def test_a_close_that_fails_after_a_write_that_failed(
 
 
 @pytest.mark.parametrize(("made_in", "spawned"), [(1, ScanNames), (2, ReportFailures)])
-def test_what_an_earlier_run_left_undone_is_no_attempt_of_this_run(
+def test_incomplete_copy_of_an_earlier_run_counts_as_no_attempt(
     places: tuple[Path, Path], made_in: int, spawned: type[Any]
 ) -> None:
-    """The temporary file is gone. That of an earlier run may have been renamed, which was not on record any more."""
+    """The temporary file is missing. That of an earlier run may have been renamed without a record."""
     source, target = places
     status = (source / "large").stat()
     with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):

@@ -1,4 +1,4 @@
-"""Whatever a copy creates asks for its layout, before anything is written to it."""
+"""All items that a copy creates request their layout before anything is written to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = MAX_SMALL_FILE_BYTES + 1
 
 
 class ByName(LayoutPolicy):
-    """What a source says of itself decides."""
+    """A policy that uses an attribute of the source as the layout."""
 
     uses_only_default = False
 
@@ -46,8 +46,8 @@ class ByName(LayoutPolicy):
 
 
 @pytest.mark.parametrize("chunks", [1, 5])
-def test_files_and_directories_get_theirs(area: Path, monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
-    """Of a file that is copied whole, or split."""
+def test_files_and_directories_get_their_layouts(area: Path, monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
+    """Files are copied in one piece or split."""
     source, target = area / "source", area / "target"
     (source / "directory").mkdir(parents=True)
     target.mkdir()
@@ -63,6 +63,6 @@ def test_files_and_directories_get_theirs(area: Path, monkeypatch: pytest.Monkey
     assert ("CopyChunk" in copied.kinds) == (chunks > 1)
     for name in ("small", "other"):
         assert os.getxattr(target / "directory" / name, "user.layout") == f"{name} in directory".encode()
-    assert os.listxattr(target) == ["user.wanted"]  # it was there
+    assert os.listxattr(target) == ["user.wanted"]  # it existed before
     for name in ("directory", "directory/file"):
         assert os.getxattr(target / name, "user.layout") == os.path.basename(name).encode()

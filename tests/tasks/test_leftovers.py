@@ -1,4 +1,4 @@
-"""What an earlier run left in a directory is removed before that is finished, whatever its mode is by then."""
+"""Temporary files of an earlier run are removed before their directory is finished, whatever its mode is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ SOMEBODY = 65534
 
 
 def finished(area: Path, owner: int) -> int:
-    """An open directory that has the mode of its source, and in which there is a temporary file of the first run."""
+    """A descriptor of a directory that has the mode of its source already, with a temporary file of the first run in
+    it.
+    """
     directory = area / "finished"
     directory.mkdir()
     (directory / f".pcopy-{JOB}-1-0.1").touch()
@@ -30,7 +32,7 @@ def finished(area: Path, owner: int) -> int:
 
 
 def cleared(target: int) -> str:
-    """Has an ordinary user, in a process of his own, removed what was left? Else what was in his way."""
+    """Remove the leftovers as an ordinary user, in a child process. Return the error, or an empty string."""
     rank: Any = SimpleNamespace(remove_leftovers=lambda target: remove_leftovers(target, JOB, 2))
     child = os.fork()
     if child == 0:
@@ -48,8 +50,8 @@ def cleared(target: int) -> str:
     return os.strerror(status) if (status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) else ""
 
 
-def test_a_directory_that_has_been_finished_is_opened_up(area: Path) -> None:
-    """Its mode has outlived a loss of power, and the removal has not."""
+def test_finished_directory_is_made_writable_to_remove_leftovers(area: Path) -> None:
+    """After a loss of power its mode was stored, but not the removal."""
     target = finished(area, SOMEBODY)
     assert cleared(target) == ""
     assert os.listdir(target) == []
@@ -57,7 +59,7 @@ def test_a_directory_that_has_been_finished_is_opened_up(area: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory of somebody else's")
-def test_a_directory_of_somebody_else_stays_as_it_is(area: Path) -> None:
+def test_directory_of_another_user_is_not_changed(area: Path) -> None:
     target = finished(area, 1)
     assert cleared(target) == "Permission denied"
     assert os.fstat(target).st_mode & 0o777 == 0o555

@@ -1,4 +1,4 @@
-"""Hard links whose first name can't be copied, keeps changing, or finds something else in the target."""
+"""Hard links whose first name cannot be copied, keeps changing, or exists in the target already."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def target(area: Path) -> Path:
 
 
 class Once:
-    """Does something before the first task of a kind."""
+    """A hook that calls ``action`` before the first task of a kind."""
 
     def __init__(self, kind: type[Any], action: Any) -> None:
         self._kind, self._action = kind, action
@@ -76,8 +76,8 @@ def names_of_one_inode(directory: Path) -> list[set[str]]:
     return sorted(groups.values(), key=sorted)
 
 
-def test_more_notes_than_a_frame_of_the_backlog_takes(area: Path, target: Path) -> None:
-    """One for each directory, all in one bucket; frames are written as primitives."""
+def test_more_link_notes_than_fit_into_one_backlog_frame(area: Path, target: Path) -> None:
+    """One note per directory, all in one bucket. Frames are written as primitives."""
     directories = [area / "source" / str(number) for number in range(300)]
     for directory in directories:
         directory.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_more_notes_than_a_frame_of_the_backlog_takes(area: Path, target: Path) 
     assert len({path.lstat().st_ino for path in target.glob("*/name")}) == 1
 
 
-def test_an_inode_that_changed_once_keeps_its_names_together(
+def test_inode_that_changes_once_keeps_its_names_linked(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     touched = touch_while_reading(monkeypatch, source / "a", times=1)
@@ -109,10 +109,10 @@ def test_an_inode_that_never_stops_changing_fails(source: Path, target: Path, mo
     assert list(target.iterdir()) == []
 
 
-def test_the_last_name_of_a_changing_inode_comes_to_an_end(
+def test_last_name_of_a_changing_inode_fails_after_some_attempts(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its other names are outside the tree, so it makes a group of its own each time that it is found."""
+    """Its other names are outside the tree, so that it forms its own group each time it is found."""
     for name in NAMES[1:]:
         (source / name).rename(source.parent / name)
     touch_while_reading(monkeypatch, source / "a", times=10**6)
@@ -121,7 +121,9 @@ def test_the_last_name_of_a_changing_inode_comes_to_an_end(
 
 
 def touch_while_reading(monkeypatch: pytest.MonkeyPatch, path: Path, times: int) -> Any:
-    """The file's times change whenever its attributes are read, which is after its contents and before the check."""
+    """Change the times of the file whenever its attributes are read: after its contents are read and before the
+    check.
+    """
     done = 0
     real = os.listxattr
 
@@ -136,14 +138,14 @@ def touch_while_reading(monkeypatch: pytest.MonkeyPatch, path: Path, times: int)
     return lambda: done
 
 
-def test_a_first_name_that_vanished_gives_way_to_the_next(source: Path, target: Path) -> None:
+def test_next_name_is_copied_if_the_first_vanished(source: Path, target: Path) -> None:
     hook = Once(CopyLinkGroup, lambda group: (source / os.fsdecode(group.item.names[0][1])).unlink())
     totals = consistent(copy(root_of(source, target), before=hook))
     assert (totals.files, totals.hardlinks, totals.failed, totals.vanished) == (1, 1, 1, 1)
     assert [len(group) for group in names_of_one_inode(target)] == [2]
 
 
-def test_a_first_name_that_became_another_file_is_copied_as_that(source: Path, target: Path) -> None:
+def test_first_name_that_became_another_file_is_copied_separately(source: Path, target: Path) -> None:
     def replace(group: CopyLinkGroup) -> None:
         path = source / os.fsdecode(group.item.names[0][1])
         path.unlink()
@@ -161,8 +163,8 @@ def test_a_first_name_that_became_another_file_is_copied_as_that(source: Path, t
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "directory", "fifo"])
 @pytest.mark.parametrize("taken", NAMES)
-def test_what_is_kept_is_no_source_of_links(source: Path, target: Path, kind: str, taken: str) -> None:
-    """With ``skip`` whatever is there stays, and the other names get the source's content, not that of it."""
+def test_hard_links_are_not_made_to_a_skipped_item(source: Path, target: Path, kind: str, taken: str) -> None:
+    """With ``skip`` every existing item stays; the other names get the contents of the source, not of that item."""
     there = target / taken
     if kind == "file":
         there.write_bytes(b"something else, and longer")
@@ -182,7 +184,7 @@ def test_what_is_kept_is_no_source_of_links(source: Path, target: Path, kind: st
     assert len({path.lstat().st_ino for path in others}) == 1
 
 
-def test_what_is_kept_and_the_same_gets_the_other_names(source: Path, target: Path) -> None:
+def test_other_names_of_a_skipped_file_are_linked_or_copied(source: Path, target: Path) -> None:
     consistent(copy(root_of(source, target)))
     for name in NAMES[1:]:
         (target / name).unlink()
@@ -191,7 +193,7 @@ def test_what_is_kept_and_the_same_gets_the_other_names(source: Path, target: Pa
     assert {path.read_bytes() for path in target.iterdir()} == {b"the content"}
 
 
-def test_the_same_first_name_is_linked_to(source: Path, target: Path) -> None:
+def test_unchanged_first_name_gets_the_other_links(source: Path, target: Path) -> None:
     consistent(copy(root_of(source, target)))
     kept = next(name for name in NAMES if (target / name).exists())
     for name in NAMES:
@@ -202,10 +204,10 @@ def test_the_same_first_name_is_linked_to(source: Path, target: Path) -> None:
     assert {path.read_bytes() for path in target.iterdir()} == {b"the content"}
 
 
-def test_a_name_that_must_not_be_linked_any_more_gets_its_own_copy(
+def test_names_beyond_the_link_limit_get_their_own_copy(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EMLINK: each inode takes two names only."""
+    """EMLINK: each inode can have only two names."""
     real = os.link
 
     def link(old: Any, new: Any, *, dst_dir_fd: int, follow_symlinks: bool) -> None:
@@ -234,10 +236,8 @@ def test_names_in_several_roots_become_one_inode(area: Path) -> None:
     assert (targets[0] / "name").stat().st_ino == (targets[1] / "other").stat().st_ino
 
 
-def test_a_copy_that_was_replaced_by_another_is_not_linked(
-    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody puts a file of his own under the first name: the links would be to that."""
+def test_replaced_copy_is_not_linked(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user replaces the first name by another file: the links would refer to that."""
     link = CreateHardLinks.run
 
     def swap(task: CreateHardLinks, rank: Rank, result: TaskResult) -> Steps:
@@ -257,7 +257,7 @@ def test_a_copy_that_was_replaced_by_another_is_not_linked(
     ("existing", "together"),
     [("newer", [{"a", "c"}, {"b"}]), ("skip", [{"a"}, {"b"}, {"c"}]), ("changed", [{"a", "b", "c"}])],
 )
-def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
+def test_skipped_names_do_not_depend_on_the_order_of_discovery(
     source: Path,
     target: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -265,7 +265,7 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
     together: list[set[str]],
     found: tuple[bytes, ...],
 ) -> None:
-    """The first name by its path is not there, the second is as in the source, and the third one is older."""
+    """The first name in path order is missing, the second is equal to the source, and the third is older."""
     copy_of(source / "a", target / "b")
     (target / "c").write_bytes(b"old")
     os.utime(target / "c", (1, 1))
@@ -283,10 +283,10 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
 
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("existing", ["skip", "newer", "fail"])
-def test_names_that_are_all_taken_take_one_task(
+def test_existing_names_of_one_inode_take_one_task(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, existing: str, is_large: bool
 ) -> None:
-    """A task for each name, with all names that follow, took hours for as many names as an inode may have."""
+    """One task per name, each with all following names, took hours for the maximum number of names of an inode."""
     if is_large:
         monkeypatch.setattr(link_group, "MAX_SMALL_FILE_BYTES", 1)
     for number in range(50):
@@ -313,12 +313,12 @@ def copy_of(path: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("copied_first", [True, False])
 @pytest.mark.parametrize(("found", "made_by"), [((b"a", b"b"), CopyLinkGroup), ((b"b", b"c"), CreateHardLinks)])
-def test_what_is_repaired_becomes_no_link_to_the_copy_that_did_not_verify(
+def test_repaired_name_is_not_linked_to_the_unverified_copy(
     source: Path, target: Path, found: tuple[bytes, bytes], made_by: type[Any], copied_first: bool
 ) -> None:
-    """A job that is gone on with in REPAIR begins both notes anew: that there is a copy, and names that were found.
+    """A job resumed in the phase REPAIR processes two kinds of notes again: copied inodes, and names that were found.
 
-    Some are to be repaired; others were found late, and become links.
+    Some names have to be repaired; others were found late and become links.
     """
     (target / "a").write_bytes(b"THE CONTENT")
     there, inode = (target / "a").stat(), (source / "a").stat().st_ino

@@ -1,6 +1,7 @@
-"""The manifest from many ranks: whatever comes first, the lines stand in tree order, and nobody sends unasked.
+"""The manifest from many ranks: its lines are in tree order, in whatever order they arrive, and ranks send only on
+request.
 
-The oracle is ``tests/support/reference_signature.py``.
+The reference is ``tests/support/reference_signature.py``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ XXH3 = algorithm_named("xxh3-128")
 
 
 class Written(NamedTuple):
-    """A tree's entries and its manifest, both the reference's."""
+    """The entries and the manifest of a tree, computed by the reference."""
 
     entries: dict[bytes, tuple[bytes, bytes, int]]
     manifest: bytes
@@ -59,7 +60,7 @@ class Written(NamedTuple):
         return ManifestEntry(kind, digest, size, ROOT_PATH)
 
     def lines(self) -> list[ManifestLine]:
-        """All but the root's, as ranks keep them."""
+        """All lines except that of the root, as ranks store them."""
         return [pack_entry(ManifestEntry(kind, digest, size, path)) for path, (kind, digest,
         size) in self.entries.items()
                 if path != b"."]  # fmt: skip
@@ -74,8 +75,8 @@ def written(session_scratch: Path) -> Written:
         return Written(reference.entries(path, BLOCK), reference.manifest(path, BLOCK))
 
 
-def dealt(lines: Sequence[ManifestLine], ranks: int, random: Random) -> list[list[ManifestLine]]:
-    """Each line to one rank, by chance; each rank's are sorted."""
+def distributed(lines: Sequence[ManifestLine], ranks: int, random: Random) -> list[list[ManifestLine]]:
+    """Distribute the lines randomly over the ranks. The lines of each rank are sorted."""
     hands: list[list[ManifestLine]] = [[] for _ in range(ranks)]
     for line in lines:
         random.choice(hands).append(line)
@@ -84,9 +85,9 @@ def dealt(lines: Sequence[ManifestLine], ranks: int, random: Random) -> list[lis
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ranks=st.integers(1, 7), part=st.integers(1, 40), seed=st.integers(0, 999))
-def test_parts_may_come_in_any_order(area: Path, written: Written, ranks: int, part: int, seed: int) -> None:
+def test_lines_may_arrive_in_any_order(area: Path, written: Written, ranks: int, part: int, seed: int) -> None:
     random = Random(seed)
-    waiting = [iter(hand) for hand in dealt(written.lines(), ranks, random)]
+    waiting = [iter(hand) for hand in distributed(written.lines(), ranks, random)]
     path = area / "manifest"
     writer = ManifestWriter(path, XXH3, BLOCK)
     writer.__enter__()
@@ -114,8 +115,8 @@ def test_parts_may_come_in_any_order(area: Path, written: Written, ranks: int, p
     assert path.read_bytes() == written.manifest
 
 
-def test_what_is_kept_in_memory_is_a_part_of_each_rank(area: Path, written: Written) -> None:
-    """A rank is asked for more when its part is used up, and not before."""
+def test_only_one_part_per_rank_is_held_in_memory(area: Path, written: Written) -> None:
+    """A rank is asked for more lines only when its part is used up."""
     lines = sorted(written.lines())
     with ManifestWriter(area / "manifest", XXH3, BLOCK) as writer:
         writer.write(written.root)
@@ -136,7 +137,7 @@ def test_what_is_kept_in_memory_is_a_part_of_each_rank(area: Path, written: Writ
 
 
 class Cluster:
-    """All ranks of a job that signs, without what carries messages between them."""
+    """All ranks of a job that computes a signature, without the transport of messages between them."""
 
     def __init__(self, contexts: Sequence[Rank], random: Random) -> None:
         self.contexts = contexts
@@ -170,7 +171,7 @@ def run(context: Rank, phase: Phase, value: Any) -> Outcome:
 
 @pytest.fixture
 def cluster(area: Path, written: Written) -> Iterator[Cluster]:
-    """Three ranks that have their shares of the lines."""
+    """Three ranks with their shares of the lines."""
     (area / "source").mkdir()
     (area / "target").mkdir()
     root = root_of(area / "source", area / "target")
@@ -191,7 +192,7 @@ def cluster(area: Path, written: Written) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("part", [1, 3, 1000])
-def test_all_ranks_lines_become_one_manifest(
+def test_lines_of_all_ranks_are_merged_into_one_manifest(
     area: Path, cluster: Cluster, written: Written, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest_lines, "LINES_PER_MESSAGE", part)
@@ -220,7 +221,7 @@ def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> Non
     assert (area / "manifest").read_bytes() == reference.manifest(os.fsencode(area / "source" / "x"), BLOCK)
 
 
-def test_a_manifest_that_cannot_be_begun(area: Path, cluster: Cluster) -> None:
+def test_failure_to_open_the_manifest_is_reported(area: Path, cluster: Cluster) -> None:
     (area / "manifest").mkdir()
     cluster.begin()
     assert isinstance(cluster.contexts[0].instance(SignatureState).manifest_error, OSError | RequestRefused)
@@ -228,7 +229,7 @@ def test_a_manifest_that_cannot_be_begun(area: Path, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
-def test_a_manifest_that_cannot_be_made_durable_leaves_the_old_one(
+def test_failed_sync_keeps_the_old_manifest(
     area: Path, cluster: Cluster, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (area / "manifest").write_text("old")
@@ -245,7 +246,7 @@ def test_a_manifest_that_cannot_be_made_durable_leaves_the_old_one(
 
 
 @pytest.mark.parametrize("lines", [-1, 0, 10])
-def test_a_manifest_that_cannot_be_written_leaves_the_old_one(
+def test_failed_write_keeps_the_old_manifest(
     area: Path, cluster: Cluster, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest_lines, "LINES_PER_MESSAGE", 3)
@@ -267,7 +268,7 @@ def test_a_manifest_that_cannot_be_written_leaves_the_old_one(
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
 
 
-def test_a_job_that_ends_early_leaves_the_old_one(area: Path, cluster: Cluster) -> None:
+def test_early_end_of_the_job_keeps_the_old_manifest(area: Path, cluster: Cluster) -> None:
     (area / "manifest").write_text("old")
     context = cluster.contexts[0]
     run(context, Phase.LEVEL, WriteManifest())
@@ -279,7 +280,7 @@ def test_a_job_that_ends_early_leaves_the_old_one(area: Path, cluster: Cluster) 
 
 @pytest.fixture
 def reading(area: Path, written: Written) -> Iterator[Rank]:
-    """A rank that is to compare with the manifest."""
+    """A rank that compares with the manifest."""
     (area / "old").write_bytes(written.manifest)
     (area / "source").mkdir()
     root = root_of(area / "source", area / "source")
@@ -289,7 +290,7 @@ def reading(area: Path, written: Written) -> Iterator[Rank]:
 
 
 @pytest.mark.parametrize("part", [1, 7, 1000])
-def test_a_manifest_that_is_read_is_the_second_side(
+def test_manifest_is_read_as_the_second_side(
     reading: Rank, written: Written, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest_lines, "LINES_PER_MESSAGE", part)

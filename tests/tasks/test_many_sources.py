@@ -1,4 +1,4 @@
-"""Many sources that are items of one directory (``pcopy * DST``): they cost names, and not tasks and look-ups each."""
+"""Many sources that are items of one directory (``pcopy * DST``) cost a name each, not a task and several look-ups."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def named(source: Path, number: int) -> list[bytes]:
     return names
 
 
-def test_first_tasks_have_many_names(places: tuple[Path, Path]) -> None:
+def test_first_tasks_contain_many_names(places: tuple[Path, Path]) -> None:
     source, target = places
     roots = [root_of(source, target, name) for name in named(source, 600)]
     roots[300] = roots[300]._replace(name=b"renamed")
@@ -100,8 +100,8 @@ def test_directories_are_looked_up_once(places: tuple[Path, Path], monkeypatch: 
 
 
 @pytest.mark.parametrize(("backend", "ranks"), [("c", 1), ("c", 2), ("python", 2)])
-def test_all_kinds_of_items(places: tuple[Path, Path], backend: str, ranks: int) -> None:
-    """What rsync makes of them, each path as it was given, and what fails has its own name."""
+def test_many_sources_of_all_types_are_copied(places: tuple[Path, Path], backend: str, ranks: int) -> None:
+    """The result is that of rsync, each path is reported as it was given, and each failure names its own path."""
     source, target = places
     named(source, 300)
     (source / "directory").mkdir()
@@ -115,7 +115,7 @@ def test_all_kinds_of_items(places: tuple[Path, Path], backend: str, ranks: int)
     log = source.parent / "log"
     run = pcopy("--verify", "--log", log, *words, ranks=ranks, cwd=source, env={"PCOPY_BACKEND": backend}, timeout=120)
     assert run.returncode == 0, show(run)
-    shutil.copystat(source, target)  # the directory itself is none of the sources
+    shutil.copystat(source, target)  # the directory itself is not a source
     assert not differences(source, target)
     assert (target / "second").samefile(target / "f0001")
     lines = log.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What was mounted below a root when the job began and is not when a task comes to it, and what is and was not."""
+"""Mounts below a root that disappear, or appear, between the start of the job and the task that reaches them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.tasks.one_rank import Hook, copy, root_of, scans
 
 
 class Bound:
-    """A bind mount that a hook takes away."""
+    """A bind mount that a hook removes."""
 
     def __init__(self, what: Path, where: Path) -> None:
         require_root("mount")
@@ -65,10 +65,10 @@ def at(path: bytes, bound: Bound) -> Hook:
 
 @pytest.mark.parametrize("when", [b"", b"m"])
 @pytest.mark.parametrize("same_device", [False, True])
-def test_what_is_no_longer_mounted_in_the_source_fails(
+def test_source_directory_unmounted_during_the_job_fails(
     trees: tuple[Path, Path], other: Path, area: Path, when: bytes, same_device: bool
 ) -> None:
-    """Whether it goes before it is found, or after that."""
+    """It is unmounted either before or after it is found."""
     source, target = trees
     write(area / "same/inside", b"content")
     bound = Bound(area / "same" if same_device else other, source / "m")
@@ -84,7 +84,7 @@ def test_what_is_no_longer_mounted_in_the_source_fails(
     assert (copied.totals.found, copied.totals.failed) == (3, 1)
 
 
-def test_nothing_is_written_below_what_is_no_longer_mounted(trees: tuple[Path, Path], other: Path) -> None:
+def test_nothing_is_written_below_an_unmounted_target(trees: tuple[Path, Path], other: Path) -> None:
     source, target = trees
     bound = Bound(other, target / "m")
     try:
@@ -97,7 +97,7 @@ def test_nothing_is_written_below_what_is_no_longer_mounted(trees: tuple[Path, P
     assert os.listdir(other) == ["inside"]
 
 
-def test_a_file_is_no_longer_mounted_on_another(trees: tuple[Path, Path], other: Path) -> None:
+def test_unmounted_file_in_the_source_fails(trees: tuple[Path, Path], other: Path) -> None:
     source, target = trees
     bound = Bound(other / "inside", source / "z")
     try:
@@ -109,7 +109,7 @@ def test_a_file_is_no_longer_mounted_on_another(trees: tuple[Path, Path], other:
     assert (target / "m/below").exists()
 
 
-def test_a_mounted_file_that_cannot_be_looked_at_fails_alone(
+def test_failed_fstat_of_a_mounted_file_fails_only_that_file(
     trees: tuple[Path, Path], other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = trees
@@ -133,7 +133,7 @@ def test_a_mounted_file_that_cannot_be_looked_at_fails_alone(
     assert (target / "m/below").exists()
 
 
-def test_what_stays_mounted_is_copied(trees: tuple[Path, Path], other: Path) -> None:
+def test_contents_of_lasting_mounts_are_copied(trees: tuple[Path, Path], other: Path) -> None:
     source, target = trees
     bounds = Bound(other, source / "m"), Bound(other / "inside", source / "z")
     try:
@@ -148,10 +148,10 @@ def test_what_stays_mounted_is_copied(trees: tuple[Path, Path], other: Path) -> 
 
 @pytest.mark.parametrize("when", [b"", b"m"])
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_what_is_mounted_after_the_job_began_is_left_alone(
+def test_mount_made_during_the_job_is_not_entered(
     trees: tuple[Path, Path], other: Path, when: bytes, side: str
 ) -> None:
-    """Other hosts don't have it, and a later run need not."""
+    """Other hosts do not have it, and a later run may not have it either."""
     source, target = trees
     (target / "m/kept").touch()
     with ExitStack() as stack:
@@ -171,20 +171,20 @@ def test_what_is_mounted_after_the_job_began_is_left_alone(
 
 @pytest.fixture
 def entered(trees: tuple[Path, Path], other: Path) -> Iterator[Path]:
-    """What an automounter mounts in the source when it is entered."""
+    """A directory that an automounter mounts in the source when it is entered."""
     source, _ = trees
     with automounted(source / "m", other, ["auto"]):
         yield source / "m/auto"
 
 
-def test_what_is_mounted_by_being_entered_is_copied(trees: tuple[Path, Path], entered: Path) -> None:
+def test_automounted_directory_is_copied(trees: tuple[Path, Path], entered: Path) -> None:
     source, target = trees
     copied = copy(root_of(source, target))
     assert copied.failures == []
     assert (target / "m/auto/inside").read_bytes() == b"content"
 
 
-def test_what_each_host_mounts_of_its_own_is_refused_by_several(trees: tuple[Path, Path], entered: Path) -> None:
+def test_automount_is_refused_on_several_hosts(trees: tuple[Path, Path], entered: Path) -> None:
     base = os.open(trees[0], os.O_RDONLY)
     autofs = {b"m": MountRoot(AUTOFS_TYPE, 0, 0, b"")}
     sides = [
@@ -201,10 +201,10 @@ def test_what_each_host_mounts_of_its_own_is_refused_by_several(trees: tuple[Pat
         os.close(base)
 
 
-def test_file_systems_that_come_to_one_path_on_two_hosts_are_told_apart(
+def test_file_systems_at_one_path_on_two_hosts_are_distinguished(
     trees: tuple[Path, Path], session_scratch: Path
 ) -> None:
-    """Their roots have one inode number, and so has what lies in them."""
+    """Their roots have the same inode number, and so do the items in them."""
     base = os.open(trees[0], os.O_RDONLY)
     seen = []
     try:

@@ -1,4 +1,4 @@
-"""Names that wait in a file come out as they went in; a shrunken limit makes the boundary cheap to reach."""
+"""Names spooled to a file are returned in order. A reduced limit makes the spool start early."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pcopy.walk.listing import NameQueue
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 50])
-def test_order_and_memory(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_spooled_names_keep_their_order_in_bounded_memory(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(listing, "MAX_BATCHES_IN_MEMORY", 3)
     opened: list[BinaryIO] = []
 

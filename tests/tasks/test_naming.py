@@ -1,4 +1,4 @@
-"""Names that are given last: what becomes of an item whose name somebody has taken meanwhile."""
+"""Names that are given last: the handling of an item whose name another program has taken in the meantime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tasks.one_rank import copy, once, root_of
 
 @pytest.mark.parametrize("item", [b"", b"name"])
 @pytest.mark.parametrize("error", [0, errno.EPERM])
-def test_what_gets_no_name_is_removed_or_told_of(
+def test_unnamed_item_is_removed_or_reported(
     area: Path, monkeypatch: pytest.MonkeyPatch, error: int, item: bytes
 ) -> None:
     source, target = area / "source", area / "target"

@@ -1,4 +1,4 @@
-"""Many items of one directory get their names at once, and some of them need care."""
+"""Naming many items of one directory in a batch, some of which need the slow path."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TAKEN, PLANTED = b"file07", b"file11"
 
 
 @pytest.mark.parametrize("options", [{}, {"verify": True, "hash": "xxh3-128"}], ids=["plain", "verified"])
-def test_each_item_of_a_batch_is_settled_by_itself(area: Path, options: dict[str, Any]) -> None:
-    """One name is taken by the user's own file, and one temporary file is replaced just before it gets its name."""
+def test_each_item_of_a_naming_batch_is_handled_separately(area: Path, options: dict[str, Any]) -> None:
+    """One name is taken by a file of the user, and one temporary file is replaced just before its rename."""
     source, target = area / "source", area / "target"
     for tree in source, target:
         tree.mkdir()
@@ -48,10 +48,10 @@ def test_each_item_of_a_batch_is_settled_by_itself(area: Path, options: dict[str
         if os.fsencode(path.name) not in (TAKEN, PLANTED):
             assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(target.glob(".pcopy-*"))
-    assert totals.verified == (FILES - 1 if options else 0)  # with the directory
+    assert totals.verified == (FILES - 1 if options else 0)  # including the directory
 
 
-def test_links_and_fifos_of_a_batch_are_counted_as_what_they_are(area: Path) -> None:
+def test_links_and_fifos_of_a_batch_are_counted_by_type(area: Path) -> None:
     source, target = area / "source", area / "target"
     for tree in source, target:
         tree.mkdir()
@@ -63,8 +63,8 @@ def test_links_and_fifos_of_a_batch_are_counted_as_what_they_are(area: Path) -> 
 
 
 @pytest.mark.parametrize("error", [GeneratorExit, MemoryError, OSError])
-def test_items_of_a_task_that_does_not_end_are_removed(area: Path, error: type[BaseException]) -> None:
-    """Nobody else knows their temporary names."""
+def test_items_of_an_unfinished_task_are_removed(area: Path, error: type[BaseException]) -> None:
+    """No other task knows their temporary names."""
     with surroundings([root_of(area, area)], Options(existing="skip")) as (rank, _):
         place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
         temporary = rank.temporary_names.next_name()

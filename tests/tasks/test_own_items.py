@@ -1,4 +1,4 @@
-"""Is what is there the job's own? The table of ``pcopy.tasks.files.existing``, row by row, read from its text."""
+"""Whether an existing item belongs to the job: the table in ``pcopy.tasks.files.existing``, tested row by row."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TIMES = {"before": BEGAN - 2 * CLOCK_GRACE, "after": BEGAN + 1, "unknown": 0, "-
 
 
 def rows() -> list[list[str]]:
-    """The cells of the table in the module's docstring."""
+    """Return the cells of the table in the docstring of the module."""
     assert existing.__doc__
     lines = [line for line in existing.__doc__.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
 @pytest.mark.parametrize("cells", rows(), ids=" ".join)
-def test_the_table_is_true(cells: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ownership_table_matches_the_code(cells: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run, option, changed, born, links, own = cells
     monkeypatch.setattr(existing, "birth_time", lambda directory, name: TIMES[born])
     for keeps in ("newer", "skip", "fail") if option == "keeping" else ("replace", "changed"):
@@ -40,7 +40,7 @@ def test_the_table_is_true(cells: list[str], monkeypatch: pytest.MonkeyPatch) ->
                     is_ours = Rank.may_be_from_earlier_run
 
                 surroundings: Any = Surroundings()
-                surroundings.options, surroundings.keeps = options, options.keeps_existing
+                surroundings.options, surroundings.names_late = options, options.keeps_existing
                 times = [TIMES[changed] // 10**9] * 3
                 fields = [stat.S_IFREG | 0o644, 1, 1, count, 0, 0, 0, *times]
                 status = os.stat_result([*fields, *times, *[TIMES[changed]] * 3])
@@ -48,6 +48,6 @@ def test_the_table_is_true(cells: list[str], monkeypatch: pytest.MonkeyPatch) ->
                 assert ExistingItem(surroundings, place, -1, b"name", status).is_made_by_job() == (own == "yes")
 
 
-def test_the_table_has_every_answer() -> None:
+def test_ownership_table_has_both_answers() -> None:
     assert {cells[-1] for cells in rows()} == {"yes", "no"}
     assert len(rows()) == 8

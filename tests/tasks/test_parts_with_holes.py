@@ -1,4 +1,4 @@
-"""A large file with holes is compared in as many parts as its data make, and not as its size does."""
+"""A large sparse file is compared in as many parts as its data requires, not as its size does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tasks.one_rank import root_of, surroundings
 RANKS, SIZE = 2, 1 << 42
 
 
-def test_parts_of_a_file_that_is_compared(tmp_path: Path) -> None:
+def test_sparse_file_is_compared_in_as_many_parts_as_its_data_makes(tmp_path: Path) -> None:
     sides = [tmp_path / "one", tmp_path / "other"]
     inodes = []
     for side in sides:

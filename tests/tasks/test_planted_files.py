@@ -1,4 +1,4 @@
-"""The owner of one destination directory plants files there, which must get no names in directories of others."""
+"""The owner of one destination directory plants files there. They must get no names in directories of other users."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_no_temporary_file_is_moved_to_another_directory(trees: tuple[Path, Path
 
 @pytest.mark.parametrize("options", [{"existing": "changed"}, {"existing": "changed", "checksum": True}])
 @pytest.mark.parametrize("planted", ["owner", "mode", "nothing"])
-def test_what_is_kept_gets_no_further_names_if_others_can_write_to_it(
+def test_kept_file_writable_by_others_gets_no_hard_links(
     trees: tuple[Path, Path], planted: str, options: dict[str, Any]
 ) -> None:
     require_root("give files away")
@@ -72,8 +72,8 @@ def test_what_is_kept_gets_no_further_names_if_others_can_write_to_it(
     assert kept.samefile(target / "ours" / "file") == (planted == "nothing" or is_mended)
 
 
-def test_a_fifo_is_known_by_what_was_made(trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by what has its name a moment later."""
+def test_fifo_is_identified_by_the_created_inode(trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not identified by the item that has its name a moment later."""
     source, target = trees
     for name in ("his", "ours"):
         (source / name / "file").unlink()
@@ -99,5 +99,5 @@ def test_a_fifo_is_known_by_what_was_made(trees: tuple[Path, Path], monkeypatch:
     monkeypatch.setattr(NewNode, "close_and_keep", keep_and_swap)
     copied = copy(root_of(source, target), existing="skip")
     inodes = {path.stat().st_ino: path for path in target.glob("*/file")}
-    assert len(inodes) == len(list(target.glob("*/file")))  # his stays where he has put it, and has one name
+    assert len(inodes) == len(list(target.glob("*/file")))  # the planted item stays where it is and has one name
     assert copied.totals.failed <= 1

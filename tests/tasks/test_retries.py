@@ -1,4 +1,4 @@
-"""Failures of an earlier run, tried again: together, and each directory is finished once more only once."""
+"""Failures of an earlier run are retried together, and each directory is finished only once more."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def note(context: Rank, names: list[bytes], problem: Problem, phase: int = Phase
 
 
 def tried_again(context: Rank, spawned: NewTask, later: int = 1) -> list[Any]:
-    """What the next run makes of the note of this one, or one that is ``later`` still."""
+    """Return the tasks of the next run for a note of this run; with ``later``, of a subsequent one."""
     earlier = context.job.run
     context.job = context.job._replace(run=earlier + later, resumed=RESUMED + earlier)
     outcome = run(context, Task((earlier, 0, 2), *spawned))
@@ -76,7 +76,7 @@ def tried_again(context: Rank, spawned: NewTask, later: int = 1) -> list[Any]:
     return [decode(each.payload) for each in outcome.spawned]
 
 
-def test_names_of_one_directory_are_tried_together(context: Rank) -> None:
+def test_failed_names_of_one_directory_are_retried_together(context: Rank) -> None:
     names = [b"%d" % number for number in range(300)]
     scan, finish = tried_again(context, note(context, names, NOT_WRITTEN))
     assert (type(scan), type(finish)) == (ScanNames, FinishDir)
@@ -90,12 +90,12 @@ def test_names_of_one_directory_are_tried_together(context: Rank) -> None:
         (IN_THE_WAY, False, 1, True),
         (IN_THE_WAY, True, 2, True),
         (UNREADABLE, False, 1, True),
-        (UNREADABLE, True, 1, False),  # it may have been opened to be written over by then
-        (UNREADABLE, False, 2, False),  # the run before may have made it, and was killed
+        (UNREADABLE, True, 1, False),  # it may have been opened for writing in place by then
+        (UNREADABLE, False, 2, False),  # the previous run may have created it and was killed
         (NOT_WRITTEN, False, 1, False),
     ],
 )
-def test_what_was_not_made_yet_is_not_the_jobs_own(
+def test_item_not_created_yet_is_not_the_jobs_own(
     context: Rank, problem: Problem, inplace: bool, run_number: int, began_now: bool
 ) -> None:
     context.options = context.options._replace(inplace=inplace)
@@ -105,14 +105,14 @@ def test_what_was_not_made_yet_is_not_the_jobs_own(
     assert scan == ScanNames(here(context)._replace(first_run=since), b"name", 1)
 
 
-def test_what_a_run_between_may_have_made_can_be_the_jobs_own(context: Rank) -> None:
-    """It has tried the item, and was killed before that was on record: so the note is there for the run after it."""
+def test_item_possibly_created_by_a_run_between_can_be_the_jobs_own(context: Rank) -> None:
+    """That run tried the item and was killed before this was recorded, so the note still exists in the run after it."""
     (scan, _) = tried_again(context, note(context, [b"name"], UNREADABLE), later=2)
     assert scan == ScanNames(here(context), b"name", 1)
 
 
-def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
-    """An item that run 2 was the first to try is nobody's of ours in run 2, and in run 3 if it is older than run 2."""
+def test_item_created_by_a_later_run_is_the_jobs_own() -> None:
+    """An item that run 2 tried first is not the job's own in run 2; in run 3 it is, unless it is older than run 2."""
 
     class Job:
         run, began = 1, BEGAN
@@ -136,14 +136,14 @@ def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
 
 
 def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: Rank) -> None:
-    """It fails again there, before whatever else may fail it: so that it is known to count as failed already."""
+    """It fails there again, before anything else can fail it, so that it is recorded as failed already."""
     failing = DirFailedNote(here(context), UNREADABLE.packed, None)
     totals: list[int] = [0] * len(Totals._fields)
     totals[counts.DIRECTORIES] = 1
     outcome = run(context, Task((1, 0, 1), Phase.FINISH, encode(failing), 0, False, 0))
     (spawned,) = outcome.spawned
     for _ in range(2):
-        context.instance(FailedDirectories).clear()  # as in another process
+        context.instance(FailedDirectories).clear()  # as in a new process
         totals = [one + other for one, other in zip(totals, outcome.counts, strict=True)]
         assert (totals[counts.DIRECTORIES], totals[counts.FAILED]) == (0, 1)
         context.job = context.job._replace(run=2)

@@ -1,4 +1,4 @@
-"""What a rank keeps of a task while that runs: another task may run, and end, while it waits."""
+"""The state of a running task at its rank: another task may run and end while it waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.filesystems import FileSystems
 from tests.tasks.one_rank import root_of, surroundings
 
 
-def test_the_names_of_a_task_that_waits_are_synced_when_it_ends(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_of_a_waiting_task_are_synced_when_it_ends(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     real = os.fsync
 
@@ -45,7 +45,7 @@ def test_the_names_of_a_task_that_waits_are_synced_when_it_ends(area: Path, monk
     assert synced == [area.stat().st_ino]
 
 
-def test_a_task_that_ends_without_an_outcome_gives_its_directories_back(area: Path) -> None:
+def test_task_without_an_outcome_releases_its_directories(area: Path) -> None:
     with surroundings([root_of(area, area)], Options()) as (rank, _):
         rank.storage = WrittenFileSystems(lambda descriptor: FUSE_TYPE, SyncProcess())
         place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
@@ -76,13 +76,13 @@ PLACES: dict[str, tuple[int, list[bytes], bool]] = {
     "one directory, for long": (errno.ENOSPC, [b"a"] * NEWEST, True),
     "of something else": (errno.EIO, [b"a", b"b", b"c"] * 2, False),
 }
-"""The error of failures in a row, in which directories they happen, and whether the job stops at the last one."""
+"""The errno of successive failures, their directories, and whether the job stops at the last one."""
 
 
 @pytest.mark.parametrize("writes", [False, True])
 @pytest.mark.parametrize("situation", PLACES)
-def test_failures_for_want_of_room_stop_the_job(area: Path, situation: str, writes: bool) -> None:
-    """Whichever tasks have met that; what one of them has written says that there is room."""
+def test_repeated_failures_for_lack_of_space_stop_the_job(area: Path, situation: str, writes: bool) -> None:
+    """Failures of different tasks count together. A successful write shows that there is space."""
     number, directories, stops = PLACES[situation]
     problem = Problem("write", number)
     with surroundings([root_of(area, area)], Options()) as (rank, _):
@@ -98,7 +98,7 @@ def test_failures_for_want_of_room_stop_the_job(area: Path, situation: str, writ
 
 
 @pytest.mark.parametrize("size", [1, 1 << 60])
-def test_an_item_that_is_larger_than_the_room_stops_the_job(area: Path, size: int) -> None:
+def test_item_larger_than_the_free_space_stops_the_job(area: Path, size: int) -> None:
     with surroundings([root_of(area, area)], Options()) as (rank, _):
         top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
         message = rank.handle_failure(Problem("write", errno.ENOSPC), top, b"name", size)
@@ -106,8 +106,8 @@ def test_an_item_that_is_larger_than_the_room_stops_the_job(area: Path, size: in
         assert ("the file system has room" in message) == (size == 1)
 
 
-def test_directories_of_one_project_are_one_place(file_systems: FileSystems) -> None:
-    """A project that is full does not stop the job, however many directories it has."""
+def test_directories_of_one_project_quota_count_as_one(file_systems: FileSystems) -> None:
+    """A full project quota does not stop the job, however many directories the project has."""
     with file_systems.directory("xfs") as area, surroundings([root_of(area, area)], Options()) as (rank, _):
         top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
         subprocess.run(["xfs_io", "-c", "chproj 42", area], check=True)

@@ -1,4 +1,4 @@
-"""Patterns choose what git would choose: the files that it does not ignore are asked of git itself."""
+"""Patterns select the same files as git: git itself is asked which files it does not ignore."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pcopy.walk.selection import Select, Selection
 
 NAMES = (b"a", b"b", b"foo", b"a.o", b".x", b"#c", b"!d", b"e f", b"g ", b"\xff\xc3", b"n\nl", b"[k]", b"back\\")
 MORE = (b"A", b"Foo", b"k]", b"t\t", b"r\r", b"f0o", b"f-o", b"h", b"\xc3\xa0", b"-", b"\x0b", b"**")
-"""Names that are in one directory only: it takes long to look at more."""
+"""Names that exist in one directory only, because more would take too long."""
 PARTS = (
     *(b"*", b"**", b"?", b"foo", b"a", b"b", b"*.o", b".*", b"[a-f]", b"[!a]*", b"e f", b"\\#c", b"\\!d", b"*\xff*"),
     *(b"***", b"*\\]", b"k]", b"\\*\\*", b"\xc3\xa0", b"A", b"h", b"t\t", b"r\r", b"f?o", b"\\f*", b"back\\\\"),
@@ -44,7 +44,7 @@ CLASSES = ("alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three levels of all names, as files and as directories."""
+    """Three levels of directories with all names, as files and as directories."""
     root = tmp_path_factory.mktemp("tree")
     subprocess.run(["git", "init", "-q", root], check=True)
     for first in NAMES[:6]:
@@ -77,7 +77,7 @@ def chosen_by_git(tree: Path, lines: list[bytes], scratch: Path) -> set[bytes]:
 
 
 def chosen(tree: Path, lines: list[bytes]) -> set[bytes]:
-    """By a walk that does not enter what is not selected."""
+    """Return the selected paths, found by a walk that does not enter excluded directories."""
     selection = Selection(Select(tuple(lines)))
     found: set[bytes] = set()
 
@@ -131,8 +131,8 @@ def accepted(line: bytes) -> bool:
 
 @given(lines=st.lists(LINE, min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_git_chooses_the_same(tree: Path, tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
-    """What is refused matches nothing for git, either."""
+def test_patterns_select_like_git(tree: Path, tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+    """Refused patterns match nothing in git, either."""
     scratch = tmp_path_factory.getbasetemp()
     refused = [line for line in lines if not accepted(line)]
     assert chosen(tree, []) == chosen_by_git(tree, refused, scratch), refused
@@ -140,8 +140,8 @@ def test_git_chooses_the_same(tree: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("negated", ["", "!", "^"])
-def test_classes_hold_what_git_has_in_them(tmp_path: Path, negated: str) -> None:
-    """Each byte that may be in a name."""
+def test_character_classes_match_those_of_git(tmp_path: Path, negated: str) -> None:
+    """Tested with each byte that may occur in a name."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     for byte in {*range(1, 256)} - {ord("/")}:
         os.close(os.open(bytes(tmp_path) + b"/n%c" % byte, os.O_CREAT))
@@ -180,11 +180,11 @@ def test_classes_hold_what_git_has_in_them(tmp_path: Path, negated: str) -> None
         [b"***/foo", b"\\*\\*"],
     ],
 )
-def test_git_chooses_the_same_by_special_patterns(tree: Path, tmp_path: Path, lines: list[bytes]) -> None:
+def test_special_patterns_select_like_git(tree: Path, tmp_path: Path, lines: list[bytes]) -> None:
     are_same(tree, lines, tmp_path)
 
 
-def test_on_a_command_line_nothing_is_a_comment_and_blanks_count() -> None:
+def test_command_line_patterns_have_no_comments_and_keep_blanks() -> None:
     selection = Selection(Select((pattern_line(b"#*#"), pattern_line(b"end "), pattern_line(b"n\xc3\xa9"))))
     assert selection.excludes(b"d/#x#") and selection.excludes(b"end ") and selection.excludes(b"n\xc3\xa9/")
     assert not (selection.excludes(b"end") or selection.excludes(b"x#"))
@@ -196,7 +196,7 @@ def test_lines_of_a_file() -> None:
 
 
 @pytest.mark.parametrize("pattern", [b"", b"/", b"!", b"- *.o", b"+ */", b" "])
-def test_what_can_match_nothing_is_refused(pattern: bytes) -> None:
+def test_pattern_that_can_match_nothing_is_refused(pattern: bytes) -> None:
     with pytest.raises(ValueError, match=r"match anything|rsync"):
         pattern_line(pattern)
     if pattern.strip():
@@ -211,9 +211,9 @@ def test_a_path_is_excluded_below_an_excluded_directory() -> None:
     )
 
 
-def test_where_no_name_is_excluded_nobody_asks_for_the_levels_above() -> None:
+def test_without_name_patterns_parent_directories_are_not_examined() -> None:
     path = b"/".join(b"d%d" % level for level in range(2000))
     selection = Selection(Select(larger_than=1))
     began = time.process_time()
     assert not any(selection.excludes_below(path) for _ in range(1000))
-    assert time.process_time() - began < 1  # of each level above: many seconds
+    assert time.process_time() - began < 1  # examining each parent directory would take many seconds

@@ -1,6 +1,6 @@
-"""The sign phase's arithmetic: whatever ranks share a dataset, in whatever order its entries come, it has one digest.
+"""The computation of the sign phase: a dataset has one digest, for any number of ranks and any order of entries.
 
-The oracle is ``tests/support/reference_signature.py``, which reads the same tree on its own.
+The reference is ``tests/support/reference_signature.py``, which reads the same tree by itself.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tests.tasks.one_rank import root_of, surroundings
 
 BLOCK = 1 << 16
 STALE = bytes(range(16))
-"""A digest that nothing has."""
+"""A digest that no item has."""
 
 Listing = dict[bytes, tuple[bytes, bytes, int]]
-"""Type byte, digest and size by path, as the reference gives them."""
+"""Type byte, digest and size by path, as the reference returns them."""
 
 Tree = bytes | str | None | dict[bytes, Any]
-"""Contents of a file, the target of a link, a FIFO, or a directory's children."""
+"""Contents of a file, target of a link, a FIFO, or the children of a directory."""
 
 NAMES = st.one_of(
     st.sampled_from([b"a", b"a\x01", b"a.", b"a b", b"ab", b"a\xff", b"\x01", b"\xff", b"\n", b"..."]),
@@ -60,7 +60,7 @@ MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 
 
 class Spools:
-    """Opens files in memory, and knows which are still open."""
+    """Opens files in memory, and counts those that are still open."""
 
     def __init__(self) -> None:
         self.opened: list[io.BytesIO] = []
@@ -72,7 +72,7 @@ class Spools:
 
 @pytest.fixture(autouse=True, params=["in memory", "spilled"])
 def budgets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once with all in memory and directories in one part, once with as little as can be."""
+    """Once with everything in memory and each directory in one part, once with the smallest limits."""
     if request.param == "spilled":
         monkeypatch.setattr(signing, "SORT_MEMORY_BYTES", 500)
         monkeypatch.setattr(signing, "MAX_ENTRIES_IN_MEMORY", 2)
@@ -93,7 +93,7 @@ def grow(path: bytes, tree: Tree) -> None:
 
 @pytest.fixture
 def listed(area: Path) -> Any:
-    """Makes a tree on disk and returns what the reference finds in it."""
+    """A function that creates a tree on disk and returns the entries that the reference finds in it."""
 
     def make(tree: Tree) -> Listing:
         with tempfile.TemporaryDirectory(dir=area) as place:
@@ -104,7 +104,7 @@ def listed(area: Path) -> Any:
 
 
 class Row(NamedTuple):
-    """What is known of an item."""
+    """The properties of an item."""
 
     kind: bytes
     round: int
@@ -113,7 +113,7 @@ class Row(NamedTuple):
 
 
 def bundle_of(side: int, entries: Sequence[tuple[bytes, Row]], tallies: Sequence[DatasetCounts] = ()) -> ChildBundle:
-    """Items of one round and directory, with their names."""
+    """A bundle of items of one round and directory, with their names."""
     names, rows = zip(*entries, strict=True)
     (round_,) = {row.round for row in rows}
     kinds, digests = b"".join(row.kind for row in rows), b"".join(row.digest for row in rows)
@@ -124,7 +124,7 @@ def bundle_of(side: int, entries: Sequence[tuple[bytes, Row]], tallies: Sequence
 
 
 class Found(NamedTuple):
-    """An entry as a rank finds it."""
+    """An entry as a rank reports it."""
 
     side: int
     path: bytes
@@ -133,7 +133,7 @@ class Found(NamedTuple):
 
 
 def found(listing: Listing, side: int = 0) -> list[Found]:
-    """All entries but the digests of directories, which are to be found out."""
+    """All entries, without the digests of directories, which have to be computed."""
     rows = []
     for path, (kind, digest, size) in listing.items():
         if kind == b"d":
@@ -146,14 +146,16 @@ def found(listing: Listing, side: int = 0) -> list[Found]:
 
 
 class Signed(NamedTuple):
-    """What came out: by (side, path) each directory's digest and tally; differences; all ranks' lines, sorted."""
+    """The result: digest and counts of each directory by (side, path), the differences, and the sorted lines of all
+    ranks.
+    """
 
     directories: dict[tuple[int, bytes], tuple[bytes, DatasetCounts]]
     differences: list[tuple[str, bytes]]
     lines: list[tuple[bytes, bytes]]
 
     def listing(self) -> Listing:
-        """As the reference's, from the lines and the first side's root."""
+        """The listing in the form of the reference, from the lines and the root of the first side."""
         entries = [unpack_entry(*line) for line in self.lines]
         below = {entry.path: (entry.kind, entry.digest, entry.size) for entry in entries}
         assert len(below) == len(entries), "each entry has one line"
@@ -162,13 +164,13 @@ class Signed(NamedTuple):
 
 
 def sign(rows: Sequence[Found], ranks: int, *, compares: bool = False, lines: bool = True) -> Signed:
-    """What ``ranks`` make of it that each have the directories that are theirs."""
+    """Compute the signature with ``ranks``, each of which owns its share of the directories."""
     spools = Spools()
     shares = [
         DirectoryDigester(algorithm_named("xxh3-128"), spools, manifest_lines=lines, compares=compares)
         for _ in range(ranks)
     ]
-    together: list[Found] = []  # what one task has found
+    together: list[Found] = []  # entries found by one task
     for number, entry in enumerate(rows):
         together.append(entry)
         following = rows[number + 1] if number + 1 < len(rows) else None
@@ -217,7 +219,7 @@ def counted(listing: Listing) -> DatasetCounts:
 
 
 def below(listing: Listing, path: bytes) -> Listing:
-    """The part of it that a directory holds, itself included."""
+    """The part of the listing below a directory, including the directory itself."""
     if path == b".":
         return listing
     return {one: entry for one, entry in listing.items() if one == path or one.startswith(path + b"/")}
@@ -228,7 +230,7 @@ def below(listing: Listing, path: bytes) -> Listing:
 @example(tree=DEEP, ranks=3, seed=0)
 @example(tree={}, ranks=2, seed=0)
 @example(tree={b"%d" % number: b"" for number in range(9)}, ranks=1, seed=0)
-def test_all_digests_and_tallies_are_as_the_reference_has_them(listed: Any, tree: Tree, ranks: int, seed: int) -> None:
+def test_all_digests_and_counts_match_the_reference(listed: Any, tree: Tree, ranks: int, seed: int) -> None:
     listing = listed(tree)
     rows = found(listing)
     Random(seed).shuffle(rows)
@@ -259,8 +261,8 @@ def test_without_a_manifest_no_lines_are_kept(listed: Any) -> None:
 @MANY
 @given(tree=TREES, ranks=st.integers(1, 3), seed=st.integers(0, 99))
 @example(tree={b"a": b"x", b"b": {b"a": b"y"}}, ranks=1, seed=0)
-def test_of_several_entries_of_a_name_the_last_rounds_counts(listed: Any, tree: Tree, ranks: int, seed: int) -> None:
-    """Whatever comes first: rounds are told apart by their number, not by the order in which they arrive."""
+def test_entry_of_the_latest_round_counts(listed: Any, tree: Tree, ranks: int, seed: int) -> None:
+    """In any order: rounds are compared by their number, not by the order of arrival."""
     listing = listed(tree)
     rows = found(listing)
     random = Random(seed)
@@ -270,7 +272,7 @@ def test_of_several_entries_of_a_name_the_last_rounds_counts(listed: Any, tree: 
             row = entry.row
             stale = random.choice([row._replace(digest=STALE), Row(b"l", 0, 0, STALE)])
             rows += [entry._replace(row=stale), entry._replace(row=row._replace(round=1))]
-    rows += [entry for entry in rows if not entry.name]  # a directory that was found twice is there once
+    rows += [entry for entry in rows if not entry.name]  # a directory that was found twice counts once
     random.shuffle(rows)
     signed = sign(rows, ranks)
     assert signed.directories[0, b""] == (listing[b"."][1], counted(listing))
@@ -312,7 +314,7 @@ def expected_differences(one: Listing, other: Listing) -> list[tuple[str, bytes]
 @example(first={b"a": b"x"}, second={b"a": {b"a": b"x"}}, common={}, ranks=2, seed=0)
 @example(first={}, second={}, common=DEEP, ranks=2, seed=0)
 @example(first={b"a": {b"a": b"x"}}, second={b"a": {b"a": b"y"}}, common={}, ranks=1, seed=0)
-def test_two_sides_are_told_apart(
+def test_two_sides_are_kept_separate(
     listed: Any, first: dict[bytes, Any], second: dict[bytes, Any], common: dict[bytes, Any], ranks: int, seed: int
 ) -> None:
     one, other = listed({**common, **first}), listed({**common, **second})
@@ -327,15 +329,15 @@ def test_two_sides_are_told_apart(
 @pytest.mark.parametrize(
     ("first", "second"), [(b"x", b"x"), (b"x", b"y"), (b"x", "x"), (None, b""), (b"x", {}), ({b"a": b"x"}, None)]
 )
-def test_items_are_compared_as_directories_are(listed: Any, first: Tree, second: Tree) -> None:
+def test_single_items_are_compared_like_directories(listed: Any, first: Tree, second: Tree) -> None:
     one, other = listed(first), listed(second)
     signed = sign([*found(one, 0), *found(other, 1)], 2, compares=True, lines=False)
     assert [signed.directories[side, b""][0] for side in (0, 1)] == [one[b"."][1], other[b"."][1]]
     assert sorted(signed.differences) == expected_differences(one, other)
 
 
-def test_every_rank_has_its_share() -> None:
-    """The same for both sides, or nothing could be compared."""
+def test_every_rank_owns_a_fair_share_of_directories() -> None:
+    """The share is the same for both sides, otherwise nothing could be compared."""
     paths = [b"%d/%d" % (one, other) for one in range(30) for other in range(30)]
     for ranks in (1, 2, 5, 64):
         shares = [directory_owner(path, ranks) for path in paths]
@@ -343,7 +345,7 @@ def test_every_rank_has_its_share() -> None:
     assert directory_owner(b"", 1) == 0
 
 
-def test_depths() -> None:
+def test_directory_depth_counts_path_components() -> None:
     assert [directory_depth(path) for path in (b"", b"a", b"a/b", b"a/b/c")] == [0, 1, 2, 3]
 
 
@@ -357,8 +359,8 @@ BUNDLES = st.lists(
 
 
 @given(BUNDLES, st.integers(1, 4), st.booleans())
-def test_bundles_come_back_from_their_rows(given: list[Any], names: int, tallied: bool) -> None:
-    """All rows of one name come at once, those of one round in the order in which they came."""
+def test_bundles_survive_conversion_to_rows(given: list[Any], names: int, tallied: bool) -> None:
+    """All rows of one name are returned together, those of one round in their original order."""
     parts = []
     for at, side, round_, byte in given:
         rows = [Row(b"d" if tallied else b"f", round_, byte, bytes((byte,)) * 16)] * len(at)

@@ -1,4 +1,4 @@
-"""Sources that are one file, and names that fail alone."""
+"""Sources that are a single file, and names that fail alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def places(area: Path) -> tuple[Path, Path]:
     ("existing", "copied", "skipped", "failed"),
     [("replace", 1, 0, 0), ("changed", 1, 0, 0), ("newer", 0, 1, 0), ("skip", 0, 1, 0), ("fail", 0, 0, 1)],
 )
-def test_one_file_over_an_existing_one(
+def test_single_file_over_an_existing_one_follows_the_policy(
     places: tuple[Path, Path], existing: str, copied: int, skipped: int, failed: int
 ) -> None:
     source, target = places
@@ -41,8 +41,8 @@ def test_one_file_over_an_existing_one(
     assert (target / "file").read_bytes() == (b"new content" if copied else b"old")
 
 
-def test_one_file_inherits_no_acl(on: Any) -> None:
-    """What the directory gives to new files is not the source's."""
+def test_single_file_inherits_no_acl(on: Any) -> None:
+    """The default ACL of the directory does not belong to the source."""
     place = on("ext4")
     source, target = place / "source", place / "target"
     source.mkdir()
@@ -55,8 +55,10 @@ def test_one_file_inherits_no_acl(on: Any) -> None:
     assert (target / "file").stat().st_mode & 0o7777 == 0o640
 
 
-def test_one_name_that_cannot_be_looked_up(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that the target can't have is no reason to give up the other files of its batch."""
+def test_failed_lookup_of_one_name_fails_only_that_name(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that the target does not support must not fail the other files of its batch."""
     source, target = places
     for number in range(9):
         (source / f"{number}").write_bytes(b"%d" % number)
@@ -68,14 +70,14 @@ def test_one_name_that_cannot_be_looked_up(places: tuple[Path, Path], monkeypatc
             raise OSError(errno.ENAMETOOLONG, "File name too long")
         return real(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
 
-    monkeypatch.setenv(BACKEND_VARIABLES[0], "python")  # which calls it
+    monkeypatch.setenv(BACKEND_VARIABLES[0], "python")  # because it calls the patched function
     monkeypatch.setattr(os, "stat", stat)
     totals = consistent(copied := copy(root_of(source, target), existing="changed"))
     assert (totals.files, totals.failed) == (9, 1)
     assert [(failure.path, failure.errno) for failure in copied.failures] == [(bytes(target / "5"), errno.ENAMETOOLONG)]
 
 
-def test_every_item_of_a_directory_that_vanished_is_counted(places: tuple[Path, Path]) -> None:
+def test_every_item_of_a_vanished_directory_is_counted(places: tuple[Path, Path]) -> None:
     source, target = places
     inner = source / "inner"
     inner.mkdir()
@@ -91,14 +93,14 @@ def test_every_item_of_a_directory_that_vanished_is_counted(places: tuple[Path, 
             shutil.rmtree(moved)
 
     totals = consistent(copied := copy(root_of(source, target), before=before))
-    # The directory's descriptor is still open, as in a real run, or it is opened anew: both end with failures.
+    # The descriptor of the directory is still open, as in a real run, or it is opened again: both end with failures.
     assert totals.failed == 11 and totals.directories == 2 and totals.files == 1
     assert len(copied.failures) == 11
 
 
 @pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])
-def test_what_replaces_another_kind_takes_no_mode_from_it(places: tuple[Path, Path], kind: str) -> None:
-    """A symbolic link's 0777 is no permission that anybody gave."""
+def test_file_replacing_another_type_does_not_take_its_mode(places: tuple[Path, Path], kind: str) -> None:
+    """The mode 0777 of a symbolic link is not a permission that anybody granted."""
     source, target = places
     (source / "file").chmod(0o640)
     if kind == "symlink":
@@ -114,8 +116,8 @@ def test_what_replaces_another_kind_takes_no_mode_from_it(places: tuple[Path, Pa
     assert (target / "file").is_file() and status.st_mode & 0o7777 == 0o640
 
 
-def test_more_sources_than_descriptors(area: Path) -> None:
-    """As with ``pcopy SRC/* DST``: what is kept open must not grow with the number of sources."""
+def test_more_sources_than_descriptors_are_copied(area: Path) -> None:
+    """As with ``pcopy SRC/* DST``: the number of open descriptors must not grow with the number of sources."""
     roots = []
     for number in range(300):
         source, target = area / "source" / f"{number}", area / "target" / f"{number}"
@@ -135,7 +137,7 @@ def test_more_sources_than_descriptors(area: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_directory_that_was_swapped_for_another_fails(places: tuple[Path, Path]) -> None:
+def test_swapped_directory_fails(places: tuple[Path, Path]) -> None:
     source, target = places
     for name in ("inner", "other"):
         (source.parent / name).mkdir()
@@ -152,8 +154,8 @@ def test_a_directory_that_was_swapped_for_another_fails(places: tuple[Path, Path
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_the_bytes_of_a_file_that_says_that_it_has_none(area: Path, there: bool) -> None:
-    """However it is copied: those that it held are counted, as they are where it is named last, or repaired."""
+def test_copied_bytes_of_a_file_of_reported_size_zero_are_counted(area: Path, there: bool) -> None:
+    """By any method of copying the actual bytes are counted, also if the file is named last or repaired."""
     if there:
         (area / "version").write_bytes(b"old")
     totals = consistent(copied := copy(root_of(Path("/proc"), area, b"version"), hash="xxh3-128"))

@@ -1,4 +1,4 @@
-"""What the parts of a file carry that is read in chunks."""
+"""The tasks for the parts of a file that is read in chunks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from pcopy.tasks.verify.split_read import SplitRead
 CHUNKS = 1 << 14
 
 
-def test_a_chunk_does_not_carry_what_is_as_long_as_the_file_has_chunks() -> None:
-    """The hosts that have written a file are a byte for each chunk: 65,536 chunks took 4.3 GB of memory with them."""
+def test_size_of_a_chunk_task_does_not_depend_on_the_number_of_chunks() -> None:
+    """The writers of a file take one byte per chunk: with 65,536 chunks their copies in each task took 4.3 GB of
+    memory.
+    """
     context = Rank(
         Job("0" * 10, 1, (), Options(hash="xxh3-128")),
         0,

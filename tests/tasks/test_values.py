@@ -1,4 +1,4 @@
-"""The codec of tasks: what was packed comes back, and nothing else gets in."""
+"""The codec of tasks: packed tasks are restored exactly, and everything else is refused."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ load_all_kinds()
 ROOT = Path(__file__).resolve().parents[2]
 
 LONG_BINPUT = ord(pickle.LONG_BINPUT)
-"""Makes the unpickler take up to 32 GiB for a table, whatever follows."""
+"""An opcode that makes the unpickler allocate up to 32 GiB for a table, whatever follows."""
 
 NAME = st.binary(min_size=1, max_size=40).filter(lambda name: b"/" not in name)
-TEXT = st.text(st.characters(), max_size=20)  # with lone surrogates, as in names that are no UTF-8
+TEXT = st.text(st.characters(), max_size=20)  # with lone surrogates, as in names that are not UTF-8
 
 
-OF_OTHERS = ("archive", "bench", "broadcast", "change", "stripe", "walk")
-"""Folders of tasks that only other programs than pcopy run."""
+FOLDERS_OF_OTHER_PROGRAMS = ("archive", "bench", "broadcast", "change", "stripe", "walk")
+"""Folders with tasks that only programs other than pcopy run."""
 
 
 def _built(kind: type[TaskKind]) -> st.SearchStrategy[Any]:
-    """Tasks of a kind with any values that fit the types of its fields."""
+    """Tasks of a kind with arbitrary values that fit the types of its fields."""
     types = get_type_hints(kind)
     return st.builds(kind, *(st.from_type(types[field]) for field in kind.fields))
 
 
 st.register_type_strategy(str, TEXT)
 st.register_type_strategy(FinishDir, _built(FinishDir))
-st.register_type_strategy(TaskKind, _built(FinishDir))  # a task that a task has in it
+st.register_type_strategy(TaskKind, _built(FinishDir))  # a task contained in another task
 
 TASKS = {kind: _built(kind) for kind in KIND_BY_CODE.values()}
 
 
-def test_all_that_is_in_a_task_is_known_to_the_codec() -> None:
-    """Another named tuple would come back as a plain one."""
+def test_codec_knows_all_types_of_task_fields() -> None:
+    """An unknown named tuple would be restored as a simple tuple."""
     known = set(codec.PART_TYPES.values())
     fields = [get_type_hints(kind)[name] for kind in (*TASKS, *known) for name in _fields_of(kind)]
     assert {each for field in fields for each in _named_tuples(field)} <= known
@@ -82,7 +82,7 @@ def _fields_of(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _named_tuples(hint: Any) -> Iterator[type[Any]]:
-    """Those in the type of a field."""
+    """The named tuples in the type of a field."""
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
         yield hint
     for inner in get_args(hint):
@@ -90,7 +90,7 @@ def _named_tuples(hint: Any) -> Iterator[type[Any]]:
 
 
 def types(value: Any) -> Any:
-    """The shape: equal named tuples may be of different types."""
+    """The types within a value: equal named tuples may have different types."""
     return (type(value), [types(field) for field in value]) if isinstance(value, tuple) else type(value)
 
 
@@ -111,7 +111,7 @@ class Evil:
 
 
 @pytest.mark.parametrize("value", [Evil(), (0, Evil()), {"a": Evil()}, ValueError, print, GatherHardLinks(1)])
-def test_refuses_globals(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pickled_globals_are_refused(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvariantBroken):
         decode(pickle.dumps(value))
     assert capsys.readouterr().out == ""
@@ -131,24 +131,24 @@ def test_refuses_globals(value: Any, capsys: pytest.CaptureFixture[str]) -> None
         (200, 1, b"", (-1, 1), (-1, 1), True, True),
     ],
 )
-def test_refuses_primitives_that_are_no_task(value: Any) -> None:
+def test_primitives_that_are_not_a_task_are_refused(value: Any) -> None:
     with pytest.raises(InvariantBroken):
         decode(pickle.dumps(value))
 
 
 @pytest.mark.parametrize("value", [(99, 1), (10, (250, b"")), (0,)])
-def test_a_code_that_nobody_has_is_named(value: Any) -> None:
-    """It is a task of another version, not a damaged one."""
+def test_unknown_code_is_named_in_the_error(value: Any) -> None:
+    """It is a task of another version, not a damaged task."""
     code = value[1][0] if value[0] in KIND_BY_CODE else value[0]
     with pytest.raises(InvariantBroken, match=rf"unknown code {code} in a task \(format {TASK_FORMAT} of tasks"):
         decode(pickle.dumps(value))
 
 
 @pytest.mark.parametrize("module", ["pcopy.jobs.leftovers", "pcopy.jobs.missing_directories", "pcopy.launch.rank"])
-def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
-    """A kind is known once it is loaded; these run in processes that may have loaded nothing else.
+def test_modules_that_read_tasks_know_all_kinds(module: str) -> None:
+    """A kind is registered when it is loaded. These modules run in processes that may have loaded nothing else.
 
-    What other programs run is never stored: only these load it.
+    Tasks of other programs are never stored: only these programs load them.
     """
     program = (
         f"import {module}\nfrom pcopy.tasks.base.codec import LAZY_MODULES\n"
@@ -156,10 +156,10 @@ def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
         "print(*sorted({*KIND_BY_CODE, *LAZY_MODULES}))\n"
     )
     reported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
-    assert [int(code) for code in reported.stdout.split()] == sorted(set(written_kinds()) - of_others())
+    assert [int(code) for code in reported.stdout.split()] == sorted(set(written_kinds()) - codes_of_other_programs())
 
 
-def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
+def test_lazily_loaded_kind_is_imported_when_decoded() -> None:
     assert LAZY_MODULES.keys() >= {50, 61}
     program = (
         "import os, pickle, sys\nfrom pcopy.tasks.base.codec import LAZY_MODULES, decode\n"
@@ -176,33 +176,33 @@ def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
     reported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
     lines = reported.stdout.splitlines()
     assert {int(line.split()[0]): line.split()[1] for line in lines} == LAZY_MODULES
-    assert all("99 fields of a task that has" in line for line in lines)
+    assert all("99 fields instead of" in line for line in lines)
 
 
-def test_other_programs_know_all_kinds_that_they_run() -> None:
-    assert len(of_others()) == sum(len(written_kinds(folder)) for folder in OF_OTHERS) > 1
+def test_other_programs_register_all_kinds_they_run() -> None:
+    assert len(codes_of_other_programs()) == sum(len(written_kinds(folder)) for folder in FOLDERS_OF_OTHER_PROGRAMS) > 1
     assert set(written_kinds()) == KIND_BY_CODE.keys()
 
 
-def test_no_code_stands_twice() -> None:
+def test_codes_of_kinds_are_unique() -> None:
     assert len(set(written_kinds())) == len(written_kinds())
 
 
 def written_kinds(folder: str = "") -> list[int]:
-    """The codes that stand in the files of a folder of tasks."""
+    """The codes written in the files of a folder of tasks."""
     files = (ROOT / "pcopy" / "tasks" / folder).rglob("*.py")
     return sorted(
         int(code) for file in files for code in re.findall(r"^class .*, code=(\d+)[,)]", file.read_text(), re.M)
     )
 
 
-def of_others() -> set[int]:
-    """What only other programs than pcopy run."""
-    return {code for folder in OF_OTHERS for code in written_kinds(folder)}
+def codes_of_other_programs() -> set[int]:
+    """The codes of tasks that only programs other than pcopy run."""
+    return {code for folder in FOLDERS_OF_OTHER_PROGRAMS for code in written_kinds(folder)}
 
 
 @given(st.binary(max_size=200).filter(lambda garbage: LONG_BINPUT not in garbage))
-def test_garbage_is_told_as_such(garbage: bytes) -> None:
+def test_garbage_is_reported_as_garbage(garbage: bytes) -> None:
     with pytest.raises(InvariantBroken):
         decode(garbage)
 
@@ -227,12 +227,12 @@ def test_names(names: list[bytes]) -> None:
 
 
 @given(st.lists(st.integers(0, 2**64 - 1)))
-def test_numbers(numbers: list[int]) -> None:
+def test_numbers_survive_packing(numbers: list[int]) -> None:
     assert list(unpack_numbers(pack_numbers(numbers))) == numbers
 
 
 @pytest.mark.parametrize("missing", ["doing", "is_note", "run", "subject"])
-def test_a_kind_that_does_not_say_all_is_refused(missing: str) -> None:
+def test_incomplete_kind_is_refused(missing: str) -> None:
     said: dict[str, Any] = {"code": 197, "doing": "trying", "is_note": False}
     body: dict[str, Any] = {"run": lambda *_: None, "subject": lambda _: None}
     said.pop(missing, None)

@@ -1,4 +1,4 @@
-"""Hard links are verified, fail and are mended as the one file that they are, however that was written."""
+"""Hard links are verified, fail and are repaired as a single file, whichever way it was written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = {"small": 1000, "large": (5 << 20) + 100}
 
 @pytest.fixture(params=SIZES)
 def trees(area: Path, request: pytest.FixtureRequest) -> tuple[Path, Path]:
-    """A source with a file of three names and one that has only one, and an empty target."""
+    """A source with a file of three names and a file of one name, and an empty target."""
     source, target = area / "source", area / "target"
     target.mkdir()
     (source / "sub").mkdir(parents=True)
@@ -51,7 +51,7 @@ def verified(trees: tuple[Path, Path], damage: Callable[[Path], None], *, repair
 
 
 def separate(path: Path) -> None:
-    """The same contents, but no link any more."""
+    """Replace a link by a separate file with the same contents."""
     shutil.copy2(path, path.with_name("other"))
     os.replace(path.with_name("other"), path)
 
@@ -65,7 +65,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_the_contents_are_read_once(trees: tuple[Path, Path], ranks: int) -> None:
+def test_contents_of_hard_links_are_read_once(trees: tuple[Path, Path], ranks: int) -> None:
     totals = consistent(verified(trees, lambda _: None, repair=False, ranks=ranks))
     assert (totals.verified, totals.refuted, totals.to_verify) == (6, 0, 6), "four names and two directories"
     size = (trees[0] / "three").stat().st_size + len("single")
@@ -74,7 +74,7 @@ def test_the_contents_are_read_once(trees: tuple[Path, Path], ranks: int) -> Non
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_all_names_fail(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
+def test_all_names_of_a_damaged_file_fail(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
     copied = verified(trees, DAMAGES[damage], repair=False, ranks=ranks)
     totals = consistent(copied)
     assert (totals.verified, totals.refuted, totals.to_verify, totals.failed) == (3, 3, 6, 3)
@@ -83,7 +83,7 @@ def test_all_names_fail(trees: tuple[Path, Path], damage: str, ranks: int) -> No
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_all_names_are_mended(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
+def test_all_names_of_a_damaged_file_are_repaired(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
     source, target = trees
     copied = verified(trees, DAMAGES[damage], repair=True, ranks=ranks)
     totals = consistent(copied)
@@ -95,8 +95,8 @@ def test_all_names_are_mended(trees: tuple[Path, Path], damage: str, ranks: int)
 
 
 @pytest.mark.parametrize("writer", [0, 1])
-def test_whoever_makes_the_links_it_is_not_the_writer_who_reads(area: Path, writer: int) -> None:
-    """The rank that makes links may have stolen them from the one that wrote the file."""
+def test_linked_file_is_not_read_by_the_rank_that_wrote_it(area: Path, writer: int) -> None:
+    """The rank that creates the links may have stolen this task from the rank that wrote the file."""
     source, target = area / "source", area / "target"
     for directory in (source, target):
         directory.mkdir()

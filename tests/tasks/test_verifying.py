@@ -1,4 +1,4 @@
-"""Copies that are read back and mended, where files change at one known moment between two tasks."""
+"""Copies that are read back and repaired, where files change at one chosen moment between two tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def trees(area: Path) -> tuple[Path, Path]:
 
 
 def verified(trees: tuple[Path, Path], damage: Callable[[Path, Path], None], *, repair: bool, ranks: int = 1) -> Copied:
-    """What is damaged is the pair (source, target) of the directory ``sub``, when all is copied and finished."""
+    """Copy and verify. ``damage`` changes the directory ``sub`` of source and target after everything is copied and
+    finished.
+    """
     source, target = trees
     hook = once(VerifyItems, lambda: damage(source / "sub", target / "sub"))
     return copy(
@@ -67,7 +69,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_is_whole_is_verified(trees: tuple[Path, Path], ranks: int) -> None:
+def test_intact_files_are_verified(trees: tuple[Path, Path], ranks: int) -> None:
     totals = consistent(verified(trees, lambda _, __: None, repair=False, ranks=ranks))
     assert (totals.verified, totals.failed, totals.for_repair) == (5, 0, 0), "three items and two directories"
     assert totals.verified_bytes == LARGE + 5
@@ -75,7 +77,7 @@ def test_what_is_whole_is_verified(trees: tuple[Path, Path], ranks: int) -> None
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_found(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
+def test_damaged_item_is_found(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
     copied = verified(trees, lambda _, sub: DAMAGES[damage](sub), repair=False, ranks=ranks)
     totals = consistent(copied)
     assert (totals.verified, totals.failed) == (4, 1)
@@ -85,7 +87,7 @@ def test_what_is_damaged_is_found(trees: tuple[Path, Path], damage: str, ranks: 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_mended(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
+def test_damaged_item_is_repaired(trees: tuple[Path, Path], damage: str, ranks: int) -> None:
     source, target = trees
     copied = verified(trees, lambda _, sub: DAMAGES[damage](sub), repair=True, ranks=ranks)
     totals = consistent(copied)
@@ -104,9 +106,7 @@ def become_directory(path: Path) -> None:
 
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("name", ["small", "large", "link"])
-def test_a_source_that_becomes_a_directory_meanwhile_has_failed(
-    trees: tuple[Path, Path], name: str, repair: bool
-) -> None:
+def test_source_that_becomes_a_directory_fails(trees: tuple[Path, Path], name: str, repair: bool) -> None:
     copied = verified(trees, lambda sub, _: become_directory(sub / name), repair=repair)
     totals = consistent(copied)
     assert (totals.verified, totals.failed, totals.changed) == (4, 1, 1)
@@ -115,7 +115,7 @@ def test_a_source_that_becomes_a_directory_meanwhile_has_failed(
 
 
 @pytest.mark.parametrize("repair", [False, True])
-def test_a_source_that_changes_meanwhile_is_copied_again_or_has_failed(trees: tuple[Path, Path], repair: bool) -> None:
+def test_changed_source_is_copied_again_or_fails(trees: tuple[Path, Path], repair: bool) -> None:
     copied = verified(trees, lambda sub, _: flip(sub / "small", 0), repair=repair)
     totals = consistent(copied)
     assert (totals.verified, totals.failed, totals.changed) == ((5, 0, 0) if repair else (4, 1, 1))
@@ -124,7 +124,7 @@ def test_a_source_that_changes_meanwhile_is_copied_again_or_has_failed(trees: tu
 
 
 @pytest.mark.parametrize("repair", [False, True])
-def test_a_source_that_vanishes_meanwhile_has_failed(trees: tuple[Path, Path], repair: bool) -> None:
+def test_source_that_vanishes_before_verification_fails(trees: tuple[Path, Path], repair: bool) -> None:
     copied = verified(trees, lambda sub, _: (sub / "small").unlink(), repair=repair)
     totals = consistent(copied)
     assert (totals.verified, totals.failed, totals.vanished) == (4, 1, 1)

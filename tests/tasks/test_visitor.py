@@ -1,4 +1,6 @@
-"""What is found in a directory reaches the visitor once, in the column of its sort, and nobody else decides on it."""
+"""Each item found in a directory reaches the visitor once, in the column of its type, and no other code decides on
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from pcopy.walk import visitor
 from pcopy.walk.visitor import FoundItems, stat_and_visit
 
 
-class Noting:
-    """A tool's own visitor: fills ``pcopy.walk.visitor.Visitor``."""
+class RecordingVisitor:
+    """The visitor of a program: implements ``pcopy.walk.visitor.Visitor``."""
 
     def __init__(self, directory: Path, *, separates_linked: bool, but: bytes = b"") -> None:
         self.device: int | None = directory.stat().st_dev
@@ -25,7 +27,7 @@ class Noting:
         self.found: dict[str, list[bytes]] = {}
         self._but = but
         self.finished = 0
-        self.settled = 0
+        self.processed = 0
 
     def _note(self, sort: str, found: FoundItems, rows: Sequence[int]) -> None:
         assert rows
@@ -55,7 +57,7 @@ class Noting:
         self._note("linked", found, rows)
 
     def process_visited(self) -> Generator[None, None, None]:
-        self.settled += 1
+        self.processed += 1
         yield from ()
 
     def end_visit(self) -> None:
@@ -78,21 +80,21 @@ def tree(area: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 NAMES = (b"below", b"gone", b"small", b"large", b"link", b"again", b"twice", b"fifo")
 
 
-def visited(tree: Path, noting: Noting, *, follow: bool = False) -> dict[str, list[bytes]]:
+def visited(tree: Path, recorder: RecordingVisitor, *, follow: bool = False) -> dict[str, list[bytes]]:
     descriptor = os.open(tree, os.O_RDONLY)
     backend = create_backend(BackendSettings(Preserve(), 0o022))
     try:
-        for _ in stat_and_visit(backend, descriptor, b"/".join(NAMES), noting, follow=follow):
+        for _ in stat_and_visit(backend, descriptor, b"/".join(NAMES), recorder, follow=follow):
             pass
     finally:
         backend.close()
         os.close(descriptor)
-    assert (noting.finished, noting.settled) == (1, 1)
-    return noting.found
+    assert (recorder.finished, recorder.processed) == (1, 1)
+    return recorder.found
 
 
-def test_each_sort_is_handed_over_for_itself(tree: Path) -> None:
-    assert visited(tree, Noting(tree, separates_linked=True)) == {
+def test_each_type_of_item_is_passed_separately(tree: Path) -> None:
+    assert visited(tree, RecordingVisitor(tree, separates_linked=True)) == {
         "directories": [b"below"],
         "failed": [b"gone"],
         "small": [b"small"],
@@ -102,26 +104,26 @@ def test_each_sort_is_handed_over_for_itself(tree: Path) -> None:
     }
 
 
-def test_without_links_apart_names_of_one_inode_are_files(tree: Path) -> None:
-    found = visited(tree, Noting(tree, separates_linked=False))
+def test_names_of_one_inode_are_files_unless_separated(tree: Path) -> None:
+    found = visited(tree, RecordingVisitor(tree, separates_linked=False))
     assert found["small"] == [b"small", b"again", b"twice"]
     assert "linked" not in found
 
 
-def test_links_that_are_followed_are_what_they_lead_to(tree: Path) -> None:
-    found = visited(tree, Noting(tree, separates_linked=False), follow=True)
+def test_followed_links_count_as_their_targets(tree: Path) -> None:
+    found = visited(tree, RecordingVisitor(tree, separates_linked=False), follow=True)
     assert (found["large"], found["nodes"]) == ([b"large", b"link"], [b"fifo"])
 
 
-def test_a_file_of_another_file_system_is_none_of_the_small_ones(tree: Path) -> None:
-    noting = Noting(tree, separates_linked=True)
-    noting.device = None
-    found = visited(tree, noting)
+def test_file_of_another_file_system_is_not_passed_as_small(tree: Path) -> None:
+    recorder = RecordingVisitor(tree, separates_linked=True)
+    recorder.device = None
+    found = visited(tree, recorder)
     assert found["large"] == [b"small", b"large"]
     assert "small" not in found
 
 
-def test_what_is_not_chosen_is_not_visited(tree: Path) -> None:
-    found = visited(tree, Noting(tree, separates_linked=True, but=b"below"))
+def test_excluded_item_is_not_visited(tree: Path) -> None:
+    found = visited(tree, RecordingVisitor(tree, separates_linked=True, but=b"below"))
     assert "directories" not in found
     assert found["small"] == [b"small"]

@@ -1,4 +1,4 @@
-"""What a silent rank is said to do: words and a path for every task that can take long."""
+"""The activity reported for a silent rank: words and a path for every task that can take long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pcopy.tasks.verify.verify_items import VerifyItems, VerifyLinks
 from tests.tasks.one_rank import root_of, surroundings
 
 
-def told_of(task: TaskKind, rank: Rank) -> str:
+def activity_of(task: TaskKind, rank: Rank) -> str:
     rank.running.task = Task((1, 0, 1), 0, encode(task), 0)
     return current_activity(rank)
 
@@ -37,7 +37,7 @@ COPIES = FileToRead(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
 
 
 @pytest.mark.parametrize(
-    ("task", "told"),
+    ("task", "reported"),
     [
         (ReadItems(PLACE, b"", b"", b"", 0, 0), "reading files of SOURCE/sub"),
         (VerifyItems(PLACE, b"", b"", b"", b"", b"", b"", 0), "reading back the copies of SOURCE/sub"),
@@ -48,22 +48,22 @@ COPIES = FileToRead(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
         (WriteManifest(), "writing the manifest"),
     ],
 )
-def test_in_words(area: Path, task: Any, reported: str) -> None:
+def test_activity_of_each_task_is_described(area: Path, task: Any, reported: str) -> None:
     source, target = area / "source", area / "target"
     source.mkdir()
     target.mkdir()
     with surroundings([root_of(source, target)], Options(hash="xxh3-128")) as (context, _):
-        assert told_of(task, context) == reported.replace("SOURCE", str(source))
+        assert activity_of(task, context) == reported.replace("SOURCE", str(source))
 
 
-def test_a_part_of_a_file(area: Path) -> None:
+def test_activity_on_a_part_of_a_file_is_described(area: Path) -> None:
     with surroundings([root_of(area, area)], Options(hash="xxh3-128")) as (context, _):
         names = dict.fromkeys(ReadChunk.fields, 0)
         task = ReadChunk(**{**names, "contents": CONTENTS})  # type: ignore[arg-type]
-        assert told_of(task, context) == f"reading a part of {area}/sub/large"
+        assert activity_of(task, context) == f"reading a part of {area}/sub/large"
 
 
-def test_of_tasks_that_take_turns_it_is_the_one_that_runs(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activity_is_that_of_the_task_that_runs(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[str] = []
 
     def run(_: TaskKind, rank: Rank, __: object) -> Steps:

@@ -1,4 +1,4 @@
-"""Saved listings and plain lists are read as the page says, and damage is refused with the file and the line."""
+"""Saved listings and plain lists are read as documented, and damage is refused with the file and the line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def listed(path: Path, content: bytes, *, nul: bool = False) -> list[ListedItem]
         return [*listing]
 
 
-def test_plain_lists(tmp_path: Path) -> None:
+def test_plain_lists_are_read(tmp_path: Path) -> None:
     file = tmp_path / "list"
     assert listed(file, b"") == []
     assert listed(file, b"a\n\nb c\xff\nlast") == [
@@ -37,7 +37,7 @@ def test_plain_lists(tmp_path: Path) -> None:
     assert [line.path for line in listed(file, b"\n".join(many))] == many
 
 
-def test_a_saved_listing(tmp_path: Path) -> None:
+def test_saved_listing_is_read(tmp_path: Path) -> None:
     whole = {
         "path": "run7/a.h5", "type": "file", "mode": "4755", "uid": 1, "gid": 2, "size": 3, "allocated": 4, "links": 5,
         "inode": 6, "device": 7, "atime_ns": -8, "mtime_ns": 9, "ctime_ns": 10,
@@ -70,8 +70,8 @@ DAMAGED = {
     "version": (HEAD.replace(b": 1", b": 2"), 1, "is of version 2"),
     "true": (HEAD.replace(b": 1", b": true"), 1, "is of version True"),
     "no version": (HEAD.replace(b"version", b"vision"), 1, "is of version None"),
-    "no directory": (HEAD.replace(b"directory_b64", b"directory"), 1, "has no directory_b64"),
-    "a relative directory": (HEAD.replace(b"L2RhdGE=", b"ZGF0YQ=="), 1, "has no directory_b64"),
+    "no directory": (HEAD.replace(b"directory_b64", b"directory"), 1, "directory_b64, where relative paths start"),
+    "a relative directory": (HEAD.replace(b"L2RhdGE=", b"ZGF0YQ=="), 1, "directory_b64, where relative paths start"),
     "no path": (HEAD + b'{"type": "file"}\n', 2, "has no path"),
     "an empty path": (HEAD + b'{"path": "", "type": "file"}\n', 2, "path is not a valid path"),
     "a NUL": (HEAD + b'{"path": "a\\u0000", "type": "file"}\n', 2, "path is not a valid path"),
@@ -96,7 +96,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damage_is_refused(tmp_path: Path, name: str) -> None:
+def test_damaged_listing_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
     content, line, why = DAMAGED[name]
     with pytest.raises(RequestRefused) as refused:
         listed(tmp_path / "list", content)
@@ -104,7 +104,7 @@ def test_damage_is_refused(tmp_path: Path, name: str) -> None:
     assert why in str(refused.value)
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     for path, why in ((tmp_path / "missing", "does not exist; check the name"), (tmp_path, "is a directory")):
         with pytest.raises(RequestRefused, match=f"--from {path}: {why}"):
             PathListReader(bytes(path), "--from")
@@ -115,7 +115,7 @@ class Broken(io.RawIOBase):
         raise OSError(5, "Input/output error")
 
 
-def test_an_error_while_reading_is_refused(tmp_path: Path) -> None:
+def test_read_error_is_reported_as_a_refusal(tmp_path: Path) -> None:
     (tmp_path / "list").write_bytes(b"x" * 100)
     listing = PathListReader(bytes(tmp_path / "list"), "--from")
     listing._source.close()
@@ -137,5 +137,5 @@ def test_an_error_while_reading_is_refused(tmp_path: Path) -> None:
         (b"/data", b"/else/./a", b"/else/./a"),
     ],
 )
-def test_where_paths_start(directory: bytes, path: bytes, expected: bytes) -> None:
+def test_relative_paths_start_at_the_given_directory(directory: bytes, path: bytes, expected: bytes) -> None:
     assert absolute_path(directory, path) == expected

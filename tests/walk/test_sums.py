@@ -1,4 +1,4 @@
-"""Sums over columns, by the C backend and in Python, against plain counting of one item after the other."""
+"""Sums over columns, by the C backend and in Python, compared with counting one item after the other."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _counted(all_items: list[Items]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("letters", ["f", "d", "fdlps", "ffffffd"])
-def test_sums_up_what_plain_counting_finds(backend: Backend, letters: str) -> None:
+def test_column_sums_match_counting_item_by_item(backend: Backend, letters: str) -> None:
     random = Random(seed())
     sums, whole = WalkSums(NOW, backend), WalkSums(NOW)
     all_items = [_items(random, random.randrange(1, 40), letters) for _ in range(20)]
@@ -106,12 +106,12 @@ def test_sums_up_what_plain_counting_finds(backend: Backend, letters: str) -> No
     assert [size for size, _ in whole.largest_files] == [size for size, _ in expected["largest"]]
 
 
-def test_a_column_of_another_length_is_refused() -> None:
+def test_column_of_another_length_is_refused() -> None:
     native_tally = pytest.importorskip("pcopy.fsio.backend.native_tally")
     items = _items(Random(1), 3, "f")
     tally = native_tally.NativeColumnSums(range(9))
     with pytest.raises(ValueError, match="does not have all rows"):
-        tally.add(items.columns, b"ffff")
+        tally.add_rows(items.columns, b"ffff")
     items.columns.size = array("Q", [1])
     with pytest.raises(ValueError, match="column size has 1 rows"):
-        tally.add(items.columns, b"fff")
+        tally.add_rows(items.columns, b"fff")

@@ -1,4 +1,4 @@
-"""Sums of trees, against plain counting; what does not fit counts for the directory around it."""
+"""Sums of trees, compared with simple counting. Trees beyond the limit count for the directory that contains them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.extent import seed
 
 @pytest.mark.parametrize("top", [b"/", b"data/", b"/a/b/"])
 @pytest.mark.parametrize("most", [4, 1000])
-def test_of_two_ranks(monkeypatch: pytest.MonkeyPatch, top: bytes, most: int) -> None:
+def test_tree_sums_of_two_ranks_are_merged(monkeypatch: pytest.MonkeyPatch, top: bytes, most: int) -> None:
     monkeypatch.setattr(tree_sums, "MAX_TREES", most)
     random = Random(seed())
     ranks = TreeSums(), TreeSums()

@@ -1,4 +1,5 @@
-"""Makes the names of temporary files known before a run: strace picks calls by paths, and those hold a random job."""
+"""Make the names of temporary files predictable: strace selects calls by paths, and these names contain a random job
+name."""
 
 from __future__ import annotations
 
