@@ -1,4 +1,4 @@
-"""The part of the build configuration that setup.cfg cannot express: the C backend is compiled if possible."""
+"""The part of the build configuration that setup.cfg cannot express: cffi compiles the C backend, if possible."""
 
 from setuptools import setup
 

@@ -1,9 +1,9 @@
 """Compare pcopy with other programs that copy, and with the bare system calls: ``python -m bench``.
 
-The ways to copy take turns, in another order each round; the source is in the page cache. Before the rounds, each way
-runs once untimed and its copy is checked: rsync must find no difference from the source. A copy ends when it is on
-storage: after commands that do not sync, ``sync -f`` is run and timed, too. The file systems are in memory. Mounting
-them requires root.
+A *way* is a command whose time is measured; it copies, removes, lists ... a tree. The ways take turns, in another order
+in each round; the source is in the page cache. Before the rounds, each way runs once untimed, and its copy is checked:
+rsync must find no difference from the source. The measured time ends when the copy is on storage: after commands that
+do not sync, ``sync -f`` is run and timed, too. The file systems are in memory. Mounting them requires root.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from bench.turns import remove_trees, times_in_turns
 from bench.ways import PROCESSORS, Way
 
 TINY_SCALE = 0.002
-"""The scale of the datasets for ``--scale tiny``."""
+"""The factor for the sizes of the datasets with ``--scale tiny``; with 1, a dataset has some GiB."""
 
 CACHE_EXPIRY_GRACE = 0.2
-"""Seconds beyond the timeout of names and attributes after which Linux has certainly dropped them from its caches."""
+"""Seconds to wait, beyond the timeout of cached names and attributes, until Linux has certainly dropped them."""
 
 EXISTING_COPY = "there"
 """The name of the copy that exists before the runs, in scenarios that start with one."""
 
 _STATES_WITH_COPY = (InitialState.NOTHING, InitialState.COPIED, InitialState.PACKED)
-"""States after which the copy must be equal to its source."""
+"""States before a run (``InitialState``) in which the run creates a copy, which must be equal to its source."""
 
 _COMPARE_COMMAND = ("rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--itemize-changes", "--delete")
 """The command that compares a copy with its source."""
@@ -52,8 +52,11 @@ _COMPARE_COMMAND = ("rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--it
 class MeasurementDirectories(NamedTuple):
     """The directories of a measurement.
 
-    ``source``, and ``copies``, in which copies are created, are the paths that commands get. ``backing`` has the same
-    two directories without the slow file system in between, whose ``mounts`` are listed.
+    Fields:
+    - ``source``: the path of the dataset, as commands get it.
+    - ``copies``: the directory in which copies are created, as commands get it.
+    - ``backing``: paths of the same two directories. They do not lead through the slow file system, if there is one.
+    - ``mounts``: the mounts of the slow file system.
     """
 
     source: Path
@@ -85,7 +88,7 @@ def main() -> int:
 
 
 def _store_result(file: Path, result: dict[str, object]) -> None:
-    """Write a result to the JSON file. It replaces an older result of the same scenario and file system."""
+    """Write ``result`` to the JSON ``file``. It replaces an older result of the same scenario and file system."""
     results: list[dict[str, object]] = json.loads(file.read_text()) if file.exists() else []
     positions = {(each["scenario"], each["fs"]): at for at, each in enumerate(results)}
     at = positions.get((result["scenario"], result["fs"]), len(results))
@@ -115,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _conditions(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return what is to be known about a measurement: command, date, commit, machine, load and parameters."""
+    """Return how the measurement was made, for the JSON file: command, date, commit, machine, load and parameters."""
     cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     words = [word for at, word in enumerate(sys.argv[1:]) if not {word, sys.argv[at]} & {"--json", "--memory"}]
     command = ["git", "-C", str(CHECKOUT), "rev-parse", "--short", "HEAD"]
@@ -135,7 +138,13 @@ def _conditions(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: argparse.Namespace) -> dict[str, object]:
-    """Measure one scenario on file systems of the type ``kind``, print the times, and return them for the JSON file."""
+    """Measure one scenario on file systems of the type ``kind``, print the times, and return them for the JSON file.
+
+    Args:
+        scenario: the scenario.
+        options: sets of options with which pcopy is measured.
+        arguments: the parsed command line of the benchmark.
+    """
     dataset = SHAPES[scenario.shape_on(kind)](arguments.scale)
     compare = scenario.ways(options)
     against = scenario.reference_way or next(iter(compare))
@@ -186,9 +195,10 @@ def _make_copy(source: Path, base: Path, name: str = EXISTING_COPY) -> None:
 def _prepared_directories(
     kind: str, dataset: Dataset, arguments: argparse.Namespace
 ) -> Iterator[MeasurementDirectories]:
-    """Create the dataset, and yield its directories and the ones for copies.
+    """Context manager: create the dataset, and yield the directories of the measurement; remove all at the end.
 
-    They are on two file systems, so that no copy is a clone; with tmpfs, in two directories.
+    Source and copies are on two file systems of the type ``kind``, so that no copy is a clone; with tmpfs, in two
+    directories. ``arguments`` is the parsed command line of the benchmark.
     """
     with ExitStack() as stack:
         size = filesystems.image_size(dataset.size, dataset.files + dataset.directories)
@@ -211,7 +221,7 @@ def _prepared_directories(
 
 
 class _WayRuns:
-    """The runs of one way.
+    """Runs one way (a command whose time is measured) repeatedly.
 
     Each copy has its own name, and is removed before the next run, outside of the timed period.
     """
@@ -234,7 +244,8 @@ class _WayRuns:
     def run_and_check(self) -> None:
         """Run the way once and check the copy.
 
-        Raise ``SystemExit`` if it is wrong; differences of other programs are only counted.
+        Raise ``SystemExit`` if the copy differs from the source. For ways that need not be faithful (some other
+        programs), differences are only counted.
         """
         copy = self._run()[1]
         if self._initial_state is InitialState.REMOVED and os.path.lexists(copy):
@@ -248,7 +259,7 @@ class _WayRuns:
         self._remove_copy(copy)
 
     def run_once(self) -> RunTime:
-        """Run the way once and return its time. Count operations on slow file systems."""
+        """Run the way once and return its time. On slow file systems, also count the operations of this run."""
         mounts = self._places.mounts
         if mounts:
             time.sleep(self._cache_timeout)
@@ -274,9 +285,9 @@ class _WayRuns:
         return result
 
     def _run(self) -> tuple[RunTime, Path]:
-        """Prepare the scenario's state and run the way once.
+        """Prepare what must exist before a run of this scenario, and run the way once.
 
-        Return its time, and the path of the copy without the slow file system.
+        Return the time, and the path of the copy (not through the slow file system, if there is one).
         """
         source, base = self._places.backing
         (base / "keep").mkdir(exist_ok=True)
@@ -290,11 +301,11 @@ class _WayRuns:
         return time_of_commands(*self._way.commands(self._places.source, self._places.copies / name)), base / name
 
     def _operation_counts(self) -> Counter[str]:
-        """Return the numbers of operations on all slow file systems so far, by type."""
+        """Return the number of operations of each type on all slow file systems since their mounts."""
         return sum((mount.operation_counts() for mount in self._places.mounts), Counter())
 
     def _remove_copy(self, copy: Path) -> None:
-        """Remove the copy, unless all runs share it, and the files that runs put next to it."""
+        """Remove the copy of a run, and the files that the run put next to it; keep the copy if all runs share it."""
         remove_trees(copy.with_name("keep"), *([] if self._initial_state is InitialState.COPIED else [copy]))
 
 

@@ -18,14 +18,15 @@ from random import Random
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 _BLOCK = Random(0).randbytes(MIB)
-"""Random bytes, from which the contents of all files are made."""
+"""A MiB of random bytes. A file consists of copies of them, each changed by the number of the file and of the MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """A dataset: its ``label``, its sizes, and the function ``make`` that creates it in an existing directory.
 
-    ``size`` is the total in bytes, ``files`` the number of regular files, ``directories`` that of directories.
+    ``size`` is its total in bytes, ``files`` the number of its regular files, and ``directories`` the number of its
+    directories.
     """
 
     label: str
@@ -36,9 +37,9 @@ class Dataset:
 
 
 def _write_file(directory: int, name: str, number: int, size: int) -> None:
-    """Write a new file.
+    """Write a new file ``name`` of ``size`` bytes into the open ``directory``; raise ``OSError`` if that fails.
 
-    ``number`` makes its contents differ from those of other files. Raise ``OSError`` if that fails.
+    ``number`` makes its contents differ from those of other files.
     """
     file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
     try:
@@ -74,16 +75,19 @@ def files_of_sizes(label: str, sizes: list[int], per_directory: int) -> Dataset:
 
 
 def small_files(files: int, size: int, per_directory: int) -> Dataset:
-    """Return a dataset of ``files`` files of ``size`` bytes, ``per_directory`` files in each directory."""
+    """Return a dataset of equal files: ``files`` files of ``size`` bytes, ``per_directory`` of them in each
+    directory.
+    """
     return files_of_sizes(
         f"{files:,} files of {size:,} bytes, {per_directory:,} a directory", [size] * files, per_directory
     )
 
 
 def heavy_tailed(files: int, least: int, most: int) -> Dataset:
-    """Return a dataset of files from ``least`` to ``most`` bytes, distributed as in real file systems.
+    """Return a dataset of files from ``least`` to ``most`` bytes, with many small and few large ones, as in real file
+    systems.
 
-    There are half as many files of twice the size.
+    For each size there are half as many files as for half that size.
     """
     random = Random(files)
     sizes = [min(int(least / (1 - random.random() * (1 - least / most))), most) for _ in range(files)]
@@ -147,7 +151,9 @@ def directory_tree(levels: int, width: int, files: int, size: int) -> Dataset:
 
 
 def directories_only(files: int, per_directory: int) -> Dataset:
-    """Return a dataset of the directories of ``small_files``, without the files."""
+    """Return a dataset with the directories that ``small_files`` would create for these arguments, but without the
+    files.
+    """
 
     def make(root: Path) -> None:
         for number in range(-(-files // per_directory)):
@@ -174,7 +180,9 @@ def hard_links(files: int, names: int) -> Dataset:
 
 
 Shape = Callable[[float], Dataset]
-"""A function that returns a dataset for a scale. With scale 1, it takes some GiB of memory and some seconds to copy."""
+"""Type of a function that returns a dataset for a scale (a factor for its size). With scale 1, a dataset takes some GiB
+of memory and some seconds to copy.
+"""
 
 
 def _scaled(number: int, scale: float, least: int = 1) -> int:
@@ -183,7 +191,10 @@ def _scaled(number: int, scale: float, least: int = 1) -> int:
 
 
 def _levels_for(width: int, directories: float) -> int:
-    """Return the number of levels of a tree that has about ``directories`` directories, and not more."""
+    """Return the number of levels of a tree in which each directory has ``width`` subdirectories.
+
+    It is the largest one with which the tree has at most ``directories`` directories.
+    """
     counts = accumulate(width**level for level in range(32))
     return max(1, sum(1 for count in counts if count <= directories) - 1)
 

@@ -1,6 +1,7 @@
-"""Measure what the ability to resume costs a short job: copies by this checkout and by an older one take turns.
+"""Measure how much longer a short job takes because its progress is recorded, so that it could be resumed.
 
-The jobs are stored on the destination's file system, to which another program may write all the time.
+Copies by this checkout and by an older one take turns, so that the two can be compared. The jobs are recorded on the
+destination's file system. Each is measured twice: once while another program writes to this file system all the time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bench.timing import CHECKOUT, PCOPY_COMMAND, comparison_table, time_of_comm
 from bench.turns import remove_trees, times_in_turns
 
 OLDER_LABEL = "before"
-"""The label of the older checkout's copies."""
+"""The label of the older checkout's copies in the table."""
 _WRITER_PROGRAM = """
 import os, sys
 while True:
@@ -73,7 +74,7 @@ def main() -> int:
 
 @contextmanager
 def running_writer(path: Path) -> Iterator[None]:
-    """Run another process that writes to ``path`` and syncs it every 64 MiB, while the context lasts."""
+    """Context manager: run another process that writes to ``path`` and syncs it every 64 MiB; end it with the block."""
     process = subprocess.Popen([sys.executable, "-c", _WRITER_PROGRAM, os.fspath(path)])
     try:
         yield

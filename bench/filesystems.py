@@ -20,7 +20,9 @@ KINDS = ("tmpfs", "ext4", "xfs")
 """The supported types of file systems."""
 
 MIN_IMAGE_SIZE = 1 << 30
-"""The minimum size of an image in bytes: it leaves room for the journal, and XFS requires some hundred MiB."""
+"""The minimum size in bytes of an image (a file that contains a file system). It leaves room for the journal, and XFS
+requires some hundred MiB.
+"""
 
 _BYTES_PER_INODE = 8192
 
@@ -39,7 +41,8 @@ def image_size(size: int, files: int) -> int:
 
 @contextmanager
 def mounted(kind: str, size: int, memory: Path) -> Iterator[Path]:
-    """Create and mount an empty file system of the type ``kind`` and yield a directory on it.
+    """Context manager: create and mount an empty file system of the type ``kind``, and yield a directory on it; unmount
+    it at the end.
 
     Args:
         size: its size in bytes.
@@ -67,7 +70,7 @@ def mounted(kind: str, size: int, memory: Path) -> Iterator[Path]:
 
 
 def _unmount(point: Path) -> None:
-    """Unmount ``point``, lazily if a process still has it open."""
+    """Unmount ``point``, a mount point; if a process still has a file open there, do so lazily (``umount -l``)."""
     if not os.path.ismount(point):
         return
     if subprocess.run(["umount", str(point)], check=False).returncode:
@@ -80,7 +83,7 @@ def _run(words: list[str]) -> None:
 
 
 def exit_on_sigterm() -> None:
-    """Make SIGTERM raise ``SystemExit``, so that contexts are left in order."""
+    """Make SIGTERM raise ``SystemExit``, so that context managers unmount and remove what they have created."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)

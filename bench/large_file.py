@@ -1,6 +1,7 @@
 """Compare ways to move the bytes of a large file: copy_file_range(2), or read and write, in pieces of several sizes.
 
-One process copies; the source is in the page cache. The ways take turns in random order. The time includes the sync.
+One process copies; the source is in the page cache. The ways to copy take turns in random order. The time includes the
+fsync of the copy.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from bench import datasets, filesystems
 from bench.timing import RunTime, comparison_table
 
 CopyFunction = Callable[[int, int, int, int], None]
-"""A function that copies ``size`` bytes from one descriptor to another, ``piece`` bytes per call."""
+"""Type of a function that copies ``size`` bytes from one descriptor to another, with ``piece`` bytes in each call."""
 
 
 def copy_by_copy_file_range(source: int, target: int, size: int, piece: int) -> None:
-    """Copy with copy_file_range(2)."""
+    """Copy ``size`` bytes with copy_file_range(2), ``piece`` bytes in each call. ``source`` and ``target`` are
+    descriptors.
+    """
     at = 0
     while at < size:
         moved = os.copy_file_range(source, target, min(piece, size - at), at, at)
@@ -32,7 +35,9 @@ def copy_by_copy_file_range(source: int, target: int, size: int, piece: int) -> 
 
 
 def copy_by_read_and_write(source: int, target: int, size: int, piece: int) -> None:
-    """Copy through a buffer with preadv(2) and pwrite(2)."""
+    """Copy ``size`` bytes through a buffer of ``piece`` bytes, with preadv(2) and pwrite(2). ``source`` and ``target``
+    are descriptors.
+    """
     buffer = memoryview(bytearray(piece))
     at = 0
     while at < size:
@@ -67,7 +72,10 @@ def main() -> int:
 
 
 def _times_of_copies(source: Path, target: Path, pieces: Sequence[int], rounds: int) -> dict[str, list[RunTime]]:
-    """Return the times of ``rounds`` copies in each way and piece size. ``pieces`` are in KiB."""
+    """Copy a file ``rounds`` times in each way and with each piece size; return the times by a label of both.
+
+    ``pieces`` are the piece sizes in KiB.
+    """
     trials = [(name, piece) for name in WAYS for piece in pieces]
     times: dict[str, list[RunTime]] = {f"{name}, {piece} KiB": [] for name, piece in trials}
     random = Random(rounds)

@@ -1,5 +1,5 @@
-"""Compare the ways of `large_probe.c` to copy one large file with each other and with cp. Each run is a process and
-syncs.
+"""Compare the ways in which `large_probe.c` can copy one large file, with each other and with cp. Each run is a process
+of its own, and its time includes a sync.
 
 The source is in the page cache. The ways take turns in random order.
 """
@@ -33,7 +33,7 @@ WAYS = (
     "direct 4096 alloc",
     "wdirect 4096 alloc",
 )
-"""The ways that are compared by default, as arguments of the C program."""
+"""The ways (kinds of copies) that are compared by default: the arguments of the C program that select them."""
 
 
 def main() -> int:
@@ -67,7 +67,10 @@ def main() -> int:
 def _seconds_of_copies(
     probe: Path, source: Path, target: Path, ways: Sequence[str], rounds: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of ``rounds`` copies in each way, and with cp."""
+    """Copy a file ``rounds`` times in each of ``ways``, and with cp; return the seconds by way.
+
+    ``probe`` is the compiled C program.
+    """
     commands: dict[str, list[str]] = {"cp": ["cp", "--reflink=never", str(source), str(target)]}
     for way in ways:
         name, piece, *flags = way.split()

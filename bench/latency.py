@@ -1,4 +1,5 @@
-"""A slow or unusual file system (``bench/latencyfs``): a directory of another file system, with delays and quirks.
+"""A FUSE file system (``bench/latencyfs``) that shows a directory of another file system, but is slow or unusual: its
+operations have delays, and *quirks* change its behaviour.
 
 Mounting requires root; compiling requires gcc, pkg-config and libfuse3-dev. Delays are in microseconds, by operation
 (``lookup``, ``create``, ``read`` …) or for a group of them: ``metadata``, ``data``, ``all``. ``latencyfs.c`` lists the
@@ -27,13 +28,13 @@ SOURCES = Path(__file__).with_name("latencyfs")
 """The directory of the C sources."""
 
 _DELAYS_XATTR = "user.latencyfs"
-"""The extended attribute that sets the delays and returns the counts."""
+"""The extended attribute of the mount point by which delays are set and counts of operations are read."""
 _QUIRKS_XATTR = "user.latencyfs.quirks"
-"""The extended attribute that sets the quirks."""
+"""The extended attribute of the mount point by which quirks are set."""
 _SLEEPING_KEY = "sleeping"
-"""The word of the counts for the maximum number of operations that slept at the same time."""
+"""Key, among the counts, of the largest number of operations that were delayed at the same time."""
 _EXIT_TIMEOUT = 10
-"""Seconds for which a process may take to end after the unmount, before it is killed."""
+"""Seconds after the unmount within which the file system's process must end; then it is killed."""
 
 
 class SlowMount(NamedTuple):
@@ -52,11 +53,11 @@ class SlowMount(NamedTuple):
         os.setxattr(self.path, _DELAYS_XATTR, _delays_text(delays).encode())
 
     def set_quirks(self, *quirks: str) -> None:
-        """Replace all quirks."""
+        """Set these quirks, and no others. ``latencyfs.c`` lists them."""
         os.setxattr(self.path, _QUIRKS_XATTR, ",".join(quirks).encode())
 
     def end_silence(self) -> None:
-        """End the quirk ``silent`` by a signal.
+        """End the quirk ``silent`` (the file system answers nothing) by a signal.
 
         While the quirk lasts, Linux may hold the locks that ``set_quirks`` needs.
         """
@@ -69,21 +70,21 @@ class SlowMount(NamedTuple):
         return counts
 
     def max_concurrent(self) -> int:
-        """Return the maximum number of operations that slept at the same time since delays were set."""
+        """Return the maximum number of operations that were delayed at the same time since delays were set."""
         return self._reported_counts()[_SLEEPING_KEY]
 
     def _reported_counts(self) -> Counter[str]:
-        """Return the counts that the file system reports."""
+        """Return the counts of operations that the file system reports, by type."""
         words = os.getxattr(self.path, _DELAYS_XATTR).decode().split()
         return Counter({kind: int(number) for kind, number in zip(words[::2], words[1::2], strict=True)})
 
 
 @functools.cache
 def compiled_program(source: Path, *flags: str) -> Path:
-    """Return the path of a program, compiled from a C file or all C files of a directory. It is removed at this
-    process's end.
+    """Compile a C program, and return its path. The program is removed when this process ends.
 
-    Raise ``CalledProcessError`` or ``FileNotFoundError`` if it cannot be compiled.
+    ``source`` is a C file, or a directory all of whose C files belong to the program. Raise ``CalledProcessError`` or
+    ``FileNotFoundError`` if it cannot be compiled.
     """
     place = tempfile.mkdtemp(prefix="pcopy-bench-built-")
     atexit.register(shutil.rmtree, place)
@@ -116,10 +117,11 @@ def mounted_slow(
     entry_timeout: float = 0,
     attribute_timeout: float = 0,
 ) -> Iterator[SlowMount]:
-    """Mount ``backing`` once more, in a new directory next to it, until the context ends, also after an exception.
+    """Context manager: mount the directory ``backing`` once more, as a slow file system, in a new directory next to it.
 
-    Linux caches names and attributes for the seconds of the two timeouts. With 0 it asks each time: a stat takes two
-    operations, a look-up and one for the attributes, and so does each component of a path.
+    It is unmounted at the end, also after an exception. Linux caches names and attributes for the seconds of the two
+    timeouts. With 0 it asks each time: a stat takes two operations, a look-up and one for the attributes, and so does
+    each component of a path.
     """
     with ExitStack() as stack:
         base = Path(tempfile.mkdtemp(prefix="pcopy-bench-slow-", dir=backing.parent))
@@ -139,9 +141,9 @@ def mounted_slow(
 
 
 def _unmount_and_wait(process: subprocess.Popen[str], point: Path) -> None:
-    """Unmount, lazily if a process still has it open.
+    """Unmount ``point``, lazily if a process still has a file open there.
 
-    Wait for the end of the server, and kill it after some seconds.
+    Wait for the end of ``process``, which serves the file system, and kill it after some seconds.
     """
     process.send_signal(signal.SIGUSR1)
     idle = subprocess.run(["umount", str(point)], check=False, stderr=subprocess.DEVNULL).returncode == 0
@@ -155,7 +157,7 @@ def _unmount_and_wait(process: subprocess.Popen[str], point: Path) -> None:
 
 
 def _delays_text(delays: Mapping[str, int]) -> str:
-    """Return the delays in the form that the file system takes."""
+    """Return the delays as text, in the form that the file system accepts."""
     return ",".join(f"{kind}={microseconds}" for kind, microseconds in delays.items())
 
 

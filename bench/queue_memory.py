@@ -1,7 +1,8 @@
-"""Measure the memory of a rank's queue with millions of waiting entries: all in memory, and with LMDB beyond a budget.
+"""Measure the memory of a rank's queue of waiting tasks, with millions of files to copy.
 
-The tasks are those of a scan: batches of 256 files with names of some 24 bytes. Nothing is copied. Each measurement
-runs in a process of its own, whose resident memory before and after is read from /proc.
+Two cases are measured: all tasks are in memory, and the tasks that do not fit into a memory budget are in an LMDB
+database. The tasks are those that a scan creates: each is to copy 256 files with names of some 24 bytes. Nothing is
+copied. Each measurement runs in a process of its own, whose resident memory before and after is read from /proc.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def main() -> int:
 
 
 def _measured_row(label: str, arguments: argparse.Namespace, budget: int) -> list[str]:
-    """Measure in a new process, and return a row of the table. ``budget`` is in bytes."""
+    """Measure in a new process, and return the row ``label`` of the table.
+
+    ``arguments`` is the parsed command line. ``budget`` is the memory in bytes beyond which tasks go to the database.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_fill_and_empty, args=(theirs, arguments.entries, budget, str(arguments.spool)))
@@ -60,7 +64,15 @@ def _measured_row(label: str, arguments: argparse.Namespace, budget: int) -> lis
 
 
 def _fill_and_empty(pipe: multiprocessing.connection.Connection, entries: int, budget: int, spool: str) -> None:
-    """Fill and empty a queue in this process, and send the growth of memory in bytes and the two times in seconds."""
+    """Fill and empty a queue of tasks in this process, and send the results through ``pipe``.
+
+    The results are the growth of memory in bytes, and the times of filling and emptying in seconds.
+
+    Args:
+        entries: number of files to copy.
+        budget: bytes of memory beyond which tasks go to the database.
+        spool: directory of the database.
+    """
     with tempfile.TemporaryDirectory(dir=spool) as directory:
         queue = TaskQueue(Limits(queue_memory_bytes=budget), open_overflow=lambda: LmdbBacklog(os.fsencode(directory)))
         queue.begin_phase(0)

@@ -1,7 +1,8 @@
 """Measure the time to resume a job that was stopped when most of it was done, relative to the time of a whole job.
 
 Whole jobs and stopped ones take turns. A job is stopped by SIGTERM when its progress has reached ``--at`` percent. The
-time until then and the time of the resume are measured separately; the progress is at most a second old by then.
+time until the stop and the time of the resume are measured separately. The progress may be up to a second old, so the
+job may have done a little more when it is stopped.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main() -> int:
 
 
 def _measured_table(source: Path, target: Path, arguments: argparse.Namespace) -> str:
-    """Run all rounds, and return the table of the times."""
+    """Run all rounds of the measurement, and return a table of the times."""
     job = target.parent / "job"
     ranks = ["-n", str(arguments.ranks)]
     copy = [*PCOPY_COMMAND, "-T", *ranks, "--hash", arguments.hash, "--checkpoint", str(job), str(source), str(target)]
@@ -63,7 +64,7 @@ def _measured_table(source: Path, target: Path, arguments: argparse.Namespace) -
         remove_trees(target, job)
         done, begun = _run_until_percent(arguments.at, copy)
         rest = time_of_commands([*PCOPY_COMMAND, "-q", *ranks, "--resume", str(job)]).wall
-        if number:  # the first round allocates the memory of the images, and is not counted
+        if number:  # Round 0 is not counted: it allocates the memory of the images.
             ratios.append(rest / whole)
             figures = (whole, begun, done, rest)
             rows.append([f"{number}", *(f"{value:.2f}" for value in figures), f"{ratios[-1]:.1%}"])
@@ -72,9 +73,9 @@ def _measured_table(source: Path, target: Path, arguments: argparse.Namespace) -
 
 
 def _run_until_percent(percent: float, words: list[str]) -> tuple[float, float]:
-    """Run the command and stop it when its progress has reached ``percent``.
+    """Run the command ``words``, and stop it when its progress has reached ``percent``.
 
-    Return the progress and the seconds it took.
+    Return the progress in percent at which it was stopped, and the seconds it took until then.
     """
     start = time.monotonic()
     options = ("--progress", "json", "--progress-interval", "0.1", "--checkpoint-interval", "5")

@@ -1,4 +1,6 @@
-"""The table of scenarios. Each one consists of a dataset, the file systems to copy between, and the ways to compare."""
+"""The table of scenarios. A scenario consists of a dataset, the types of file systems to copy between, and the ways
+(the commands) whose times are compared.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from bench import ways
 from bench.ways import CP, DRM, PRM_COMMAND, PROCESSORS, RSYNC, Way, bare_way, pcopy_way, program_command
 
 SLOW = "slow"
-"""The name of a type of file system: a directory of a tmpfs behind ``bench/latencyfs``, both for source and copy."""
+"""The name for a slow type of file system: source and copy are on a tmpfs, and commands access both through
+``bench/latencyfs``, which delays each operation.
+"""
 
 
 class InitialState(Enum):
-    """The state before a run. The kind of measurement follows from it."""
+    """What exists before a run. It determines what the run does: create a copy, update one, read it, or remove it."""
 
     NOTHING = "no copy exists"
     COPIED = "a copy exists"
@@ -25,20 +29,20 @@ class InitialState(Enum):
 
 
 WaysFunction = Callable[[Sequence[str]], dict[str, Way]]
-"""A function that returns the ways to compare, by label.
+"""Type of a function that returns the ways (commands whose times are compared), by label.
 
 Its argument are the sets of options with which pcopy is measured.
 """
 
 
 class Scenario(NamedTuple):
-    """A scenario.
+    """A measurement of the table of scenarios: what is copied, on which file systems, by which commands.
 
     Fields:
 
     - ``shape``: a dataset of ``bench.datasets.SHAPES``; ``slow_shape``, if not empty, replaces it on slow file systems.
     - ``kinds``: the types of file systems.
-    - ``ways``: the ways to compare.
+    - ``ways``: the ways (commands) to compare.
     - ``reference_way``: the way to which the others are compared; if empty, the first one.
     - ``initial_state``: the state before each run.
     """
@@ -53,12 +57,14 @@ class Scenario(NamedTuple):
     slow_shape: str = ""
 
     def shape_on(self, kind: str) -> str:
-        """Return the name of the dataset on this type of file system."""
+        """Return the name of the dataset that is used on the type ``kind`` of file system."""
         return self.slow_shape if kind == SLOW and self.slow_shape else self.shape
 
 
 def _pcopy_ways(options: Sequence[str], more: str = "") -> dict[str, Way]:
-    """Return the ways of pcopy with each set of options and ``more`` options."""
+    """Return a way (a command to measure) for each set of ``options`` of pcopy, by label; ``more`` options are added to
+    all.
+    """
     return {f"pcopy {words}{more}": pcopy_way(f"{words}{more}") for words in options}
 
 
@@ -96,7 +102,9 @@ def _removal_ways(options: Sequence[str]) -> dict[str, Way]:
 
 
 def _rank_counts() -> list[int]:
-    """Return the numbers of ranks for programs that are not measured with given options."""
+    """Return the numbers of ranks with which programs are measured, unless the user of the benchmark gives options for
+    them.
+    """
     return sorted({1, PROCESSORS})
 
 

@@ -1,9 +1,9 @@
 """Measure the memory for signatures and manifests, in all ranks together, with very many entries.
 
-The files are empty, so that only the data per entry is measured. Memory is the sum of the proportional shares (Pss) of
-all processes of a run, sampled at intervals. Half of the entries are measured first; "more" is the growth by the other
-half. It is meaningful from a million entries on: with fewer, ranks have not yet used up the memory that they may take
-for sorting.
+An entry is a file of the tree. The files are empty, so that only the memory per entry is measured. Memory is the sum of
+the proportional set sizes (Pss) of all processes of a run, sampled at intervals. The first measurement has half of the
+entries. The column "more" is the additional memory of a measurement with all entries. It is meaningful from a million
+entries on: with fewer, the ranks have not yet used up the memory that they may use for sorting.
 """
 
 from __future__ import annotations
@@ -59,7 +59,14 @@ def main() -> int:
 
 
 def _peak_memory(place: Path, way: str, ranks: int) -> tuple[int, float]:
-    """Return the maximum of the memory of all processes of a run, in bytes, and its duration in seconds."""
+    """Run a command, and return the largest memory of all its processes together, in bytes, and its duration in
+    seconds.
+
+    Args:
+        place: the directory that contains the tree, and in which the outputs are written.
+        way: the program: pcopy (copy and sign) or pverify (sign).
+        ranks: number of ranks.
+    """
     outputs = ["--manifest", str(place / "manifest")]
     if way == "pcopy":
         words = [*PCOPY_COMMAND, "-T", "--checkpoint", "none", "--signature", str(place / "sig"), *outputs]
@@ -83,7 +90,9 @@ def _peak_memory(place: Path, way: str, ranks: int) -> tuple[int, float]:
 
 
 def _processes_of_session(leader: int) -> list[int]:
-    """Return the processes of a session. Processes that end meanwhile are left out."""
+    """Return the processes of the session whose leader is the process ``leader``. Those that end meanwhile are left
+    out.
+    """
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
@@ -93,9 +102,9 @@ def _processes_of_session(leader: int) -> list[int]:
 
 
 def _proportional_share(pid: int) -> int:
-    """Return the proportional share of a process in bytes: memory that n processes share counts by 1/n.
+    """Return the memory of the process ``pid`` in bytes (Pss): memory that n processes share counts by 1/n.
 
-    It is 0 if it ended.
+    0 if the process has ended.
     """
     with suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) << 10

@@ -1,8 +1,9 @@
-"""``python -m bench.simulate``: the performance of the engine with more ranks than any cluster at hand has.
+"""``python -m bench.simulate``: the performance of the engine with thousands of ranks, without a cluster.
 
-Real nodes, queues, work stealing and termination detectors run a synthetic job in virtual time, on a network with
-random latencies. The table has one line for each shape of job, termination detector and number of ranks. The same
-options always give the same table; the speed of the simulation itself is printed to standard error.
+pcopy's own code for ranks (nodes), queues, work stealing and the detection of the end of a phase runs a synthetic job
+in virtual time, on a simulated network with random latencies. The table has one line for each shape of job, termination
+detector and number of ranks. The same options always give the same table; the speed of the simulation itself is printed
+to standard error.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _COLUMNS = (
 
 
 class Result(NamedTuple):
-    """One line of the table.
+    """One line of the table: the results of one simulated job.
 
     ``hop`` is the mean time, in seconds, from sending a message to its receipt; ``elapsed`` is the processor time of
     the simulation.
@@ -59,11 +60,14 @@ class Result(NamedTuple):
     elapsed: float
 
     def hops(self, at: float) -> float:
-        """Return the time from the last task's end to ``at``, in units of the mean time of a message."""
+        """Return the time from the end of the last task to ``at`` (virtual seconds), in hops.
+
+        A hop is the mean time from sending a message to its receipt.
+        """
         return (at - self.measured.last_end) / self.hop
 
     def cells(self) -> list[str]:
-        """Return the texts of the columns."""
+        """Return this line of the table: the texts of its columns."""
         run = self.measured
         return [
             self.shape,
@@ -83,7 +87,14 @@ class Result(NamedTuple):
 
 
 def simulate(options: argparse.Namespace, shape: str, termination: str, ranks: int) -> Result:
-    """Simulate one job. Raise ``InvariantBroken`` if the engine violates one of its rules."""
+    """Simulate one job and return its results. Raise ``InvariantBroken`` if the engine violates one of its rules.
+
+    Args:
+        options: the parsed command line.
+        shape: the name of the job's shape (its tasks and how they spawn others).
+        termination: the name of the method by which the ranks notice that all tasks are done.
+        ranks: the number of ranks.
+    """
     begin = time.process_time()
     tasks = options.total_tasks or options.tasks * ranks
     job = WorkloadParameters(tasks, options.seconds, options.misjudged, options.payload)
@@ -215,7 +226,7 @@ def _parse_rank_counts(text: str) -> tuple[int, ...]:
 
 
 def _list_parser(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a converter of comma-separated lists of ``names``."""
+    """Return a converter for argparse of a comma-separated list, whose elements must be among ``names``."""
     known = tuple(names)
 
     def read(text: str) -> tuple[str, ...]:

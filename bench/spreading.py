@@ -1,8 +1,8 @@
 """``python -m bench.spreading``: how soon all ranks get work, and how long they have it, if there are few directories.
 
-Real nodes run a simulated copy of equal small files (``bench.simulation.directories``) in virtual time. The output is
-the mean number of busy ranks in each tenth of the time until the last task's end, for the rules before tasks could be
-divided, and for the current ones.
+pcopy's engine runs a simulated copy of equal small files (``bench.simulation.directories``) in virtual time. The output
+is the mean number of busy ranks in each tenth of the time until the last task ends. It is printed for the current
+rules, and for the former ones, under which a task could not be divided between ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ TENTHS = 10
 
 
 def busy_ranks_per_tenth(intervals: Sequence[tuple[float, float]], end: float) -> list[float]:
-    """Return the mean number of ``intervals`` that overlap, in each tenth of the time up to ``end``."""
+    """Return how many ``intervals`` overlap on average, in each tenth of the time from 0 to ``end``.
+
+    An interval is the time in which a rank is busy: its beginning and its end.
+    """
     step = end / TENTHS
     sums = [0.0] * TENTHS
     for start, stop in intervals:

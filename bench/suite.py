@@ -1,4 +1,6 @@
-"""The scenarios of the programs other than pcopy: each is compared with the programs that it replaces."""
+"""The scenarios of ``prm``, ``pverify``, ``pwalk``, ``pchmod`` and ``ptar``. Each program is compared with the programs
+that it replaces, such as rm or find.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ _MODE = "u+rwX,go-rwx"
 
 
 def _ways_of_program(name: str, words: str, *, syncs: bool = True, ranks: Sequence[int] = _RANKS) -> dict[str, Way]:
-    """Return the ways of one of this project's programs, for each number of ranks."""
+    """Return the ways (commands to measure) that run one of this project's programs, one for each number of ranks.
+
+    Args:
+        name: the program.
+        words: its arguments, with placeholders for paths.
+        syncs: True if the result is on storage when the program ends.
+        ranks: the numbers of ranks.
+    """
     return {
         f"{name} -n {number}": Way((*program_command(name), "-n", f"{number}", *words.split()), syncs=syncs)
         for number in ranks
@@ -21,7 +30,7 @@ def _ways_of_program(name: str, words: str, *, syncs: bool = True, ranks: Sequen
 
 
 def _way_without_sync(*words: str) -> Way:
-    """Return the way of a command that writes nothing, so that no sync is necessary."""
+    """Return the way (a command to measure) for a command that writes nothing, so that no sync is necessary."""
     return Way(words, syncs=True)
 
 
@@ -98,8 +107,15 @@ def _unpack_ways(_: Sequence[str]) -> dict[str, Way]:
 def _many_items_scenario(
     name: str, title: str, kinds: tuple[str, ...], compare: WaysFunction, against: str, before: InitialState
 ) -> Scenario:
-    """Return a scenario with very many items that are only examined or changed, so that a program's start hardly
-    counts.
+    """Return a scenario with very many items that are only examined or changed, so that the time of a program's start
+    hardly counts.
+
+    Args:
+        name, title: its name for the command line, and its title on the page.
+        kinds: the types of file systems.
+        compare: returns the ways (commands) to compare.
+        against: the label of the way to which the others are compared.
+        before: what exists before each run.
     """
     return Scenario(name, title, "many", kinds, compare, against, before, slow_shape="small")
 

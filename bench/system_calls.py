@@ -1,9 +1,9 @@
 """Count pcopy's system calls per small file and compare them with the budgets in the design.
 
-The calls of one rank (``strace -f``) over a tree of small files, minus those over the same tree without the files, are
-divided by the number of files, so that start-up and directories cancel out. Three kinds of runs are counted: a first
-copy, a second one that changes nothing, and one that replaces everything. The exit status is 1 if a type of call
-exceeds its budget.
+The calls of a run with one rank are counted by ``strace -f``: once for a tree of small files, and once for the same
+tree without the files. The difference is divided by the number of files, so that calls for the start and for
+directories do not count. Three kinds of runs are measured: a first copy, a second one that changes nothing, and one
+that replaces everything. The exit status is 1 if a type of call exceeds its budget.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Source and new files have the same owner, so that no chown is necessary.
 
 
 class MeasuredRun(NamedTuple):
-    """A run with ``options`` over an existing copy.
+    """A run of pcopy whose system calls are counted: with ``options``, over an existing copy.
 
-    ``budget``: the calls for one regular file without extended attributes, by type.
+    ``budget``: the permitted number of calls for one regular file without extended attributes, by type.
     """
 
     name: str
@@ -64,15 +64,17 @@ CLOCK_GRACE = 6
 """Seconds after which pcopy recognises the items that a run has created as those of an earlier run."""
 
 SLACK = 0.05
-"""Calls per file that batches and messages may add."""
+"""Maximum number of calls per file, beyond the budget, that is accepted: batches and messages add a few calls."""
 
 CALLS_PER_BATCH = Counter({"fstat": 6})
-"""Calls that a batch adds for each directory of files: both directories are opened again and their status is read."""
+"""Additional calls of a batch for each directory of files: both directories are opened again and their status is
+read.
+"""
 
 PERIODIC_CALLS = frozenset({"epoll_wait", "clock_gettime", "clock_nanosleep", "read (wake)"})
-"""Calls that a rank makes every few milliseconds.
+"""Calls that a rank makes every few milliseconds, whatever it does.
 
-Their number per file grows with the time per file, as under strace.
+The more time a file takes, as under strace, the more of them there are for each file.
 """
 
 _CALL_PATTERN = re.compile(r"^\d+ +(\w+)\((.*)")
@@ -84,7 +86,7 @@ _ALIASES = {
     "pread64": "read",
     "pwrite64": "write",
 }
-"""System calls that count as another type."""
+"""System calls that are counted as if they were another one."""
 
 
 def main() -> int:
@@ -116,7 +118,10 @@ def main() -> int:
 def _report(run: MeasuredRun, calls: Counter[str], files: int, added: dict[str, float]) -> bool:
     """Print the table of one run. Return True if a type of call exceeds its budget.
 
-    ``added``: calls per file that batches add.
+    Args:
+        calls: the counted calls by type.
+        files: the number of files.
+        added: calls per file that are added by batches, by type; they are accepted beyond the budget.
     """
     per_file = {call: calls[call] / files for call in (*run.budget, *sorted(calls.keys() - run.budget.keys()))}
     most = {call: run.budget[call] + max(SLACK, added.get(call, 0)) for call in per_file}
@@ -138,7 +143,10 @@ def _verdict(call: str, made: float, most: float) -> str:
 
 
 def _calls_of_run(run: MeasuredRun, base: Path) -> Counter[str]:
-    """Return the system calls of one run with one rank over the dataset in ``base``, by type."""
+    """Return the number of system calls of one run with one rank, by type.
+
+    ``base`` contains the dataset, and the existing copy.
+    """
     trace = base / "trace"
     command = [
         *PCOPY_COMMAND,
@@ -171,7 +179,9 @@ def _call_types(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _call_type(name: str, rest: str) -> str:
-    """Return the type under which a call is counted. ``rest`` has its arguments and result."""
+    """Return the type under which a system call is counted. ``rest`` is the part of its line after ``name``: arguments
+    and result.
+    """
     if name in ("open", "openat", "openat2"):
         if "O_DIRECTORY" in rest:
             return "open (directory)"

@@ -27,16 +27,18 @@ class RunTime(NamedTuple):
 
 
 def command_environment() -> dict[str, str]:
-    """Return the environment for commands.
+    """Return the environment variables for commands that are measured.
 
-    ``PCOPY`` finds the checkout, and byte code is cached as for installed programs.
+    With them Python finds the package ``pcopy`` of this checkout, and caches byte code as for installed programs.
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPATH": str(CHECKOUT)}
 
 
 def time_of_commands(*commands: Sequence[str]) -> RunTime:
-    """Run the commands one after the other and return their time. Raise ``CalledProcessError`` if one fails."""
+    """Run ``commands`` one after the other, and return their time together. Raise ``CalledProcessError`` if one
+    fails.
+    """
     before = os.times()
     start = time.monotonic()
     for words in commands:
@@ -48,7 +50,10 @@ def time_of_commands(*commands: Sequence[str]) -> RunTime:
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table with aligned columns, the first one to the left, the others to the right."""
+    """Return a table as text with aligned columns, the first one to the left, the others to the right.
+
+    ``heads`` are the column titles, ``rows`` the cells.
+    """
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = []
     for row in (heads, *rows):
@@ -58,7 +63,9 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def comparison_table(times: Mapping[str, Sequence[RunTime]], against: str) -> str:
-    """Return a table of medians, extremes, and ratios of the medians to that of ``against``."""
+    """Return a table of the ways in ``times``: medians, extremes, and ratios of the medians to that of the way
+    ``against``.
+    """
     base = median(time.wall for time in times[against])
     rows = []
     for name, taken in times.items():

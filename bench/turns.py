@@ -1,4 +1,4 @@
-"""Runs of several ways that take turns, so that other load on the machine affects all of them equally."""
+"""Runs of several commands that take turns, so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.timing import RunTime
 def times_in_turns(
     ways: Mapping[str, Callable[[], RunTime]], rounds: int, prepare: Callable[[], None] = lambda: None
 ) -> dict[str, list[RunTime]]:
-    """Return the times of ``rounds`` runs of each way, in another order each round.
+    """Run all ways (by label) in turns, in another order each round; return the times of each.
 
     ``prepare`` is called before each run.
     """
@@ -29,7 +29,7 @@ def times_in_turns(
 
 
 def remove_trees(*trees: Path) -> None:
-    """Remove those of ``trees`` that exist, which are on one file system, and sync that file system."""
+    """Remove those of ``trees`` that exist, and sync their file system. All of them must be on the same one."""
     for tree in trees:
         if tree.exists():
             shutil.rmtree(tree)

@@ -1,4 +1,5 @@
-"""The commands that are compared: pcopy and its programs, other programs that copy, and the bare system calls in C.
+"""The *ways*, commands whose times are compared: pcopy and its programs, other programs that copy, and a C program that
+only makes the necessary system calls (``bare.c``).
 
 In the words of a command, SRC and DST stand for the source and the copy, and KEEP for a directory next to the copy.
 Programs that use MPI are started by mpiexec, or by the command in the environment variable MPIEXEC.
@@ -52,7 +53,9 @@ class Way(NamedTuple):
     must_be_faithful: bool = True
 
     def commands(self, source: Path, target: Path) -> list[list[str]]:
-        """Return the commands to run one after the other."""
+        """Return the commands to run one after the other: this one, with the paths of source and copy, and ``sync`` if
+        needed.
+        """
         places = {"SRC": str(source), "DST": str(target), "KEEP": str(target.parent / "keep")}
         commands = [[_with_paths(places, word) for word in self.words]]
         if not self.syncs:
@@ -60,7 +63,7 @@ class Way(NamedTuple):
         return commands
 
     def displayed(self) -> str:
-        """Return the command as people write it."""
+        """Return the command as text for tables, with short names of the programs of this checkout."""
         words = self.words
         for long, short in _DISPLAYED_COMMANDS:
             if words[: len(long)] == long:
@@ -69,19 +72,26 @@ class Way(NamedTuple):
 
 
 def _with_paths(places: Mapping[str, str], word: str) -> str:
-    """Return ``word`` with paths in place of the placeholders."""
+    """Return ``word``, a word of a command, with paths in place of placeholders such as SRC. ``places`` are their
+    paths.
+    """
     for place, path in places.items():
         word = word.replace(place, path)
     return word
 
 
 def pcopy_way(options: str) -> Way:
-    """Return the way that runs pcopy with ``options``."""
+    """Return the way (a command to measure) that runs pcopy with ``options``."""
     return Way((*PCOPY_COMMAND, "-q", "-T", *options.split(), "SRC", "DST"), syncs="--no-sync" not in options.split())
 
 
 def bare_way(how: str, workers: int) -> Way:
-    """Return the way that runs the bare system calls. ``how`` is -p for processes, -t for threads."""
+    """Return the way (a command to measure) that runs ``bare.c``, which only makes the system calls of a copy.
+
+    Args:
+        how: ``-p`` for processes, ``-t`` for threads.
+        workers: their number.
+    """
     return Way((str(compiled_program(_BARE_SOURCE, "-lpthread")), how, f"{workers}", "SRC", "DST"))
 
 
@@ -102,10 +112,10 @@ PEERS = {
         must_be_faithful=False,
     ),
 }  # fmt: skip
-"""Other programs that copy in parallel, by the name of the program on PATH."""
+"""Commands of other programs that copy in parallel, by the name of the program on PATH."""
 
 DRM = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
-"""The way that runs drm, which removes trees in parallel."""
+"""The command that runs drm, which removes trees in parallel."""
 _PRESERVE_OPTIONS = ("--preserve-owner", "--preserve-perms", "--preserve-times")
 MPIFILEUTILS = {
     "dwalk": Way((*_MPI, "dwalk", "-q", "SRC"), syncs=True),
@@ -118,15 +128,17 @@ MPIFILEUTILS = {
         (*_MPI, "dtar", "-q", "-x", *_PRESERVE_OPTIONS, "-f", "KEEP/tar", "-C", "DST"), must_be_faithful=False
     ),
 }
-"""The corresponding programs of mpiFileUtils, by label. Its first word is the name of the program on PATH."""
+"""Commands of mpiFileUtils with which programs of this checkout are compared, by label. The first word of a label is
+the name of the program on PATH.
+"""
 
 
 _selected_peers: list[frozenset[str]] = []
-"""The only other programs that may be compared, if a choice was made; else empty."""
+"""The other programs that ``compare_only`` has selected: empty if it was not called, else one set of names."""
 
 
 def compare_only(programs: Iterable[str]) -> None:
-    """Exclude all other programs except ``programs``, even if they are installed."""
+    """Compare pcopy only with ``programs``: other programs are excluded, even if they are installed."""
     _selected_peers[:] = [frozenset(programs)]
 
 
@@ -136,12 +148,14 @@ def is_available(program: str) -> bool:
 
 
 def available_peers() -> dict[str, Way]:
-    """Return the ways of ``PEERS`` whose programs are installed."""
+    """Return the commands in ``PEERS`` (other programs that copy) whose programs are installed, by label."""
     return {name: way for name, way in PEERS.items() if is_available(name)}
 
 
 def available_mpifileutils(name: str) -> dict[str, Way]:
-    """Return the way ``name`` of ``SUITE``; an empty dictionary if its program is not installed."""
+    """Return the command with the label ``name`` in ``MPIFILEUTILS``, by this label; an empty dictionary if its program
+    is not installed.
+    """
     return {name: MPIFILEUTILS[name]} if is_available(name.split(maxsplit=1)[0]) else {}
 
 

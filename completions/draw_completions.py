@@ -2,7 +2,7 @@
 
 ``python completions/draw_completions.py`` writes the files; with ``--check`` it writes nothing and prints the names of
 outdated files. The values of an option are completed from its choices, or according to its metavariable (FILE, DIR,
-JOB); ``WORDS`` lists the values of options without choices.
+JOB). ``CHOICES_BY_OPTION`` lists the values of options for which the parser has no choices.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ CHOICES_BY_OPTION = {
     "--chunk-size": ("auto",),
     "--in-flight": ("auto",),
 }
-"""Values of options that the parser checks with a function, so that it has no list of them."""
+"""Values of options whose values the parser checks with a function, so that it has no list of them."""
 _FILES = {"FILE", "SIGNATURE", "MANIFEST", "ARCHIVE"}
-"""Metavariables of values that are files."""
+"""Metavariables of options whose values are completed as names of files."""
 _JOBS = {"JOB", "JOB|DIR"}
-"""Metavariables of values that are jobs."""
+"""Metavariables of options whose values are completed as names of unfinished jobs."""
 _LIST_JOBS_COMMAND = "pcopy --jobs 2>/dev/null | grep -oE '^[0-9a-f]{10}'"
 """A shell command that prints the names of the unfinished jobs."""
 
@@ -61,11 +61,11 @@ class Option(NamedTuple):
     Fields:
 
     - ``names``: its spellings, with dashes.
-    - ``takes``: the type of its value: ``nothing``, ``words``, ``files``, ``directories``, ``jobs``, or ``value`` for
-      one that cannot be completed.
-    - ``words``: the possible values, for the type ``words``.
-    - ``value``: the metavariable.
-    - ``about``: the beginning of its help text.
+    - ``takes``: how its value is completed: ``nothing`` (the option has no value), ``words``, ``files``,
+      ``directories``, ``jobs``, or ``value`` (a value that cannot be completed).
+    - ``words``: the possible values, if ``takes`` is ``words``.
+    - ``value``: the metavariable of its value.
+    - ``about``: the first part of its help text.
     - ``is_optional``: True if the value may be omitted.
     """
 
@@ -78,7 +78,7 @@ class Option(NamedTuple):
 
 
 def options_of(program: Program) -> Iterator[Option]:
-    """Yield the options of a program."""
+    """Yield the options of a program, except those that its help does not show."""
     parser = program.parser()
     for action in parser._actions:
         if action.help is argparse.SUPPRESS:
@@ -97,8 +97,11 @@ def options_of(program: Program) -> Iterator[Option]:
 
 
 def value_type(action: argparse.Action, words: tuple[str, ...], value: str) -> str:
-    """Return the type of an option's value (see ``Option``)."""
-    if action.nargs == 0 or has_optional_value(action):  # the next word is not its value
+    """Return how the value of an option is completed, as in ``Option.takes``.
+
+    ``words``: the possible values, empty if there is no list of them; ``value``: the metavariable.
+    """
+    if action.nargs == 0 or has_optional_value(action):  # The next word on the command line is not its value.
         return "nothing"
     if words:
         return "words"
@@ -161,7 +164,7 @@ def zsh_script(program: Program, options: list[Option]) -> str:
 
 
 def brace_expansion(names: list[str]) -> str:
-    """Return the names of an option as a brace expansion of zsh."""
+    """Return the names of an option as a brace expansion of zsh, such as ``{-q,--quiet}``."""
     return "{" + ",".join(names) + "}" if len(names) > 1 else names[0]
 
 
@@ -184,7 +187,7 @@ def fish_script(program: Program, options: list[Option]) -> str:
 
 
 def generated_files() -> dict[Path, str]:
-    """Return the texts of all scripts by their paths."""
+    """Return the contents of all completion scripts, by their paths."""
     files: dict[Path, str] = {}
     for program in PROGRAMS:
         options = list(options_of(program))

@@ -1,4 +1,4 @@
 #!/bin/sh
 # usage: mpiexec.sh HOSTFILE SRC DST
-# HOSTFILE has one line with a host's name for each rank to run on that host.
+# Copies SRC to DST with many ranks. For each rank, HOSTFILE has one line with the name of the host on which it runs.
 exec mpiexec -machinefile "$1" pcopy --checkpoint "$HOME/move.job" --verify --errors failed.jsonl "$2" "$3"

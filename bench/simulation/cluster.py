@@ -139,7 +139,7 @@ class Cluster:
         ]
         self._timers: list[tuple[float, int]] = []
         self.busy_intervals: list[tuple[float, float]] = []
-        """The intervals in which tasks have run. They may overlap."""
+        """The intervals (begin, end) in virtual seconds in which tasks have run, one per task. They may overlap."""
         self._last_end = self._last_query = self._detected = self._counted = self._stopped = 0.0
         self._steals = self._refused = self._events = 0
 
@@ -228,7 +228,9 @@ class Cluster:
             self._stopped = max(self._stopped, rank.clock)
 
     def _handle_timer(self, rank: _Rank, at: float) -> None:
-        """Continue a rank at a timer: finish its task if it has ended, process received messages, and go on."""
+        """Continue a rank whose timer has expired: finish its task if it has ended, process received messages, and run
+        the next slice.
+        """
         node = rank.node
         rank.clock = max(rank.clock, at)
         if rank.task is not None and at >= rank.task_end:

@@ -1,8 +1,7 @@
-"""Simulated jobs that scan and copy directories of equal small files. The items are fixed beforehand, the tasks are
-not.
+"""Simulated jobs that scan and copy directories of equal small files.
 
-Which tasks there are depends on how the ranks divide them, and the code that divides them is pcopy's own
-(``tasks.base.dividing``).
+The items are determined beforehand, but not the tasks: these depend on how the ranks divide them. The code that divides
+them is that of pcopy (``tasks.base.dividing``).
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class DirectoriesWorkload(Workload):
         return [self._task(kind, start + at.start, start + at.stop) for at in portion_slices(end - start, portions)]
 
     def _paces_of(self, rank: int) -> ItemDurations:
-        """Return the record of the speeds of a rank."""
+        """Return what a rank has measured: how long items of each kind of task take on it."""
         if rank not in self._paces:
             self._paces[rank] = ItemDurations()
         return self._paces[rank]

@@ -71,7 +71,8 @@ class SimulatedNetwork:
         """Yield the messages that arrive up to ``until`` (seconds), as (time, destination, source, message), in order
         of time.
 
-        Virtual time follows. Messages that are sent meanwhile are included if they arrive by ``until``.
+        When a message is yielded, virtual time is the time of its arrival. A message that the caller sends before it
+        takes the next one is yielded, too, if it arrives by ``until``.
         """
         while self._heap and self._heap[0][0] <= until:
             arrival, _, destination, source, message = heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""Tickets that are completed in virtual time."""
+"""Tickets (operations that a task waits for) that are completed in virtual time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 
 class SimulatedTicket:
-    """An operation that is done at the time ``end`` (seconds), or, if cancelled, when what has begun of it is over."""
+    """An operation that is done at the virtual time ``end`` (seconds). If it is cancelled, only the part that has begun
+    is completed, which takes at most ``rest`` seconds.
+    """
 
     def __init__(self, clock: Callable[[], float], end: float, rest: float) -> None:
         self._clock = clock
@@ -52,5 +54,5 @@ class SimulatedWake:
         return -1
 
     def clear(self) -> None:
-        """Drop the tickets that are done."""
+        """Forget the tickets that are done: they no longer end the sleep of the rank."""
         self._tickets = [ticket for ticket in self._tickets if not ticket.is_done]

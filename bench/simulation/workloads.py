@@ -95,7 +95,8 @@ class Workload:
         return self.seconds[int.from_bytes(payload[:_NUMBER_BYTES], "big")]
 
     def divide(self, task: Task, rank: int, *, hungry: bool) -> Sequence[NewTask]:
-        """Return the portions of a task if ``rank`` decides to divide it; else an empty sequence.
+        """Return the portions into which ``rank`` divides a task (tasks for a part of its items each); an empty
+        sequence if it does not divide the task.
 
         ``hungry``: True if ranks are waiting for work.
         """
@@ -215,7 +216,9 @@ def _max_batches(room: int) -> int:
 def _scaled_workload(
     shape: WorkloadParameters, random: Random, tasks: array[int], shares: array[float], children: array[int]
 ) -> Workload:
-    """Return the tasks as a job, with their times scaled so that the mean is exact."""
+    """Return a job with these tasks. Their times are multiplied by a factor, so that their mean is exactly that of the
+    parameters.
+    """
     job = Workload(max(0, shape.payload_size - _NUMBER_BYTES))
     scale = shape.seconds * len(tasks) / sum(shares)
     for what, share, count in zip(tasks, shares, children, strict=True):

@@ -15,5 +15,5 @@ complete -c pbcast -l progress-interval -r -f -d 'time between two lines or redr
 complete -c pbcast -l config -r -F -d 'read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml'
 complete -c pbcast -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c pbcast -l show-config -d 'print the options in effect, and where each is set, and exit'
-complete -c pbcast -l version -d 'print the version and the kernel'
+complete -c pbcast -l version -d 'print the version and the backend'
 complete -c pbcast -s h -l help -d 'print this help and exit'

@@ -156,7 +156,8 @@ def _inline_text(tokens: Sequence[Token]) -> str:
                 pass
             case other:
                 raise ValueError(f"the manuals cannot contain {other}: {token.content}")
-    return text
+    # Only at the beginning of a word, \% prevents a line break; after a bracket it would permit one, with a hyphen.
+    return re.sub(r"(?<!\S)([(\[])\\fB\\%", r"\\%\1\\fB", text)
 
 
 def _paragraph_lines(text: str) -> list[str]:
