@@ -24,22 +24,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import filesystems, ways
-from bench.datasets import SHAPES, Dataset
+from bench.datasets import DATASETS_BY_NAME, Dataset
 from bench.latency import SlowMount, can_mount, mounted_slow
-from bench.scenarios import SLOW, InitialState, Scenario
+from bench.scenarios import SLOW_FILE_SYSTEM, BenchmarkScenario, InitialState
 from bench.suite import SCENARIOS
-from bench.system_calls import CLOCK_GRACE
-from bench.timing import CHECKOUT, RunTime, comparison_table, time_of_commands
-from bench.turns import remove_trees, times_in_turns
+from bench.system_calls import SECONDS_UNTIL_ITEMS_ARE_OLD
+from bench.timing import CHECKOUT_DIRECTORY, RunTime, comparison_table, measure_commands
+from bench.turns import measure_in_turns, remove_trees
 from bench.ways import PROCESSORS, Way
 
 TINY_SCALE = 0.002
 """The factor for the sizes of the datasets with ``--scale tiny``; with 1, a dataset has some GiB."""
 
-CACHE_EXPIRY_GRACE = 0.2
+CACHE_EXPIRY_MARGIN_SECONDS = 0.2
 """Seconds to wait, beyond the timeout of cached names and attributes, until Linux has certainly dropped them."""
 
-EXISTING_COPY = "there"
+NAME_OF_EXISTING_COPY = "there"
 """The name of the copy that exists before the runs, in scenarios that start with one."""
 
 _STATES_WITH_COPY = (InitialState.NOTHING, InitialState.COPIED, InitialState.PACKED)
@@ -67,21 +67,21 @@ class MeasurementDirectories(NamedTuple):
 
 def main() -> int:
     """Measure the scenarios that the command line selects, print the results, and return the exit status."""
-    arguments = _parser().parse_args()
+    arguments = _command_line_parser().parse_args()
     filesystems.exit_on_sigterm()
     if arguments.peers is not None:
         ways.compare_only(arguments.peers)
-    missing = ways.missing_peers()
+    missing = ways.missing_parallel_copy_programs()
     print(f"{PROCESSORS} processors; not installed: {', '.join(missing) or 'none'}", flush=True)
     options = arguments.pcopy or [f"-n {ranks}" for ranks in sorted({1, PROCESSORS})]
-    about = {**_conditions(arguments), "absent": missing}
+    about = {**_measurement_conditions(arguments), "absent": missing}
     for name in arguments.only or SCENARIOS:
         scenario = SCENARIOS[name]
         for kind in [kind for kind in scenario.kinds if not arguments.fs or kind in arguments.fs]:
-            if kind == SLOW and not can_mount():
+            if kind == SLOW_FILE_SYSTEM and not can_mount():
                 print(f"\n{scenario.title}: left out, it takes root, gcc, pkg-config and libfuse3-dev", flush=True)
                 continue
-            result = _measure(scenario, kind, options, arguments)
+            result = _measure_scenario(scenario, kind, options, arguments)
             if arguments.json:
                 _store_result(arguments.json, {**result, "about": about})
     return 0
@@ -96,11 +96,13 @@ def _store_result(file: Path, result: dict[str, object]) -> None:
     file.write_text("[\n" + ",\n".join(map(json.dumps, results)) + "\n]\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _command_line_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
-    parser.add_argument("--fs", nargs="+", choices=[*filesystems.KINDS, SLOW], help="only on these")
+    parser.add_argument(
+        "--fs", nargs="+", choices=[*filesystems.FILE_SYSTEM_TYPES, SLOW_FILE_SYSTEM], help="only on these"
+    )
     scale = "size of the datasets, or tiny (default 1: some GiB of memory)"
     parser.add_argument(
         "--scale", type=lambda text: TINY_SCALE if text == "tiny" else float(text), default=1.0, help=scale
@@ -117,11 +119,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _conditions(arguments: argparse.Namespace) -> dict[str, object]:
+def _measurement_conditions(arguments: argparse.Namespace) -> dict[str, object]:
     """Return how the measurement was made, for the JSON file: command, date, commit, machine, load and parameters."""
     cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     words = [word for at, word in enumerate(sys.argv[1:]) if not {word, sys.argv[at]} & {"--json", "--memory"}]
-    command = ["git", "-C", str(CHECKOUT), "rev-parse", "--short", "HEAD"]
+    command = ["git", "-C", str(CHECKOUT_DIRECTORY), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
     return {
         "command": shlex.join(["python", "-m", "bench", *words]),
@@ -137,7 +139,9 @@ def _conditions(arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: argparse.Namespace) -> dict[str, object]:
+def _measure_scenario(
+    scenario: BenchmarkScenario, kind: str, options: Sequence[str], arguments: argparse.Namespace
+) -> dict[str, object]:
     """Measure one scenario on file systems of the type ``kind``, print the times, and return them for the JSON file.
 
     Args:
@@ -145,19 +149,19 @@ def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: a
         options: sets of options with which pcopy is measured.
         arguments: the parsed command line of the benchmark.
     """
-    dataset = SHAPES[scenario.shape_on(kind)](arguments.scale)
+    dataset = DATASETS_BY_NAME[scenario.shape_on(kind)](arguments.scale)
     compare = scenario.ways(options)
     against = scenario.reference_way or next(iter(compare))
     with _prepared_directories(kind, dataset, arguments) as places:
         if scenario.initial_state is InitialState.COPIED:
             _make_copy(*places.backing)
-            time.sleep(CLOCK_GRACE)
+            time.sleep(SECONDS_UNTIL_ITEMS_ARE_OLD)
         runs = {name: _WayRuns(scenario, way, places, arguments) for name, way in compare.items()}
         for run in runs.values():
             run.run_and_check()
         done: dict[str, Callable[[], RunTime]] = {name: run.run_once for name, run in runs.items()}
-        times = times_in_turns(done, arguments.rounds)
-    where = f"operations of {arguments.delay} microseconds" if kind == SLOW else kind
+        times = measure_in_turns(done, arguments.rounds)
+    where = f"operations of {arguments.delay} microseconds" if kind == SLOW_FILE_SYSTEM else kind
     print(f"\n{scenario.title}: {dataset.label}, {where}\n{comparison_table(times, against)}", flush=True)
     for name, run in runs.items():
         if run.differences:
@@ -185,7 +189,7 @@ def _set_old_times(tree: Path) -> None:
     subprocess.run(["find", tree, "-exec", "touch", "-h", "-d", "2020-02-02 02:02:02.123456789", "{}", "+"], check=True)
 
 
-def _make_copy(source: Path, base: Path, name: str = EXISTING_COPY) -> None:
+def _make_copy(source: Path, base: Path, name: str = NAME_OF_EXISTING_COPY) -> None:
     """Copy ``source`` to ``base / name`` with cp, and sync the file system."""
     subprocess.run(["cp", "-aT", source, base / name], check=True)
     remove_trees(base / "nothing")
@@ -202,14 +206,14 @@ def _prepared_directories(
     """
     with ExitStack() as stack:
         size = filesystems.image_size(dataset.size, dataset.files + dataset.directories)
-        real = "tmpfs" if kind == SLOW else kind
-        bases = [stack.enter_context(filesystems.mounted(real, size, arguments.memory)) for _ in range(2)]
+        real = "tmpfs" if kind == SLOW_FILE_SYSTEM else kind
+        bases = [stack.enter_context(filesystems.mounted_file_system(real, size, arguments.memory)) for _ in range(2)]
         for name, base in zip(("source", "copies"), bases, strict=True):
             (base / name).mkdir()
         source, base = bases[0] / "source", bases[1] / "copies"
         dataset.make(source)
         _set_old_times(source)
-        if kind != SLOW:
+        if kind != SLOW_FILE_SYSTEM:
             yield MeasurementDirectories(source, base, (source, base))
             return
         seconds = arguments.timeouts
@@ -227,7 +231,7 @@ class _WayRuns:
     """
 
     def __init__(
-        self, scenario: Scenario, way: Way, places: MeasurementDirectories, arguments: argparse.Namespace
+        self, scenario: BenchmarkScenario, way: Way, places: MeasurementDirectories, arguments: argparse.Namespace
     ) -> None:
         self._initial_state = scenario.initial_state
         self._way = way
@@ -235,7 +239,7 @@ class _WayRuns:
         self._number = 0
         self._removed: Path | None = None
         self._delay = arguments.delay
-        self._cache_timeout = arguments.timeouts + CACHE_EXPIRY_GRACE
+        self._cache_timeout = arguments.timeouts + CACHE_EXPIRY_MARGIN_SECONDS
         self.operations: list[int] = []
         self.most_at_once: list[int] = []
         self.differences = 0
@@ -268,7 +272,7 @@ class _WayRuns:
         before = self._operation_counts()
         taken, copy = self._run()
         self.operations.append((self._operation_counts() - before).total())
-        self.most_at_once.append(max((mount.max_concurrent() for mount in mounts), default=0))
+        self.most_at_once.append(max((mount.max_concurrent_operations() for mount in mounts), default=0))
         self._remove_copy(copy)
         return taken
 
@@ -292,13 +296,13 @@ class _WayRuns:
         source, base = self._places.backing
         (base / "keep").mkdir(exist_ok=True)
         self._number += 1
-        name = EXISTING_COPY if self._initial_state is InitialState.COPIED else f"copy{id(self)}-{self._number}"
+        name = NAME_OF_EXISTING_COPY if self._initial_state is InitialState.COPIED else f"copy{id(self)}-{self._number}"
         if self._initial_state in (InitialState.REMOVED, InitialState.CHANGED):
             _make_copy(source, base, name)
         if self._initial_state is InitialState.PACKED:
             (base / name).mkdir()
             subprocess.run(["tar", "--format=pax", "-cf", base / "keep" / "tar", "-C", source, "."], check=True)
-        return time_of_commands(*self._way.commands(self._places.source, self._places.copies / name)), base / name
+        return measure_commands(*self._way.commands(self._places.source, self._places.copies / name)), base / name
 
     def _operation_counts(self) -> Counter[str]:
         """Return the number of operations of each type on all slow file systems since their mounts."""

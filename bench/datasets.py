@@ -17,7 +17,7 @@ from random import Random
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
-_BLOCK = Random(0).randbytes(MIB)
+_RANDOM_MIB = Random(0).randbytes(MIB)
 """A MiB of random bytes. A file consists of copies of them, each changed by the number of the file and of the MiB."""
 
 
@@ -45,7 +45,7 @@ def _write_file(directory: int, name: str, number: int, size: int) -> None:
     try:
         for start in range(0, size, MIB):
             mark = number.to_bytes(8, "little") + start.to_bytes(8, "little")
-            piece = (mark + _BLOCK[len(mark) :])[: size - start]
+            piece = (mark + _RANDOM_MIB[len(mark) :])[: size - start]
             if os.write(file, piece) != len(piece):
                 raise OSError(f"{name}: not all of a file was written")
     finally:
@@ -83,7 +83,7 @@ def small_files(files: int, size: int, per_directory: int) -> Dataset:
     )
 
 
-def heavy_tailed(files: int, least: int, most: int) -> Dataset:
+def files_of_heavy_tailed_sizes(files: int, least: int, most: int) -> Dataset:
     """Return a dataset of files from ``least`` to ``most`` bytes, with many small and few large ones, as in real file
     systems.
 
@@ -179,18 +179,18 @@ def hard_links(files: int, names: int) -> Dataset:
     return Dataset(label, files * names, single.size, make, single.directories * names)
 
 
-Shape = Callable[[float], Dataset]
+ScalableDataset = Callable[[float], Dataset]
 """Type of a function that returns a dataset for a scale (a factor for its size). With scale 1, a dataset takes some GiB
 of memory and some seconds to copy.
 """
 
 
-def _scaled(number: int, scale: float, least: int = 1) -> int:
+def _scaled_number(number: int, scale: float, least: int = 1) -> int:
     """Return ``number`` multiplied by ``scale``, but at least ``least``."""
     return max(least, round(number * scale))
 
 
-def _levels_for(width: int, directories: float) -> int:
+def _number_of_tree_levels(width: int, directories: float) -> int:
     """Return the number of levels of a tree in which each directory has ``width`` subdirectories.
 
     It is the largest one with which the tree has at most ``directories`` directories.
@@ -199,20 +199,24 @@ def _levels_for(width: int, directories: float) -> int:
     return max(1, sum(1 for count in counts if count <= directories) - 1)
 
 
-SHAPES: dict[str, Shape] = {
-    "huge": lambda scale: large_file(_scaled(6 * GIB, scale, MIB)),
-    "large": lambda scale: large_file(_scaled(GIB, scale, MIB)),
-    "hundreds": lambda scale: small_files(_scaled(40, max(scale, 1)), _scaled(100 * MIB, min(scale, 1), MIB), 10),
-    "heavy": lambda scale: heavy_tailed(_scaled(100_000, scale, 100), 4 * KIB, _scaled(100 * MIB, min(scale, 1), MIB)),
+DATASETS_BY_NAME: dict[str, ScalableDataset] = {
+    "huge": lambda scale: large_file(_scaled_number(6 * GIB, scale, MIB)),
+    "large": lambda scale: large_file(_scaled_number(GIB, scale, MIB)),
+    "hundreds": lambda scale: small_files(
+        _scaled_number(40, max(scale, 1)), _scaled_number(100 * MIB, min(scale, 1), MIB), 10
+    ),
+    "heavy": lambda scale: files_of_heavy_tailed_sizes(
+        _scaled_number(100_000, scale, 100), 4 * KIB, _scaled_number(100 * MIB, min(scale, 1), MIB)
+    ),
     "one": lambda _: small_files(1, 4 * KIB, 1),
-    "small": lambda scale: small_files(_scaled(50_000, scale, 200), 4 * KIB, 100),
-    "many": lambda scale: many_files(_scaled(400_000, scale, 200)),
-    "fdtree": lambda scale: directory_tree(_levels_for(8, 5000 * scale), 8, 10, 4 * KIB),
-    "directories": lambda scale: directory_tree(_levels_for(8, 40_000 * scale), 8, 0, 0),
-    "links": lambda scale: hard_links(_scaled(10_000, scale, 200), 3),
-    "20000-in-200": lambda scale: small_files(_scaled(20_000, scale, 200), 4 * KIB, 100),
-    "2000-in-20": lambda scale: small_files(_scaled(2000, scale, 200), 4 * KIB, 100),
-    "2000-in-1": lambda scale: small_files(_scaled(2000, scale, 100), 4 * KIB, 2000),
+    "small": lambda scale: small_files(_scaled_number(50_000, scale, 200), 4 * KIB, 100),
+    "many": lambda scale: many_files(_scaled_number(400_000, scale, 200)),
+    "fdtree": lambda scale: directory_tree(_number_of_tree_levels(8, 5000 * scale), 8, 10, 4 * KIB),
+    "directories": lambda scale: directory_tree(_number_of_tree_levels(8, 40_000 * scale), 8, 0, 0),
+    "links": lambda scale: hard_links(_scaled_number(10_000, scale, 200), 3),
+    "20000-in-200": lambda scale: small_files(_scaled_number(20_000, scale, 200), 4 * KIB, 100),
+    "2000-in-20": lambda scale: small_files(_scaled_number(2000, scale, 200), 4 * KIB, 100),
+    "2000-in-1": lambda scale: small_files(_scaled_number(2000, scale, 100), 4 * KIB, 2000),
 }
 """The datasets of the benchmarks, by name."""
 
@@ -220,11 +224,11 @@ SHAPES: dict[str, Shape] = {
 def main() -> int:
     """Create the dataset that the command line selects, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.datasets", description=__doc__)
-    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("shape", choices=DATASETS_BY_NAME)
     parser.add_argument("directory", type=Path, help="is created")
     parser.add_argument("--scale", type=float, default=1.0)
     arguments = parser.parse_args()
-    dataset = SHAPES[arguments.shape](arguments.scale)
+    dataset = DATASETS_BY_NAME[arguments.shape](arguments.scale)
     arguments.directory.mkdir()
     dataset.make(arguments.directory)
     print(f"{arguments.directory}: {dataset.label}, {dataset.size:,} bytes")

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-KINDS = ("tmpfs", "ext4", "xfs")
+FILE_SYSTEM_TYPES = ("tmpfs", "ext4", "xfs")
 """The supported types of file systems."""
 
 MIN_IMAGE_SIZE = 1 << 30
@@ -40,7 +40,7 @@ def image_size(size: int, files: int) -> int:
 
 
 @contextmanager
-def mounted(kind: str, size: int, memory: Path) -> Iterator[Path]:
+def mounted_file_system(kind: str, size: int, memory: Path) -> Iterator[Path]:
     """Context manager: create and mount an empty file system of the type ``kind``, and yield a directory on it; unmount
     it at the end.
 
@@ -50,7 +50,7 @@ def mounted(kind: str, size: int, memory: Path) -> Iterator[Path]:
 
     Raise ``CalledProcessError`` if it cannot be created or mounted.
     """
-    if kind not in KINDS:
+    if kind not in FILE_SYSTEM_TYPES:
         raise ValueError(f"no such kind of file system: {kind}")
     with ExitStack() as stack:
         base = Path(tempfile.mkdtemp(prefix="pcopy-bench-", dir=memory))

@@ -47,14 +47,17 @@ def copy_by_read_and_write(source: int, target: int, size: int, piece: int) -> N
         at += got
 
 
-WAYS: dict[str, CopyFunction] = {"copy_file_range": copy_by_copy_file_range, "read/write": copy_by_read_and_write}
+COPY_FUNCTIONS: dict[str, CopyFunction] = {
+    "copy_file_range": copy_by_copy_file_range,
+    "read/write": copy_by_read_and_write,
+}
 """The ways that are compared, by label."""
 
 
 def main() -> int:
     """Run the comparison, print the times, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.large_file", description=__doc__)
-    parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=["ext4", "tmpfs"])
+    parser.add_argument("--fs", nargs="+", choices=filesystems.FILE_SYSTEM_TYPES, default=["ext4", "tmpfs"])
     parser.add_argument("--size", type=int, default=2048, help="MiB (default %(default)s)")
     parser.add_argument("--pieces", type=int, nargs="+", default=[128, 256, 512, 1024, 4096, 8192], help="KiB each")
     parser.add_argument("--rounds", type=int, default=5)
@@ -64,7 +67,7 @@ def main() -> int:
     for kind in arguments.fs:
         dataset = datasets.large_file(arguments.size * datasets.MIB)
         room = filesystems.image_size(dataset.size, dataset.files)
-        with filesystems.mounted(kind, room, arguments.memory) as base:
+        with filesystems.mounted_file_system(kind, room, arguments.memory) as base:
             dataset.make(base)
             times = _times_of_copies(base / "large", base / "copy", arguments.pieces, arguments.rounds)
         print(f"\n{dataset.label}, {kind}\n{comparison_table(times, next(iter(times)))}", flush=True)
@@ -76,14 +79,14 @@ def _times_of_copies(source: Path, target: Path, pieces: Sequence[int], rounds: 
 
     ``pieces`` are the piece sizes in KiB.
     """
-    trials = [(name, piece) for name in WAYS for piece in pieces]
+    trials = [(name, piece) for name in COPY_FUNCTIONS for piece in pieces]
     times: dict[str, list[RunTime]] = {f"{name}, {piece} KiB": [] for name, piece in trials}
     random = Random(rounds)
     for _ in range(rounds):
         for name, piece in random.sample(trials, len(trials)):
             target.unlink(missing_ok=True)
             subprocess.run(["sync", "-f", str(target.parent)], check=True)
-            times[f"{name}, {piece} KiB"].append(_copy(WAYS[name], source, target, piece << 10))
+            times[f"{name}, {piece} KiB"].append(_copy(COPY_FUNCTIONS[name], source, target, piece << 10))
     return times
 
 

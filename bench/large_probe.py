@@ -18,7 +18,7 @@ from statistics import median
 
 from bench import datasets, filesystems
 
-WAYS = (
+PROBE_ARGUMENTS = (
     "rw 512",
     "rw 512 alloc",
     "rw 512 early8",
@@ -39,10 +39,15 @@ WAYS = (
 def main() -> int:
     """Compile the program, run the comparison, print the times, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.large_probe", description=__doc__)
-    parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=list(filesystems.KINDS))
+    parser.add_argument(
+        "--fs", nargs="+", choices=filesystems.FILE_SYSTEM_TYPES, default=list(filesystems.FILE_SYSTEM_TYPES)
+    )
     parser.add_argument("--size", type=int, default=1024, help="MiB (default %(default)s)")
     parser.add_argument(
-        "--ways", nargs="+", default=WAYS, help="arguments of the C program, each way as one word: 'rw 512 alloc'"
+        "--ways",
+        nargs="+",
+        default=PROBE_ARGUMENTS,
+        help="arguments of the C program, each way as one word: 'rw 512 alloc'",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
@@ -55,7 +60,7 @@ def main() -> int:
         for kind in arguments.fs:
             dataset = datasets.large_file(arguments.size * datasets.MIB)
             room = filesystems.image_size(dataset.size, dataset.files)
-            with filesystems.mounted(kind, room, arguments.memory) as base:
+            with filesystems.mounted_file_system(kind, room, arguments.memory) as base:
                 dataset.make(base)
                 times = _seconds_of_copies(probe, base / "large", base / "copy", arguments.ways, arguments.rounds)
             print(f"\n{dataset.label}, {kind}: seconds with the sync, median and minimum")

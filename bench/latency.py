@@ -24,14 +24,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCES = Path(__file__).with_name("latencyfs")
+LATENCYFS_SOURCES = Path(__file__).with_name("latencyfs")
 """The directory of the C sources."""
 
 _DELAYS_XATTR = "user.latencyfs"
 """The extended attribute of the mount point by which delays are set and counts of operations are read."""
 _QUIRKS_XATTR = "user.latencyfs.quirks"
 """The extended attribute of the mount point by which quirks are set."""
-_SLEEPING_KEY = "sleeping"
+_MAX_CONCURRENT_KEY = "sleeping"
 """Key, among the counts, of the largest number of operations that were delayed at the same time."""
 _EXIT_TIMEOUT = 10
 """Seconds after the unmount within which the file system's process must end; then it is killed."""
@@ -56,7 +56,7 @@ class SlowMount(NamedTuple):
         """Set these quirks, and no others. ``latencyfs.c`` lists them."""
         os.setxattr(self.path, _QUIRKS_XATTR, ",".join(quirks).encode())
 
-    def end_silence(self) -> None:
+    def end_silent_quirk(self) -> None:
         """End the quirk ``silent`` (the file system answers nothing) by a signal.
 
         While the quirk lasts, Linux may hold the locks that ``set_quirks`` needs.
@@ -66,12 +66,12 @@ class SlowMount(NamedTuple):
     def operation_counts(self) -> Counter[str]:
         """Return the number of operations since the mount, by type."""
         counts = self._reported_counts()
-        del counts[_SLEEPING_KEY]
+        del counts[_MAX_CONCURRENT_KEY]
         return counts
 
-    def max_concurrent(self) -> int:
+    def max_concurrent_operations(self) -> int:
         """Return the maximum number of operations that were delayed at the same time since delays were set."""
-        return self._reported_counts()[_SLEEPING_KEY]
+        return self._reported_counts()[_MAX_CONCURRENT_KEY]
 
     def _reported_counts(self) -> Counter[str]:
         """Return the counts of operations that the file system reports, by type."""
@@ -80,7 +80,7 @@ class SlowMount(NamedTuple):
 
 
 @functools.cache
-def compiled_program(source: Path, *flags: str) -> Path:
+def compiled_c_program(source: Path, *flags: str) -> Path:
     """Compile a C program, and return its path. The program is removed when this process ends.
 
     ``source`` is a C file, or a directory all of whose C files belong to the program. Raise ``CalledProcessError`` or
@@ -105,7 +105,7 @@ def _compiled_latencyfs() -> Path:
     """Return the path of the compiled file system."""
     command = ["pkg-config", "--cflags", "--libs", "fuse3"]
     flags = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return compiled_program(SOURCES, *flags.split())
+    return compiled_c_program(LATENCYFS_SOURCES, *flags.split())
 
 
 @contextmanager

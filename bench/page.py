@@ -9,13 +9,13 @@ from statistics import median
 from typing import Any
 from xml.sax.saxutils import escape
 
-from bench.scenarios import SLOW, InitialState
+from bench.scenarios import SLOW_FILE_SYSTEM, InitialState
 from bench.suite import SCENARIOS
-from bench.timing import CHECKOUT
+from bench.timing import CHECKOUT_DIRECTORY
 
-DOCS = CHECKOUT / "docs"
+DOCS = CHECKOUT_DIRECTORY / "docs"
 
-Result = Mapping[str, Any]
+ScenarioResult = Mapping[str, Any]
 """The result of one scenario on one type of file system, as ``bench.__main__`` writes it to the file."""
 
 _HEAD = """# Performance
@@ -59,20 +59,20 @@ _STATES = {
 """A sentence about what exists before each run, and what the run does."""
 
 
-def page(results: Sequence[Result]) -> str:
+def performance_page(results: Sequence[ScenarioResult]) -> str:
     """Return the text of ``docs/performance.md``, made from ``results``."""
     abouts = list({json.dumps(result["about"]): result["about"] for result in _sorted_results(results)}.values())
     rows = [[f"{number}", *_condition_cells(about)] for number, about in enumerate(abouts, 1)]
-    parts = [_HEAD, _table(["measurement", *_CONDITION_COLUMNS], rows)]
+    parts = [_HEAD, _markdown_table(["measurement", *_CONDITION_COLUMNS], rows)]
     parts.append("\n![Seconds of each way, by scenario](performance.svg)\n")
     for result in _sorted_results(results):
-        parts.append(_section(result, abouts.index(result["about"]) + 1))
+        parts.append(_result_section(result, abouts.index(result["about"]) + 1))
     commands = {name: way["command"] for result in _sorted_results(results) for name, way in result["ways"].items()}
     rows = [[name, f"`{command}`"] for name, command in commands.items()]
-    return "\n".join([*parts, "## Commands\n", _table(["way", "command"], rows)]) + "\n"
+    return "\n".join([*parts, "## Commands\n", _markdown_table(["way", "command"], rows)]) + "\n"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table with the column titles ``heads`` and the cells ``rows``."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows))
 
@@ -83,7 +83,7 @@ def _condition_cells(about: Mapping[str, Any]) -> list[str]:
     return [str(cells[key]) for key in _CONDITION_COLUMNS]
 
 
-def picture(results: Sequence[Result]) -> str:
+def performance_chart(results: Sequence[ScenarioResult]) -> str:
     """Return a bar chart (SVG) with a group of bars for each result.
 
     Their lengths are proportional to the median times.
@@ -92,15 +92,15 @@ def picture(results: Sequence[Result]) -> str:
     y = 0
     for result in _sorted_results(results):
         y += 2 * _ROW
-        parts.append(f"<text x='4' y='{y}' font-weight='bold'>{escape(_heading(result))}</text>")
+        parts.append(f"<text x='4' y='{y}' font-weight='bold'>{escape(_result_heading(result))}</text>")
         walls = {name: median(way["wall"]) for name, way in result["ways"].items()}
         for name, wall in walls.items():
             y += _ROW
             length = _BAR * wall / max(walls.values())
             colour = _COLOURS.get(name.split()[0], _OTHER_COLOUR)
-            parts.append(f"<text x='{_LEFT - 6}' y='{y}' text-anchor='end'>{escape(_shortened(name))}</text>")
+            parts.append(f"<text x='{_LEFT - 6}' y='{y}' text-anchor='end'>{escape(_shortened_name(name))}</text>")
             parts.append(f"<rect x='{_LEFT}' y='{y - 11}' width='{length:.1f}' height='13' fill='{colour}'/>")
-            parts.append(f"<text x='{_LEFT + length + 5:.1f}' y='{y}'>{_seconds(wall)} s</text>")
+            parts.append(f"<text x='{_LEFT + length + 5:.1f}' y='{y}'>{_seconds_text(wall)} s</text>")
     height = y + _ROW
     head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {height}' width='{_WIDTH}' height='{height}'"
     return "\n".join(
@@ -114,7 +114,7 @@ def picture(results: Sequence[Result]) -> str:
     )
 
 
-def _sorted_results(results: Sequence[Result]) -> list[Result]:
+def _sorted_results(results: Sequence[ScenarioResult]) -> list[ScenarioResult]:
     """Return the results in the order of the scenarios, and of their file systems."""
     names = list(SCENARIOS)
     known = [result for result in results if result["scenario"] in SCENARIOS]
@@ -124,28 +124,28 @@ def _sorted_results(results: Sequence[Result]) -> list[Result]:
     )
 
 
-def _heading(result: Result) -> str:
+def _result_heading(result: ScenarioResult) -> str:
     """Return the heading of the page's section for ``result``."""
-    where = f"{result['about']['delay'] / 1000:g} ms each" if result["fs"] == SLOW else result["fs"]
+    where = f"{result['about']['delay'] / 1000:g} ms each" if result["fs"] == SLOW_FILE_SYSTEM else result["fs"]
     return f"{result['title']}, {where}"
 
 
-def _section(result: Result, measurement: int) -> str:
+def _result_section(result: ScenarioResult, measurement: int) -> str:
     """Return the section of the page for a result. ``measurement`` is the number of its row in the first table."""
     base = median(result["ways"][result["against"]]["wall"])
-    slow = result["fs"] == SLOW
+    slow = result["fs"] == SLOW_FILE_SYSTEM
     heads = ["seconds", "median", "least", "most", "processor", f"/ {result['against']}"]
     rows = []
     for name, way in result["ways"].items():
         wall = median(way["wall"])
-        times = [_seconds(value) for value in (wall, min(way["wall"]), max(way["wall"]), median(way["processor"]))]
+        times = [_seconds_text(value) for value in (wall, min(way["wall"]), max(way["wall"]), median(way["processor"]))]
         more = [f"{median(way['operations']):,.0f}", f"{median(way['most at once']):.0f}"] if slow else []
         rows.append([name, *times, f"{wall / base:.2f}", *more])
     state = _STATES[InitialState(result["before"])]
     what = f"The source: {result['dataset']}. {state} The conditions: measurement {measurement} in the first table."
     parts = [
-        f"## {_heading(result)}\n\n{what}\n",
-        _table([*heads, *(["operations", "in parallel"] if slow else [])], rows),
+        f"## {_result_heading(result)}\n\n{what}\n",
+        _markdown_table([*heads, *(["operations", "in parallel"] if slow else [])], rows),
     ]
     unlike = [name for name, way in result["ways"].items() if way["differences"]]
     if unlike:
@@ -153,12 +153,12 @@ def _section(result: Result, measurement: int) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _seconds(value: float) -> str:
+def _seconds_text(value: float) -> str:
     """Return ``value``, a time in seconds, as text with a suitable number of digits."""
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
-def _shortened(name: str, most: int = 38) -> str:
+def _shortened_name(name: str, most: int = 38) -> str:
     """Return ``name``; if it has more than ``most`` characters, the end is replaced by an ellipsis."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
@@ -166,8 +166,8 @@ def _shortened(name: str, most: int = 38) -> str:
 def main() -> int:
     """Write the page and the picture, and return the exit status."""
     results = json.loads((DOCS / "performance.json").read_text())
-    (DOCS / "performance.md").write_text(page(results))
-    (DOCS / "performance.svg").write_text(picture(results))
+    (DOCS / "performance.md").write_text(performance_page(results))
+    (DOCS / "performance.svg").write_text(performance_chart(results))
     return 0
 
 

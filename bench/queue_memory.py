@@ -22,14 +22,14 @@ from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
 from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows, pack_names
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, StatusColumns, pack_names
 from pcopy.fsio.identity import Identity
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.copy_files import CopyFiles
 
 MIB = 1 << 20
-BATCH = 256
+FILES_PER_TASK = 256
 """Files per task."""
 
 
@@ -44,7 +44,7 @@ def main() -> int:
     arguments = parser.parse_args()
     rows = [_measured_row("in core", arguments, 1 << 40)]
     rows += [_measured_row(f"LMDB beyond {budget} MiB", arguments, budget * MIB) for budget in arguments.budgets]
-    print(f"{arguments.entries:,} entries in batches of {BATCH}")
+    print(f"{arguments.entries:,} entries in batches of {FILES_PER_TASK}")
     print(text_table(["", "MiB more", "bytes an entry", "s to fill", "s to empty"], rows))
     return 0
 
@@ -56,14 +56,16 @@ def _measured_row(label: str, arguments: argparse.Namespace, budget: int) -> lis
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    child = context.Process(target=_fill_and_empty, args=(theirs, arguments.entries, budget, str(arguments.spool)))
+    child = context.Process(
+        target=_fill_and_empty_queue, args=(theirs, arguments.entries, budget, str(arguments.spool))
+    )
     child.start()
     grown, filled, emptied = ours.recv()
     child.join()
     return [label, f"{grown / MIB:.0f}", f"{grown / arguments.entries:.1f}", f"{filled:.1f}", f"{emptied:.1f}"]
 
 
-def _fill_and_empty(pipe: multiprocessing.connection.Connection, entries: int, budget: int, spool: str) -> None:
+def _fill_and_empty_queue(pipe: multiprocessing.connection.Connection, entries: int, budget: int, spool: str) -> None:
     """Fill and empty a queue of tasks in this process, and send the results through ``pipe``.
 
     The results are the growth of memory in bytes, and the times of filling and emptying in seconds.
@@ -78,15 +80,15 @@ def _fill_and_empty(pipe: multiprocessing.connection.Connection, entries: int, b
         queue.begin_phase(0)
         place = Place(0, b"some/directory/of/the/source", Identity(0, 1), Identity(0, 2), True, False)
         before, began = _resident_bytes(), time.monotonic()
-        for number in range(entries // BATCH):
-            names = [b"a-file-of-run-%010d" % (number * BATCH + index) for index in range(BATCH)]
-            rows = Rows(BATCH, VERSION_COLUMNS)
-            rows.inode = rows.size = array("Q", range(number * BATCH, (number + 1) * BATCH))
-            payload = encode(CopyFiles(place, pack_names(names), rows.packed(), 0))
-            queue.push(Task((1, 0, number), 0, payload, BATCH << 16))
+        for number in range(entries // FILES_PER_TASK):
+            names = [b"a-file-of-run-%010d" % (number * FILES_PER_TASK + index) for index in range(FILES_PER_TASK)]
+            rows = StatusColumns(FILES_PER_TASK, VERSION_COLUMNS)
+            rows.inode = rows.size = array("Q", range(number * FILES_PER_TASK, (number + 1) * FILES_PER_TASK))
+            payload = encode_task(CopyFiles(place, pack_names(names), rows.packed(), 0))
+            queue.push(Task((1, 0, number), 0, payload, FILES_PER_TASK << 16))
         grown, filled = _resident_bytes() - before, time.monotonic() - began
         began = time.monotonic()
-        remaining = entries // BATCH
+        remaining = entries // FILES_PER_TASK
         while queue.pop() is not None:
             remaining -= 1
         if remaining:

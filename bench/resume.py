@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from bench import datasets, filesystems
-from bench.timing import PCOPY_COMMAND, command_environment, text_table, time_of_commands
+from bench.timing import PCOPY_COMMAND, command_environment, measure_commands, text_table
 from bench.turns import remove_trees
 
 EXIT_STOPPED = 75
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=48, help="in one directory (default %(default)s)")
     parser.add_argument("--file-size", type=int, default=128, help="MiB of each (default %(default)s)")
     parser.add_argument("--at", type=float, default=95.0, help="percent (default %(default)s)")
-    parser.add_argument("--fs", choices=filesystems.KINDS, default="xfs")
+    parser.add_argument("--fs", choices=filesystems.FILE_SYSTEM_TYPES, default="xfs")
     parser.add_argument("--hash", default="blake3", help="default: blake3, so that there is work for some seconds")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
@@ -42,8 +42,8 @@ def main() -> int:
     dataset = datasets.small_files(arguments.files, arguments.file_size * datasets.MIB, arguments.files)
     with ExitStack() as stack:
         size = filesystems.image_size(dataset.size, dataset.files)
-        source = stack.enter_context(filesystems.mounted("tmpfs", size, arguments.memory)) / "source"
-        target = stack.enter_context(filesystems.mounted(arguments.fs, size, arguments.memory)) / "copy"
+        source = stack.enter_context(filesystems.mounted_file_system("tmpfs", size, arguments.memory)) / "source"
+        target = stack.enter_context(filesystems.mounted_file_system(arguments.fs, size, arguments.memory)) / "copy"
         source.mkdir()
         dataset.make(source)
         print(f"{dataset.label}, tmpfs to {arguments.fs}, {arguments.ranks} ranks, --hash {arguments.hash}", flush=True)
@@ -60,10 +60,10 @@ def _measured_table(source: Path, target: Path, arguments: argparse.Namespace) -
     ratios = []
     for number in range(arguments.rounds + 1):
         remove_trees(target, job)
-        whole = time_of_commands([*copy, "-q"]).wall
+        whole = measure_commands([*copy, "-q"]).wall
         remove_trees(target, job)
         done, begun = _run_until_percent(arguments.at, copy)
-        rest = time_of_commands([*PCOPY_COMMAND, "-q", *ranks, "--resume", str(job)]).wall
+        rest = measure_commands([*PCOPY_COMMAND, "-q", *ranks, "--resume", str(job)]).wall
         if number:  # Round 0 is not counted: it allocates the memory of the images.
             ratios.append(rest / whole)
             figures = (whole, begun, done, rest)

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from bench import ways
-from bench.ways import CP, DRM, PRM_COMMAND, PROCESSORS, RSYNC, Way, bare_way, pcopy_way, program_command
+from bench.ways import CP, DRM_COMMAND, PRM_COMMAND, PROCESSORS, RSYNC, Way, bare_way, pcopy_way, program_command
 
-SLOW = "slow"
+SLOW_FILE_SYSTEM = "slow"
 """The name for a slow type of file system: source and copy are on a tmpfs, and commands access both through
 ``bench/latencyfs``, which delays each operation.
 """
@@ -35,12 +35,13 @@ Its argument are the sets of options with which pcopy is measured.
 """
 
 
-class Scenario(NamedTuple):
+class BenchmarkScenario(NamedTuple):
     """A measurement of the table of scenarios: what is copied, on which file systems, by which commands.
 
     Fields:
 
-    - ``shape``: a dataset of ``bench.datasets.SHAPES``; ``slow_shape``, if not empty, replaces it on slow file systems.
+    - ``shape``: a dataset of ``bench.datasets.DATASETS_BY_NAME``; ``slow_shape``, if not empty, replaces it on slow
+      file systems.
     - ``kinds``: the types of file systems.
     - ``ways``: the ways (commands) to compare.
     - ``reference_way``: the way to which the others are compared; if empty, the first one.
@@ -58,7 +59,7 @@ class Scenario(NamedTuple):
 
     def shape_on(self, kind: str) -> str:
         """Return the name of the dataset that is used on the type ``kind`` of file system."""
-        return self.slow_shape if kind == SLOW and self.slow_shape else self.shape
+        return self.slow_shape if kind == SLOW_FILE_SYSTEM and self.slow_shape else self.shape
 
 
 def _pcopy_ways(options: Sequence[str], more: str = "") -> dict[str, Way]:
@@ -70,7 +71,13 @@ def _pcopy_ways(options: Sequence[str], more: str = "") -> dict[str, Way]:
 
 def _copy_ways(options: Sequence[str]) -> dict[str, Way]:
     processes = {f"bare C, -p {PROCESSORS}": bare_way("-p", PROCESSORS)}
-    return {"cp -a": CP, "rsync -a": RSYNC, **ways.available_peers(), **_pcopy_ways(options), **processes}
+    return {
+        "cp -a": CP,
+        "rsync -a": RSYNC,
+        **ways.available_parallel_copy_commands(),
+        **_pcopy_ways(options),
+        **processes,
+    }
 
 
 def _hard_link_ways(options: Sequence[str]) -> dict[str, Way]:
@@ -97,7 +104,7 @@ def _removal_ways(options: Sequence[str]) -> dict[str, Way]:
     removals = {
         f"prm -n {ranks}": Way((*PRM_COMMAND, "-q", "--yes", "-n", f"{ranks}", "DST")) for ranks in _rank_counts()
     }
-    drm = {"drm": DRM} if ways.is_available("drm") else {}
+    drm = {"drm": DRM_COMMAND} if ways.is_available("drm") else {}
     return {"rm -rf": Way(("rm", "-rf", "DST")), **drm, **removals}
 
 
@@ -128,16 +135,16 @@ _LOCAL_TYPES = ("tmpfs", "ext4", "xfs")
 COPY_SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("huge", "One huge file", "huge", ("xfs",), _copy_ways),
-        Scenario("large", "One large file", "large", _LOCAL_TYPES, _copy_ways),
-        Scenario("hundreds", "Some large files", "hundreds", ("xfs",), _copy_ways),
-        Scenario("heavy", "Files of very different sizes", "heavy", ("xfs",), _copy_ways),
-        Scenario("small", "Many small files", "small", _LOCAL_TYPES, _copy_ways),
-        Scenario("start", "One small file: start-up time", "one", ("tmpfs",), _copy_ways),
-        Scenario("fdtree", "A deep tree with some files in each directory", "fdtree", ("xfs",), _copy_ways),
-        Scenario("directories", "Directories only", "directories", ("tmpfs", "xfs"), _copy_ways),
-        Scenario("links", "Hard links", "links", ("ext4",), _hard_link_ways),
-        Scenario(
+        BenchmarkScenario("huge", "One huge file", "huge", ("xfs",), _copy_ways),
+        BenchmarkScenario("large", "One large file", "large", _LOCAL_TYPES, _copy_ways),
+        BenchmarkScenario("hundreds", "Some large files", "hundreds", ("xfs",), _copy_ways),
+        BenchmarkScenario("heavy", "Files of very different sizes", "heavy", ("xfs",), _copy_ways),
+        BenchmarkScenario("small", "Many small files", "small", _LOCAL_TYPES, _copy_ways),
+        BenchmarkScenario("start", "One small file: start-up time", "one", ("tmpfs",), _copy_ways),
+        BenchmarkScenario("fdtree", "A deep tree with some files in each directory", "fdtree", ("xfs",), _copy_ways),
+        BenchmarkScenario("directories", "Directories only", "directories", ("tmpfs", "xfs"), _copy_ways),
+        BenchmarkScenario("links", "Hard links", "links", ("ext4",), _hard_link_ways),
+        BenchmarkScenario(
             "again",
             "A second copy without changes",
             "small",
@@ -146,14 +153,26 @@ COPY_SCENARIOS = {
             "rsync -a",
             InitialState.COPIED,
         ),
-        Scenario("remove", "Removing", "small", _LOCAL_TYPES, _removal_ways, "rm -rf", InitialState.REMOVED),
-        Scenario("digests", "Digests of small files", "small", ("xfs",), _digest_ways, ""),
-        Scenario("digest", "Digests of a large file", "huge", ("xfs",), _digest_ways, ""),
-        Scenario("reading", "Reading a large file", "huge", ("tmpfs",), _reading_ways, "cat", InitialState.COPIED),
-        Scenario("checkpoints", "Checkpoints", "small", ("ext4",), _checkpoint_ways, ""),
-        Scenario("latency", "Slow operations, many directories", "20000-in-200", (SLOW,), _in_flight_ways, ""),
-        Scenario("latency-20", "Slow operations, some directories", "2000-in-20", (SLOW,), _in_flight_and_peer_ways),
-        Scenario("latency-1", "Slow operations, one directory", "2000-in-1", (SLOW,), _in_flight_and_peer_ways),
+        BenchmarkScenario("remove", "Removing", "small", _LOCAL_TYPES, _removal_ways, "rm -rf", InitialState.REMOVED),
+        BenchmarkScenario("digests", "Digests of small files", "small", ("xfs",), _digest_ways, ""),
+        BenchmarkScenario("digest", "Digests of a large file", "huge", ("xfs",), _digest_ways, ""),
+        BenchmarkScenario(
+            "reading", "Reading a large file", "huge", ("tmpfs",), _reading_ways, "cat", InitialState.COPIED
+        ),
+        BenchmarkScenario("checkpoints", "Checkpoints", "small", ("ext4",), _checkpoint_ways, ""),
+        BenchmarkScenario(
+            "latency", "Slow operations, many directories", "20000-in-200", (SLOW_FILE_SYSTEM,), _in_flight_ways, ""
+        ),
+        BenchmarkScenario(
+            "latency-20",
+            "Slow operations, some directories",
+            "2000-in-20",
+            (SLOW_FILE_SYSTEM,),
+            _in_flight_and_peer_ways,
+        ),
+        BenchmarkScenario(
+            "latency-1", "Slow operations, one directory", "2000-in-1", (SLOW_FILE_SYSTEM,), _in_flight_and_peer_ways
+        ),
     )
 }
 """The scenarios of pcopy and prm, by name."""

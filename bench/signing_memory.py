@@ -40,7 +40,7 @@ def main() -> int:
     filesystems.exit_on_sigterm()
     half = datasets.small_files(arguments.entries // 2, 0, arguments.per_directory)
     with ExitStack() as stack:
-        place = stack.enter_context(filesystems.mounted("tmpfs", 0, arguments.memory))
+        place = stack.enter_context(filesystems.mounted_file_system("tmpfs", 0, arguments.memory))
         entries, samples = [], dict[str, list[tuple[int, float]]]()
         for name in ("one", "other"):
             (place / "tree" / name).mkdir(parents=True)

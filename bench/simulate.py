@@ -1,4 +1,4 @@
-"""``python -m bench.simulate``: the performance of the engine with thousands of ranks, without a cluster.
+"""``python -m bench.simulate_job``: the performance of the engine with thousands of ranks, without a cluster.
 
 pcopy's own code for ranks (nodes), queues, work stealing and the detection of the end of a phase runs a synthetic job
 in virtual time, on a simulated network with random latencies. The table has one line for each shape of job, termination
@@ -21,7 +21,7 @@ from bench.simulation.latencies import LATENCIES
 from bench.simulation.plot import Panel, draw
 from bench.simulation.workloads import SHAPES, WorkloadParameters
 from pcopy.engine.limits import Limits
-from pcopy.engine.safra import DETECTORS
+from pcopy.engine.safra import TERMINATION_DETECTORS
 
 MAX_RANKS = 16_384
 """The maximum number of simulated ranks."""
@@ -46,7 +46,7 @@ _COLUMNS = (
 """The columns of the table, and their explanations in the help."""
 
 
-class Result(NamedTuple):
+class SimulatedJobResult(NamedTuple):
     """One line of the table: the results of one simulated job.
 
     ``hop`` is the mean time, in seconds, from sending a message to its receipt; ``elapsed`` is the processor time of
@@ -86,7 +86,7 @@ class Result(NamedTuple):
         ]
 
 
-def simulate(options: argparse.Namespace, shape: str, termination: str, ranks: int) -> Result:
+def simulate_job(options: argparse.Namespace, shape: str, termination: str, ranks: int) -> SimulatedJobResult:
     """Simulate one job and return its results. Raise ``InvariantBroken`` if the engine violates one of its rules.
 
     Args:
@@ -114,10 +114,12 @@ def simulate(options: argparse.Namespace, shape: str, termination: str, ranks: i
         scan_ahead_bytes=options.memory // 2,
     )
     measured = Cluster(workload, machine, options.seed, limits, termination).run()
-    return Result(shape, termination, options.latency + options.handling, measured, time.process_time() - begin)
+    return SimulatedJobResult(
+        shape, termination, options.latency + options.handling, measured, time.process_time() - begin
+    )
 
 
-def table(results: Sequence[Result]) -> str:
+def markdown_table(results: Sequence[SimulatedJobResult]) -> str:
     """Return the results as a Markdown table with aligned columns."""
     rows = [[name for name, _ in _COLUMNS], *(result.cells() for result in results)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -132,7 +134,7 @@ def table(results: Sequence[Result]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in aligned)
 
 
-def plot(results: Sequence[Result]) -> str:
+def efficiency_chart(results: Sequence[SimulatedJobResult]) -> str:
     """Return curves over the number of ranks as SVG: the efficiency, and the time until all ranks know of the end."""
     efficiency: dict[str, list[tuple[float, float]]] = {}
     stopped: dict[str, list[tuple[float, float]]] = {}
@@ -150,25 +152,25 @@ def plot(results: Sequence[Result]) -> str:
 
 def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> int:
     """Print the table to ``out`` (default: standard output) and the speed of the simulation to standard error."""
-    options = _parser().parse_args(arguments)
+    options = _command_line_parser().parse_args(arguments)
     results = []
     for shape in options.shape:
         for termination in options.termination:
             for ranks in options.ranks:
-                result = simulate(options, shape, termination, ranks)
+                result = simulate_job(options, shape, termination, ranks)
                 results.append(result)
                 rate = result.measured.events / max(result.elapsed, 1e-3)
                 sys.stderr.write(
                     f"{shape}, {termination}, {ranks} ranks: {result.measured.events} events "
                     f"in {result.elapsed:.1f} s, {rate:.0f} events/s\n"
                 )
-    (out or sys.stdout).write(table(results))
+    (out or sys.stdout).write(markdown_table(results))
     if options.svg:
-        Path(options.svg).write_text(plot(results))
+        Path(options.svg).write_text(efficiency_chart(results))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _command_line_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     limits = Limits()
     parser = argparse.ArgumentParser(
@@ -180,7 +182,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--ranks", type=_parse_rank_counts, default=(64,), metavar="N,...", help=f"1 to {MAX_RANKS}")
     add("--shape", type=_list_parser(SHAPES), default=("tree",), metavar="NAME,...", help=", ".join(SHAPES))
-    add("--termination", type=_list_parser(DETECTORS), default=("tree",), metavar="NAME,...", help=", ".join(DETECTORS))
+    add(
+        "--termination",
+        type=_list_parser(TERMINATION_DETECTORS),
+        default=("tree",),
+        metavar="NAME,...",
+        help=", ".join(TERMINATION_DETECTORS),
+    )
     add("--tasks", type=int, default=200, help="tasks per rank (default %(default)s)")
     add("--total-tasks", type=int, metavar="TASKS", help="tasks of all ranks together, instead")
     add("--seconds", type=float, default=0.02, help="a task's mean time (default %(default)s)")

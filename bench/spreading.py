@@ -35,7 +35,7 @@ def busy_ranks_per_tenth(intervals: Sequence[tuple[float, float]], end: float) -
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the simulations, print the table, and return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _command_line_parser().parse_args(arguments)
     calls = CallCounts(options.call)
     sys.stdout.write(f"{'':8} {'ranks':>5} {'seconds':>8} {'best':>8} {'busy':>6}  in each tenth of the time\n")
     for ranks in options.ranks:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _command_line_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.spreading", description=(__doc__ or "").partition("\n\n")[2])
     add = parser.add_argument

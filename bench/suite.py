@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.scenarios import COPY_SCENARIOS, SLOW, InitialState, Scenario, WaysFunction
+from bench.scenarios import COPY_SCENARIOS, SLOW_FILE_SYSTEM, BenchmarkScenario, InitialState, WaysFunction
 from bench.ways import PROCESSORS, Way, available_mpifileutils, program_command
 
 _RANKS = sorted({1, PROCESSORS})
-_TREES = ("tmpfs", "ext4", SLOW)
+_TREES = ("tmpfs", "ext4", SLOW_FILE_SYSTEM)
 _MODE = "u+rwX,go-rwx"
 
 
@@ -106,7 +106,7 @@ def _unpack_ways(_: Sequence[str]) -> dict[str, Way]:
 
 def _many_items_scenario(
     name: str, title: str, kinds: tuple[str, ...], compare: WaysFunction, against: str, before: InitialState
-) -> Scenario:
+) -> BenchmarkScenario:
     """Return a scenario with very many items that are only examined or changed, so that the time of a program's start
     hardly counts.
 
@@ -117,7 +117,7 @@ def _many_items_scenario(
         against: the label of the way to which the others are compared.
         before: what exists before each run.
     """
-    return Scenario(name, title, "many", kinds, compare, against, before, slow_shape="small")
+    return BenchmarkScenario(name, title, "many", kinds, compare, against, before, slow_shape="small")
 
 
 TOOL_SCENARIOS = {
@@ -130,17 +130,19 @@ TOOL_SCENARIOS = {
         _many_items_scenario("summary", "Walking: totals", _TREES, _summary_ways, "du", InitialState.READ),
         _many_items_scenario("chmod", "Changing modes", _TREES, _mode_ways, "chmod -R", InitialState.CHANGED),
         _many_items_scenario("chown", "Changing owners", _TREES, _owner_ways, "chown -R", InitialState.CHANGED),
-        Scenario(
+        BenchmarkScenario(
             "compare", "Comparing metadata", "small", _TREES, _metadata_comparison_ways, "rsync -n", InitialState.COPIED
         ),
-        Scenario(
+        BenchmarkScenario(
             "contents", "Comparing contents", "small", _TREES, _content_comparison_ways, "diff -rq", InitialState.COPIED
         ),
-        Scenario("pack", "Creating an archive", "small", ("tmpfs", "ext4"), _archive_ways, "tar -c", InitialState.READ),
-        Scenario(
+        BenchmarkScenario(
+            "pack", "Creating an archive", "small", ("tmpfs", "ext4"), _archive_ways, "tar -c", InitialState.READ
+        ),
+        BenchmarkScenario(
             "unpack", "Extracting an archive", "small", ("tmpfs", "ext4"), _unpack_ways, "tar -x", InitialState.PACKED
         ),
-        Scenario(
+        BenchmarkScenario(
             "pack-large", "Archiving a large file", "large", ("ext4",), _archive_ways, "tar -c", InitialState.READ
         ),
     )

@@ -42,7 +42,7 @@ class MeasuredRun(NamedTuple):
     budget: Counter[str]
 
 
-RUNS = (
+MEASURED_RUNS = (
     MeasuredRun("a first copy", (), Counter({"stat": 1}) + Counter(SOURCE_CALLS) + Counter(TARGET_CALLS)),
     MeasuredRun(
         "nothing changed (--existing changed)", ("--existing", "changed"), Counter({"stat": 2, "llistxattr": 2})
@@ -60,10 +60,10 @@ With ``changed``, unchanged files get missing attributes, so the attribute names
 is replaced is examined before the rename and after it, to check that the name refers to the new file.
 """
 
-CLOCK_GRACE = 6
+SECONDS_UNTIL_ITEMS_ARE_OLD = 6
 """Seconds after which pcopy recognises the items that a run has created as those of an earlier run."""
 
-SLACK = 0.05
+PERMITTED_EXCESS = 0.05
 """Maximum number of calls per file, beyond the budget, that is accepted: batches and messages add a few calls."""
 
 CALLS_PER_BATCH = Counter({"fstat": 6})
@@ -78,7 +78,7 @@ The more time a file takes, as under strace, the more of them there are for each
 """
 
 _CALL_PATTERN = re.compile(r"^\d+ +(\w+)\((.*)")
-_ALIASES = {
+_CALL_TYPE_ALIASES = {
     "newfstatat": "stat",
     "statx": "stat",
     "renameat": "rename",
@@ -106,16 +106,18 @@ def main() -> int:
         ):
             (base / kind / "source").mkdir(parents=True)
             dataset.make(base / kind / "source")
-        for run in RUNS:
+        for run in MEASURED_RUNS:
             bare, full = _calls_of_run(run, base / "bare"), _calls_of_run(run, base / "full")
             print(f"{run.name}: {files:,} files, {a_directory} a directory")
             calls = Counter({call: full[call] - bare[call] for call in full | bare})
-            over |= _report(run, calls, files, {call: number / a_directory for call, number in CALLS_PER_BATCH.items()})
-            time.sleep(CLOCK_GRACE)
+            over |= _print_table_of_run(
+                run, calls, files, {call: number / a_directory for call, number in CALLS_PER_BATCH.items()}
+            )
+            time.sleep(SECONDS_UNTIL_ITEMS_ARE_OLD)
     return int(over)
 
 
-def _report(run: MeasuredRun, calls: Counter[str], files: int, added: dict[str, float]) -> bool:
+def _print_table_of_run(run: MeasuredRun, calls: Counter[str], files: int, added: dict[str, float]) -> bool:
     """Print the table of one run. Return True if a type of call exceeds its budget.
 
     Args:
@@ -124,9 +126,9 @@ def _report(run: MeasuredRun, calls: Counter[str], files: int, added: dict[str, 
         added: calls per file that are added by batches, by type; they are accepted beyond the budget.
     """
     per_file = {call: calls[call] / files for call in (*run.budget, *sorted(calls.keys() - run.budget.keys()))}
-    most = {call: run.budget[call] + max(SLACK, added.get(call, 0)) for call in per_file}
+    most = {call: run.budget[call] + max(PERMITTED_EXCESS, added.get(call, 0)) for call in per_file}
     rows = [
-        [call, f"{made:.3f}", str(run.budget[call]), _verdict(call, made, most[call])]
+        [call, f"{made:.3f}", str(run.budget[call]), _verdict_text(call, made, most[call])]
         for call, made in per_file.items()
         if call in run.budget or abs(made) >= 0.001
     ]
@@ -135,7 +137,7 @@ def _report(run: MeasuredRun, calls: Counter[str], files: int, added: dict[str, 
     return any(row[3] == "over" for row in rows)
 
 
-def _verdict(call: str, made: float, most: float) -> str:
+def _verdict_text(call: str, made: float, most: float) -> str:
     """Return the text of the last column: "over" if the number of calls exceeds ``most``."""
     if call in PERIODIC_CALLS:
         return "by the clock"
@@ -190,7 +192,7 @@ def _call_type(name: str, rest: str) -> str:
         return "fstat"
     if name == "read" and "EAGAIN" in rest:
         return "read (wake)"  # of the descriptor by which the C backend wakes Python; a file never returns EAGAIN
-    return _ALIASES.get(name, name)
+    return _CALL_TYPE_ALIASES.get(name, name)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT_DIRECTORY = Path(__file__).resolve().parent.parent
 """The directory of this checkout."""
 PCOPY_COMMAND = (sys.executable, "-m", "pcopy")
 """The command that runs pcopy from the checkout."""
@@ -32,10 +32,10 @@ def command_environment() -> dict[str, str]:
     With them Python finds the package ``pcopy`` of this checkout, and caches byte code as for installed programs.
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPATH": str(CHECKOUT)}
+    return {**kept, "PYTHONPATH": str(CHECKOUT_DIRECTORY)}
 
 
-def time_of_commands(*commands: Sequence[str]) -> RunTime:
+def measure_commands(*commands: Sequence[str]) -> RunTime:
     """Run ``commands`` one after the other, and return their time together. Raise ``CalledProcessError`` if one
     fails.
     """

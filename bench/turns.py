@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.timing import RunTime
 
 
-def times_in_turns(
+def measure_in_turns(
     ways: Mapping[str, Callable[[], RunTime]], rounds: int, prepare: Callable[[], None] = lambda: None
 ) -> dict[str, list[RunTime]]:
     """Run all ways (by label) in turns, in another order each round; return the times of each.

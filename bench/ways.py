@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.latency import compiled_program
+from bench.latency import compiled_c_program
 from bench.timing import PCOPY_COMMAND
 
 PROCESSORS = len(os.sched_getaffinity(0))
@@ -57,7 +57,7 @@ class Way(NamedTuple):
         needed.
         """
         places = {"SRC": str(source), "DST": str(target), "KEEP": str(target.parent / "keep")}
-        commands = [[_with_paths(places, word) for word in self.words]]
+        commands = [[_word_with_paths(places, word) for word in self.words]]
         if not self.syncs:
             commands.append(["sync", "-f", str(target.parent)])
         return commands
@@ -71,7 +71,7 @@ class Way(NamedTuple):
         return shlex.join((Path(words[0]).name, *words[1:])) + ("" if self.syncs else " && sync -f DST")
 
 
-def _with_paths(places: Mapping[str, str], word: str) -> str:
+def _word_with_paths(places: Mapping[str, str], word: str) -> str:
     """Return ``word``, a word of a command, with paths in place of placeholders such as SRC. ``places`` are their
     paths.
     """
@@ -92,7 +92,7 @@ def bare_way(how: str, workers: int) -> Way:
         how: ``-p`` for processes, ``-t`` for threads.
         workers: their number.
     """
-    return Way((str(compiled_program(_BARE_SOURCE, "-lpthread")), how, f"{workers}", "SRC", "DST"))
+    return Way((str(compiled_c_program(_BARE_SOURCE, "-lpthread")), how, f"{workers}", "SRC", "DST"))
 
 
 CP = Way(("cp", "-aT", "SRC", "DST"))
@@ -100,7 +100,7 @@ RSYNC = Way(("rsync", "-a", "SRC/", "DST"))
 
 _MPI = (*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", f"{PROCESSORS}")
 
-PEERS = {
+PARALLEL_COPY_COMMANDS = {
     "dcp": Way((*_MPI, "dcp", "-q", "-p", "SRC", "DST"), must_be_faithful=False),
     "xcp": Way(("xcp", "-r", "-T", "-o", "--no-progress", "-w", f"{PROCESSORS}", "SRC", "DST"), must_be_faithful=False),
     "mcp": Way(("mcp", "-aT", f"--threads={PROCESSORS}", "SRC", "DST"), must_be_faithful=False),
@@ -114,10 +114,10 @@ PEERS = {
 }  # fmt: skip
 """Commands of other programs that copy in parallel, by the name of the program on PATH."""
 
-DRM = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
+DRM_COMMAND = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
 """The command that runs drm, which removes trees in parallel."""
 _PRESERVE_OPTIONS = ("--preserve-owner", "--preserve-perms", "--preserve-times")
-MPIFILEUTILS = {
+MPIFILEUTILS_COMMANDS = {
     "dwalk": Way((*_MPI, "dwalk", "-q", "SRC"), syncs=True),
     "dfind": Way((*_MPI, "dfind", "-q", "SRC", "--size", "+1k", "--print"), syncs=True),
     "dchmod": Way((*_MPI, "dchmod", "-q", "-m", "u+rwX,go-rwx", "DST"), syncs=True),
@@ -147,20 +147,24 @@ def is_available(program: str) -> bool:
     return all(program in chosen for chosen in _selected_peers) and shutil.which(program) is not None
 
 
-def available_peers() -> dict[str, Way]:
-    """Return the commands in ``PEERS`` (other programs that copy) whose programs are installed, by label."""
-    return {name: way for name, way in PEERS.items() if is_available(name)}
+def available_parallel_copy_commands() -> dict[str, Way]:
+    """Return the commands in ``PARALLEL_COPY_COMMANDS`` (other programs that copy) whose programs are installed, by
+    label.
+    """
+    return {name: way for name, way in PARALLEL_COPY_COMMANDS.items() if is_available(name)}
 
 
 def available_mpifileutils(name: str) -> dict[str, Way]:
-    """Return the command with the label ``name`` in ``MPIFILEUTILS``, by this label; an empty dictionary if its program
-    is not installed.
+    """Return the command with the label ``name`` in ``MPIFILEUTILS_COMMANDS``, by this label; an empty dictionary if
+    its program is not installed.
     """
-    return {name: MPIFILEUTILS[name]} if is_available(name.split(maxsplit=1)[0]) else {}
+    return {name: MPIFILEUTILS_COMMANDS[name]} if is_available(name.split(maxsplit=1)[0]) else {}
 
 
-def missing_peers() -> list[str]:
+def missing_parallel_copy_programs() -> list[str]:
     """Return the names of the other programs that are not installed."""
     return [
-        name for name in (*PEERS, "drm", *(name for name in MPIFILEUTILS if " " not in name)) if not is_available(name)
+        name
+        for name in (*PARALLEL_COPY_COMMANDS, "drm", *(name for name in MPIFILEUTILS_COMMANDS if " " not in name))
+        if not is_available(name)
     ]

@@ -24,7 +24,7 @@ from pcopy.cli.pchmod import PCHMOD  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
 from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
-from pcopy.cli.program import Program  # noqa: E402
+from pcopy.cli.program import ProgramCommandLine  # noqa: E402
 from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
 from pcopy.cli.psync import PSYNC  # noqa: E402
 from pcopy.cli.ptar import PTAR  # noqa: E402
@@ -33,7 +33,7 @@ from pcopy.cli.pwalk import PWALK  # noqa: E402
 from pcopy.fsio.preserve import PRESERVABLE_METADATA  # noqa: E402
 from pcopy.tasks.base.job import EXISTING_CHOICES  # noqa: E402
 
-PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK, PCHMOD)
+PROGRAMS: tuple[ProgramCommandLine, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK, PCHMOD)
 """The programs for which scripts are generated."""
 CHOICES_BY_OPTION = {
     "--existing": tuple(EXISTING_CHOICES),
@@ -77,7 +77,7 @@ class Option(NamedTuple):
     is_optional: bool
 
 
-def options_of(program: Program) -> Iterator[Option]:
+def options_of(program: ProgramCommandLine) -> Iterator[Option]:
     """Yield the options of a program, except those that its help does not show."""
     parser = program.parser()
     for action in parser._actions:
@@ -108,7 +108,7 @@ def value_type(action: argparse.Action, words: tuple[str, ...], value: str) -> s
     return "files" if value in _FILES else "directories" if value == "DIR" else "jobs" if value in _JOBS else "value"
 
 
-def bash_script(program: Program, options: list[Option]) -> str:
+def bash_script(program: ProgramCommandLine, options: list[Option]) -> str:
     """Return the completion script for bash."""
     name = program.name
     cases: dict[str, list[str]] = {}
@@ -137,7 +137,7 @@ def bash_script(program: Program, options: list[Option]) -> str:
     return "\n".join([*lines, f"complete -F _{name} {name}", ""])
 
 
-def zsh_script(program: Program, options: list[Option]) -> str:
+def zsh_script(program: ProgramCommandLine, options: list[Option]) -> str:
     """Return the completion script for zsh."""
     name = program.name
     lines = [f"#compdef {name}", f"# {_HEADER}", ""]
@@ -168,7 +168,7 @@ def brace_expansion(names: list[str]) -> str:
     return "{" + ",".join(names) + "}" if len(names) > 1 else names[0]
 
 
-def fish_script(program: Program, options: list[Option]) -> str:
+def fish_script(program: ProgramCommandLine, options: list[Option]) -> str:
     """Return the completion script for fish."""
     lines = [f"# {_HEADER}"]
     for option in options:

@@ -28,7 +28,7 @@ _THREAD_COUNT_INTERVAL = 0.0005
 _START_CHECK_INTERVAL = 0.02
 """Seconds between two checks whether a started thread has ended without running its action."""
 
-_START_ATTEMPTS = 3
+_MAX_START_ATTEMPTS = 3
 """Number of attempts to start a thread; after that ``BackgroundThread`` raises ``OSError``."""
 
 
@@ -72,7 +72,7 @@ class BackgroundThread:
         self._action = action
         self._end_lock = allocate_lock()
         self._end_lock.acquire()
-        if not any(self._start() for _ in range(_START_ATTEMPTS)):
+        if not any(self._start() for _ in range(_MAX_START_ATTEMPTS)):
             raise OSError(errno.EAGAIN, "no thread can be started")
 
     def join(self, patience: float | None) -> bool:

@@ -60,7 +60,7 @@ class RequestRefused(PcopyError):
     status = EXIT_REFUSED
 
 
-class PartlyRefused(PcopyError):
+class RequestPartlyRefused(PcopyError):
     """The program has carried out a part of the request; another part was refused, or it is uncertain whether it was
     carried out.
     """
@@ -104,7 +104,7 @@ ImportError is one of them, because modules are imported when they are needed, a
 """
 
 
-class SpillFailed(OSError):
+class TemporaryFileFailed(OSError):
     """A temporary file for waiting tasks and other data that do not fit into memory cannot be written or read.
 
     The job must stop, and can be resumed with another directory for such files.

@@ -216,7 +216,7 @@ _file_handle_function: list[Callable[[int], bytes]] = []
 """A list that contains the function of ``_make_file_handle_function`` after the first call; before, it is empty."""
 
 
-def keep_forever(thing: object) -> None:
+def keep_until_process_ends(thing: object) -> None:
     """Keep the object ``thing`` in memory until the process ends.
 
     For memory to which a system call may still write although nobody waits for it any longer.
@@ -268,7 +268,7 @@ class c_signal_handler:  # noqa: N801 (used like a statement)
         self._set_handler(self._number, self._before)
 
 
-def defined_symbols(library: str, names: Iterable[str]) -> set[str]:
+def symbols_defined_in_library(library: str, names: Iterable[str]) -> set[str]:
     """Load the shared ``library``, and return those of ``names`` that it or a library linked with it defines."""
     import ctypes
 

@@ -15,7 +15,7 @@ MAX_MESSAGE_LENGTH = 16_384
 
 That is enough for a path of PATH_MAX (4,096) bytes even if each byte is escaped.
 """
-_KEPT_AT_EACH_END = 4_096
+_CHARACTERS_KEPT_AT_EACH_END = 4_096
 """Number of characters that remain at each end of a longer message: the beginning of the path, and the reason."""
 
 _SHORT_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -31,14 +31,14 @@ def printable_path(path: bytes) -> str:
     text = path.decode("utf-8", "surrogateescape")
     if text.isprintable() and "\\" not in text:
         return text
-    return "".join(_escape(character) for character in text)
+    return "".join(_escaped_character(character) for character in text)
 
 
 def printable_text(text: str) -> str:
     """Return ``text``, a message, as one line; unprintable characters are escaped, backslashes are kept."""
     if text.isprintable():
         return text
-    return "".join(character if character.isprintable() else _escape(character) for character in text)
+    return "".join(character if character.isprintable() else _escaped_character(character) for character in text)
 
 
 def one_line_message(text: str) -> str:
@@ -51,8 +51,9 @@ def one_line_message(text: str) -> str:
     if len(line) <= MAX_MESSAGE_LENGTH:
         return line
     return (
-        f"{line[:_KEPT_AT_EACH_END]}... [{len(line) - 2 * _KEPT_AT_EACH_END:,} characters not shown] "
-        f"...{line[-_KEPT_AT_EACH_END:]}"
+        f"{line[:_CHARACTERS_KEPT_AT_EACH_END]}... [{len(line) - 2 * _CHARACTERS_KEPT_AT_EACH_END:,} characters not "
+        "shown] "
+        f"...{line[-_CHARACTERS_KEPT_AT_EACH_END:]}"
     )
 
 
@@ -76,7 +77,10 @@ def encodable_text(text: str, encoding: str) -> str:
         text = "\n".join(map(printable_text, text.split("\n")))
     if text.isascii():
         return text
-    return "".join(character if _is_encodable(character, encoding) else _byte_escapes(character) for character in text)
+    return "".join(
+        character if _is_character_in_encoding(character, encoding) else _escaped_bytes_of_character(character)
+        for character in text
+    )
 
 
 def count_with_noun(number: int, one: str, many: str) -> str:
@@ -86,15 +90,15 @@ def count_with_noun(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _escape(character: str) -> str:
+def _escaped_character(character: str) -> str:
     """Return the escape sequence of ``character``, or ``character`` itself if it is printable."""
     named = _SHORT_ESCAPES.get(character)
     if named is not None:
         return named
-    return character if character.isprintable() else _byte_escapes(character)
+    return character if character.isprintable() else _escaped_bytes_of_character(character)
 
 
-def _byte_escapes(character: str) -> str:
+def _escaped_bytes_of_character(character: str) -> str:
     r"""Return ``\xNN`` for each byte of the UTF-8 encoding of a character.
 
     Python represents a byte of a file name that is not UTF-8 as a lone surrogate: the result is the escape of that
@@ -104,7 +108,7 @@ def _byte_escapes(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", error_handler))
 
 
-def _is_encodable(character: str, encoding: str) -> bool:
+def _is_character_in_encoding(character: str, encoding: str) -> bool:
     """Return True if ``character`` can be written in ``encoding``."""
     try:
         character.encode(encoding)

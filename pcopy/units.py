@@ -9,11 +9,11 @@ from __future__ import annotations
 _SIZE_LIMIT = 1 << 63
 """The smallest size in bytes that is refused: file offsets are signed 64-bit integers."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_FACTORS = {"": 1, "b": 1}
+_BYTES_PER_UNIT = {"": 1, "b": 1}
 """How many bytes each unit stands for, by its name in lower case."""
 for _power, _prefix in enumerate("kmgt", start=1):
-    _FACTORS[_prefix] = _FACTORS[f"{_prefix}ib"] = 1024**_power
-    _FACTORS[f"{_prefix}b"] = 1000**_power
+    _BYTES_PER_UNIT[_prefix] = _BYTES_PER_UNIT[f"{_prefix}ib"] = 1024**_power
+    _BYTES_PER_UNIT[f"{_prefix}b"] = 1000**_power
 
 
 def parse_size(text: str) -> int:
@@ -22,7 +22,7 @@ def parse_size(text: str) -> int:
     The case of letters is ignored. Raise ``ValueError`` for any other text, and for a size of 2**63 bytes or more.
     """
     number = text.strip().rstrip("BbKkMmGgTtIi")
-    factor = _FACTORS.get(text.strip()[len(number) :].lower())
+    factor = _BYTES_PER_UNIT.get(text.strip()[len(number) :].lower())
     number = number.rstrip()
     if factor is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
         raise ValueError("not a size (like 65536, 64K, 1.5G, 4MiB or 10MB)")
@@ -48,10 +48,10 @@ def format_seconds(seconds: float) -> str:
     """Return a time span: ``0.42 s`` or ``12.3 s`` below a minute, then ``m:ss``, ``h:mm:ss`` or ``2 d 03:04:05``."""
     if seconds < 59.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    return format_clock(seconds)
+    return format_running_clock(seconds)
 
 
-def format_clock(seconds: float) -> str:
+def format_running_clock(seconds: float) -> str:
     """Return a time span as a running clock shows it: ``0:07``, ``12:34``, ``1:02:03``, ``2 d 03:04:05``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -20,28 +20,28 @@ import pytest
 
 from pcopy.cli import config_files, filter_options
 from pcopy.errors import RequestRefused
-from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH, DirectoryHasher
 from pcopy.signature.manifest import ManifestEntry, ManifestWriter
-from pcopy.signature.plain_yaml import MAX_DEPTH, YamlError, load_yaml
+from pcopy.signature.plain_yaml import MAX_YAML_DEPTH, YamlError, load_yaml
 from pcopy.tasks.sign.manifest_lines import ReadManifest
 from pcopy.tools import extract
-from pcopy.walk.patterns import MAX_PATTERN_BYTES, patterns_in
+from pcopy.walk.patterns import MAX_PATTERN_BYTES, patterns_in_file
 from pcopy.walk.saved_listing import LISTING_MAGIC, MAX_LINE_BYTES, PathListReader
 from tests.support.command import REPOSITORY, pcopy, show
 
 MIB = 1 << 20
 
 LIMITS = {
-    "pax headers and long names of one member": (("archive.member.MOST_HEADERS", "1 MiB in sum"),),
-    "global headers": (("archive.member.MOST_HEADERS", "1 MiB each"),),
-    "map of a sparse member": (("archive.records.MOST_EXTENTS", "4,194,304 stretches"),),
+    "pax headers and long names of one member": (("archive.member.MAX_HEADER_BYTES", "1 MiB in sum"),),
+    "global headers": (("archive.member.MAX_HEADER_BYTES", "1 MiB each"),),
+    "map of a sparse member": (("archive.records.MAX_EXTENTS", "4,194,304 stretches"),),
     "index `A.tar.idx`": (
-        ("archive.index.MAX_OFFSETS", "4,194,304 offsets"),
-        ("archive.index.MOST_FRAMES", "4,194,304 parts"),
-        ("archive.index._MAX_LINE", "100 bytes in each line"),
+        ("archive.index.MAX_INDEX_OFFSETS", "4,194,304 offsets"),
+        ("archive.index.MAX_FRAMES", "4,194,304 parts"),
+        ("archive.index._MAX_INDEX_LINE_BYTES", "100 bytes in each line"),
     ),
-    "trailer of an archive": (("archive.incomplete.MOST_NAME_BYTES", "16 MiB of names"),),
+    "trailer of an archive": (("archive.incomplete.MAX_TRAILER_NAME_BYTES", "16 MiB of names"),),
     "seek table of zstd": (
         ("fsio.seekable_zstd.MAX_FRAMES", "4,194,304 frames"),
         ("fsio.seekable_zstd.MAX_FRAME_SIZE", "64 MiB in each frame"),
@@ -49,7 +49,7 @@ LIMITS = {
     "window of a zstd stream": (("fsio.seekable_zstd.MAX_WINDOW_SIZE", "128 MiB"),),
     "signature": (
         ("signature.signature_file.MAX_SIGNATURE_SIZE", "1 MiB"),
-        ("signature.plain_yaml.MAX_DEPTH", "16 levels"),
+        ("signature.plain_yaml.MAX_YAML_DEPTH", "16 levels"),
     ),
     "manifest": (("signature.manifest.MAX_LINE_SIZE", "1 MiB in each line"),),
     "lists of paths": (
@@ -68,7 +68,7 @@ LIMITS = {
     ),
     "configuration": (
         ("cli.config_files.MAX_CONFIG_SIZE", "1 MiB"),
-        ("signature.plain_yaml.MAX_DEPTH", "16 levels"),
+        ("signature.plain_yaml.MAX_YAML_DEPTH", "16 levels"),
     ),
 }
 """Rows of the table in docs/operations/limits.md: each constant, and the row's text about it."""
@@ -170,9 +170,9 @@ def test_number_of_patterns_is_limited(area: Path, monkeypatch: pytest.MonkeyPat
     (area / "patterns").write_text("# comment\n" * 1000 + "a\n" * (100 + more))
     if more:
         with pytest.raises(ValueError, match="more than 100 patterns"):
-            filter_options._lines_of_file(str(area / "patterns"))
+            filter_options._lines_of_pattern_file(str(area / "patterns"))
     else:
-        assert len(filter_options._lines_of_file(str(area / "patterns"))) == 100
+        assert len(filter_options._lines_of_pattern_file(str(area / "patterns"))) == 100
     values = SimpleNamespace(newer_than=None, older_than=None, larger_than=None, smaller_than=None)
     values.patterns = [[b"a"]] * (100 + more)
     if more:
@@ -187,9 +187,9 @@ def test_length_of_a_pattern_is_limited(more: int) -> None:
     contents = b"a\n" + b"x" * (MAX_PATTERN_BYTES + more) + b"\n"
     if more:
         with pytest.raises(ValueError, match="line 2: the pattern is longer than 4,096 bytes"):
-            list(patterns_in(contents))
+            list(patterns_in_file(contents))
     else:
-        assert len(list(patterns_in(contents))) == 2
+        assert len(list(patterns_in_file(contents))) == 2
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_length_of_a_pattern_is_limited(more: int) -> None:
 )
 def test_patterns_take_bounded_memory(area: Path, text: bytes, why: str) -> None:
     (area / "patterns").write_bytes(text * (filter_options.MAX_PATTERN_FILE_SIZE // len(text)))
-    peak, said = peak_of("filter_options._lines_of_file(sys.argv[1])", area / "patterns")
+    peak, said = peak_of("filter_options._lines_of_pattern_file(sys.argv[1])", area / "patterns")
     assert why in said and peak < 80 * MIB, (peak, said)
 
 
@@ -210,11 +210,11 @@ def test_size_of_pattern_and_option_files_is_limited(area: Path, more: int) -> N
         (area / name).write_bytes(b"#" * (largest + more - 1) + b"\n")
     if more:
         with pytest.raises(ValueError, match="too large"):
-            filter_options._lines_of_file(str(area / "patterns"))
+            filter_options._lines_of_pattern_file(str(area / "patterns"))
         with pytest.raises(RequestRefused, match="larger than 1 MiB"):
             config_files.read_config_file(os.fsencode(area / "set.yaml"))
     else:
-        assert filter_options._lines_of_file(str(area / "patterns")) == []
+        assert filter_options._lines_of_pattern_file(str(area / "patterns")) == []
         assert load_yaml((area / "set.yaml").read_bytes(), is_handwritten=True) == {}
 
 
@@ -223,30 +223,32 @@ LAUGHS = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
 )
 
 
-@pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.parametrize("is_handwritten", [True, False])
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         (LAUGHS, "YAML's a"),
         (b"a: " + b"[" * (MIB - 4), "nest"),  # the library has its own limit
-        (b"".join(b" " * n + b"a:\n" for n in range(1400)), "nested more than 16 deep"),
+        (b"".join(b" " * n + b"a:\n" for n in range(1400)), "nested more than 16 levels deep"),
         (b"a: [" + b"x," * (MIB // 2 - 4) + b"]", ""),
         (b"".join(b"%06x: 1\n" % n for n in range(MIB // 10)), ""),
     ],
     ids=["aliases", "deep flow", "deep block", "long list", "many keys"],
 )
-def test_yaml_takes_bounded_memory(area: Path, text: bytes, why: str, by_hand: bool) -> None:
+def test_yaml_takes_bounded_memory(area: Path, text: bytes, why: str, is_handwritten: bool) -> None:
     assert len(text) <= MIB
     (area / "set.yaml").write_bytes(text)
-    peak, said = peak_of(f"load_yaml(open(sys.argv[1], 'rb').read(), by_hand={by_hand})", area / "set.yaml")
+    peak, said = peak_of(
+        f"load_yaml(open(sys.argv[1], 'rb').read(), is_handwritten={is_handwritten})", area / "set.yaml"
+    )
     assert (why in said if why else not said) and peak < 320 * MIB, (peak, said)
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_nesting_of_yaml_is_limited(more: int) -> None:
-    text = b"a: " + b"[" * (MAX_DEPTH - 1 + more) + b"]" * (MAX_DEPTH - 1 + more)
+    text = b"a: " + b"[" * (MAX_YAML_DEPTH - 1 + more) + b"]" * (MAX_YAML_DEPTH - 1 + more)
     if more:
-        with pytest.raises(YamlError, match="nested more than 16 deep"):
+        with pytest.raises(YamlError, match="nested more than 16 levels deep"):
             load_yaml(text, is_handwritten=True)
     else:
         load_yaml(text, is_handwritten=True)
@@ -254,20 +256,24 @@ def test_nesting_of_yaml_is_limited(more: int) -> None:
 
 def test_manifest_lines_are_passed_on_in_parts_of_bounded_size(area: Path) -> None:
     """With 100 names of 1 MiB only few are in memory at the same time."""
-    kind, names = algorithm_named("xxh3-128"), [b"%03d" % number + b"x" * 900_000 for number in range(100)]
+    kind, names = digest_algorithm_named("xxh3-128"), [b"%03d" % number + b"x" * 900_000 for number in range(100)]
     hasher = DirectoryHasher(kind)
     digest = b"d" * kind.digest_size
     for name in names:
-        hasher.add(FILE, name, digest)
+        hasher.add_child(FILE, name, digest)
     with ManifestWriter(os.fsencode(area / "manifest"), kind, 1 << 22) as manifest:
         manifest.write(ManifestEntry(DIRECTORY, hasher.digest(), 0, ROOT_PATH))
         for name in names:
             manifest.write(ManifestEntry(FILE, digest, 1, name))
     kept: list[int] = []
     stopped: list[str] = []
-    state = SimpleNamespace(takes_listed=lambda *entry: True, keep=lambda entries: kept.append(len(entries.names)))
+    state = SimpleNamespace(
+        selects_manifest_entry=lambda *entry: True, store=lambda entries: kept.append(len(entries.names))
+    )
     rank: Any = SimpleNamespace(
-        job=SimpleNamespace(against=os.fsencode(area / "manifest")), instance=lambda kind: state, stop=stopped.append
+        job=SimpleNamespace(against=os.fsencode(area / "manifest")),
+        shared_instance=lambda kind: state,
+        request_stop=stopped.append,
     )
     del names
     tracemalloc.start()
@@ -284,12 +290,14 @@ def test_number_and_size_of_member_names_is_limited(
 ) -> None:
     monkeypatch.setattr(extract, limit, 100)
     (area / "list").write_bytes(b"a\n" * (100 + more))
-    arguments: Any = SimpleNamespace(listing=os.fsencode(area / "list"), nul=False, _replace=lambda paths: paths)
+    arguments: Any = SimpleNamespace(
+        list_file=os.fsencode(area / "list"), nul_separated=False, _replace=lambda paths: paths
+    )
     if more:
         with pytest.raises(RequestRefused, match=r"line 101: more than 100 (names|bytes of names)"):
-            extract.with_listed_members(arguments)
+            extract.arguments_with_listed_members(arguments)
     else:
-        assert len(extract.with_listed_members(arguments)) == 100
+        assert len(extract.arguments_with_listed_members(arguments)) == 100
 
 
 def test_too_many_patterns_are_refused_in_one_line(area: Path) -> None:

@@ -26,7 +26,7 @@ from pcopy.cli.pcopy import help_or_version, parse
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.tool import JobResult
 from pcopy.report.screen import failure_json
-from pcopy.tasks.base.codec import PART_TYPES
+from pcopy.tasks.base.codec import FIELD_VALUE_TYPES
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT
 from pcopy.tasks.base.phases import Phase
@@ -191,7 +191,7 @@ def test_table_of_kinds_matches_the_code() -> None:
     rows = re.findall(r"^\| (\d+) \| `([A-Z]\w+)` \|", page, re.MULTILINE)
     reported = {int(code): name for code, name in rows}
     assert {code: name for code, name in reported.items() if code < 200} == kinds()
-    assert len(reported) == len(rows) == len(kinds()) + len(PART_TYPES)
+    assert len(reported) == len(rows) == len(kinds()) + len(FIELD_VALUE_TYPES)
     assert f"| {TASK_FORMAT} | the encoding of tasks |" in page
     assert f"| {JOB_FORMAT_VERSION} | all files of a job |" in page
 
@@ -349,7 +349,7 @@ def test_checkpoint_page_describes_the_current_version() -> None:
     assert [head for head in (f"This is version {JOB_FORMAT_VERSION}:", *heads) if head not in page] == []
 
 
-SEEN_FROM_TWO_SIDES = {"JobDirector", "Ticket", "WakeDescriptor"}
+SEEN_FROM_TWO_SIDES = {"JobDirector", "WakeDescriptor"}
 """Classes with one meaning, each repeated with the parts that one folder needs."""
 
 

@@ -15,7 +15,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "pcopy"
 
-SETTERS = frozenset(("set_size", "ftruncate", "truncate", "fallocate", "posix_fallocate", "ftruncate64", "fallocate64"))
+SETTERS = frozenset(
+    ("set_file_size", "ftruncate", "truncate", "fallocate", "posix_fallocate", "ftruncate64", "fallocate64")
+)
 
 _NAMES = re.compile("|".join(sorted(SETTERS)))
 
@@ -25,24 +27,24 @@ OF_THE_JOB = "a file of the job itself, which is emptied or cut after its last w
 
 ALLOWED = {
     "fsio/new_file.py NewFile.extend": "commit brings the contents to stable storage before the rename",
-    "fsio/data.py set_size": "the call itself; its callers are in this table",
-    "fsio/memory_copy.py ContentCopy._preallocate": KEEPS_SIZE,
+    "fsio/data.py set_file_size": "the call itself; its callers are in this table",
+    "fsio/memory_copy.py CopyThroughMemory._preallocate": KEEPS_SIZE,
     "libc.py fallocate": KEEPS_SIZE,
     "libc.py punch_hole": "it takes data away; the size stays",
     "fsio/in_place.py open_for_overwrite": SHRINKS,
     "fsio/sequential.py _test_writes": "a file that is removed at once",
     "tasks/recode/finish_recoded.py _finish_file": f"{SHRINKS}: to what was written of the room it had",
-    "tasks/archive/archive_file.py ArchiveFile.set_end": "all ranks sync the archive before it gets its name",
+    "tasks/archive/archive_file.py ArchiveFile.truncate_or_extend": "all ranks sync the archive before its rename",
     "lustre/restripe.py _copy_and_verify": "fsync follows, and the contents are read back before layouts are exchanged",
-    "lustre/layouts.py create_lustre_anchor": "a file that never has a name",
+    "lustre/layouts.py create_lustre_sync_anchor": "a file that never has a name",
     "jobs/lock.py take_lock": OF_THE_JOB,
-    "tasks/archive/written_records.py PieceRecords._reserve": "a file without a name, whose contents nobody reads",
+    "tasks/archive/written_records.py PieceRecords._reserve_space": "an unnamed file whose contents nobody reads",
     "tasks/archive/written_records.py PieceRecords._append_frame": "removes a frame that was written in part",
-    "jobs/deletion_count.py _counters_in": OF_THE_JOB,
+    "jobs/deletion_count.py _counters_in_file": OF_THE_JOB,
     "checkpoint/framing.py RecordFileWriter.append": OF_THE_JOB,
     "jobs/spool_file.py SpoolFile": "a spool that no later run reads",
-    "engine/backlog.py SpoolBacklog._load_frame": "a spool that no later run reads",
-    "report/lines_file.py LinesFile.make_empty": "the list that --errors or --log names is emptied",
+    "engine/backlog.py SpoolFileBacklog._load_frame": "a spool that no later run reads",
+    "report/lines_file.py JsonLinesFile.make_empty": "the list that --errors or --log names is emptied",
 }  # fmt: skip
 """Functions that set the size of a file, or pass a setter on, and why no file can lack its data because of that."""
 
@@ -94,7 +96,7 @@ def test_setters_are_found_in_any_form() -> None:
     text = """
 class File:
     def call(self): os.ftruncate(self.fd, 5)
-    def hand_on(self): return partial(set_size, self.fd)
+    def hand_on(self): return partial(set_file_size, self.fd)
     def by_name(self): _call("posix_fallocate", self.fd, 0, 5)
     def other(self): self.rows.extend([5])
 """

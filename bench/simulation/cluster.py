@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 from bench.simulation.network import SimulatedNetwork
 from bench.simulation.workloads import Workload
-from pcopy.engine.driver import SLICE_SECONDS
+from pcopy.engine.driver import TASK_SLICE_SECONDS
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import CounterQuery, Halt, Message, Stop, TaskReply
+from pcopy.engine.messages import CounterQuery, EndJob, Halt, Message, TaskReply
 from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.states import State
+from pcopy.engine.states import RankState
 from pcopy.engine.task import NewTask, Task
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.ticket import TaskOutcome
 from pcopy.errors import InvariantBroken
 
 NEVER = math.inf
@@ -76,7 +76,7 @@ class _Rank:
         self.task_end = 0.0  # the end of ``task``
         self.first_check = 0.0  # the first time at which ``task`` checks for messages,
         self.check_interval = (
-            block * slowness * math.ceil(SLICE_SECONDS / (block * slowness))
+            block * slowness * math.ceil(TASK_SLICE_SECONDS / (block * slowness))
         )  # and the interval of the next ones
         self.received = 0
         self.most_tasks = 0
@@ -224,7 +224,7 @@ class Cluster:
         rank.node.receive(source, message, rank.clock)
         if isinstance(message, TaskReply) and message.tasks:
             rank.most_tasks = max(rank.most_tasks, len(rank.node.queue))
-        elif isinstance(message, Stop):
+        elif isinstance(message, EndJob):
             self._stopped = max(self._stopped, rank.clock)
 
     def _handle_timer(self, rank: _Rank, at: float) -> None:
@@ -258,10 +258,10 @@ class Cluster:
         if node.outbox:
             self._send_pending(rank)
         begin = rank.clock
-        deadline = begin + SLICE_SECONDS
+        deadline = begin + TASK_SLICE_SECONDS
         while (task := node.take_task()) is not None:
             remaining = self.workload.task_seconds(task.payload) * slowness
-            if remaining > SLICE_SECONDS:  # the task may take several slices
+            if remaining > TASK_SLICE_SECONDS:  # the task may take several slices
                 look_up = self._rounded_to_block(rank, deadline - rank.clock)
                 if remaining > look_up:
                     rank.task = task
@@ -296,7 +296,7 @@ class Cluster:
         self.busy_intervals.append((rank.clock - self.workload.task_seconds(task.payload) * rank.slowness, rank.clock))
         self._events += 1
         self._last_end = max(self._last_end, rank.clock)
-        rank.node.finish_task(task, Outcome(spawned, (1,)), rank.clock)
+        rank.node.finish_task(task, TaskOutcome(spawned, (1,)), rank.clock)
         if spawned:
             rank.most_tasks = max(rank.most_tasks, len(rank.node.queue))
 
@@ -327,7 +327,7 @@ class Cluster:
         network = self.network
         if network.messages_sent != network.messages_delivered:
             raise InvariantBroken(f"{network.messages_sent - network.messages_delivered} messages were not delivered")
-        if any(rank.node.state is not State.CLOSED or len(rank.node.queue) for rank in self._ranks):
+        if any(rank.node.state is not RankState.CLOSED or len(rank.node.queue) for rank in self._ranks):
             raise InvariantBroken("a rank has not closed, or not run its tasks")
         return SimulationResult(
             size=network.size,

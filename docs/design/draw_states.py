@@ -19,9 +19,9 @@ transition without an arrow here raises `InvariantBroken` and ends the job.
 """
 
 _MACHINES: list[tuple[str, str, Any]] = [
-    ("A rank in the life of a job", "pcopy/engine/states.py", states.TRANSITIONS),
-    ("A rank in Dijkstra and Scholten's tree", "pcopy/engine/termination.py", termination.TRANSITIONS),
-    ("Safra's token, seen from a rank", "pcopy/engine/safra.py", safra.TRANSITIONS),
+    ("A rank in the life of a job", "pcopy/engine/states.py", states.RANK_STATE_TRANSITIONS),
+    ("A rank in Dijkstra and Scholten's tree", "pcopy/engine/termination.py", termination.ENGAGEMENT_TRANSITIONS),
+    ("Safra's token, seen from a rank", "pcopy/engine/safra.py", safra.TOKEN_STATE_TRANSITIONS),
 ]
 
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import pcopy.tasks
 import pcopy.tools
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION
-from pcopy.tasks.base.codec import PART_TYPES
+from pcopy.tasks.base.codec import FIELD_VALUE_TYPES
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
 
 _INTRODUCTION = f"""\
@@ -90,7 +90,7 @@ def page() -> str:
         note = "yes" if kind.is_note else ""
         parts.append(f"| {code} | `{kind.__name__}` | {note} | {_summary_of(kind)} | {_fields_text(kind)} |\n")
     parts.append(_PARTS)
-    for code, part in sorted(PART_TYPES.items()):
+    for code, part in sorted(FIELD_VALUE_TYPES.items()):
         parts.append(f"| {code} | `{part.__name__}` | {_summary_of(part)} | {_fields_text(part)} |\n")
     return "".join(parts)
 

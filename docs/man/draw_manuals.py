@@ -28,14 +28,19 @@ sys.path.insert(0, str(ROOT))
 
 from docs.drawn import write_or_check  # noqa: E402
 from pcopy import __version__  # noqa: E402
-from pcopy.cli.config_keys import COMMAND_LINE_ONLY, COMMAND_LINE_ONLY_BY_PROGRAM, has_optional_value, option_key  # noqa: E402
+from pcopy.cli.config_keys import (  # noqa: E402
+    COMMAND_LINE_ONLY,
+    COMMAND_LINE_ONLY_BY_PROGRAM,
+    config_key_of_option,
+    has_optional_value,
+)
 from pcopy.cli.job_options import OPTIONS_ALLOWED_ON_RESUME  # noqa: E402
 from pcopy.cli.pbcast import PBCAST  # noqa: E402
 from pcopy.cli.pchmod import PCHMOD  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
 from pcopy.cli.pdbench import PDBENCH  # noqa: E402
 from pcopy.cli.prm import PRM  # noqa: E402
-from pcopy.cli.program import Program  # noqa: E402
+from pcopy.cli.program import ProgramCommandLine  # noqa: E402
 from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
 from pcopy.cli.psync import PSYNC  # noqa: E402
 from pcopy.cli.ptar import PTAR  # noqa: E402
@@ -43,7 +48,7 @@ from pcopy.cli.pverify import PVERIFY  # noqa: E402
 from pcopy.cli.pwalk import PWALK  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
-PROGRAMS: tuple[Program, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK, PCHMOD)
+PROGRAMS: tuple[ProgramCommandLine, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK, PCHMOD)
 _HEADING = re.compile(r"^(#{1,4}) (.*)$")
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
 _SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")
@@ -126,7 +131,7 @@ class Texts:
             sys.exit(f"{self._file.relative_to(ROOT)}: nothing has {', '.join(sorted(self._unused))}")
 
 
-def page_of(program: Program, common: Texts) -> Page:
+def page_of(program: ProgramCommandLine, common: Texts) -> Page:
     """Return the contents of the page of ``program``."""
     file = HERE / f"{program.name}.md"
     head, *parts = sections_of(file)
@@ -148,7 +153,7 @@ def page_of(program: Program, common: Texts) -> Page:
 
 
 def option_of(
-    program: Program, parser: argparse.ArgumentParser, action: argparse.Action, own: Texts, common: Texts
+    program: ProgramCommandLine, parser: argparse.ArgumentParser, action: argparse.Action, own: Texts, common: Texts
 ) -> Option:
     """Return an option with its text, or the help text if the sources ``own`` and ``common`` have none.
 
@@ -171,7 +176,11 @@ def option_of(
 
 def resume_options_text(parser: argparse.ArgumentParser) -> str:
     """Return the list of options that may be given with --resume."""
-    found = [option_key(action) for action in parser._actions if action.dest in OPTIONS_ALLOWED_ON_RESUME - {"archive"}]
+    found = [
+        config_key_of_option(action)
+        for action in parser._actions
+        if action.dest in OPTIONS_ALLOWED_ON_RESUME - {"archive"}
+    ]
     return textwrap.fill(", ".join(f"`--{name}`" for name in found), 118, break_on_hyphens=False)
 
 
@@ -272,7 +281,7 @@ def config_keys() -> list[Key]:
         parser = program.parser()
         by_hand = COMMAND_LINE_ONLY.union(COMMAND_LINE_ONLY_BY_PROGRAM.get(program.name, ()))
         for action in parser._actions:
-            name = option_key(action)
+            name = config_key_of_option(action)
             if not name or name in by_hand | _WITHOUT_EFFECT or action.help is argparse.SUPPRESS:
                 continue
             if action.nargs == 0 and action.const not in (

@@ -18,142 +18,147 @@ from itertools import chain
 from zlib import adler32
 
 from pcopy.archive.acl_text import acl_to_text
-from pcopy.archive.member import BLOCK, FILE, Member, rounded_up
-from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
+from pcopy.archive.member import FILE, TAR_BLOCK_BYTES, ArchiveMember, rounded_up_to_multiple
+from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR, DEFAULT_ACL_XATTR
 
-_NAME_BYTES, _OWNER_BYTES = 100, 32
+_USTAR_NAME_BYTES, _USTAR_OWNER_NAME_BYTES = 100, 32
 """Number of bytes of the ustar fields for a name or the target of a link, and for the name of a user or group."""
-_MOST_SIZE, _MOST_OWNER, _MOST_DEVICE = 0o77777777777, 0o7777777, 0o7777777
+_MAX_USTAR_SIZE, _MAX_USTAR_OWNER_ID, _MAX_USTAR_DEVICE = 0o77777777777, 0o7777777, 0o7777777
 """Maximum values of the ustar fields for a size or time, for the id of a user or group, and for a device number."""
-_SECOND = 10**9
+_NANOSECONDS_PER_SECOND = 10**9
 """Nanoseconds of a second."""
-_ACLS = {ACCESS_ACL: b"SCHILY.acl.access", DEFAULT_ACL: b"SCHILY.acl.default"}
-_SIZE_WITH_TIME_RECORD = 3 * BLOCK
+_PAX_KEYS_OF_ACLS = {ACCESS_ACL_XATTR: b"SCHILY.acl.access", DEFAULT_ACL_XATTR: b"SCHILY.acl.default"}
+_SIZE_WITH_TIME_RECORD = 3 * TAR_BLOCK_BYTES
 """Number of bytes of all headers of a member whose pax header contains only its mtime."""
-TIME_RECORD = b"30 mtime=%d.%09d\n"
+MTIME_RECORD_FORMAT = b"30 mtime=%d.%09d\n"
 """Format of the pax record of an mtime with a fraction of a second. Its length, 30, is right for ten digits of seconds.
 """
-_TEN_DIGITS = range(10**9, 10**10)
+_TEN_DIGIT_TIMES = range(10**9, 10**10)
 """Times, in seconds since 1970, that have ten digits."""
-SIMPLE_TIMES = range(10**9 * _SECOND, (_MOST_SIZE + 1) * _SECOND)
-"""Times, in nanoseconds since 1970, that a ustar header or ``TIME_RECORD`` can express."""
+SIMPLE_MEMBER_MTIMES = range(10**9 * _NANOSECONDS_PER_SECOND, (_MAX_USTAR_SIZE + 1) * _NANOSECONDS_PER_SECOND)
+"""Times, in nanoseconds since 1970, that a ustar header or ``MTIME_RECORD_FORMAT`` can express."""
 
 
-def member_header(member: Member) -> bytes:
+def member_header(member: ArchiveMember) -> bytes:
     """Return all bytes that precede the contents of ``member`` in the archive: headers, and the map of a sparse file.
     Their number is a multiple of 512.
     """
-    seconds, part = divmod(member.mtime, _SECOND)
+    seconds, part = divmod(member.mtime, _NANOSECONDS_PER_SECOND)
     stored, sparse_map = member.size, b""
-    if member.extents is None and not member.xattrs and part and seconds in _TEN_DIGITS and _fits_ustar(member):
-        records = TIME_RECORD % (seconds, part)
+    if member.extents is None and not member.xattrs and part and seconds in _TEN_DIGIT_TIMES and _fits_ustar(member):
+        records = MTIME_RECORD_FORMAT % (seconds, part)
     else:
         if member.extents is not None:
-            sparse_map = _sparse_map(member)
+            sparse_map = _sparse_map_bytes(member)
             stored = len(sparse_map) + member.extents.data_size
         records = _pax_records(member, stored)
     header = _ustar_header(member, stored, seconds)
-    return _pax_with_records(records) + header + sparse_map if records else header + sparse_map
+    return _pax_header_with_records(records) + header + sparse_map if records else header + sparse_map
 
 
-def header_size(member: Member) -> int:
+def header_size(member: ArchiveMember) -> int:
     """Return the number of bytes of ``member_header(member)``; usually without building the header."""
-    part = member.mtime % _SECOND
+    part = member.mtime % _NANOSECONDS_PER_SECOND
     if member.extents is None and not member.xattrs and _fits_ustar(member):
-        if not part and 0 <= member.mtime // _SECOND <= _MOST_SIZE:
-            return BLOCK
-        if part and member.mtime // _SECOND in _TEN_DIGITS:
+        if not part and 0 <= member.mtime // _NANOSECONDS_PER_SECOND <= _MAX_USTAR_SIZE:
+            return TAR_BLOCK_BYTES
+        if part and member.mtime // _NANOSECONDS_PER_SECOND in _TEN_DIGIT_TIMES:
             return _SIZE_WITH_TIME_RECORD
     return len(member_header(member))
 
 
-def simple_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
+def archive_sizes_of_simple_members(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
     """Return the numbers of bytes that some simple members (regular files without xattrs and holes, with short names)
     take in the archive, with headers and padding. ``sizes`` are in bytes, ``mtimes`` in nanoseconds since 1970.
     """
-    most = BLOCK - 1
+    most = TAR_BLOCK_BYTES - 1
     return [
-        (size + most & ~most) + (_SIZE_WITH_TIME_RECORD if mtime % _SECOND else BLOCK)
+        (size + most & ~most) + (_SIZE_WITH_TIME_RECORD if mtime % _NANOSECONDS_PER_SECOND else TAR_BLOCK_BYTES)
         for size, mtime in zip(sizes, mtimes, strict=True)
     ]
 
 
-def time_pax_header() -> bytes:
-    """Return the header block that precedes the pax record of an mtime (``TIME_RECORD``)."""
-    return pax_header(len(TIME_RECORD % (10**9, 0)))
+def pax_header_of_mtime() -> bytes:
+    """Return the header block that precedes the pax record of an mtime (``MTIME_RECORD_FORMAT``)."""
+    return pax_header(len(MTIME_RECORD_FORMAT % (10**9, 0)))
 
 
-def simple_header_end(user: bytes, group: bytes) -> tuple[bytes, int]:
+def end_of_simple_header(user: bytes, group: bytes) -> tuple[bytes, int]:
     """Return the end of the ustar header of a regular file, from its type field on, and the sum of its bytes. This end
     is the same for all files of one owner.
 
     The sum, which is a part of the checksum of the header, includes 8 spaces for the checksum field itself. ``user``
     and ``group`` are the names of the owner.
     """
-    end, end_sum = _header_end(user, group, 0)
-    return FILE + bytes(_NAME_BYTES) + end, FILE[0] + end_sum + 8 * 32
+    end, end_sum = _end_of_ustar_header(user, group, 0)
+    return FILE + bytes(_USTAR_NAME_BYTES) + end, FILE[0] + end_sum + 8 * 32
 
 
 def fits_name_field(name: bytes) -> bool:
     """Return True if ``name`` fits into the field for the name of a member in the ustar header."""
-    return len(name) <= _NAME_BYTES
+    return len(name) <= _USTAR_NAME_BYTES
 
 
 def fits_owner_fields(uid: int, gid: int, user: bytes, group: bytes) -> bool:
     """Return True if the ids ``uid`` and ``gid`` and the names ``user`` and ``group`` fit into the ustar header."""
-    return uid <= _MOST_OWNER and gid <= _MOST_OWNER and len(user) < _OWNER_BYTES and len(group) < _OWNER_BYTES
+    return (
+        uid <= _MAX_USTAR_OWNER_ID
+        and gid <= _MAX_USTAR_OWNER_ID
+        and len(user) < _USTAR_OWNER_NAME_BYTES
+        and len(group) < _USTAR_OWNER_NAME_BYTES
+    )
 
 
-def records_size(member: Member) -> int:
+def pax_records_size(member: ArchiveMember) -> int:
     """Return the number of bytes of the pax records of ``member``, without the padding of their last block."""
-    return len(_pax_records(member, stored_size(member)))
+    return len(_pax_records(member, stored_content_size(member)))
 
 
-def stored_size(member: Member) -> int:
+def stored_content_size(member: ArchiveMember) -> int:
     """Return the number of bytes of contents that the archive stores for ``member``, without holes and padding."""
     if member.kind != FILE:
         return 0
     return member.size if member.extents is None else member.extents.data_size
 
 
-def size_in_archive(member: Member) -> int:
+def size_in_archive(member: ArchiveMember) -> int:
     """Return the number of bytes that ``member`` takes in the archive, with headers and padding."""
-    return header_size(member) + rounded_up(stored_size(member))
+    return header_size(member) + rounded_up_to_multiple(stored_content_size(member))
 
 
-def _fits_ustar(member: Member) -> bool:
+def _fits_ustar(member: ArchiveMember) -> bool:
     """Return True if names, size and owner of ``member`` fit into the ustar header, so that they need no pax
     records.
     """
     return (
-        len(member.name) <= _NAME_BYTES
-        and len(member.link) <= _NAME_BYTES
-        and member.size <= _MOST_SIZE
-        and member.uid <= _MOST_OWNER
-        and member.gid <= _MOST_OWNER
-        and len(member.user) < _OWNER_BYTES
-        and len(member.group) < _OWNER_BYTES
+        len(member.name) <= _USTAR_NAME_BYTES
+        and len(member.link) <= _USTAR_NAME_BYTES
+        and member.size <= _MAX_USTAR_SIZE
+        and member.uid <= _MAX_USTAR_OWNER_ID
+        and member.gid <= _MAX_USTAR_OWNER_ID
+        and len(member.user) < _USTAR_OWNER_NAME_BYTES
+        and len(member.group) < _USTAR_OWNER_NAME_BYTES
     )
 
 
-def _ustar_header(member: Member, stored: int, seconds: int) -> bytes:
+def _ustar_header(member: ArchiveMember, stored: int, seconds: int) -> bytes:
     """Return the ustar header of ``member``. ``stored`` is the size of its contents in the archive, ``seconds`` its
     mtime.
 
     A number that does not fit into its field is replaced by 0, and a name that is too long is truncated: a pax record
     contains the real value.
     """
-    name, link, uid, gid = member.name[:_NAME_BYTES], member.link[:_NAME_BYTES], member.uid, member.gid
+    name, link, uid, gid = member.name[:_USTAR_NAME_BYTES], member.link[:_USTAR_NAME_BYTES], member.uid, member.gid
     numbers = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (
         member.mode,
-        uid if uid <= _MOST_OWNER else 0,
-        gid if gid <= _MOST_OWNER else 0,
-        stored if stored <= _MOST_SIZE else 0,
-        seconds if 0 <= seconds <= _MOST_SIZE else 0,
+        uid if uid <= _MAX_USTAR_OWNER_ID else 0,
+        gid if gid <= _MAX_USTAR_OWNER_ID else 0,
+        stored if stored <= _MAX_USTAR_SIZE else 0,
+        seconds if 0 <= seconds <= _MAX_USTAR_SIZE else 0,
     )
-    end, end_sum = _header_end(member.user, member.group, member.device)
+    end, end_sum = _end_of_ustar_header(member.user, member.group, member.device)
     total = _byte_sum(name) + _byte_sum(numbers) + 8 * 32 + member.kind[0] + _byte_sum(link) + end_sum
-    name, link = name.ljust(_NAME_BYTES, b"\0"), link.ljust(_NAME_BYTES, b"\0")
+    name, link = name.ljust(_USTAR_NAME_BYTES, b"\0"), link.ljust(_USTAR_NAME_BYTES, b"\0")
     return b"".join((name, numbers, b"%06o\0 " % total, member.kind, link, end))
 
 
@@ -163,17 +168,17 @@ def _byte_sum(field: bytes) -> int:
 
 
 @lru_cache(4096)
-def _header_end(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
+def _end_of_ustar_header(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
     """Return the end of a ustar header, from its magic on, and the sum of the bytes of this end.
 
     ``user`` and ``group`` are the names of the owner, ``device`` is the device number (0: none).
     """
-    major, minor = _device_numbers(device)
+    major, minor = _ustar_device_numbers(device)
     end = b"".join(
         (
             b"ustar\x0000",
-            user[: _OWNER_BYTES - 1].ljust(_OWNER_BYTES, b"\0"),
-            group[: _OWNER_BYTES - 1].ljust(_OWNER_BYTES, b"\0"),
+            user[: _USTAR_OWNER_NAME_BYTES - 1].ljust(_USTAR_OWNER_NAME_BYTES, b"\0"),
+            group[: _USTAR_OWNER_NAME_BYTES - 1].ljust(_USTAR_OWNER_NAME_BYTES, b"\0"),
             b"%07o\0%07o\0" % (major, minor),
             bytes(167),
         )
@@ -181,17 +186,17 @@ def _header_end(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
     return end, sum(end)
 
 
-def _device_numbers(device: int) -> tuple[int, int]:
+def _ustar_device_numbers(device: int) -> tuple[int, int]:
     """Return the major and minor number of ``device`` (st_rdev); zeros if they do not fit into the ustar header."""
     major, minor = os.major(device), os.minor(device)
-    return (major, minor) if max(major, minor) <= _MOST_DEVICE else (0, 0)
+    return (major, minor) if max(major, minor) <= _MAX_USTAR_DEVICE else (0, 0)
 
 
-def _pax_with_records(records: bytes) -> bytes:
+def _pax_header_with_records(records: bytes) -> bytes:
     """Return a complete pax header (its block and its body) that contains ``records``, padded to a multiple of 512
     bytes.
     """
-    return pax_header(len(records)) + records.ljust(rounded_up(len(records)), b"\0")
+    return pax_header(len(records)) + records.ljust(rounded_up_to_multiple(len(records)), b"\0")
 
 
 @lru_cache(4096)
@@ -200,7 +205,7 @@ def pax_header(size: int, kind: bytes = b"x") -> bytes:
 
     ``kind`` is ``x`` for the records of the next member, and ``g`` for records of all members that follow.
     """
-    return _ustar_header(Member(b"././@PaxHeader", kind, 0o644, 0, 0, 0), size, 0)
+    return _ustar_header(ArchiveMember(b"././@PaxHeader", kind, 0o644, 0, 0, 0), size, 0)
 
 
 def pax_record(key: bytes, value: bytes) -> bytes:
@@ -211,13 +216,13 @@ def pax_record(key: bytes, value: bytes) -> bytes:
     return b"%d %b=%b\n" % (length, key, value)
 
 
-def _pax_records(member: Member, stored: int) -> bytes:
+def _pax_records(member: ArchiveMember, stored: int) -> bytes:
     """Return the pax records for everything that the ustar header of ``member`` cannot express; empty if there is
     nothing. ``stored`` is the number of bytes of its stored contents, including the map of a sparse file.
     """
     found: list[tuple[bytes, bytes]] = []
     name, link = member.name, member.link
-    names = [each for each in (name, link) if len(each) > _NAME_BYTES]
+    names = [each for each in (name, link) if len(each) > _USTAR_NAME_BYTES]
     if member.extents is not None:
         names.append(name)
     if not all(map(_is_utf8, names)):
@@ -225,40 +230,46 @@ def _pax_records(member: Member, stored: int) -> bytes:
     if member.extents is not None:
         found += [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.name", name)]
         found.append((b"GNU.sparse.realsize", b"%d" % member.size))
-    elif len(name) > _NAME_BYTES:
+    elif len(name) > _USTAR_NAME_BYTES:
         found.append((b"path", name))
-    if len(link) > _NAME_BYTES:
+    if len(link) > _USTAR_NAME_BYTES:
         found.append((b"linkpath", link))
-    if stored > _MOST_SIZE:
+    if stored > _MAX_USTAR_SIZE:
         found.append((b"size", b"%d" % stored))
     found += [
-        (key, b"%d" % number) for key, number in ((b"uid", member.uid), (b"gid", member.gid)) if number > _MOST_OWNER
+        (key, b"%d" % number)
+        for key, number in ((b"uid", member.uid), (b"gid", member.gid))
+        if number > _MAX_USTAR_OWNER_ID
     ]
     found += [
-        (key, owner) for key, owner in ((b"uname", member.user), (b"gname", member.group)) if len(owner) >= _OWNER_BYTES
+        (key, owner)
+        for key, owner in ((b"uname", member.user), (b"gname", member.group))
+        if len(owner) >= _USTAR_OWNER_NAME_BYTES
     ]
-    seconds, part = divmod(member.mtime, _SECOND)
-    if part or not 0 <= seconds <= _MOST_SIZE:
-        found.append((b"mtime", _time_text(member.mtime)))
+    seconds, part = divmod(member.mtime, _NANOSECONDS_PER_SECOND)
+    if part or not 0 <= seconds <= _MAX_USTAR_SIZE:
+        found.append((b"mtime", _pax_time_text(member.mtime)))
     for attribute, value in member.xattrs:
-        text = acl_to_text(value) if attribute in _ACLS else None
-        key = _ACLS[attribute] if text is not None else b"SCHILY.xattr." + _escaped_key(attribute)
+        text = acl_to_text(value) if attribute in _PAX_KEYS_OF_ACLS else None
+        key = (
+            _PAX_KEYS_OF_ACLS[attribute] if text is not None else b"SCHILY.xattr." + _escaped_attribute_name(attribute)
+        )
         found.append((key, value if text is None else text))
     return b"".join(pax_record(*each) for each in found)
 
 
-def _escaped_key(attribute: str) -> bytes:
+def _escaped_attribute_name(attribute: str) -> bytes:
     """Return the name of an extended attribute as GNU tar writes it in the key of a pax record: with escaped equals
     signs, since the first equals sign ends a key.
     """
     return attribute.encode("utf-8", "surrogateescape").replace(b"%", b"%25").replace(b"=", b"%3D")
 
 
-def _time_text(moment: int) -> bytes:
+def _pax_time_text(moment: int) -> bytes:
     """Return the time ``moment``, in nanoseconds since 1970, as text in seconds, with nine decimals unless all are
     zero.
     """
-    seconds, part = divmod(abs(moment), _SECOND)
+    seconds, part = divmod(abs(moment), _NANOSECONDS_PER_SECOND)
     text = b"%d.%09d" % (seconds, part) if part else b"%d" % seconds
     return b"-" + text if moment < 0 else text
 
@@ -272,7 +283,7 @@ def _is_utf8(name: bytes) -> bool:
     return True
 
 
-def _sparse_map(member: Member) -> bytes:
+def _sparse_map_bytes(member: ArchiveMember) -> bytes:
     """Return the list of the parts of a sparse file that the archive stores. It precedes the data of the file in the
     archive, and is padded to whole blocks. A last entry of length 0 marks the end of the file.
     """
@@ -281,4 +292,4 @@ def _sparse_map(member: Member) -> bytes:
     text = bytearray()
     for number in numbers:
         text += b"%d\n" % number
-    return bytes(text).ljust(rounded_up(len(text)), b"\0")
+    return bytes(text).ljust(rounded_up_to_multiple(len(text)), b"\0")

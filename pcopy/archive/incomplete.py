@@ -10,21 +10,25 @@ import re
 from collections.abc import Collection
 
 from pcopy.archive.headers import pax_header, pax_record
-from pcopy.archive.member import BLOCK, RECORD, rounded_up
+from pcopy.archive.member import TAR_BLOCK_BYTES, TAR_RECORD_BYTES, rounded_up_to_multiple
 from pcopy.archive.reader import InvalidHeader, ReadFunction, is_valid_header, parse_number
 from pcopy.fast_named_tuple import NamedTuple
 
-MOST_NAME_BYTES = 16 << 20
-"""Maximum sum of the bytes of the names that a trailer lists, each with ``OVERHEAD``, because a reader has all of them
-in memory. If there are more, the trailer only says so.
+MAX_TRAILER_NAME_BYTES = 16 << 20
+"""Maximum sum of the bytes of the names that a trailer lists, each with ``NAME_OVERHEAD_BYTES``, because a reader has
+all of them in memory. If there are more, the trailer only says so.
 """
-OVERHEAD = 64
-"""Number of bytes that are counted for each name in addition to its own bytes, towards ``MOST_NAME_BYTES``."""
-_KEY, _NAME, _MORE = b"comment", b"incomplete: ", b"incomplete: other files, too"
-_AT = b"incomplete files are listed at "
-_LAST = re.compile(rb"\d+ comment=%b(\d{20})\n" % _AT)
-_LAST_BYTES = len(pax_record(_KEY, _AT + bytes(20)))
-_GLOBAL = b"g"
+NAME_OVERHEAD_BYTES = 64
+"""Number of bytes that are counted for each name in addition to its own bytes, towards ``MAX_TRAILER_NAME_BYTES``."""
+_TRAILER_RECORD_KEY, _NAME_VALUE_PREFIX, _MORE_NAMES_VALUE = (
+    b"comment",
+    b"incomplete: ",
+    b"incomplete: other files, too",
+)
+_TRAILER_OFFSET_PREFIX = b"incomplete files are listed at "
+_LAST_RECORD_PATTERN = re.compile(rb"\d+ comment=%b(\d{20})\n" % _TRAILER_OFFSET_PREFIX)
+_LAST_RECORD_BYTES = len(pax_record(_TRAILER_RECORD_KEY, _TRAILER_OFFSET_PREFIX + bytes(20)))
+_GLOBAL_HEADER_TYPE = b"g"
 
 INCOMPLETE_TEXT = (
     "its contents are incomplete: they could not be read when it was archived, and zeros stand in their place"
@@ -59,16 +63,18 @@ NONE_INCOMPLETE = IncompleteNames()
 
 def trailer_bytes(incomplete: IncompleteNames, end: int) -> bytes:
     """Return the trailer that lists the files ``incomplete``, to be appended to an archive of ``end`` bytes. ``end``
-    and the size of the trailer are multiples of ``RECORD``.
+    and the size of the trailer are multiples of ``TAR_RECORD_BYTES``.
     """
-    records = [pax_record(_KEY, _NAME + name) for name in sorted(incomplete.names)]
+    records = [pax_record(_TRAILER_RECORD_KEY, _NAME_VALUE_PREFIX + name) for name in sorted(incomplete.names)]
     if incomplete.has_more:
-        records.append(pax_record(_KEY, _MORE))
-    size = sum(map(len, records)) + _LAST_BYTES
-    stored = BLOCK + rounded_up(size)
-    before = rounded_up(stored, RECORD) - stored
-    records.append(pax_record(_KEY, _AT + b"%020d" % (end + before)))
-    return b"".join((bytes(before), pax_header(size, _GLOBAL), *records, bytes(rounded_up(size) - size)))
+        records.append(pax_record(_TRAILER_RECORD_KEY, _MORE_NAMES_VALUE))
+    size = sum(map(len, records)) + _LAST_RECORD_BYTES
+    stored = TAR_BLOCK_BYTES + rounded_up_to_multiple(size)
+    before = rounded_up_to_multiple(stored, TAR_RECORD_BYTES) - stored
+    records.append(pax_record(_TRAILER_RECORD_KEY, _TRAILER_OFFSET_PREFIX + b"%020d" % (end + before)))
+    return b"".join(
+        (bytes(before), pax_header(size, _GLOBAL_HEADER_TYPE), *records, bytes(rounded_up_to_multiple(size) - size))
+    )
 
 
 def read_trailer(read: ReadFunction, size: int) -> IncompleteNames:
@@ -77,21 +83,21 @@ def read_trailer(read: ReadFunction, size: int) -> IncompleteNames:
     ``read(offset, number)`` returns that number of bytes of the archive; exceptions that it raises are passed on. Raise
     ``ValueError`` if the trailer is damaged.
     """
-    start = max(0, size - 2 * BLOCK)
-    last = _LAST.fullmatch(read(start, size - start).rstrip(b"\0")[-_LAST_BYTES:])
-    if last is None or size % BLOCK:
+    start = max(0, size - 2 * TAR_BLOCK_BYTES)
+    last = _LAST_RECORD_PATTERN.fullmatch(read(start, size - start).rstrip(b"\0")[-_LAST_RECORD_BYTES:])
+    if last is None or size % TAR_BLOCK_BYTES:
         return NONE_INCOMPLETE
     at = int(last[1])
-    block = read(at, BLOCK) if at + BLOCK <= size else b""
+    block = read(at, TAR_BLOCK_BYTES) if at + TAR_BLOCK_BYTES <= size else b""
     try:
-        is_trailer = len(block) == BLOCK and block[156:157] == _GLOBAL and is_valid_header(block)
+        is_trailer = len(block) == TAR_BLOCK_BYTES and block[156:157] == _GLOBAL_HEADER_TYPE and is_valid_header(block)
         length = parse_number(block[124:136]) if is_trailer else 0
     except InvalidHeader:
         length = 0
-    if not 0 < length <= min(size - at - BLOCK, 2 * MOST_NAME_BYTES):
+    if not 0 < length <= min(size - at - TAR_BLOCK_BYTES, 2 * MAX_TRAILER_NAME_BYTES):
         raise ValueError("the list of incomplete files at its end is damaged")
     body = b""
-    while len(body) < length and (more := read(at + BLOCK + len(body), length - len(body))):
+    while len(body) < length and (more := read(at + TAR_BLOCK_BYTES + len(body), length - len(body))):
         body += more
     return _parse_trailer(body)
 
@@ -99,7 +105,7 @@ def read_trailer(read: ReadFunction, size: int) -> IncompleteNames:
 def _parse_trailer(body: bytes) -> IncompleteNames:
     """Return the names that the pax records in ``body`` list. Raise ``ValueError`` if the records are damaged."""
     names, has_more, at, size = set[bytes](), False, 0, 0
-    start = b" %b=" % _KEY
+    start = b" %b=" % _TRAILER_RECORD_KEY
     while at < len(body):
         digits = body[at : at + 20].partition(b" ")[0]
         following = at + (int(digits) if digits.isdigit() else 0)
@@ -107,11 +113,11 @@ def _parse_trailer(body: bytes) -> IncompleteNames:
         if not body.startswith(start, key_at) or body[following - 1 : following] != b"\n" or following <= key_at:
             raise ValueError("the list of incomplete files at its end is damaged")
         value = body[key_at + len(start) : following - 1]
-        if value.startswith(_NAME):
-            size += len(value) - len(_NAME) + OVERHEAD
-            if size > MOST_NAME_BYTES or value == _MORE:
+        if value.startswith(_NAME_VALUE_PREFIX):
+            size += len(value) - len(_NAME_VALUE_PREFIX) + NAME_OVERHEAD_BYTES
+            if size > MAX_TRAILER_NAME_BYTES or value == _MORE_NAMES_VALUE:
                 has_more = True
             else:
-                names.add(value[len(_NAME) :])
+                names.add(value[len(_NAME_VALUE_PREFIX) :])
         at = following
     return IncompleteNames(names, has_more)

@@ -13,32 +13,42 @@ from typing import Any, Self, overload
 
 from pcopy.fast_named_tuple import NamedTuple
 
-BLOCK = 512
+TAR_BLOCK_BYTES = 512
 """Number of bytes of a block: headers consist of whole blocks, and contents are padded to whole blocks."""
-RECORD = 10240
+TAR_RECORD_BYTES = 10240
 """The size of an archive is padded to a multiple of this number of bytes: 20 blocks, the default blocking factor of
 tar.
 """
 
-FILE, LINK, SYMLINK, CHARACTER, DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
+FILE, HARD_LINK_MEMBER, SYMLINK, CHARACTER_DEVICE, BLOCK_DEVICE, DIRECTORY, FIFO = (
+    b"0",
+    b"1",
+    b"2",
+    b"3",
+    b"4",
+    b"5",
+    b"6",
+)
 """Types of members, as in the type field of a header. LINK is a hard link to an earlier member."""
 
-MOST_HEADERS = 1 << 20
+MAX_HEADER_BYTES = 1 << 20
 """Maximum number of bytes of all pax headers and long names of one member, and of all global headers. A member with
 more is not written; when it is read, it is reported as damaged.
 """
-LONGEST_NAME, LONGEST_LINK_TARGET = 255, 4095
+MAX_FILE_NAME_BYTES, MAX_LINK_TARGET_BYTES = 255, 4095
 """Maximum number of bytes of a file name, and of the target of a symbolic link (linux/limits.h)."""
 
-_TYPE_OF_FORMAT = {
+_MEMBER_TYPE_OF_FILE_FORMAT = {
     stat.S_IFREG: FILE,
     stat.S_IFLNK: SYMLINK,
-    stat.S_IFCHR: CHARACTER,
-    stat.S_IFBLK: DEVICE,
+    stat.S_IFCHR: CHARACTER_DEVICE,
+    stat.S_IFBLK: BLOCK_DEVICE,
     stat.S_IFDIR: DIRECTORY,
     stat.S_IFIFO: FIFO,
 }
-_FORMAT_OF_TYPE = {kind: mode for mode, kind in _TYPE_OF_FORMAT.items()} | {LINK: stat.S_IFREG}
+_FILE_FORMAT_OF_MEMBER_TYPE = {kind: mode for mode, kind in _MEMBER_TYPE_OF_FILE_FORMAT.items()} | {
+    HARD_LINK_MEMBER: stat.S_IFREG
+}
 
 
 class NumberPairs(Sequence[tuple[int, int]]):
@@ -100,7 +110,7 @@ class Extents(NumberPairs):
         return sum(memoryview(self.numbers)[1::2])
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """A member of an archive: a file, directory, link, device or FIFO with its metadata.
 
     Fields:
@@ -131,16 +141,16 @@ class Member(NamedTuple):
     group: bytes = b""
 
     @property
-    def primitives(self) -> tuple[Any, ...]:
+    def marshallable_fields(self) -> tuple[Any, ...]:
         """The fields as values of simple types, which ``marshal`` accepts, so that a member can be sent.
-        ``from_primitives`` is the inverse.
+        ``from_marshallable_fields`` is the inverse.
         """
         extents = self.extents if self.extents is None else self.extents.as_bytes
         return (*self[:_EXTENTS_INDEX], extents, *self[_EXTENTS_INDEX + 1 :])
 
     @classmethod
-    def from_primitives(cls, values: Sequence[Any]) -> Member:
-        """Return the member whose fields are ``values``, a result of ``primitives``."""
+    def from_marshallable_fields(cls, values: Sequence[Any]) -> ArchiveMember:
+        """Return the member whose fields are ``values``, a result of ``marshallable_fields``."""
         member = cls(*values)
         packed = values[_EXTENTS_INDEX]
         return member if packed is None else member._replace(extents=Extents.from_bytes(packed))
@@ -148,17 +158,17 @@ class Member(NamedTuple):
     @property
     def st_mode(self) -> int:
         """Type and permission bits, as stat(2) reports them."""
-        return _FORMAT_OF_TYPE[self.kind] | self.mode
+        return _FILE_FORMAT_OF_MEMBER_TYPE[self.kind] | self.mode
 
 
 def member_type(mode: int) -> bytes:
     """Return the type of a member (FILE, SYMLINK, ...) for an ``st_mode``; empty for a socket, which no archive can
     contain.
     """
-    return _TYPE_OF_FORMAT.get(stat.S_IFMT(mode), b"")
+    return _MEMBER_TYPE_OF_FILE_FORMAT.get(stat.S_IFMT(mode), b"")
 
 
-def rounded_up(size: int, unit: int = BLOCK) -> int:
+def rounded_up_to_multiple(size: int, unit: int = TAR_BLOCK_BYTES) -> int:
     """Return ``size`` rounded up to a multiple of ``unit``."""
     return -(-size // unit) * unit
 
@@ -169,7 +179,7 @@ class UnsafeName(ValueError):
     """
 
 
-def safe_path(name: bytes) -> bytes:
+def safe_member_path(name: bytes) -> bytes:
     """Return the path of the member ``name`` below the directory into which the archive is extracted, without a leading
     or trailing slash, ``.`` or double slashes.
 
@@ -190,34 +200,36 @@ def safe_path(name: bytes) -> bytes:
     return b"/".join(parts)
 
 
-def refusal_reason(member: Member) -> str:
+def extraction_refusal_reason(member: ArchiveMember) -> str:
     """Return why ``member`` can never be extracted, whatever else is in the archive or in the target directory; empty
     if it can.
 
     Listing, comparing and extracting use this function, so that they report the same members.
     """
     try:
-        path = safe_path(member.name)
+        path = safe_member_path(member.name)
     except UnsafeName as unsafe:
         return str(unsafe)
     if not path and member.kind != DIRECTORY:
         return "a member without a name"
-    if len(path) > LONGEST_NAME and max(map(len, path.split(b"/"))) > LONGEST_NAME:
-        return f"its name has a part of more than {LONGEST_NAME} bytes"
-    if member.kind == SYMLINK and not 0 < len(member.link) <= LONGEST_LINK_TARGET:
-        return f"a symbolic link whose target has {len(member.link):,} bytes: 1 to {LONGEST_LINK_TARGET:,} are allowed"
-    return _link_refusal_reason(member.link) if member.kind == LINK else ""
+    if len(path) > MAX_FILE_NAME_BYTES and max(map(len, path.split(b"/"))) > MAX_FILE_NAME_BYTES:
+        return f"its name has a part of more than {MAX_FILE_NAME_BYTES} bytes"
+    if member.kind == SYMLINK and not 0 < len(member.link) <= MAX_LINK_TARGET_BYTES:
+        return (
+            f"a symbolic link whose target has {len(member.link):,} bytes: 1 to {MAX_LINK_TARGET_BYTES:,} are allowed"
+        )
+    return _link_refusal_reason(member.link) if member.kind == HARD_LINK_MEMBER else ""
 
 
 def _link_refusal_reason(link: bytes) -> str:
     """Return why a hard link to the member ``link`` can never be created; empty if it can."""
     try:
-        return "" if safe_path(link) else "it is a link to an empty name"
+        return "" if safe_member_path(link) else "it is a link to an empty name"
     except UnsafeName:
         return "it is a link to an item outside of the directory"
 
 
-_EXTENTS_INDEX = Member._fields.index("extents")
+_EXTENTS_INDEX = ArchiveMember._fields.index("extents")
 
 
 def path_order_key(path: bytes) -> bytes:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.archive.member import BLOCK, MOST_HEADERS, rounded_up
+from pcopy.archive.member import MAX_HEADER_BYTES, TAR_BLOCK_BYTES, rounded_up_to_multiple
 from pcopy.archive.reader import (
     InvalidHeader,
     ReadFunction,
-    full_name,
-    has_data,
+    full_member_name,
     is_valid_header,
     link_data_size,
+    may_have_data,
     parse_number,
 )
 from pcopy.archive.records import NUMBER_LIMIT, PaxRecords, parse_records
@@ -24,21 +24,23 @@ from pcopy.archive.records import NUMBER_LIMIT, PaxRecords, parse_records
 if TYPE_CHECKING:
     from pcopy.fsio.backend.native_tar import TarHeaderParser
 
-WINDOW = 256 << 10
+SEARCH_WINDOW_BYTES = 256 << 10
 """Bytes of the archive that are read in one call where members are small, so that many headers are in it."""
-_SMALL_WINDOW = 32 << 10
+_SMALL_WINDOW_BYTES = 32 << 10
 """Bytes of the archive that are read in one call where members are large, so that there is only one header in it."""
-_ZEROS = bytes(BLOCK)
-_KNOWN_TYPES = frozenset(b"0\x00123456xXLK7D")
+_ZEROS = bytes(TAR_BLOCK_BYTES)
+_KNOWN_HEADER_TYPES = frozenset(b"0\x00123456xXLK7D")
 _EXTENSION_TYPES = frozenset(b"xXLK")
-_PAX, _LONG_NAME, _LINK = frozenset(b"xX"), ord("L"), ord("1")
+_PAX_HEADER_TYPES, _LONG_NAME, _HARD_LINK_TYPE = frozenset(b"xX"), ord("L"), ord("1")
 
 
-class _NeedsReader(Exception):
+class _FullReaderNeeded(Exception):
     """Raised at a header that the quick search cannot interpret, so that ``pcopy.archive.reader`` must read it."""
 
 
-def skim_offsets(read: ReadFunction, start: int = 0, in_c: TarHeaderParser | None = None) -> Iterator[int | None]:
+def quick_member_offsets(
+    read: ReadFunction, start: int = 0, in_c: TarHeaderParser | None = None
+) -> Iterator[int | None]:
     """Generator: search quickly for members, and yield the offsets of those behind the one at ``start``, in ascending
     order, up to the end of the archive.
 
@@ -55,14 +57,14 @@ def skim_offsets(read: ReadFunction, start: int = 0, in_c: TarHeaderParser | Non
     try:
         while at is not None:
             if in_c is not None:
-                for offsets, following in skimming.offsets_by_c(in_c, at):
+                for offsets, following in skimming.offsets_found_by_c(in_c, at):
                     yield from offsets if at > start else offsets[1:]
                     at = following
             after = skimming.end_of_member(at)
             if after is not None and at > start:
                 yield at
             at = after
-    except _NeedsReader:
+    except _FullReaderNeeded:
         yield None
 
 
@@ -78,73 +80,73 @@ class _OffsetSearch:
         offset = at - self._opened
         found = self._window[offset : offset + size] if offset >= 0 else b""
         if len(found) < size:
-            length = _SMALL_WINDOW if offset > len(self._window) + WINDOW else WINDOW
+            length = _SMALL_WINDOW_BYTES if offset > len(self._window) + SEARCH_WINDOW_BYTES else SEARCH_WINDOW_BYTES
             self._window, self._opened = self._read(at, max(length, size)), at
             found = self._window[:size]
         return found
 
-    def offsets_by_c(self, in_c: TarHeaderParser, at: int) -> Iterator[tuple[Sequence[int], int]]:
+    def offsets_found_by_c(self, in_c: TarHeaderParser, at: int) -> Iterator[tuple[Sequence[int], int]]:
         """Generator: let the C functions ``in_c`` search from the member at the offset ``at`` on. Yield lists of the
         offsets of members, each list with the offset of the member behind them.
 
         C stops at the member behind the last list: the caller must examine that one with ``end_of_member``.
         """
         number = 1
-        while number and self._window_bytes(at, BLOCK):
+        while number and self._window_bytes(at, TAR_BLOCK_BYTES):
             offsets, at = in_c.member_offsets(self._window, self._opened, at)
             if number := len(offsets):
                 yield offsets, at
 
     def end_of_member(self, at: int) -> int | None:
         """Return the offset at which the member at the offset ``at`` ends; None at the end of the archive. Raise
-        ``_NeedsReader`` at a header that needs ``pcopy.archive.reader``.
+        ``_FullReaderNeeded`` at a header that needs ``pcopy.archive.reader``.
         """
         records, long_name, before = PaxRecords(), b"", 0
         while True:
-            block = self._window_bytes(at, BLOCK)
-            if len(block) < BLOCK or (block == _ZEROS and not before):
+            block = self._window_bytes(at, TAR_BLOCK_BYTES)
+            if len(block) < TAR_BLOCK_BYTES or (block == _ZEROS and not before):
                 return None
-            kind, size = block[156], _parse_size(block[124:136])
-            if kind not in _KNOWN_TYPES or size < 0 or not is_valid_header(block):
-                raise _NeedsReader
+            kind, size = block[156], _size_or_minus_one(block[124:136])
+            if kind not in _KNOWN_HEADER_TYPES or size < 0 or not is_valid_header(block):
+                raise _FullReaderNeeded
             if kind not in _EXTENSION_TYPES:
-                return at + BLOCK + rounded_up(self._stored_size(at, block, records, long_name))
+                return at + TAR_BLOCK_BYTES + rounded_up_to_multiple(self._stored_size(at, block, records, long_name))
             before += size
-            if before > MOST_HEADERS:
-                raise _NeedsReader
-            if kind in _PAX:
-                records = self._records_in(at + BLOCK, size)
+            if before > MAX_HEADER_BYTES:
+                raise _FullReaderNeeded
+            if kind in _PAX_HEADER_TYPES:
+                records = self._relevant_pax_records(at + TAR_BLOCK_BYTES, size)
             elif kind == _LONG_NAME:
-                long_name = self._window_bytes(at + BLOCK, size).partition(b"\0")[0]
-            at += BLOCK + rounded_up(size)
+                long_name = self._window_bytes(at + TAR_BLOCK_BYTES, size).partition(b"\0")[0]
+            at += TAR_BLOCK_BYTES + rounded_up_to_multiple(size)
 
     def _stored_size(self, at: int, block: bytes, records: PaxRecords, long_name: bytes) -> int:
-        """Return how many bytes of data follow the header ``block`` at the offset ``at``. Raise ``_NeedsReader`` if the
-        header does not state that in a valid way.
+        """Return how many bytes of data follow the header ``block`` at the offset ``at``. Raise ``_FullReaderNeeded``
+        if the header does not state that in a valid way.
 
         ``records`` are the pax records, and ``long_name`` the long name, from the extension headers before it.
         """
         kind, size = block[156:157], parse_number(block[124:136])
-        if not has_data(kind, full_name(records, long_name, block)):
+        if not may_have_data(kind, full_member_name(records, long_name, block)):
             return 0
         try:
-            size = records.number(b"size", size)
+            size = records.number_in_record(b"size", size)
         except ValueError:
-            raise _NeedsReader from None
-        if at + size > NUMBER_LIMIT - 2 * BLOCK:
-            raise _NeedsReader
-        if kind[0] == _LINK:
-            return link_data_size(self._read_block, at + BLOCK, size)
+            raise _FullReaderNeeded from None
+        if at + size > NUMBER_LIMIT - 2 * TAR_BLOCK_BYTES:
+            raise _FullReaderNeeded
+        if kind[0] == _HARD_LINK_TYPE:
+            return link_data_size(self._read_block, at + TAR_BLOCK_BYTES, size)
         return size
 
     def _read_block(self, at: int) -> bytes:
         """Return the block at the offset ``at``; empty at the end of the archive."""
-        block = self._window_bytes(at, BLOCK)
-        return block if len(block) == BLOCK else b""
+        block = self._window_bytes(at, TAR_BLOCK_BYTES)
+        return block if len(block) == TAR_BLOCK_BYTES else b""
 
-    def _records_in(self, at: int, size: int) -> PaxRecords:
+    def _relevant_pax_records(self, at: int, size: int) -> PaxRecords:
         """Return the records in a pax header with a body of ``size`` bytes at the offset ``at``. If it contains neither
-        a size nor a name, which alone matter here, return no records. Raise ``_NeedsReader`` if it is invalid.
+        a size nor a name, which alone matter here, return no records. Raise ``_FullReaderNeeded`` if it is invalid.
         """
         body = self._window_bytes(at, size)
         if not (b"size=" in body or b"path=" in body or b"sparse.name=" in body):
@@ -152,10 +154,10 @@ class _OffsetSearch:
         try:
             return parse_records(body)
         except ValueError:
-            raise _NeedsReader from None
+            raise _FullReaderNeeded from None
 
 
-def _parse_size(field: bytes) -> int:
+def _size_or_minus_one(field: bytes) -> int:
     """Return the number in ``field`` of a header; -1 if it is invalid."""
     try:
         return parse_number(field)

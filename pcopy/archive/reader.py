@@ -1,7 +1,7 @@
 """Reading of members from the headers of an archive (ustar, pax, GNU and older formats), from any offset on.
 
-Whatever the archive contains, each result is a member or a ``Damage`` (offset and error). No exception is raised,
-except those of reading. After an invalid header the next valid one is searched, as tar does.
+Whatever the archive contains, each result is a member or a ``ArchiveDamage`` (offset and error). No exception is
+raised, except those of reading. After an invalid header the next valid one is searched, as tar does.
 
 An *extension header* precedes the header of a member and contains what does not fit into that: a pax header, or a long
 name or link of GNU tar. The records of a *global* header apply to all later members.
@@ -14,10 +14,20 @@ from array import array
 from collections.abc import Callable, Iterator
 from zlib import adler32
 
-from pcopy.archive.acl_text import Lookup
-from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, MOST_HEADERS, SYMLINK, Extents, Member, rounded_up
+from pcopy.archive.acl_text import OwnerIdLookup
+from pcopy.archive.member import (
+    DIRECTORY,
+    FILE,
+    HARD_LINK_MEMBER,
+    MAX_HEADER_BYTES,
+    SYMLINK,
+    TAR_BLOCK_BYTES,
+    ArchiveMember,
+    Extents,
+    rounded_up_to_multiple,
+)
 from pcopy.archive.records import (
-    MOST_EXTENTS,
+    MAX_EXTENTS,
     NUMBER_LIMIT,
     PaxRecords,
     parse_records,
@@ -25,7 +35,7 @@ from pcopy.archive.records import (
     parse_xattrs,
     sparse_record_extents,
     to_nanoseconds,
-    too_many_extents,
+    too_many_extents_error,
 )
 from pcopy.fast_named_tuple import NamedTuple
 
@@ -35,12 +45,12 @@ ReadFunction = Callable[[int, int], bytes]
 It returns fewer bytes at the end of the archive, and before an offset that cannot be read. It may raise ``OSError``.
 """
 
-WINDOW = 64 << 10
+HEADER_WINDOW_BYTES = 64 << 10
 """Number of bytes of the archive that are read in one call to get headers."""
 _LONGEST_PAIR = 100
 """Maximum number of bytes that a pax header has for one extent of a sparse file."""
 
-_ZEROS = bytes(BLOCK)
+_ZEROS = bytes(TAR_BLOCK_BYTES)
 _GLOBAL, _PAX, _SOLARIS, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"X", b"L", b"K", b"S", b"V"
 _EXTENSIONS = (_GLOBAL, _PAX, _SOLARIS, _LONG_NAME, _LONG_LINK)
 """Types of extension headers."""
@@ -58,7 +68,7 @@ _LONGEST_VALUE = 8 << 10
 """Maximum number of bytes of a record of ``_ESSENTIAL_KEYS`` that is read: a valid path is shorter than 4 KiB."""
 _DEVICES = (b"3", b"4")
 _CONTINUED = b"M"
-_KNOWN_TYPES = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
+_KNOWN_TYPES = (FILE, HARD_LINK_MEMBER, SYMLINK, *_DEVICES, DIRECTORY, b"6")
 _TYPE_ALIASES = {b"\0": FILE, b"7": FILE, b"D": DIRECTORY}
 _WITHOUT_DATA = frozenset((SYMLINK, *_DEVICES, DIRECTORY, b"6"))
 """Types of members that are not followed by data, whatever size their header states (pax(1)). GNU tar -x, bsdtar and
@@ -66,9 +76,7 @@ tarfile read them alike."""
 _OLD_FILES = frozenset((FILE, b"\0", b"7"))
 """Types of files that are directories if their name ends with a slash, as in formats before ustar."""
 _ADLER_MODULUS = 65521
-"""Modulus of Adler-32, whose lower half is the sum of all bytes plus 1. zlib computes this sum far more quickly than
-Python code.
-"""
+"""Modulus of Adler-32. Its lower half is the sum of all bytes plus 1, which zlib computes faster than Python code."""
 _OCTAL = frozenset(b"01234567")
 
 
@@ -85,7 +93,7 @@ class FoundMember(NamedTuple):
     """
 
     offset: int
-    member: Member
+    member: ArchiveMember
     data: int
     stored: int
     next: int
@@ -93,7 +101,7 @@ class FoundMember(NamedTuple):
     warning: str = ""
 
 
-class Damage(NamedTuple):
+class ArchiveDamage(NamedTuple):
     """An error in the archive: a member or header that cannot be read.
 
     Fields:
@@ -110,9 +118,7 @@ class Damage(NamedTuple):
 
 
 class InvalidHeader(Exception):
-    """Error for an invalid or contradictory header. The search for the next header begins at the offset
-    ``next_offset``; if that is None, at the next block.
-    """
+    """Error for an invalid header. The next header is searched from ``next_offset`` on; if None, from the next block."""
 
     next_offset: int | None = None
 
@@ -123,15 +129,15 @@ class TruncatedArchive(Exception):
 
 def read_members(
     read: ReadFunction,
-    lookup: Lookup,
+    lookup: OwnerIdLookup,
     start: int = 0,
     end: int | None = None,
     global_records: dict[bytes, bytes] | None = None,
-    most_extents: int = MOST_EXTENTS,
-) -> Iterator[FoundMember | Damage]:
+    most_extents: int = MAX_EXTENTS,
+) -> Iterator[FoundMember | ArchiveDamage]:
     """Yield the members and the damage from ``start`` on, up to the end of the archive.
 
-    If the archive is truncated, the last result is a ``Damage`` that says so.
+    If the archive is truncated, the last result is an ``ArchiveDamage`` that says so.
 
     Args:
       read: returns bytes of the archive.
@@ -139,7 +145,7 @@ def read_members(
       start: offset of the first header of a member.
       end: only members that begin before this offset are read; None: all.
       global_records: records of the global headers before ``start``; the records of those that are read are added.
-      most_extents: a sparse file with more extents is reported as ``Damage``.
+      most_extents: a sparse file with more extents is reported as ``ArchiveDamage``.
     """
     source = ArchiveBlocks(read, most_extents)
     shared = {} if global_records is None else global_records
@@ -148,8 +154,9 @@ def read_members(
         try:
             found = _read_member(source, at, shared, lookup)
         except InvalidHeader as broken:
-            yield Damage(at, b"", str(broken))
-            following = next_header_offset(source, at + BLOCK if broken.next_offset is None else broken.next_offset)
+            yield ArchiveDamage(at, b"", str(broken))
+            after = broken.next_offset
+            following = next_header_offset(source, at + TAR_BLOCK_BYTES if after is None else after)
             if following is None:
                 return
             at = following
@@ -157,7 +164,7 @@ def read_members(
         if found is None:
             return
         yield found
-        if isinstance(found, Damage):
+        if isinstance(found, ArchiveDamage):
             if found.is_truncated:
                 return
             at = offset_after_damage(source, found)
@@ -165,11 +172,11 @@ def read_members(
             at = found.next
 
 
-def offset_after_damage(source: ArchiveBlocks, damage: Damage) -> int:
+def offset_after_damage(source: ArchiveBlocks, damage: ArchiveDamage) -> int:
     """Return the offset at which the next header after a damaged member is expected: behind its contents if their size
     is known, otherwise at the next block.
     """
-    return source.next_header_after.get(damage.offset, damage.offset + BLOCK)
+    return source.next_header_after.get(damage.offset, damage.offset + TAR_BLOCK_BYTES)
 
 
 def next_header_offset(source: ArchiveBlocks, at: int) -> int | None:
@@ -177,14 +184,14 @@ def next_header_offset(source: ArchiveBlocks, at: int) -> int | None:
     while block := source.read_block(at):
         if block != _ZEROS and is_valid_header(block):
             return at
-        at += BLOCK
+        at += TAR_BLOCK_BYTES
     return None
 
 
 class ArchiveBlocks:
     """Reads blocks of the archive. The part (window) that was read last stays in memory."""
 
-    def __init__(self, read: ReadFunction, most_extents: int = MOST_EXTENTS) -> None:
+    def __init__(self, read: ReadFunction, most_extents: int = MAX_EXTENTS) -> None:
         self._read = read
         self.most_extents = most_extents
         self._window = b""
@@ -195,11 +202,11 @@ class ArchiveBlocks:
     def read_block(self, at: int) -> bytes:
         """Return the block of 512 bytes at the offset ``at``; empty if the archive ends before the end of the block."""
         offset = at - self._start
-        block = self._window[offset : offset + BLOCK] if offset >= 0 else b""
-        if len(block) < BLOCK:
-            self._window, self._start = self._read(at, WINDOW), at
-            block = self._window[:BLOCK]
-        return block if len(block) == BLOCK else b""
+        block = self._window[offset : offset + TAR_BLOCK_BYTES] if offset >= 0 else b""
+        if len(block) < TAR_BLOCK_BYTES:
+            self._window, self._start = self._read(at, HEADER_WINDOW_BYTES), at
+            block = self._window[:TAR_BLOCK_BYTES]
+        return block if len(block) == TAR_BLOCK_BYTES else b""
 
     def read_bytes(self, at: int, size: int) -> bytes:
         """Return ``size`` bytes from the offset ``at`` on; fewer at the end of the archive."""
@@ -226,8 +233,7 @@ def is_valid_header(block: bytes) -> bool:
 
 
 def parse_number(field: bytes) -> int:
-    """Return the number in ``field`` of a header: octal digits, or the binary form of GNU tar for larger numbers. An
-    empty field is 0.
+    """Return the number in ``field`` of a header: octal digits, or the binary form of GNU tar. An empty field is 0.
 
     Raise ``InvalidHeader`` if the field is not a number, or the number is not between -2**63 and 2**63.
     """
@@ -244,24 +250,22 @@ def parse_number(field: bytes) -> int:
     return int(digits, 8) if digits else 0
 
 
-def _check_size(at: int, size: int) -> None:
+def _check_member_size(at: int, size: int) -> None:
     """Raise ``InvalidHeader`` if a member at the offset ``at`` cannot have this ``size``."""
     if size < 0:
         raise InvalidHeader("a member of a negative size")
-    if at + size > NUMBER_LIMIT - 2 * BLOCK:
+    if at + size > NUMBER_LIMIT - 2 * TAR_BLOCK_BYTES:
         raise InvalidHeader(f"a member of {size} bytes would end beyond the largest offset of a file")
 
 
-def _field_text(field: bytes) -> bytes:
+def _text_before_nul(field: bytes) -> bytes:
     """Return the text in ``field`` of a header, up to the first NUL."""
     return field.partition(b"\0")[0]
 
 
 class _ExtensionHeaders:
-    """The contents of the extension headers that precede the header of one member.
-
-    They are the ``records`` of a pax header, a long ``name`` and long ``link`` target of GNU tar, and the ``size`` of
-    all.
+    """The extension headers of one member: the ``records`` of pax headers, the long ``name`` and the long ``link``
+    target of GNU tar, and the ``size`` of all in bytes.
     """
 
     def __init__(self) -> None:
@@ -270,9 +274,7 @@ class _ExtensionHeaders:
         self.link = b""
         self.size = 0
         self.too_long_text = ""
-        """Error text if the headers are too long and were not read completely; otherwise empty. Such a member is
-        reported as damaged, and its data are skipped.
-        """
+        """Error text if the headers are too long; else empty. The member is then reported as damaged and skipped."""
 
     def read_extension(
         self, source: ArchiveBlocks, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]
@@ -288,13 +290,13 @@ class _ExtensionHeaders:
           size: number of bytes of the body.
           shared: records of global headers; those of a global header are added.
         """
-        after = at + rounded_up(size)
+        after = at + rounded_up_to_multiple(size)
         self.size += size
         try:
             if self.size <= _max_header_bytes(source.most_extents):
-                self.parse(kind, _read_exactly(source, at, size), shared)
+                self.parse_extension(kind, _read_exactly(source, at, size), shared)
                 return
-            text = f"a member has headers of {self.size:,} bytes, and at most {MOST_HEADERS:,} are read"
+            text = f"a member has headers of {self.size:,} bytes, and at most {MAX_HEADER_BYTES:,} are read"
             self.too_long_text = f"{text}; if they list the holes of a file, --sparse-limit 0 allows more"
             if not has_header_at(source.read_block, after):  # no header follows the body, so its size is wrong
                 after = at
@@ -307,14 +309,14 @@ class _ExtensionHeaders:
             broken.next_offset = after
             raise
 
-    def parse(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
+    def parse_extension(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
         """Store the ``body`` of an extension header of this ``kind`` in this object, but add the records of a global
         header to ``shared``. Raise ``InvalidHeader`` if the body is invalid.
         """
         if kind == _LONG_NAME:
-            self.name = _field_text(body)
+            self.name = _text_before_nul(body)
         elif kind == _LONG_LINK:
-            self.link = _field_text(body)
+            self.link = _text_before_nul(body)
         else:
             try:
                 found = parse_records(body)
@@ -336,7 +338,7 @@ def _essential_records(source: ArchiveBlocks, at: int, size: int) -> dict[bytes,
     end, window, opened = at + size, b"", at
     while at < end:
         if opened + len(window) < min(at + _LONGEST_KEY, end):
-            window, opened = _read_exactly(source, at, min(WINDOW, end - at)), at
+            window, opened = _read_exactly(source, at, min(HEADER_WINDOW_BYTES, end - at)), at
         start = window[at - opened : at - opened + _LONGEST_KEY]
         digits, _, rest = start.partition(b" ")
         if not digits.isdigit():
@@ -358,7 +360,7 @@ def _max_header_bytes(most_extents: int) -> int:
     The formats GNU.sparse 0.0 and 0.1 list the extents of sparse files in these headers, so the number grows with
     ``most_extents`` (``--sparse-limit``).
     """
-    return MOST_HEADERS if most_extents <= MOST_EXTENTS else max(MOST_HEADERS, _LONGEST_PAIR * most_extents)
+    return MAX_HEADER_BYTES if most_extents <= MAX_EXTENTS else max(MAX_HEADER_BYTES, _LONGEST_PAIR * most_extents)
 
 
 def _add_global_records(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
@@ -369,14 +371,14 @@ def _add_global_records(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
     shared.update({key: value for key, value in found.items() if key in _GLOBAL_KEYS})
     for key in found.cancelled_keys & _GLOBAL_KEYS:
         shared.pop(key, None)
-    if sum(map(len, shared.values())) > MOST_HEADERS:
+    if sum(map(len, shared.values())) > MAX_HEADER_BYTES:
         shared.clear()
-        raise InvalidHeader(f"global headers of more than {MOST_HEADERS:,} bytes, the limit, are not applied")
+        raise InvalidHeader(f"global headers of more than {MAX_HEADER_BYTES:,} bytes, the limit, are not applied")
     if found.sparse_pairs or any(key.startswith(_SINGLE_FILE_PREFIXES) for key in found):
         raise InvalidHeader("a global header with attributes, ACLs or a map of holes, which are not applied")
 
 
-class _HeaderAt(NamedTuple):
+class _LocatedHeader(NamedTuple):
     """The header of a member: its ``block``, and the offset ``at`` of this block. ``start`` is the offset of the first
     extension header before it, or is equal to ``at`` if there are none.
     """
@@ -387,11 +389,11 @@ class _HeaderAt(NamedTuple):
 
 
 def _read_member(
-    source: ArchiveBlocks, start: int, shared: dict[bytes, bytes], lookup: Lookup
-) -> FoundMember | Damage | None:
+    source: ArchiveBlocks, start: int, shared: dict[bytes, bytes], lookup: OwnerIdLookup
+) -> FoundMember | ArchiveDamage | None:
     """Return the member whose first header is at the offset ``start``; None at the end of the archive.
 
-    Return a ``Damage`` if the member is invalid but its header is valid, or if the archive is truncated. Raise
+    Return a ``ArchiveDamage`` if the member is invalid but its header is valid, or if the archive is truncated. Raise
     ``InvalidHeader`` if a header is invalid. ``shared`` are the records of global headers; new ones are added.
     """
     before = _ExtensionHeaders()
@@ -399,19 +401,19 @@ def _read_member(
     try:
         while block := _read_header(source, at, is_first=at == start):
             kind, size = block[156:157], parse_number(block[124:136])
-            _check_size(at, size)
+            _check_member_size(at, size)
             if kind in _EXTENSIONS:
-                before.read_extension(source, at + BLOCK, kind, size, shared)
+                before.read_extension(source, at + TAR_BLOCK_BYTES, kind, size, shared)
             elif kind != _VOLUME:
                 if shared:
-                    before.records.add_missing(shared)
-                return _build_member(source, _HeaderAt(start, at, block), before, lookup)
-            at += BLOCK + rounded_up(size)
+                    before.records.add_missing_records(shared)
+                return _build_member(source, _LocatedHeader(start, at, block), before, lookup)
+            at += TAR_BLOCK_BYTES + rounded_up_to_multiple(size)
             if kind in (_GLOBAL, _VOLUME):
                 before.size = 0
                 start = at
     except TruncatedArchive as cut:
-        return Damage(start, b"", str(cut), is_truncated=True)
+        return ArchiveDamage(start, b"", str(cut), is_truncated=True)
     return None
 
 
@@ -452,7 +454,7 @@ def is_old_directory(kind: bytes, name: bytes) -> bool:
     return kind in _OLD_FILES and name.endswith(b"/")
 
 
-def has_data(kind: bytes, name: bytes) -> bool:
+def may_have_data(kind: bytes, name: bytes) -> bool:
     """Return True if data may follow the header of a member of this type and name. For a hard link, ``link_data_size``
     decides.
     """
@@ -473,7 +475,7 @@ def link_data_size(block: Callable[[int], bytes], data: int, size: int) -> int:
     """
     if not size or is_valid_header(following := block(data)):
         return 0
-    behind = block(data + rounded_up(size))
+    behind = block(data + rounded_up_to_multiple(size))
     if behind and is_valid_header(behind):
         return size
     return size if behind == _ZEROS != following else 0
@@ -487,12 +489,12 @@ def has_header_at(block: Callable[[int], bytes], at: int) -> bool:
     return bool(found) and (found == _ZEROS or is_valid_header(found))
 
 
-def is_old_gnu(block: bytes) -> bool:
+def is_old_gnu_header(block: bytes) -> bool:
     """Return True if the header ``block`` has the magic of the old GNU format."""
     return block[257:265] == b"ustar  \0"
 
 
-def full_name(records: PaxRecords, long_name: bytes, block: bytes) -> bytes:
+def full_member_name(records: PaxRecords, long_name: bytes, block: bytes) -> bytes:
     """Return the name of a member: the one in its pax ``records``, else ``long_name`` (of GNU tar, unless it is empty),
     else the one in its header ``block``.
     """
@@ -508,72 +510,72 @@ def _member_type(block: bytes, name: bytes) -> tuple[bytes, str]:
         return DIRECTORY, ""
     if kind in _KNOWN_TYPES:
         return kind, ""
-    if kind in _TYPE_ALIASES or (kind == _OLD_SPARSE and is_old_gnu(block)):
+    if kind in _TYPE_ALIASES or (kind == _OLD_SPARSE and is_old_gnu_header(block)):
         return _TYPE_ALIASES.get(kind, FILE), ""
     return FILE, f"is of a type that is not known here, {kind!r}: it is taken as a file"
 
 
-def _stored_size(source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, name: bytes) -> int:
+def _stored_data_size(source: ArchiveBlocks, head: _LocatedHeader, records: PaxRecords, name: bytes) -> int:
     """Return the number of bytes of data that follow the header ``head``. Raise ``ValueError`` or ``InvalidHeader`` if
     its size is invalid. ``records`` are the pax records before it.
     """
-    kind, data = head.block[156:157], head.at + BLOCK
-    if not has_data(kind, name):
+    kind, data = head.block[156:157], head.at + TAR_BLOCK_BYTES
+    if not may_have_data(kind, name):
         return 0
-    stored = records.number(b"size", parse_number(head.block[124:136]))
-    _check_size(head.at, stored)
-    return stored if kind != LINK else link_data_size(source.read_block, data, stored)
+    stored = records.number_in_record(b"size", parse_number(head.block[124:136]))
+    _check_member_size(head.at, stored)
+    return stored if kind != HARD_LINK_MEMBER else link_data_size(source.read_block, data, stored)
 
 
 def _build_member(
-    source: ArchiveBlocks, head: _HeaderAt, before: _ExtensionHeaders, lookup: Lookup
-) -> FoundMember | Damage:
-    """Make a member from the header ``head`` and from the extension headers ``before`` it; return a ``Damage`` instead
-    if the member is invalid.
+    source: ArchiveBlocks, head: _LocatedHeader, before: _ExtensionHeaders, lookup: OwnerIdLookup
+) -> FoundMember | ArchiveDamage:
+    """Make a member from the header ``head`` and from the extension headers ``before`` it; return a ``ArchiveDamage``
+    instead if the member is invalid.
     """
     start, at, block = head
     records = before.records
-    name = full_name(records, before.name, block)
+    name = full_member_name(records, before.name, block)
     kind, remark = _member_type(block, name)
-    data = source.next_header_after[start] = at + BLOCK
+    data = source.next_header_after[start] = at + TAR_BLOCK_BYTES
     try:
-        stored = _stored_size(source, head, records, name)
-        source.next_header_after[start] = data + rounded_up(stored)
+        stored = _stored_data_size(source, head, records, name)
+        source.next_header_after[start] = data + rounded_up_to_multiple(stored)
         if before.too_long_text:
             raise ValueError(before.too_long_text)
         if block[156:157] == _CONTINUED:
             raise ValueError("it is continued from another volume, and its first part is missing")
-        contents = StoredContents(data, stored, stored if kind == FILE else 0, None)
+        contents = ContentsLocation(data, stored, stored if kind == FILE else 0, None)
         if kind == FILE:
-            contents = _file_contents(source, head, records, contents)
-        xattrs, trouble = parse_xattrs(records, lookup) if kind != LINK else ((), "")
-        member = Member(
+            contents = _contents_location(source, head, records, contents)
+        xattrs, trouble = parse_xattrs(records, lookup) if kind != HARD_LINK_MEMBER else ((), "")
+        member = ArchiveMember(
             name,
             kind,
             parse_number(block[100:108]) & 0o7777,
-            records.number(b"uid", parse_number(block[108:116])),
-            records.number(b"gid", parse_number(block[116:124])),
-            records.time(b"mtime", to_nanoseconds(parse_number(block[136:148]))),
+            records.number_in_record(b"uid", parse_number(block[108:116])),
+            records.number_in_record(b"gid", parse_number(block[116:124])),
+            records.time_in_record(b"mtime", to_nanoseconds(parse_number(block[136:148]))),
             contents.size,
-            records.get(b"linkpath") or before.link or _field_text(block[157:257]),
+            records.get(b"linkpath") or before.link or _text_before_nul(block[157:257]),
             _device_number(block) if kind in _DEVICES else 0,
             xattrs,
             contents.extents,
-            records.get(b"uname") or _field_text(block[265:297]),
-            records.get(b"gname") or _field_text(block[297:329]),
+            records.get(b"uname") or _text_before_nul(block[265:297]),
+            records.get(b"gname") or _text_before_nul(block[297:329]),
         )
         if b"\0" in member.link:
             raise ValueError("its link contains a NUL")
         if min(member.uid, member.gid) < 0 or max(member.uid, member.gid) >= 1 << 32:
             raise ValueError("its owner or group is not a valid number")
     except (ValueError, InvalidHeader) as error:
-        return Damage(start, name, str(error))
+        return ArchiveDamage(start, name, str(error))
     return FoundMember(
         start, member, contents.data, contents.stored, source.next_header_after.pop(start), trouble, remark
     )
 
 
-class StoredContents(NamedTuple):
+class ContentsLocation(NamedTuple):
     """Where the contents of a file are in the archive: ``stored`` bytes at the offset ``data``. The file has ``size``
     bytes, holes included. ``extents`` are the parts of a sparse file that are stored; None for another file.
     """
@@ -584,20 +586,20 @@ class StoredContents(NamedTuple):
     extents: Extents | None
 
 
-def _file_contents(
-    source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, ordinary: StoredContents
-) -> StoredContents:
+def _contents_location(
+    source: ArchiveBlocks, head: _LocatedHeader, records: PaxRecords, ordinary: ContentsLocation
+) -> ContentsLocation:
     """Return where the contents of a file are in the archive. If it is not stored as sparse, that is ``ordinary``.
 
     Raise ``ValueError`` or ``InvalidHeader`` if the list of its extents is invalid.
     """
     data, stored = ordinary.data, ordinary.stored
-    if head.block[156:157] == _OLD_SPARSE and is_old_gnu(head.block):
+    if head.block[156:157] == _OLD_SPARSE and is_old_gnu_header(head.block):
         extents, size, used = _old_gnu_sparse_map(source, head)
-        found = StoredContents(data + used, stored, size, extents)
+        found = ContentsLocation(data + used, stored, size, extents)
     elif records.is_sparse:
         extents, size, used = _pax_sparse_map(source, data, stored, records)
-        found = StoredContents(data + used, stored - used, size, extents)
+        found = ContentsLocation(data + used, stored - used, size, extents)
     else:
         return ordinary
     if extents.data_size != found.stored:
@@ -607,9 +609,9 @@ def _file_contents(
 
 def _header_name(block: bytes) -> bytes:
     """Return the name in the header ``block``, with the prefix field of ustar."""
-    name = _field_text(block[:100])
+    name = _text_before_nul(block[:100])
     if block[257:263] == b"ustar\0":
-        prefix = _field_text(block[345:476] if block[508:512] == b"tar\0" else block[345:500])
+        prefix = _text_before_nul(block[345:476] if block[508:512] == b"tar\0" else block[345:500])
         return prefix + b"/" + name if prefix else name
     return name
 
@@ -630,12 +632,12 @@ def _pax_sparse_map(source: ArchiveBlocks, data: int, stored: int, records: PaxR
     stored contents.
     """
     if records.get(b"GNU.sparse.major") == b"1":
-        size = records.number(b"GNU.sparse.realsize", -1)
+        size = records.number_in_record(b"GNU.sparse.realsize", -1)
         extents, used = parse_sparse_map(
             lambda at, length: source.read_bytes(data + at, length), stored, source.most_extents
         )
     else:
-        size = records.number(b"GNU.sparse.size", records.number(b"GNU.sparse.realsize", -1))
+        size = records.number_in_record(b"GNU.sparse.size", records.number_in_record(b"GNU.sparse.realsize", -1))
         extents, used = sparse_record_extents(records, source.most_extents), 0
     return checked_extents(extents, size), size, used
 
@@ -644,7 +646,7 @@ _PAIRS_IN_BLOCK = 21
 """Number of extents in a block that continues the header of a sparse file in the old GNU format."""
 
 
-def _old_gnu_sparse_map(source: ArchiveBlocks, head: _HeaderAt) -> tuple[Extents, int, int]:
+def _old_gnu_sparse_map(source: ArchiveBlocks, head: _LocatedHeader) -> tuple[Extents, int, int]:
     """Return the extents of a sparse file in the old GNU format, its size with holes in bytes, and the number of bytes
     of the blocks behind the header in which the list of the extents continues.
 
@@ -656,7 +658,7 @@ def _old_gnu_sparse_map(source: ArchiveBlocks, head: _HeaderAt) -> tuple[Extents
     size, more, used = parse_number(block[483:495]), block[482], 0
     pairs, most_pairs = 4, source.most_extents + _PAIRS_IN_BLOCK  # empty pairs count, because reading them takes time
     while more:
-        used += BLOCK
+        used += TAR_BLOCK_BYTES
         block = source.read_block(at + used)
         if not block:
             raise ValueError("the archive ends here, within a member")
@@ -666,7 +668,7 @@ def _old_gnu_sparse_map(source: ArchiveBlocks, head: _HeaderAt) -> tuple[Extents
         more = block[504]
     source.next_header_after[start] += used
     if pairs >= most_pairs or len(found) > 2 * source.most_extents:
-        raise too_many_extents(source.most_extents)
+        raise too_many_extents_error(source.most_extents)
     return checked_extents(Extents(found), size), size, used
 
 

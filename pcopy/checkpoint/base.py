@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from pcopy.checkpoint.directory import AnyPath, check_directory, create_file
-from pcopy.checkpoint.framing import RecordFrame, damage_error, read_frames, reporting_damage, write_frame
-from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE, base_file_name, run_directory_name
-from pcopy.checkpoint.record import checked_shares, checked_task, is_tuple_of_ints, load_value
-from pcopy.engine.backlog import FRAME_BYTES
+from pcopy.checkpoint.directory import AnyPath, check_trusted_directory, create_file
+from pcopy.checkpoint.framing import RecordFrame, damaged_file_error, read_frames, value_error_as_damage, write_frame
+from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE, run_base_file_name, run_directory_name
+from pcopy.checkpoint.record import checked_labelled_counts, checked_task, is_tuple_of_ints, unpickle_primitives
+from pcopy.engine.backlog import FULL_FRAME_BYTES
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import LabelledCounts, Task, task_batches
 from pcopy.errors import RequestRefused
@@ -29,14 +29,14 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.syncer import sync_if_supported
 from pcopy.text import printable_path
 
-BASE_FORMAT = "pcopy-base"
+RUN_BASE_FORMAT = "pcopy-base"
 """Name of the format, at the beginning of each file with the tasks with which a rank begins a run."""
 
 _SHARES_PER_FRAME = 1024
 """Maximum number of shares (labelled parts of the counts) that are written together, in one frame of the file."""
 
 
-class BaseHeader(NamedTuple):
+class RunBaseHeader(NamedTuple):
     """First part of a base file, the file with the tasks with which a rank begins a run.
 
     Attributes:
@@ -54,7 +54,9 @@ class BaseHeader(NamedTuple):
     counts: tuple[int, ...]
 
 
-def write_base(directory: bytes, header: BaseHeader, shares: Iterable[LabelledCounts], tasks: Iterable[Task]) -> None:
+def write_run_base(
+    directory: bytes, header: RunBaseHeader, shares: Iterable[LabelledCounts], tasks: Iterable[Task]
+) -> None:
     """Write the base of one rank, that is, the tasks with which it begins a run, as a file in ``directory``; bring the
     file to stable storage. The caller must sync ``directory``.
 
@@ -66,103 +68,107 @@ def write_base(directory: bytes, header: BaseHeader, shares: Iterable[LabelledCo
         shares: parts of the counts in ``header``, each under a label; for rank 0 only.
         tasks: tasks with which the rank begins the run.
     """
-    with create_file(os.path.join(directory, base_file_name(header.rank))) as file:
+    with create_file(os.path.join(directory, run_base_file_name(header.rank))) as file:
 
         def write(value: object) -> None:
             """Append ``value`` as a frame."""
             write_frame(file, dump_primitives(value))
 
-        write((BASE_FORMAT, JOB_FORMAT_VERSION, *header))
+        write((RUN_BASE_FORMAT, JOB_FORMAT_VERSION, *header))
         remaining = iter(shares)
         while some_shares := tuple(islice(remaining, _SHARES_PER_FRAME)):
             write(some_shares)
         count = 0
-        for batch in task_batches(tasks, FRAME_BYTES):
+        for batch in task_batches(tasks, FULL_FRAME_BYTES):
             write([tuple(task) for task in batch])
             count += len(batch)
         write(count)
         sync_if_supported(file.fileno())
 
 
-def base_path(job_dir: AnyPath, run: int, rank: int) -> bytes:
+def run_base_path(job_dir: AnyPath, run: int, rank: int) -> bytes:
     """Return the path of the file with the tasks with which ``rank`` begins ``run``."""
-    return os.path.join(os.fsencode(job_dir), run_directory_name(run), base_file_name(rank))
+    return os.path.join(os.fsencode(job_dir), run_directory_name(run), run_base_file_name(rank))
 
 
-def read_base_header(job_dir: AnyPath, run: int, rank: int) -> BaseHeader:
+def read_run_base_header(job_dir: AnyPath, run: int, rank: int) -> RunBaseHeader:
     """Return the header of the base file of ``rank`` in ``run``, the file with the tasks with which the rank begins.
 
     Raise ``RequestRefused`` if the file is missing, is damaged, is that of another rank or run, or does not belong to
     the caller alone.
     """
-    path = base_path(job_dir, run, rank)
-    return _checked_header(path, next(read_frames(path), RecordFrame(0, b"")), run, rank)
+    path = run_base_path(job_dir, run, rank)
+    return _checked_run_base_header(path, next(read_frames(path), RecordFrame(0, b"")), run, rank)
 
 
-def read_base(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task]:
+def read_run_base_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task]:
     """Return an iterator over the tasks with which ``rank`` begins ``run``, from the rank's base file. It has about 1
     MiB of them in memory.
 
     The iterator raises ``RequestRefused`` if the directory or the file is missing or damaged, or does not belong to the
     caller alone. It may do so after the last task, because only then it is certain that no task is missing.
     """
-    return (value for value in _shares_and_tasks(job_dir, run, rank) if isinstance(value, Task))
+    return (value for value in _labelled_counts_and_tasks(job_dir, run, rank) if isinstance(value, Task))
 
 
-def read_shares(job_dir: AnyPath, run: int) -> Iterator[LabelledCounts]:
+def read_labelled_counts(job_dir: AnyPath, run: int) -> Iterator[LabelledCounts]:
     """Yield the shares of the counts with which ``run`` begins: parts of the counts, each under a label. Raise
     ``RequestRefused`` if a directory or the file is missing or damaged, or does not belong to the caller alone.
     """
-    for value in _shares_and_tasks(job_dir, run, 0):
+    for value in _labelled_counts_and_tasks(job_dir, run, 0):
         if isinstance(value, Task):
             return
         yield value
 
 
-def _shares_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task | LabelledCounts]:
+def _labelled_counts_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task | LabelledCounts]:
     """Yield what the base file of ``rank`` in ``run`` contains: first the shares (labelled parts of the counts), then
     the tasks. Raise ``RequestRefused`` if a directory or the file is missing or damaged, or does not belong to the
     caller alone.
     """
-    check_directory(os.fsencode(job_dir))
-    check_directory(os.path.join(os.fsencode(job_dir), run_directory_name(run)))
-    path = base_path(job_dir, run, rank)
+    check_trusted_directory(os.fsencode(job_dir))
+    check_trusted_directory(os.path.join(os.fsencode(job_dir), run_directory_name(run)))
+    path = run_base_path(job_dir, run, rank)
     read = read_frames(path)
-    _checked_header(path, next(read, RecordFrame(0, b"")), run, rank)
+    _checked_run_base_header(path, next(read, RecordFrame(0, b"")), run, rank)
     count = 0
     for frame in read:
-        with reporting_damage(path, frame.offset):
-            value = load_value(frame.payload)
+        with value_error_as_damage(path, frame.offset):
+            value = unpickle_primitives(frame.payload)
         if type(value) is int:
             if value != count or next(read, None) is not None:
-                raise damage_error(
+                raise damaged_file_error(
                     path,
                     frame.offset,
                     f"the record says that {value} tasks were written, but the file has more or fewer",
                 )
             return
         if type(value) is tuple:
-            with reporting_damage(path, frame.offset):
-                yield from checked_shares(value)
+            with value_error_as_damage(path, frame.offset):
+                yield from checked_labelled_counts(value)
             continue
         if type(value) is not list:
-            raise damage_error(path, frame.offset, "the record contains neither tasks nor their number")
-        with reporting_damage(path, frame.offset):
+            raise damaged_file_error(path, frame.offset, "the record contains neither tasks nor their number")
+        with value_error_as_damage(path, frame.offset):
             yield from map(checked_task, value)
         count += len(value)
     raise RequestRefused(f"{printable_path(path)}: damaged: it ends after {count} tasks, and more were written")
 
 
-def _checked_header(path: bytes, frame: RecordFrame, run: int, rank: int) -> BaseHeader:
+def _checked_run_base_header(path: bytes, frame: RecordFrame, run: int, rank: int) -> RunBaseHeader:
     """Return the header in ``frame``, the first part of the base file ``path``. Raise ``RequestRefused`` if it is not
     that of ``run`` and ``rank``.
     """
-    fields = read_first_frame(path, frame, BASE_FORMAT)
-    if len(fields) != len(BaseHeader._fields) or not is_tuple_of_ints(fields[:-1]) or not is_tuple_of_ints(fields[-1]):
-        raise damage_error(path, frame.offset, "the record is not the header of a file with the tasks of a rank")
-    header = BaseHeader(*fields)
+    fields = read_first_frame(path, frame, RUN_BASE_FORMAT)
+    if (
+        len(fields) != len(RunBaseHeader._fields)
+        or not is_tuple_of_ints(fields[:-1])
+        or not is_tuple_of_ints(fields[-1])
+    ):
+        raise damaged_file_error(path, frame.offset, "the record is not the header of a file with the tasks of a rank")
+    header = RunBaseHeader(*fields)
     if (header.run, header.rank) != (run, rank):
-        raise damage_error(path, frame.offset, f"the file was written for run {header.run}, rank {header.rank}")
+        raise damaged_file_error(path, frame.offset, f"the file was written for run {header.run}, rank {header.rank}")
     return header
 
 
@@ -172,10 +178,10 @@ def read_first_frame(path: bytes, frame: RecordFrame, name: str) -> tuple[Any, .
 
     Raise ``RequestRefused`` unless the file has the format ``name`` and the version that this pcopy reads.
     """
-    with reporting_damage(path, frame.offset):
-        value = load_value(frame.payload)
+    with value_error_as_damage(path, frame.offset):
+        value = unpickle_primitives(frame.payload)
     if type(value) is not tuple or len(value) < 2 or value[0] != name or type(value[1]) is not int:
-        raise damage_error(path, 0, f"the file does not have the format {name}")
+        raise damaged_file_error(path, 0, f"the file does not have the format {name}")
     if value[1] != JOB_FORMAT_VERSION:
         raise RequestRefused(
             f"{printable_path(path)}: version {value[1]} of {name}; this pcopy reads version {JOB_FORMAT_VERSION}; "

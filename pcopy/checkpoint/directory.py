@@ -20,8 +20,8 @@ from typing import BinaryIO, TypeAlias
 
 from pcopy.checkpoint.layout import JOB_FILE
 from pcopy.errors import RequestRefused
-from pcopy.fsio.close import closed_at_end, names_in_directory
-from pcopy.fsio.durable import Durability, replaced_file, sync_directory_at
+from pcopy.fsio.close import closing_descriptor, names_in_directory
+from pcopy.fsio.durable import Durability, replacing_file, sync_directory_at
 from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path
 
@@ -32,15 +32,15 @@ CHECKPOINT_ADVICE = "choose another directory with --checkpoint DIR, or use --ch
 """Advice in errors about a directory that cannot be used for the records of jobs."""
 _NEW_JOBS_ADVICE = "choose another directory for new jobs with --checkpoint DIR, or use --checkpoint none"
 _START_AGAIN_ADVICE = "remove the directory that contains it and start the job again"
-_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of open(2) for a directory to be read."""
-_OPEN_PATH_ONLY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of open(2) for a directory that is only a component of a path."""
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OPEN_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Flags of open(2) for a file to be read."""
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_WRITE_BITS = stat.S_IWGRP | stat.S_IWOTH
 """Bits of a mode that allow users other than the owner to write."""
-NEW_SUFFIX = b".new"
+INCOMPLETE_FILE_SUFFIX = b".new"
 """Suffix of the name of a file that is being written; the file is renamed once it is complete."""
 
 
@@ -50,7 +50,7 @@ def _opened_parent(path: bytes) -> Iterator[tuple[int, bytes]]:
     Raise ``OSError``.
     """
     above, name = os.path.split(path)
-    with closed_at_end(_open_by_components(above)) as directory:
+    with closing_descriptor(_open_by_components(above)) as directory:
         yield directory, name or b"."
 
 
@@ -61,11 +61,11 @@ def _open_by_components(path: bytes) -> int:
     The path is opened component by component without following symbolic links. If a component is a symbolic link,
     ``pcopy.fsio.named_file`` opens the path instead, and follows only links that root or the caller owns.
     """
-    directory = open_with_retries(b"/" if path.startswith(b"/") else b".", _OPEN_PATH_ONLY)
+    directory = open_with_retries(b"/" if path.startswith(b"/") else b".", _OPEN_PATH_FLAGS)
     for part in filter(None, path.split(b"/")):
-        with closed_at_end(directory):
+        with closing_descriptor(directory):
             try:
-                directory = open_with_retries(part, _OPEN_PATH_ONLY, dir_fd=directory)
+                directory = open_with_retries(part, _OPEN_PATH_FLAGS, dir_fd=directory)
             except NotADirectoryError:  # a symbolic link, or not a directory
                 from pcopy.fsio.named_file import open_directory_of  # imported here because most jobs do not need it
 
@@ -74,7 +74,7 @@ def _open_by_components(path: bytes) -> int:
 
 
 @contextmanager
-def opened_directory(path: bytes) -> Iterator[int]:
+def opened_trusted_directory(path: bytes) -> Iterator[int]:
     """Context manager: open the directory ``path`` and yield its descriptor.
 
     Raise ``RequestRefused`` unless the directory belongs to the caller and only the caller may write to it, so that its
@@ -83,7 +83,7 @@ def opened_directory(path: bytes) -> Iterator[int]:
     path = os.path.abspath(path)  # also removes a trailing slash, with which open(2) would follow a symbolic link
     try:
         with _opened_parent(path) as (around, name):
-            descriptor = open_with_retries(name, _OPEN_DIRECTORY, dir_fd=around)
+            descriptor = open_with_retries(name, _OPEN_DIRECTORY_FLAGS, dir_fd=around)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
             raise RequestRefused(f"{printable_path(path)}: is a symbolic link; name the job directory itself") from None
@@ -91,16 +91,16 @@ def opened_directory(path: bytes) -> Iterator[int]:
         raise RequestRefused(
             f"{printable_path(path)}: cannot be opened as a job directory: {error.strerror}{advice}"
         ) from None
-    with closed_at_end(descriptor):
+    with closing_descriptor(descriptor):
         check_owner_and_mode(path, os.fstat(descriptor))
         yield descriptor
 
 
-def check_directory(path: bytes) -> None:
+def check_trusted_directory(path: bytes) -> None:
     """Raise ``RequestRefused`` unless ``path`` is a directory of the caller to which no other user may write, so that
     its contents can be trusted.
     """
-    with opened_directory(path):
+    with opened_trusted_directory(path):
         pass
 
 
@@ -144,13 +144,13 @@ def remove_empty_directories(paths: Iterable[bytes]) -> None:
                 os.rmdir(name, dir_fd=around)
 
 
-def check_can_make(path: bytes) -> None:
+def check_can_make_directory(path: bytes) -> None:
     """Raise ``RequestRefused`` if the directory ``path`` cannot be created, or, if it exists, cannot be used as a job
     directory. Change nothing.
     """
     path = os.path.abspath(path)
     if os.path.lexists(path):
-        check_directory(path)
+        check_trusted_directory(path)
     nearest = path
     while not os.path.lexists(nearest):
         nearest = os.path.dirname(nearest)
@@ -175,14 +175,16 @@ def check_can_make(path: bytes) -> None:
         )
 
 
-def read_file(directory: int, name: bytes, *, where: bytes, most: int = -1) -> bytes:
+def read_trusted_file(directory: int, name: bytes, *, where: bytes, most: int = -1) -> bytes:
     """Return the contents of the file ``name`` in the open directory ``directory``, but only its first ``most`` bytes
     (-1: all).
 
     ``where`` is the path of the directory, for errors. Raise ``RequestRefused`` unless the file is a regular file of
     the caller to which no other user may write, and ``OSError`` if it cannot be opened or read.
     """
-    with _trusted_stream(open_with_retries(name, _OPEN_FILE, dir_fd=directory), os.path.join(where, name)) as stream:
+    with _trusted_stream(
+        open_with_retries(name, _OPEN_FILE_FLAGS, dir_fd=directory), os.path.join(where, name)
+    ) as stream:
         return stream.read(most)
 
 
@@ -192,17 +194,17 @@ def replace_file(directory: int, name: bytes, data: bytes, *, durable: bool = Tr
 
     If ``durable`` is False, a loss of power may leave the file empty or missing.
     """
-    temporary = name + NEW_SUFFIX
+    temporary = name + INCOMPLETE_FILE_SUFFIX
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
-    with replaced_file(
+    with replacing_file(
         directory, name, temporary, durability=Durability.NAME if durable else Durability.NOTHING
     ) as stream:
         stream.write(data)
 
 
 @contextmanager
-def opened_file(path: bytes) -> Iterator[BinaryIO]:
+def opened_trusted_file(path: bytes) -> Iterator[BinaryIO]:
     """Context manager: open the file ``path`` for reading and yield the stream.
 
     Raise ``RequestRefused`` unless it is a regular file of the caller to which no other user may write, so that its
@@ -210,7 +212,7 @@ def opened_file(path: bytes) -> Iterator[BinaryIO]:
     """
     try:
         with _opened_parent(path) as (around, name):
-            descriptor = open_with_retries(name, _OPEN_FILE, dir_fd=around)
+            descriptor = open_with_retries(name, _OPEN_FILE_FLAGS, dir_fd=around)
     except FileNotFoundError:
         raise RequestRefused(f"{printable_path(path)}: is missing; without it the job cannot be resumed") from None
     except OSError as error:
@@ -228,7 +230,7 @@ def _trusted_stream(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
     Raise ``RequestRefused`` unless it is a regular file of the caller to which no other user may write. ``path`` is its
     path, for the error.
     """
-    with closed_at_end(descriptor):
+    with closing_descriptor(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise RequestRefused(f"{printable_path(path)}: is not a regular file")
@@ -257,13 +259,13 @@ def remove_run_directory(path: bytes) -> None:
     """
     with suppress(FileNotFoundError), _opened_parent(path) as (around, name):
         try:
-            run = open_with_retries(name, _OPEN_DIRECTORY, dir_fd=around)
+            run = open_with_retries(name, _OPEN_DIRECTORY_FLAGS, dir_fd=around)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
             os.unlink(name, dir_fd=around)
             return
-        with closed_at_end(run):
+        with closing_descriptor(run):
             for inner in names_in_directory(run):
                 os.unlink(inner, dir_fd=run)
         os.rmdir(name, dir_fd=around)
@@ -276,7 +278,7 @@ def check_owner_and_mode(path: bytes, status: os.stat_result) -> None:
     ``path`` is its path, for the error. The advice in the error depends on what it is: the directory of a job, the
     directory in which new jobs are created, or a file (which is always part of a job).
     """
-    if status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS:
+    if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE_BITS:
         return
     is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, JOB_FILE))
     is_for_new_jobs = stat.S_ISDIR(status.st_mode) and not is_job

@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from pcopy.checkpoint.directory import AnyPath, create_file, opened_file
+from pcopy.checkpoint.directory import AnyPath, create_file, opened_trusted_file
 from pcopy.checkpoint.layout import facts_file_name, run_directory_name
-from pcopy.checkpoint.record import FactRecord
+from pcopy.checkpoint.record import TaskFactRecord
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
@@ -42,7 +42,7 @@ follow.
 _PICKLE_START = b"\x80\x05"
 """First bytes of a pickle of protocol 5."""
 
-_RECORD_HEAD_BYTES = 4096
+_READ_HEAD_BYTES = 4096
 """Number of bytes that ``read_frame_heads`` reads of the data in each frame: enough for the head of a record, which has
 its numbers without the tasks.
 """
@@ -77,16 +77,16 @@ def read_frames(path: AnyPath) -> Iterator[RecordFrame]:
     caller, or if another user may write to it.
     """
     name = os.fsencode(path)
-    with opened_file(name) as file:
+    with opened_trusted_file(name) as file:
         at, end = 0, os.fstat(file.fileno()).st_size
         while at < end:
             try:
                 payload = _complete_payload(file, at, end)
                 if payload is None:
-                    _check_torn_tail(file, name, at, end)
+                    _refuse_unless_torn_tail(file, name, at, end)
                     return
             except OSError as error:
-                raise damage_error(name, at, f"cannot be read: {error.strerror}") from None
+                raise damaged_file_error(name, at, f"cannot be read: {error.strerror}") from None
             yield RecordFrame(at, payload)
             at += _FRAME_HEADER.size + len(payload)
 
@@ -99,7 +99,7 @@ def read_frame_heads(path: AnyPath) -> Iterator[RecordFrame]:
     Raise ``RequestRefused`` if the file does not belong to the caller, or another user may write to it. Raise
     ``OSError`` if it cannot be read.
     """
-    with opened_file(os.fsencode(path)) as file:
+    with opened_trusted_file(os.fsencode(path)) as file:
         at, end = 0, os.fstat(file.fileno()).st_size
         while end - at > _FRAME_HEADER.size:
             file.seek(at)
@@ -109,11 +109,11 @@ def read_frame_heads(path: AnyPath) -> Iterator[RecordFrame]:
             length, _ = _FRAME_HEADER.unpack(header)
             if not length or at + _FRAME_HEADER.size + length > end:
                 return
-            yield RecordFrame(at, file.read(min(length, _RECORD_HEAD_BYTES)))
+            yield RecordFrame(at, file.read(min(length, _READ_HEAD_BYTES)))
             at += _FRAME_HEADER.size + length
 
 
-def damage_error(path: AnyPath, offset: int, why: str) -> RequestRefused:
+def damaged_file_error(path: AnyPath, offset: int, why: str) -> RequestRefused:
     """Return the error that refuses the file ``path`` because it is damaged at the byte ``offset``; ``why`` describes
     the damage.
     """
@@ -121,14 +121,14 @@ def damage_error(path: AnyPath, offset: int, why: str) -> RequestRefused:
 
 
 @contextmanager
-def reporting_damage(path: AnyPath, offset: int) -> Iterator[None]:
+def value_error_as_damage(path: AnyPath, offset: int) -> Iterator[None]:
     """Context manager: if its block raises ``ValueError``, raise ``RequestRefused`` instead, which says that the file
     ``path`` is damaged at the byte ``offset``.
     """
     try:
         yield
     except ValueError as error:
-        raise damage_error(path, offset, str(error)) from None
+        raise damaged_file_error(path, offset, str(error)) from None
 
 
 def _frame_digest(payload: bytes) -> bytes:
@@ -154,7 +154,7 @@ def _complete_payload(file: BinaryIO, at: int, end: int) -> bytes | None:
     return payload if len(payload) == length and _frame_digest(payload) == digest else None
 
 
-def _check_torn_tail(file: BinaryIO, path: bytes, at: int, end: int) -> None:
+def _refuse_unless_torn_tail(file: BinaryIO, path: bytes, at: int, end: int) -> None:
     """Raise ``RequestRefused`` unless the frame at the offset ``at``, which is bad, is a torn tail: the incomplete end
     of a file that a crash leaves. ``end`` is the size of the file.
     """
@@ -163,9 +163,9 @@ def _check_torn_tail(file: BinaryIO, path: bytes, at: int, end: int) -> None:
     file.seek(at)
     length, _ = _FRAME_HEADER.unpack(file.read(_FRAME_HEADER.size))
     if length and not _has_only_zeros(file, min(at + _FRAME_HEADER.size + length, end)):
-        raise damage_error(path, at, "the record does not match its digest")
+        raise damaged_file_error(path, at, "the record does not match its digest")
     if _has_complete_frame(file, at + 1, end):
-        raise damage_error(path, at, "the record is not complete, but a complete one follows")
+        raise damaged_file_error(path, at, "the record is not complete, but a complete one follows")
 
 
 def _has_only_zeros(file: BinaryIO, at: int) -> bool:
@@ -210,7 +210,7 @@ class RecordFileWriter:
         self._length = 0
         self._failed = False
 
-    def append(self, record: FactRecord) -> None:
+    def append(self, record: TaskFactRecord) -> None:
         """Append ``record`` to the file, which the first call creates; return once the record is on stable storage.
 
         Raise ``OSError``. After a first error every further call raises an ``OSError``, too.

@@ -15,7 +15,7 @@ from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
 
-from pcopy.checkpoint.record import pack_id, unpack_id
+from pcopy.checkpoint.record import pack_task_id, unpack_task_id
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.engine.task import ANY_RANK, Task
@@ -25,7 +25,7 @@ from pcopy.signature.sorting import ExternalSorter
 JOIN_MEMORY_BYTES = 64 << 20
 """Bytes of memory for sorting the facts (tasks spawned and done) by task; the rest is in temporary files."""
 
-_DONE_MARK = b""
+_DONE_VALUE = b""
 """Value that says that a task is done, in the list of (task id, value) to be sorted. For a spawned task the value is
 the packed task.
 """
@@ -48,11 +48,11 @@ class RemainingTasksFinder:
 
     def add_spawned(self, task: Task) -> None:
         """Add a spawned task. May raise ``OSError`` of a temporary file, as may the other methods."""
-        self._sorter.add(pack_id(task.id), dump_primitives(tuple(task)))
+        self._sorter.add(pack_task_id(task.id), dump_primitives(tuple(task)))
 
     def add_done(self, packed: bytes) -> None:
-        """Add the id of a task that is done, packed by ``pack_id``."""
-        self._sorter.add(packed, _DONE_MARK)
+        """Add the id of a task that is done, packed by ``pack_task_id``."""
+        self._sorter.add(packed, _DONE_VALUE)
 
     def remaining_tasks(self) -> Iterator[Task]:
         """Yield the tasks that were spawned and are not done, sorted by id.
@@ -63,25 +63,25 @@ class RemainingTasksFinder:
         for packed, facts in groupby(self._sorter.sorted(), key=itemgetter(0)):
             spawned = ended = 0
             for _, value in facts:
-                if value == _DONE_MARK:
+                if value == _DONE_VALUE:
                     ended += 1
                 else:
                     spawned += 1
                     task = value
             if spawned > 1:
-                raise self._contradiction(packed, "spawned twice")
+                raise self._contradiction_error(packed, "spawned twice")
             if ended > 1:
-                raise self._contradiction(packed, "done twice")
+                raise self._contradiction_error(packed, "done twice")
             if not spawned:
-                raise self._contradiction(packed, "done and was never spawned")
+                raise self._contradiction_error(packed, "done and was never spawned")
             if not ended:
                 yield Task(*load_primitives(task))
 
-    def _contradiction(self, packed: bytes, contradiction: str) -> RequestRefused:
+    def _contradiction_error(self, packed: bytes, contradiction: str) -> RequestRefused:
         """Return the error that refuses to resume the job because its records about one task contradict each other.
         ``packed`` is the id of the task, and ``contradiction`` completes the sentence "the task was ...".
         """
-        run, rank, number = unpack_id(packed)
+        run, rank, number = unpack_task_id(packed)
         return RequestRefused(f"{self._where}: damaged: task {number} of rank {rank} in run {run} was {contradiction}")
 
     def close(self) -> None:

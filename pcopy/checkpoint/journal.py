@@ -16,17 +16,17 @@ from functools import partial
 from typing import Protocol
 
 from pcopy.background import BackgroundThread
-from pcopy.checkpoint.record import FactCollector, FactRecord
-from pcopy.engine.messages import LAST_EPOCH
+from pcopy.checkpoint.record import TaskFactCollector, TaskFactRecord
+from pcopy.engine.messages import ABANDONED_EPOCH
 from pcopy.engine.task import LabelledCounts, Task, TaskId
 from pcopy.errors import RESOURCE_EXCEPTIONS, SYNC_FAILED_TEXT, resource_error_text
 
-CUT_AT_BYTES = 32 << 20
+CHECKPOINT_CUT_AT_BYTES = 32 << 20
 """Bytes of facts (records of spawned and done tasks) in memory from which on a rank makes a cut: it passes them on to
 be written, without waiting for the regular time.
 """
 
-WAIT_AT_BYTES = 64 << 20
+WAIT_FOR_STORAGE_AT_BYTES = 64 << 20
 """Bytes of facts (records of spawned and done tasks) not yet on storage from which on the rank begins no new task."""
 
 
@@ -38,7 +38,7 @@ class RecordStore(Protocol):
         records the job is resumed from these.
         """
 
-    def append(self, record: FactRecord) -> None:
+    def append(self, record: TaskFactRecord) -> None:
         """Append the record; return once it is on stable storage. Raise ``OSError`` or ``PcopyError``."""
 
     def remove_job(self) -> None:
@@ -48,15 +48,15 @@ class RecordStore(Protocol):
         """Release all resources; no records follow."""
 
 
-class FactJournal:
+class TaskFactJournal:
     """Records which tasks one rank has spawned and which are done (facts), so that the job can be resumed. A thread
     writes the records to stable storage, after it has synced the files that the rank has written. Implements
-    ``pcopy.engine.journal.Journal``.
+    ``pcopy.engine.journal.TaskJournal``.
 
     The methods are called by the rank's main thread and do not wait for storage, except ``close``.
     """
 
-    def __init__(self, collector: FactCollector, store: RecordStore, sync: Callable[[], None]) -> None:
+    def __init__(self, collector: TaskFactCollector, store: RecordStore, sync: Callable[[], None]) -> None:
         """Create the journal of one rank.
 
         Args:
@@ -93,18 +93,21 @@ class FactJournal:
         return self.data_loss_reason is not None
 
     @property
-    def needs_cut(self) -> bool:
+    def needs_checkpoint_cut(self) -> bool:
         """True if so many facts (tasks spawned and done) have been gathered in memory that they should be written
         now.
         """
-        return not self._is_recording_over and self._collector.memory_bytes >= CUT_AT_BYTES
+        return not self._is_recording_over and self._collector.memory_bytes >= CHECKPOINT_CUT_AT_BYTES
 
     @property
     def must_wait_for_storage(self) -> bool:
         """True if so many facts (tasks spawned and done) are not on storage yet that the rank should begin no task for
         the moment.
         """
-        return not self._is_recording_over and self._collector.memory_bytes + self._pending_bytes >= WAIT_AT_BYTES
+        return (
+            not self._is_recording_over
+            and self._collector.memory_bytes + self._pending_bytes >= WAIT_FOR_STORAGE_AT_BYTES
+        )
 
     def record_base(self, phase: int, tasks: Sequence[Task]) -> None:
         """On rank 0: keep ``tasks``, with which a new job begins in ``phase``, until the first record is stored; then
@@ -138,9 +141,9 @@ class FactJournal:
         self._pending_bytes += size
         self._queue_action(partial(self._store_record, self._collector.take_record(epoch), size))
 
-    def abandon(self) -> None:
+    def abandon_records(self) -> None:
         """Stop recording, because a rank cannot record any longer, and let the thread remove the records of the job.
-        Afterwards the thread sets ``durable_epoch`` to ``LAST_EPOCH``.
+        Afterwards the thread sets ``durable_epoch`` to ``ABANDONED_EPOCH``.
         """
         self._is_abandoned = True
         self._queue_action(self._remove_job)
@@ -182,7 +185,7 @@ class FactJournal:
         while (action := self._actions.get()) is not None:
             action()
 
-    def _store_record(self, record: FactRecord, size: int) -> None:
+    def _store_record(self, record: TaskFactRecord, size: int) -> None:
         """Make ``record`` durable: first store the tasks with which the job begins, if they were not stored yet, then
         sync the data that this rank has written, then append ``record``. Runs in the thread.
 
@@ -210,7 +213,7 @@ class FactJournal:
             )
         return not self.has_lost_data
 
-    def _append_record(self, record: FactRecord) -> None:
+    def _append_record(self, record: TaskFactRecord) -> None:
         """Append ``record`` to the store. If that succeeds, its epoch (part of the run) becomes the durable one."""
         if self._try_store(partial(self._store.append, record)):
             self.durable_epoch = record.epoch
@@ -227,4 +230,4 @@ class FactJournal:
         """Remove the records of the job, which are not valid any longer; ignore errors."""
         with suppress(Exception):  # the job directory is unusable and has been reported
             self._store.remove_job()
-        self.durable_epoch = LAST_EPOCH
+        self.durable_epoch = ABANDONED_EPOCH

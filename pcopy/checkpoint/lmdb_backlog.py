@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import lmdb
 
-from pcopy.engine.backlog import FRAME_BYTES, Backlog
+from pcopy.engine.backlog import FULL_FRAME_BYTES, TaskBacklog
 from pcopy.fsio.named_file import stable_directory_path
 from pcopy.libc import free_bytes
 from pcopy.text import printable_path, printable_text
@@ -27,7 +27,7 @@ FIRST_MAP_BYTES = 64 << 20
 the map is doubled. A map only reserves addresses.
 """
 
-MIN_FREE_BYTES = 2 * FRAME_BYTES
+MIN_FREE_BYTES = 2 * FULL_FRAME_BYTES
 """If a write to the database failed and the file system has less free space in bytes than this, the error is reported
 as a full file system.
 """
@@ -35,7 +35,7 @@ as a full file system.
 _T = TypeVar("_T")
 
 
-class LmdbBacklog(Backlog):
+class LmdbBacklog(TaskBacklog):
     """Queue of tasks in an LMDB database, for tasks that do not fit in memory. Tasks are stored in groups (frames). If
     a frame cannot be written, for example because the disk is full, its tasks stay in memory.
     """
@@ -79,7 +79,7 @@ class LmdbBacklog(Backlog):
 
         frame = self._run_transaction(get)
         if frame is None:
-            raise self._error(errno.EIO, "a frame is missing from the database")
+            raise self._spool_error(errno.EIO, "a frame is missing from the database")
         self._oldest += 1
         with suppress(lmdb.Error):  # deleting writes, and a full disk must not prevent reading
             self._delete_read_frames()
@@ -108,8 +108,8 @@ class LmdbBacklog(Backlog):
                 self._double_map()
             except lmdb.Error as error:
                 if isinstance(error, lmdb.DiskError) or self._is_file_system_full():
-                    raise self._error(errno.ENOSPC, f"no room for waiting tasks: {error}") from error
-                raise self._error(errno.EIO, f"waiting tasks cannot be stored: {error}") from error
+                    raise self._spool_error(errno.ENOSPC, f"no room for waiting tasks: {error}") from error
+                raise self._spool_error(errno.EIO, f"waiting tasks cannot be stored: {error}") from error
 
     def _double_map(self) -> None:
         """Double the size of the memory map, because the database is full. Raise ``OSError``."""
@@ -118,7 +118,7 @@ class LmdbBacklog(Backlog):
             self._database.set_mapsize(2 * self._map_size)
         except lmdb.Error as error:
             why = f"no address space for a map of {2 * self._map_size} bytes: {error}"
-            raise self._error(errno.ENOMEM, why) from error
+            raise self._spool_error(errno.ENOMEM, why) from error
         self._map_size *= 2
 
     def _is_file_system_full(self) -> bool:
@@ -153,7 +153,7 @@ class LmdbBacklog(Backlog):
                     os.unlink(os.path.join(place, name))
                 os.rmdir(place)
 
-    def _error(self, number: int, why: str) -> OSError:
+    def _spool_error(self, number: int, why: str) -> OSError:
         """Return an ``OSError`` that concerns the spool directory, with the errno ``number`` and the reason ``why``."""
         return OSError(number, printable_text(why), printable_path(self._spool))
 

@@ -18,7 +18,7 @@ from pcopy.engine.messages import PrimitiveUnpickler, dump_primitives
 from pcopy.engine.task import UNRECORDED, LabelledCounts, Task, TaskId
 from pcopy.fast_named_tuple import NamedTuple
 
-ID_BYTES = 16
+TASK_ID_BYTES = 16
 """Number of bytes of a packed task id, which consists of run, rank and number."""
 _TASKS_PER_PICKLE = 1024
 """Number of spawned tasks in one pickle of a record. A reader loads one pickle at a time, because all tasks of a record
@@ -28,33 +28,33 @@ as Python objects would take several times the size of the record.
 _LABEL_OVERHEAD_BYTES = 512
 """Estimated bytes of memory that the sums of the counts under one label take."""
 
-_PACKED_ID = struct.Struct(">IIQ")
+_PACKED_TASK_ID = struct.Struct(">IIQ")
 
 
-def pack_id(task_id: TaskId) -> bytes:
+def pack_task_id(task_id: TaskId) -> bytes:
     """Return a task id packed in 16 bytes: run (4), rank (4), number (8), big-endian."""
-    return _PACKED_ID.pack(*task_id)
+    return _PACKED_TASK_ID.pack(*task_id)
 
 
-def unpack_id(packed: bytes) -> TaskId:
-    """Return the task id that ``pack_id`` packed."""
-    run, rank, number = _PACKED_ID.unpack(packed)
+def unpack_task_id(packed: bytes) -> TaskId:
+    """Return the task id that ``pack_task_id`` packed."""
+    run, rank, number = _PACKED_TASK_ID.unpack(packed)
     return run, rank, number
 
 
-def counter_sums(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+def added_counters(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     """Return two sequences of counters added element by element. The shorter one is extended by zeros."""
     both = tuple(map(add, first, second))
     return (*both, *first[len(both) :], *second[len(both) :])
 
 
 class RecordHead(NamedTuple):
-    """First part of a packed record: the numbers of a ``FactRecord`` without its tasks. A reader that needs no tasks
-    reads only this part.
+    """First part of a packed record: the numbers of a ``TaskFactRecord`` without its tasks. A reader that needs no
+    tasks reads only this part.
 
     ``run``, ``rank`` and ``size`` are the number of the run, the rank and the number of ranks. ``epoch`` is the part of
-    the run that the record is about, ``phase`` the rank's phase at its end, and ``cut_time`` the time of its end.
-    ``counts`` are the sums of the counts of the tasks that became done.
+    the run that the record is about, ``phase`` the rank's phase at its end, and ``checkpoint_cut_time`` the time of its
+    end. ``counts`` are the sums of the counts of the tasks that became done.
     """
 
     run: int
@@ -67,10 +67,10 @@ class RecordHead(NamedTuple):
     """Number of done tasks in the record."""
     spawned_count: int
     """Number of spawned tasks in the record."""
-    cut_time: int
+    checkpoint_cut_time: int
 
 
-class FactRecord(NamedTuple):
+class TaskFactRecord(NamedTuple):
     """Record of what one rank did in one epoch (numbered part of the run): the tasks that were spawned and the tasks
     that became done. A job is resumed from these records.
     """
@@ -86,14 +86,15 @@ class FactRecord(NamedTuple):
     counts: tuple[int, ...]
     """Sums of the counts of the tasks that became done in the epoch, by the index of the counter."""
     done_ids: bytes
-    """Ids of the tasks that became done in the epoch and were spawned before it, packed by ``pack_id`` and joined."""
+    """Ids of the tasks that became done in the epoch and were spawned before it, packed by ``pack_task_id`` and joined.
+    """
     spawned_tasks: tuple[tuple[Any, ...], ...]
     """Tasks that were spawned in the epoch and are not done, as plain tuples."""
     shares: tuple[LabelledCounts, ...] = ()
     """Parts of ``counts``, each under a label. If a resumed job repeats the work of a label, it subtracts these
     parts.
     """
-    cut_time: int = 0
+    checkpoint_cut_time: int = 0
     """Time of the end of the epoch by the clock of the destination's file system, in nanoseconds since 1970; 0 if
     unknown.
 
@@ -107,7 +108,13 @@ class FactRecord(NamedTuple):
         The pickles are a ``RecordHead``, the packed ids of done tasks, the shares, and tuples of spawned tasks.
         """
         numbers = (self.run, self.rank, self.size, self.epoch, self.phase)
-        head = (*numbers, self.counts, len(self.done_ids) // ID_BYTES, len(self.spawned_tasks), self.cut_time)
+        head = (
+            *numbers,
+            self.counts,
+            len(self.done_ids) // TASK_ID_BYTES,
+            len(self.spawned_tasks),
+            self.checkpoint_cut_time,
+        )
         some = (
             self.spawned_tasks[at : at + _TASKS_PER_PICKLE]
             for at in range(0, len(self.spawned_tasks), _TASKS_PER_PICKLE)
@@ -118,14 +125,14 @@ class FactRecord(NamedTuple):
         return packed.getvalue()
 
 
-def read_head(payload: bytes) -> RecordHead:
+def read_record_head(payload: bytes) -> RecordHead:
     """Return the head (numbers without tasks) of the packed record that begins with ``payload``. Raise ``ValueError``
     if there is none.
     """
-    return _load_head(io.BytesIO(payload))
+    return _load_record_head(io.BytesIO(payload))
 
 
-def read_facts(payload: bytes) -> tuple[RecordHead, bytes, tuple[LabelledCounts, ...], Iterator[Task]]:
+def read_record_facts(payload: bytes) -> tuple[RecordHead, bytes, tuple[LabelledCounts, ...], Iterator[Task]]:
     """Return what the packed record ``payload`` contains: the head, the packed ids of done tasks, the shares (labelled
     parts of the counts), and an iterator over the spawned tasks.
 
@@ -133,15 +140,15 @@ def read_facts(payload: bytes) -> tuple[RecordHead, bytes, tuple[LabelledCounts,
     is not a record.
     """
     stream = io.BytesIO(payload)
-    head = _load_head(stream)
+    head = _load_record_head(stream)
     done = _load_primitives(stream)
-    if type(done) is not bytes or len(done) != head.done_count * ID_BYTES:
+    if type(done) is not bytes or len(done) != head.done_count * TASK_ID_BYTES:
         raise ValueError("not the ids of tasks, or not as many as the head of the record says")
-    shares = checked_shares(_load_primitives(stream))
+    shares = checked_labelled_counts(_load_primitives(stream))
     return head, done, shares, _spawned_tasks(stream, head.spawned_count, len(payload))
 
 
-def checked_shares(value: Any) -> tuple[LabelledCounts, ...]:
+def checked_labelled_counts(value: Any) -> tuple[LabelledCounts, ...]:
     """Return ``value`` if it consists of shares of the counts, (label, ((index of the counter, number), ...)) each;
     raise ``ValueError`` otherwise.
     """
@@ -190,7 +197,7 @@ def checked_task(fields: Any) -> Task:
     return task
 
 
-def load_value(payload: bytes) -> Any:
+def unpickle_primitives(payload: bytes) -> Any:
     """Return the value whose pickle is ``payload``. Raise ``ValueError`` if it is no pickle, or contains anything else
     than numbers, strings, bytes, None and containers of them.
     """
@@ -212,7 +219,7 @@ def _load_primitives(stream: io.BytesIO) -> Any:
         raise ValueError(f"cannot be unpickled as primitives: {error}") from error
 
 
-def _load_head(stream: io.BytesIO) -> RecordHead:
+def _load_record_head(stream: io.BytesIO) -> RecordHead:
     """Return the head (numbers without tasks) of the packed record in ``stream``. Raise ``ValueError`` if there is
     none.
     """
@@ -228,14 +235,14 @@ def _load_head(stream: io.BytesIO) -> RecordHead:
         head.phase,
         head.done_count,
         head.spawned_count,
-        head.cut_time,
+        head.checkpoint_cut_time,
     )
     if not is_tuple_of_ints(numbers) or not is_tuple_of_ints(head.counts):
         raise ValueError("a field of the head is not a number")
     return head
 
 
-class FactCollector:
+class TaskFactCollector:
     """Collects in memory what one rank will record at the next cut: the tasks that were spawned or became done since
     the last cut.
     """
@@ -286,8 +293,8 @@ class FactCollector:
                 continue
             task = self._spawned.pop(each, None)
             if task is None:
-                self._done += pack_id(each)
-                self.memory_bytes += ID_BYTES
+                self._done += pack_task_id(each)
+                self.memory_bytes += TASK_ID_BYTES
             else:
                 self.memory_bytes -= task.memory_bytes
         self._counts += [0] * (len(counts) - len(self._counts))
@@ -305,11 +312,11 @@ class FactCollector:
         """Set the number of the phase that is written into the records from now on."""
         self._phase = phase
 
-    def take_record(self, epoch: int) -> FactRecord:
+    def take_record(self, epoch: int) -> TaskFactRecord:
         """Return what was collected so far as the record of ``epoch`` (numbered part of the run); begin to collect
         anew.
         """
-        record = FactRecord(
+        record = TaskFactRecord(
             self._run,
             self._rank,
             self._ranks,

@@ -25,27 +25,34 @@ from types import MappingProxyType
 from typing import Protocol
 
 from pcopy.checkpoint import directory
-from pcopy.checkpoint.base import BaseHeader, base_path, read_base_header, read_first_frame, read_shares, write_base
-from pcopy.checkpoint.base import read_base as read_base
-from pcopy.checkpoint.directory import AnyPath, check_directory, create_run_directory, remove_run_directory
+from pcopy.checkpoint.base import (
+    RunBaseHeader,
+    read_first_frame,
+    read_labelled_counts,
+    read_run_base_header,
+    run_base_path,
+    write_run_base,
+)
+from pcopy.checkpoint.base import read_run_base_tasks as read_run_base_tasks
+from pcopy.checkpoint.directory import AnyPath, check_trusted_directory, create_run_directory, remove_run_directory
 from pcopy.checkpoint.framing import (
     RecordFrame,
-    damage_error,
+    damaged_file_error,
     read_frame_heads,
     read_frames,
-    reporting_damage,
+    value_error_as_damage,
     write_frame,
 )
 from pcopy.checkpoint.join import RemainingTasksFinder, tasks_by_rank
 from pcopy.checkpoint.layout import (
-    CURRENT_FILE,
+    CURRENT_RUN_FILE,
     JOB_FORMAT_VERSION,
-    RUN_PATTERN,
-    directory_names,
+    RUN_DIRECTORY_PATTERN,
     facts_file_name,
+    names_of_entries,
     run_directory_name,
 )
-from pcopy.checkpoint.record import ID_BYTES, counter_sums, is_tuple_of_ints, read_facts, read_head
+from pcopy.checkpoint.record import TASK_ID_BYTES, added_counters, is_tuple_of_ints, read_record_facts, read_record_head
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import LabelledCounts, Task
@@ -54,7 +61,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
 from pcopy.text import printable_path
 
-CURRENT_FORMAT = "pcopy-checkpoint"
+CURRENT_RUN_FORMAT = "pcopy-checkpoint"
 """Name of the format, at the beginning of the file ``current``, which names the last run of a job."""
 
 
@@ -73,7 +80,7 @@ class JobProgress(NamedTuple):
     """
     counts: tuple[int, ...]
     """Sums of the counts of all tasks done up to the end of ``epoch``, in all runs, by the index of the counter."""
-    cut_time: int = 0
+    checkpoint_cut_time: int = 0
     """Time at which ``epoch`` ended on rank 0, in nanoseconds since 1970 by the clock of the destination; 0 if unknown.
     Everything that was written before is on stable storage.
     """
@@ -84,7 +91,7 @@ class TaskReplacement(Protocol):
     of the destination has vanished.
     """
 
-    def examine(self, run: int, tasks: Iterable[Task]) -> None:
+    def examine_tasks(self, run: int, tasks: Iterable[Task]) -> None:
         """Read all tasks that remain after the run with the number ``run``, to find out which of them cannot run.
         Called once, before the other methods.
         """
@@ -95,8 +102,8 @@ class TaskReplacement(Protocol):
         """
 
     def replacement_tasks(self) -> Iterator[Task]:
-        """Yield the tasks with which the job continues, in place of those passed to ``examine``: replaced ones and
-        unchanged ones.
+        """Yield the tasks with which the job continues, in place of those passed to ``examine_tasks``: replaced ones
+        and unchanged ones.
         """
 
 
@@ -132,7 +139,7 @@ def write_first_run(
         phase: phase with which the run begins.
     """
     job = os.fsencode(job_dir)
-    check_directory(job)
+    check_trusted_directory(job)
     if is_run_recorded(job):
         raise RequestRefused(f"{printable_path(job)}: holds a job that has begun; resume it, or remove the directory")
     first = JobProgress(run, size, phase, 0, tuple(counts))
@@ -144,10 +151,10 @@ def is_run_recorded(job_dir: AnyPath) -> bool:
     """Return True if a run is recorded in the job directory, so that the job can be resumed. If not, it has to start
     from its beginning.
     """
-    return os.path.lexists(os.path.join(os.fsencode(job_dir), CURRENT_FILE))
+    return os.path.lexists(os.path.join(os.fsencode(job_dir), CURRENT_RUN_FILE))
 
 
-def load_progress(job_dir: AnyPath, *, open_spool: OpenSpool) -> tuple[JobProgress, Iterator[Task]]:
+def load_job_progress(job_dir: AnyPath, *, open_spool: OpenSpool) -> tuple[JobProgress, Iterator[Task]]:
     """Return the progress of a job, and an iterator over the remaining tasks, sorted by id.
 
     The progress is read immediately. The tasks are determined when the first one is requested, with temporary files
@@ -188,30 +195,32 @@ def write_next_run(
     """
     job = os.fsencode(job_dir)
     old = _recorded_progress(job)
-    new = JobProgress(old.run + 1, size, old.phase, 0, old.counts, old.cut_time)
+    new = JobProgress(old.run + 1, size, old.phase, 0, old.counts, old.checkpoint_cut_time)
     with closing(_remaining_tasks(job, old, open_spool)) as remaining:
         tasks: Iterable[Task] = remaining
         shares = _recorded_shares(job, old)
         if replacement is not None:
-            replacement.examine(old.run, remaining)
+            replacement.examine_tasks(old.run, remaining)
             tasks = replacement.replacement_tasks()
             new = new._replace(
-                counts=_without_shares(old.counts, (share for share in shares if replacement.are_counts_void(share[0])))
+                counts=_counts_without_shares(
+                    old.counts, (share for share in shares if replacement.are_counts_void(share[0]))
+                )
             )
             shares = (share for share in _recorded_shares(job, old) if not replacement.are_counts_void(share[0]))
-        new = new._replace(counts=_with_minimum_counts(new.counts, least_counts))
+        new = new._replace(counts=_counts_raised_to_minimum(new.counts, least_counts))
         kept = (task for task in map(address, tasks) if task is not None) if address else tasks
         _write_run(job, new, kept, open_spool, shares)
-    with directory.opened_directory(job) as descriptor:
-        runs = directory_names(descriptor)
+    with directory.opened_trusted_directory(job) as descriptor:
+        runs = names_of_entries(descriptor)
     for name in runs:
-        if re.fullmatch(RUN_PATTERN, name) and name != run_directory_name(new.run):
+        if re.fullmatch(RUN_DIRECTORY_PATTERN, name) and name != run_directory_name(new.run):
             with suppress(OSError):  # the new run is durable; the next resume removes the rest
                 remove_run_directory(os.path.join(job, name))
     return new
 
 
-def _with_minimum_counts(counts: tuple[int, ...], least_counts: Mapping[int, int]) -> tuple[int, ...]:
+def _counts_raised_to_minimum(counts: tuple[int, ...], least_counts: Mapping[int, int]) -> tuple[int, ...]:
     """Return ``counts`` with each counter raised to its minimum in ``least_counts``."""
     raised = list(counts)
     for counter, number in least_counts.items():
@@ -220,7 +229,7 @@ def _with_minimum_counts(counts: tuple[int, ...], least_counts: Mapping[int, int
     return tuple(raised)
 
 
-def _without_shares(counts: tuple[int, ...], shares: Iterator[LabelledCounts]) -> tuple[int, ...]:
+def _counts_without_shares(counts: tuple[int, ...], shares: Iterator[LabelledCounts]) -> tuple[int, ...]:
     """Return ``counts``, a number for each counter, minus ``shares`` (labelled parts of them). Used if the work under
     these labels is repeated.
     """
@@ -236,7 +245,7 @@ def _recorded_shares(job: bytes, old: JobProgress) -> Iterator[LabelledCounts]:
     """Yield the shares (parts of the counts, each under a label) of all complete records of the run ``old``, and those
     with which it began. A label may occur several times.
     """
-    yield from read_shares(job, old.run)
+    yield from read_labelled_counts(job, old.run)
     for rank in range(old.size):
         for _, shares, _ in _complete_records(job, old, rank):
             yield from shares
@@ -262,7 +271,7 @@ def _write_run(
         with closing(tasks_by_rank(tasks, new.size, open_spool)) as ranks:
             for rank, own in enumerate(ranks):
                 phase, counts = (-1, ()) if rank else (new.phase, new.counts)
-                write_base(path, BaseHeader(new.run, rank, new.size, phase, counts), () if rank else shares, own)
+                write_run_base(path, RunBaseHeader(new.run, rank, new.size, phase, counts), () if rank else shares, own)
         sync_directory_at(path)
         sync_directory_at(job)
     except BaseException:
@@ -270,19 +279,19 @@ def _write_run(
             remove_run_directory(path)
         raise
     frame = io.BytesIO()
-    write_frame(frame, dump_primitives((CURRENT_FORMAT, JOB_FORMAT_VERSION, new.run, new.size)))
-    with directory.opened_directory(job) as descriptor:
-        directory.replace_file(descriptor, CURRENT_FILE, frame.getvalue())
+    write_frame(frame, dump_primitives((CURRENT_RUN_FORMAT, JOB_FORMAT_VERSION, new.run, new.size)))
+    with directory.opened_trusted_directory(job) as descriptor:
+        directory.replace_file(descriptor, CURRENT_RUN_FILE, frame.getvalue())
 
 
 def read_current_run(job: bytes) -> tuple[int, int]:
     """Return the number of the job's last recorded run and its number of ranks. ``job`` is the job directory. Raise
     ``RequestRefused`` if the file ``current`` there is missing or damaged, or if another user could change it.
     """
-    path = os.path.join(job, CURRENT_FILE)
-    numbers = read_first_frame(path, next(read_frames(path), RecordFrame(0, b"")), CURRENT_FORMAT)
+    path = os.path.join(job, CURRENT_RUN_FILE)
+    numbers = read_first_frame(path, next(read_frames(path), RecordFrame(0, b"")), CURRENT_RUN_FORMAT)
     if len(numbers) != 2 or not is_tuple_of_ints(numbers) or min(numbers) < 1:
-        raise damage_error(path, 0, "the record is not the number of a run and its number of ranks")
+        raise damaged_file_error(path, 0, "the record is not the number of a run and its number of ranks")
     return numbers[0], numbers[1]
 
 
@@ -300,14 +309,14 @@ def recorded_counts(job: bytes) -> tuple[int, ...] | None:
         return None
 
 
-def last_cut_time(job: bytes) -> int:
+def last_checkpoint_cut_time(job: bytes) -> int:
     """Return the time before which everything that the job has written is on stable storage: rank 0 ended the last
     epoch (part of the run) then whose records are on stable storage on all ranks. Return 0 if there is none.
 
     The time is in nanoseconds since 1970, by the clock of the destination. Raise ``RequestRefused`` if a file of the
     job is missing or damaged, and ``OSError``.
     """
-    return _recorded_progress(job, read_frame_heads).cut_time if is_run_recorded(job) else 0
+    return _recorded_progress(job, read_frame_heads).checkpoint_cut_time if is_run_recorded(job) else 0
 
 
 def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[RecordFrame]] = read_frames) -> JobProgress:
@@ -316,14 +325,14 @@ def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[RecordFrame]
     ``read`` yields the parts of a file: ``read_frames``, which verifies them, or ``read_frame_heads``, which is faster.
     Raise ``RequestRefused`` if a file is missing or damaged, or if another user could change it.
     """
-    check_directory(job)
+    check_trusted_directory(job)
     run, size = read_current_run(job)
-    check_directory(os.path.join(job, run_directory_name(run)))
-    headers = [read_base_header(job, run, rank) for rank in range(size)]
+    check_trusted_directory(os.path.join(job, run_directory_name(run)))
+    headers = [read_run_base_header(job, run, rank) for rank in range(size)]
     for header in headers:
         if header.size != size:
-            raise damage_error(
-                base_path(job, run, header.rank), 0, f"was written for {header.size} ranks, but the run has {size}"
+            raise damaged_file_error(
+                run_base_path(job, run, header.rank), 0, f"was written for {header.size} ranks, but the run has {size}"
             )
     epochs: _EpochFacts = {}
     last = min(_last_complete_epoch(job, header, epochs, read) for header in headers)
@@ -331,12 +340,12 @@ def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[RecordFrame]
     for number in range(1, last + 1):
         epoch_phase, counted, began = epochs[number]
         phase = phase if epoch_phase < 0 else epoch_phase
-        counts = counter_sums(counts, counted)
+        counts = added_counters(counts, counted)
     return JobProgress(run, size, phase, last, counts, began)
 
 
 def _last_complete_epoch(
-    job: bytes, base: BaseHeader, epochs: _EpochFacts, read: Callable[[bytes], Iterator[RecordFrame]]
+    job: bytes, base: RunBaseHeader, epochs: _EpochFacts, read: Callable[[bytes], Iterator[RecordFrame]]
 ) -> int:
     """Read the records of one rank, that of ``base``, and add the phase, counts and time of each epoch (numbered part
     of the run) to ``epochs``. Return the last epoch up to which the rank has all records; 0 if there is none.
@@ -347,20 +356,22 @@ def _last_complete_epoch(
         return 0
     complete = latest = 0
     for frame in read(path):
-        with reporting_damage(path, frame.offset):
-            head = read_head(frame.payload)
+        with value_error_as_damage(path, frame.offset):
+            head = read_record_head(frame.payload)
         if (head.run, head.rank, head.size) != (base.run, base.rank, base.size):
-            raise damage_error(
+            raise damaged_file_error(
                 path, frame.offset, f"the record is from run {head.run}, rank {head.rank} of {head.size}"
             )
         if head.epoch <= latest:
-            raise damage_error(path, frame.offset, f"the record of epoch {head.epoch} follows that of epoch {latest}")
+            raise damaged_file_error(
+                path, frame.offset, f"the record of epoch {head.epoch} follows that of epoch {latest}"
+            )
         latest = head.epoch
         if latest == complete + 1:
             complete = latest
             phase, counts, began = epochs.get(latest, (-1, (), 0))
-            is_other, counts = base.rank > 0, counter_sums(counts, head.counts)
-            epochs[latest] = (phase, counts, began) if is_other else (head.phase, counts, head.cut_time)
+            is_other, counts = base.rank > 0, added_counters(counts, head.counts)
+            epochs[latest] = (phase, counts, began) if is_other else (head.phase, counts, head.checkpoint_cut_time)
     return complete
 
 
@@ -373,13 +384,13 @@ def _remaining_tasks(job: bytes, progress: JobProgress, open_spool: OpenSpool) -
         RemainingTasksFinder(open_spool, where=printable_path(os.path.join(job, run_directory_name(progress.run))))
     ) as join:
         for rank in range(progress.size):
-            for task in read_base(job, progress.run, rank):
+            for task in read_run_base_tasks(job, progress.run, rank):
                 join.add_spawned(task)
             for done, _, spawned in _complete_records(job, progress, rank):
                 for task in spawned:
                     join.add_spawned(task)
-                for at in range(0, len(done), ID_BYTES):
-                    join.add_done(done[at : at + ID_BYTES])
+                for at in range(0, len(done), TASK_ID_BYTES):
+                    join.add_done(done[at : at + TASK_ID_BYTES])
         yield from join.remaining_tasks()
 
 
@@ -391,8 +402,8 @@ def _complete_records(
     """
     path = os.path.join(job, run_directory_name(progress.run), facts_file_name(rank))
     for frame in read_frames(path) if progress.epoch else ():
-        with reporting_damage(path, frame.offset):
-            head, done, shares, spawned = read_facts(frame.payload)
+        with value_error_as_damage(path, frame.offset):
+            head, done, shares, spawned = read_record_facts(frame.payload)
         if head.epoch > progress.epoch:
             return
         yield done, shares, _tasks_reporting_damage(path, frame.offset, spawned)
@@ -402,5 +413,5 @@ def _tasks_reporting_damage(path: bytes, offset: int, tasks: Iterator[Task]) -> 
     """Yield ``tasks``, which are unpacked from the file ``path`` at the byte ``offset``. If they are damaged
     (``ValueError``), raise ``RequestRefused`` with path and offset.
     """
-    with reporting_damage(path, offset):
+    with value_error_as_damage(path, offset):
         yield from tasks

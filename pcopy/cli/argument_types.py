@@ -14,15 +14,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pcopy.fsio.preserve import CAP_CHOWN, are_mapped, has_capability
+from pcopy.fsio.preserve import CAP_CHOWN, are_ids_mapped, has_capability
 from pcopy.text import printable_path
 from pcopy.units import parse_size
 
-_MAX_ID = (1 << 32) - 2
+_MAX_USER_OR_GROUP_ID = (1 << 32) - 2
 """The largest user or group ID. The next number, 2**32 - 1, means "leave unchanged" to chown(2)."""
-MAX_NUMBER = (1 << 63) - 1
+MAX_OPTION_NUMBER = (1 << 63) - 1
 """The largest value of an option that is a number: the C backend stores it as a signed 64-bit integer."""
-MAX_SECONDS = 10**9
+MAX_OPTION_SECONDS = 10**9
 """The largest value of an option that is a time, in seconds: some 30 years.
 
 It is less than 2**31 s, the longest wait in the C code.
@@ -47,10 +47,10 @@ def parse_owner(text: str) -> tuple[int, int]:
     user, colon, group = text.partition(":")
     if not (user or group):
         raise ValueError("no user and no group is named; write USER, USER:GROUP or :GROUP")
-    uid = _parse_id(lambda: pwd.getpwnam(user).pw_uid, user, "user") if user else _UNCHANGED_ID
-    gid = _login_group(uid, user) if colon and not group else _UNCHANGED_ID
+    uid = _parse_user_or_group(lambda: pwd.getpwnam(user).pw_uid, user, "user") if user else _UNCHANGED_ID
+    gid = _login_group_of_user(uid, user) if colon and not group else _UNCHANGED_ID
     if group:
-        gid = _parse_id(lambda: grp.getgrnam(group).gr_gid, group, "group")
+        gid = _parse_user_or_group(lambda: grp.getgrnam(group).gr_gid, group, "group")
     if (
         not has_capability(CAP_CHOWN) and os.geteuid()
     ):  # A process of root without CAP_CHOWN is not refused: it may run under fakeroot, which permits any owner.
@@ -58,11 +58,11 @@ def parse_owner(text: str) -> tuple[int, int]:
             raise ValueError("only root may give files to another user")
         if gid not in (_UNCHANGED_ID, os.getegid(), *os.getgroups()):
             raise ValueError("only root may give files to a group of which the caller is no member")
-    _refuse_unmapped(uid, gid)
+    _refuse_ids_outside_user_namespace(uid, gid)
     return uid, gid
 
 
-def _refuse_unmapped(uid: int, gid: int) -> None:
+def _refuse_ids_outside_user_namespace(uid: int, gid: int) -> None:
     """Raise ``ValueError`` if the user namespace does not map the user ID ``uid`` or the group ID ``gid``.
 
     chown(2) to such an ID would fail for every item.
@@ -70,8 +70,8 @@ def _refuse_unmapped(uid: int, gid: int) -> None:
     if _FAKEROOT_VARIABLE in os.environ or (not os.geteuid() and not has_capability(CAP_CHOWN)):
         return  # Under fakeroot, chown(2) to any ID succeeds.
     for kind, word, number, is_mapped in (
-        ("user", "uid", uid, are_mapped(uid, -1)),
-        ("group", "gid", gid, are_mapped(-1, gid)),
+        ("user", "uid", uid, are_ids_mapped(uid, -1)),
+        ("group", "gid", gid, are_ids_mapped(-1, gid)),
     ):
         if not is_mapped:
             raise ValueError(
@@ -80,7 +80,7 @@ def _refuse_unmapped(uid: int, gid: int) -> None:
             )
 
 
-def _parse_id(name_lookup: Callable[[], int], text: str, kind: str) -> int:
+def _parse_user_or_group(name_lookup: Callable[[], int], text: str, kind: str) -> int:
     """Return the numeric ID of the user or group ``text``, which is a name or a number.
 
     Args:
@@ -94,14 +94,14 @@ def _parse_id(name_lookup: Callable[[], int], text: str, kind: str) -> int:
         return name_lookup()
     except KeyError:
         digits = text.removeprefix("+")
-    number = parse_digits(digits, 0, _MAX_ID)
+    number = parse_number_in_range(digits, 0, _MAX_USER_OR_GROUP_ID)
     if number is None:
         advice = ", and a colon stands before the group: USER:GROUP" if kind == "user" and "." in text else ""
         raise ValueError(f"there is no {kind} {text}{advice}")
     return number
 
 
-def _login_group(uid: int, name: str) -> int:
+def _login_group_of_user(uid: int, name: str) -> int:
     """Return the ID of the login group of the user ``uid``.
 
     ``name`` is what the user wrote, for the message. Raise ``ValueError`` if the password database has no such user.
@@ -120,7 +120,7 @@ _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 """Seconds per unit of an age, by the letter that follows the number."""
 
 
-def argparse_type(convert: Any) -> Any:
+def converter_for_argparse(convert: Any) -> Any:
     """Return a function for argparse that converts as ``convert`` does, and whose error message contains the reason.
 
     ``convert`` raises ``ValueError`` with the reason. argparse discards that text; so the returned function raises
@@ -139,7 +139,7 @@ def argparse_type(convert: Any) -> Any:
     return converted
 
 
-def parse_digits(text: str, minimum: int, maximum: int) -> int | None:
+def parse_number_in_range(text: str, minimum: int, maximum: int) -> int | None:
     """Return the number in ``text``; None if ``text`` does not consist of decimal digits only, or the number is less
     than ``minimum`` or more than ``maximum``.
     """
@@ -152,11 +152,13 @@ def parse_digits(text: str, minimum: int, maximum: int) -> int | None:
 
 
 def parse_integer(text: str, minimum: int) -> int:
-    """Return the number in ``text``. Raise ``ValueError`` unless it is whole and from ``minimum`` to ``MAX_NUMBER``."""
-    number = parse_digits(text, minimum, MAX_NUMBER)
+    """Return the number in ``text``. Raise ``ValueError`` unless it is whole and from ``minimum`` to
+    ``MAX_OPTION_NUMBER``.
+    """
+    number = parse_number_in_range(text, minimum, MAX_OPTION_NUMBER)
     if number is None:
         if text.isascii() and text.isdigit() and text.strip("0"):
-            raise ValueError(f"too large: write a number of {MAX_NUMBER} or less")
+            raise ValueError(f"too large: write a number of {MAX_OPTION_NUMBER} or less")
         raise ValueError(f"not a whole number of {minimum} or more")
     return number
 
@@ -183,7 +185,7 @@ def parse_in_flight(text: str) -> int:
     """
     if text == "auto":
         return 0
-    number = parse_digits(text, 1, MAX_IN_FLIGHT)
+    number = parse_number_in_range(text, 1, MAX_IN_FLIGHT)
     if number is None:
         raise ValueError(f"neither auto nor a number from 1 to {MAX_IN_FLIGHT}")
     return number
@@ -192,12 +194,12 @@ def parse_in_flight(text: str) -> int:
 def parse_seconds(text: str) -> float:
     """Return the number of seconds in ``text``, which may have decimals.
 
-    Raise ``ValueError`` unless it is more than 0 and at most ``MAX_SECONDS``.
+    Raise ``ValueError`` unless it is more than 0 and at most ``MAX_OPTION_SECONDS``.
     """
     if not text.isascii() or not text.replace(".", "", 1).isdigit() or float(text) <= 0:
         raise ValueError("not a number of seconds above 0")
-    if float(text) > MAX_SECONDS:
-        raise ValueError(f"too large: write {MAX_SECONDS} seconds or less")
+    if float(text) > MAX_OPTION_SECONDS:
+        raise ValueError(f"too large: write {MAX_OPTION_SECONDS} seconds or less")
     return float(text)
 
 
@@ -252,9 +254,9 @@ def parse_stripe(text: str) -> str:
 
     The job records the text, and parses it again where it is used.
     """
-    from pcopy.lustre.layout_request import parse_stripe
+    from pcopy.lustre.layout_request import parse_stripe_option
 
-    parse_stripe(text)
+    parse_stripe_option(text)
     return text
 
 
@@ -279,7 +281,7 @@ def parse_compression(text: str) -> str:
         raise ValueError(f"'{printable_path(os.fsencode(name))}' is neither zstd nor zstd:LEVEL")
     if not colon:
         return "zstd:3"
-    number = parse_digits(level, _ZSTD_LEVELS[0], _ZSTD_LEVELS[-1])
+    number = parse_number_in_range(level, _ZSTD_LEVELS[0], _ZSTD_LEVELS[-1])
     if number is None:
         raise ValueError(f"a level of zstd is a number from {_ZSTD_LEVELS[0]} to {_ZSTD_LEVELS[-1]}")
     return f"zstd:{number}"

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import (
-    argparse_type,
+    converter_for_argparse,
     parse_block_size,
     parse_in_flight,
     parse_non_negative,
@@ -38,7 +38,7 @@ def add_ranks_option(parser: Any, program: str, work: str, number: Any = parse_p
         work: the verb for the work of the processes, for the help text.
         number: converts the text of the value to a number.
     """
-    parser.add_argument("-n", "--ranks", metavar="N", type=argparse_type(number), default=0,
+    parser.add_argument("-n", "--ranks", metavar="N", type=converter_for_argparse(number), default=0,
         help=f"processes that {work} (default: the cores that {program} may use, at most 8)")  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def add_in_flight_option(parser: Any) -> None:
 
     After parsing, ``checked_in_flight`` returns the value of the option.
     """
-    parser.add_argument("--in-flight", metavar="N", type=argparse_type(parse_in_flight), default=0,
+    parser.add_argument("--in-flight", metavar="N", type=converter_for_argparse(parse_in_flight), default=0,
         help="file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number "
         "as long as that makes the job faster)")  # fmt: skip
 
@@ -60,9 +60,9 @@ def add_limit_options(parser: Any, *, has_contents: bool = True) -> None:
     """
     add = parser.add_argument
     if has_contents:
-        add("--bwlimit", metavar="RATE", type=argparse_type(parse_rate), default=0,
+        add("--bwlimit", metavar="RATE", type=converter_for_argparse(parse_rate), default=0,
             help="bytes per second of all ranks together: a SIZE, as in 500M (default: no limit)")  # fmt: skip
-    add("--oplimit", metavar="N", type=argparse_type(parse_non_negative), default=0,
+    add("--oplimit", metavar="N", type=converter_for_argparse(parse_non_negative), default=0,
         help="metadata operations per second of all ranks together: items examined, created, changed or removed "
         "(default 0: no limit)")  # fmt: skip
 
@@ -90,13 +90,13 @@ def add_digest_options(add: Any) -> None:
     """
     add("--hash", choices=ALGORITHM_NAMES, metavar="HOW", default=None,
         help=f"digest: {DEFAULT_ALGORITHM} (default; detects accidents) or blake3 (resists forgery)")  # fmt: skip
-    add("--block-size", metavar="SIZE", type=argparse_type(parse_block_size), default=0,
+    add("--block-size", metavar="SIZE", type=converter_for_argparse(parse_block_size), default=0,
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
 
 
 def add_max_errors_option(parser: Any) -> None:
     """Add ``--max-errors`` (stop after so many failed items) to a parser or a group of options."""
-    parser.add_argument("--max-errors", metavar="N", type=argparse_type(parse_non_negative), default=0,
+    parser.add_argument("--max-errors", metavar="N", type=converter_for_argparse(parse_non_negative), default=0,
         help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def add_output_options(
     add(
         "--progress-interval",
         metavar="SECONDS",
-        type=argparse_type(parse_seconds),
+        type=converter_for_argparse(parse_seconds),
         help="time between two lines or redraws",
     )
     add("--config", metavar="FILE", default=None,
@@ -186,14 +186,14 @@ def output_settings(values: Namespace) -> OutputOptions:
         errors=None if errors is None else os.fsencode(errors),
         json=values.json,
         verbose=values.verbose,
-        metrics=_output_path("metrics", values.metrics),
+        metrics=_checked_output_path("metrics", values.metrics),
         log=None if log is None else os.fsencode(log),
-        reports=tuple(_output_path("report", word, REPORT_SUFFIXES) for word in values.report),
+        reports=tuple(_checked_output_path("report", word, REPORT_SUFFIXES) for word in values.report),
         filter_origins=getattr(values, "filter_origins", ()),
     )
 
 
-def _output_path(option: str, word: str | None, endings: tuple[str, ...] = ("",)) -> bytes:
+def _checked_output_path(option: str, word: str | None, endings: tuple[str, ...] = ("",)) -> bytes:
     """Return the path of an output file; empty if its option is not given.
 
     Args:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import argparse_type, parse_non_negative
-from pcopy.cli.mistakes import nearest_hint
+from pcopy.cli.argument_types import converter_for_argparse, parse_non_negative
+from pcopy.cli.mistakes import similar_choice_hint
 from pcopy.errors import RequestRefused
 from pcopy.text import printable_path
 
@@ -23,7 +23,7 @@ _PROPERTY_NAMES = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "co
 Their order is that of the bits in ``pcopy.tasks.compare.properties``. They are repeated here because that module is
 slow to import.
 """
-_DIFFER_PREFIX = "differ-in-"
+_DIFFER_CLASS_PREFIX = "differ-in-"
 """Beginning of a class in ``--output CLASS:FILE``: the class ``differ-in-PROPERTY`` lists the paths that differ in this
 property.
 """
@@ -35,13 +35,14 @@ def add_compare_options(parser: ArgumentParser) -> None:
     """Add the options of a comparison by properties to ``parser``."""
     words = f"LIST: some of {', '.join(_PROPERTY_NAMES)}, {_ALL_PROPERTIES}; separated by commas"
     add = parser.add_argument_group("which properties of A and B are compared", words).add_argument
-    add("--compare", metavar="LIST", type=argparse_type(_parse_properties), default=None,
+    add("--compare", metavar="LIST", type=converter_for_argparse(_parse_properties), default=None,
         help="compare A and B by these properties; without content, no file is read. Lines: only A, only B, "
         "differ in ...")  # fmt: skip
-    add("--modify-window", metavar="SECONDS", type=argparse_type(parse_non_negative), default=0,
+    add("--modify-window", metavar="SECONDS", type=converter_for_argparse(parse_non_negative), default=0,
         help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond)")  # fmt: skip
-    add("--output", metavar="CLASS:FILE", action="append", type=argparse_type(_parse_output_list), default=[],
-        help=f"list in FILE the paths of a class: {', '.join(_PATH_CLASSES)}, or {_DIFFER_PREFIX}size and so on; "
+    add("--output", metavar="CLASS:FILE", action="append", type=converter_for_argparse(_parse_class_and_file),
+        default=[],
+        help=f"list in FILE the paths of a class: {', '.join(_PATH_CLASSES)}, or {_DIFFER_CLASS_PREFIX}size and so on; "
         "may be given several times; classes with the same FILE come into one list")  # fmt: skip
     add("-0", "--null", dest="nul_separated", action="store_true",
         help="paths in FILE end with a NUL: any name can be listed")  # fmt: skip
@@ -69,8 +70,8 @@ def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonA
     if "mtime" not in values.compare and any(word.partition("=")[0] == "--modify-window" for word in words):
         raise RequestRefused("--modify-window is for times, which are not compared: add mtime to --compare")
     for name, path in values.output:
-        word = name.removeprefix(_DIFFER_PREFIX)
-        if name.startswith(_DIFFER_PREFIX) and word != "type" and word not in values.compare:
+        word = name.removeprefix(_DIFFER_CLASS_PREFIX)
+        if name.startswith(_DIFFER_CLASS_PREFIX) and word != "type" and word not in values.compare:
             raise RequestRefused(f"--output {name}:{printable_path(path)}: {word} is not compared: add it to --compare")
     from pcopy.tools.arguments import ComparisonArguments
 
@@ -91,12 +92,12 @@ def _parse_properties(text: str) -> frozenset[str]:
             raise ValueError(
                 f"'{printable_path(os.fsencode(word))}' is not one of "
                 f"{', '.join((*_PROPERTY_NAMES, _ALL_PROPERTIES))}"
-                f"{_synonym_hint(word) or nearest_hint(word, _PROPERTY_NAMES)}"
+                f"{_hint_for_property_synonym(word) or similar_choice_hint(word, _PROPERTY_NAMES)}"
             )
     return frozenset(_PROPERTY_NAMES if _ALL_PROPERTIES in words else words)
 
 
-def _synonym_hint(word: str) -> str:
+def _hint_for_property_synonym(word: str) -> str:
     """Return a hint that names the property for which other programs use ``word``; empty if there is none."""
     meant = {
         **dict.fromkeys(("group", "user", "uid", "gid", "ownership"), "owner"),
@@ -109,19 +110,19 @@ def _synonym_hint(word: str) -> str:
     return f"; it is called {meant}" if meant else ""
 
 
-def _parse_output_list(text: str) -> tuple[str, bytes]:
+def _parse_class_and_file(text: str) -> tuple[str, bytes]:
     """Return the two parts of ``text``, a value of ``--output``: the class of paths and the path of the file.
 
     Raise ``ValueError`` if ``text`` does not have the form ``CLASS:FILE``.
     """
     name, colon, file = text.partition(":")
-    names = (*_PATH_CLASSES, *(_DIFFER_PREFIX + word for word in _PROPERTY_NAMES))
-    known = f"{', '.join(_PATH_CLASSES)} or {_DIFFER_PREFIX}PROPERTY"
+    names = (*_PATH_CLASSES, *(_DIFFER_CLASS_PREFIX + word for word in _PROPERTY_NAMES))
+    known = f"{', '.join(_PATH_CLASSES)} or {_DIFFER_CLASS_PREFIX}PROPERTY"
     if not colon and name not in names:
         raise ValueError(f"write CLASS:FILE, where CLASS is {known}")
     if name not in names:
         raise ValueError(
-            f"'{printable_path(os.fsencode(name))}' is no class of paths: {known}{nearest_hint(name, names)}"
+            f"'{printable_path(os.fsencode(name))}' is no class of paths: {known}{similar_choice_hint(name, names)}"
         )
     if not colon or not file:
         raise ValueError(f"write {name}:FILE")

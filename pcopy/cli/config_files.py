@@ -15,10 +15,10 @@ import stat
 from collections.abc import Iterator
 
 from pcopy.errors import RequestRefused
-from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.named_file import UntrustedFile, WrongFileType, open_to_read
-from pcopy.jobs.suggestions import suggestion_for
-from pcopy.signature.plain_yaml import Value, YamlError, load_yaml
+from pcopy.fsio.close import closing_descriptor
+from pcopy.fsio.named_file import UntrustedFileError, WrongFileTypeError, open_named_file_to_read
+from pcopy.jobs.suggestions import suggestion_for_missing_path
+from pcopy.signature.plain_yaml import YamlError, YamlValue, load_yaml
 from pcopy.text import printable_path, printable_text
 
 MAX_CONFIG_SIZE = 1 << 20
@@ -30,20 +30,24 @@ _MAX_LINKS = 40  # Linux follows at most 40 symbolic links in one path
 _GROUP_OR_OTHER_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def read_config_file(path: bytes) -> dict[str, Value]:
+def read_config_file(path: bytes) -> dict[str, YamlValue]:
     """Return the contents of the configuration file ``path`` as keys and values.
 
     Raise ``RequestRefused``, with the file's name and the line, if it cannot be read, is not trusted or is no valid
     YAML.
     """
     try:
-        is_root = os.geteuid() == 0  # For root ``_refuse_untrusted`` checks links; else ``open_to_read`` does.
-        with closed_at_end(open_to_read(path, regular=True, trust_links=is_root).descriptor) as descriptor:
+        is_root = (
+            os.geteuid() == 0
+        )  # For root ``_refuse_untrusted_config`` checks links; else ``open_named_file_to_read`` does.
+        with closing_descriptor(
+            open_named_file_to_read(path, regular=True, trust_links=is_root).descriptor
+        ) as descriptor:
             if is_root:
-                _refuse_untrusted(path, os.fstat(descriptor))
-            contents = _read_limited(descriptor)
+                _refuse_untrusted_config(path, os.fstat(descriptor))
+            contents = _read_up_to_limit(descriptor)
     except OSError as error:
-        raise _read_error(path, error) from None
+        raise _unreadable_config_error(path, error) from None
     if len(contents) > MAX_CONFIG_SIZE:
         raise RequestRefused(
             f"{printable_path(path)}: is larger than {MAX_CONFIG_SIZE >> 20} MiB, the limit for a configuration file"
@@ -55,7 +59,7 @@ def read_config_file(path: bytes) -> dict[str, Value]:
         raise RequestRefused(f"{printable_path(path)}{line}: {printable_text(str(flaw))}") from None
 
 
-def _read_limited(descriptor: int) -> bytes:
+def _read_up_to_limit(descriptor: int) -> bytes:
     """Return the contents of an open file, or the beginning of one that is larger than ``MAX_CONFIG_SIZE``.
 
     The caller refuses a result that is larger.
@@ -66,26 +70,27 @@ def _read_limited(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-def _read_error(path: bytes, error: OSError) -> RequestRefused:
+def _unreadable_config_error(path: bytes, error: OSError) -> RequestRefused:
     """Return the exception whose message says why the configuration file ``path`` cannot be read, and what to do."""
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
         return RequestRefused(
-            f"{printable_path(path)}: does not exist; {suggestion_for(path) or 'check the name after --config'}"
+            f"{printable_path(path)}: does not exist; "
+            f"{suggestion_for_missing_path(path) or 'check the name after --config'}"
         )
-    if isinstance(error, WrongFileType):
+    if isinstance(error, WrongFileTypeError):
         return RequestRefused(f"{printable_path(path)}: is not a regular file, as a configuration file has to be")
-    if isinstance(error, UntrustedFile):
+    if isinstance(error, UntrustedFileError):
         return RequestRefused(f"{printable_path(path)}: cannot be used as configuration file: {error.strerror}")
     if isinstance(error, FileNotFoundError):
         return RequestRefused(
             f"{printable_path(path)}: the configuration is a symbolic link that leads nowhere; remove or correct it"
         )
-    advice = ", or set XDG_CONFIG_HOME to another directory" if _is_default_user_file(path) else ""
+    advice = ", or set XDG_CONFIG_HOME to another directory" if _is_default_user_config(path) else ""
     text = f"{printable_path(path)}: the configuration cannot be read: {error.strerror}"
     return RequestRefused(f"{text}; remove the cause{advice}")
 
 
-def _is_default_user_file(path: bytes) -> bool:
+def _is_default_user_config(path: bytes) -> bool:
     """Return True if ``path`` is the user's default file: ``pcopy.yaml`` in ``$XDG_CONFIG_HOME`` or ``~/.config``."""
     directory = os.environb.get(b"XDG_CONFIG_HOME", b"")
     if not directory.startswith(b"/"):
@@ -93,7 +98,7 @@ def _is_default_user_file(path: bytes) -> bool:
     return path == os.path.join(directory, b"pcopy.yaml")
 
 
-def _refuse_untrusted(path: bytes, status: os.stat_result) -> None:
+def _refuse_untrusted_config(path: bytes, status: os.stat_result) -> None:
     """Raise ``RequestRefused`` if a user other than root may have created, or can change, the file to which ``path``
     leads.
 
@@ -102,7 +107,7 @@ def _refuse_untrusted(path: bytes, status: os.stat_result) -> None:
     # The checks below follow the path, after the file was opened. If they end at another inode than ``status``, the
     # file was replaced in between, and they say nothing about the opened file.
     trouble, seen = "", status
-    for name, seen in _path_components(path):
+    for name, seen in _components_with_status(path):
         if trouble := _distrust_reason(name, seen):
             break
     if not trouble and (seen.st_dev, seen.st_ino) != (status.st_dev, status.st_ino):
@@ -110,14 +115,14 @@ def _refuse_untrusted(path: bytes, status: os.stat_result) -> None:
     if trouble:
         advice = (
             ", or set XDG_CONFIG_HOME to another directory (sudo -H uses root's own)"
-            if _is_default_user_file(path)
+            if _is_default_user_config(path)
             else ""
         )
         text = f"{printable_path(path)}: {trouble}, and root reads only a configuration that no other user can change"
         raise RequestRefused(f"{text}: chown root and chmod go-w it{advice}")
 
 
-def _path_components(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
+def _components_with_status(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
     """Yield path and status (lstat) of each directory and symbolic link through which ``path`` leads, and of the file.
 
     Raise ``OSError`` if lstat fails or if there are too many symbolic links.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.suggestions import most_similar_word
-from pcopy.signature.plain_yaml import Scalar, Value
+from pcopy.signature.plain_yaml import YamlString, YamlValue
 from pcopy.text import printable_path, printable_text
 
 if TYPE_CHECKING:
@@ -59,18 +59,20 @@ PATTERN_OPTIONS = frozenset(("exclude", "include", "exclude-from"))
 For all other options the last value replaces earlier ones.
 """
 
-_TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
-_NULL_VALUES = ("", "~", "null", "Null", "NULL")
-"""The spellings of null in YAML; the tuples ``_TRUE`` and ``_FALSE`` contain those of true and false."""
-_WORDS_PER_CALL = 250
-"""Maximum number of words that argparse parses in one call (see ``in_batches``)."""
+_YAML_TRUE_WORDS, _YAML_FALSE_WORDS = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+_YAML_NULL_WORDS = ("", "~", "null", "Null", "NULL")
+"""The spellings of null in YAML; the tuples ``_YAML_TRUE_WORDS`` and ``_YAML_FALSE_WORDS`` contain those of true and
+false.
+"""
+_WORDS_PER_PARSER_CALL = 250
+"""Maximum number of words that argparse parses in one call (see ``words_in_batches``)."""
 _PATH_METAVARS = ("FILE", "DIR")
 """Placeholders for values in the help (argparse's metavars) that mark an option whose value is a path."""
 
 
 class ConfigurableProgram(Protocol):
-    """Protocol: what the configuration needs of a program (``pcopy.cli.program.Program``): its name, parser and
-    options.
+    """Protocol: what the configuration needs of a program (``pcopy.cli.program.ProgramCommandLine``): its name, parser
+    and options.
     """
 
     option_advice: OptionAdvice
@@ -98,7 +100,7 @@ class FileSetting(NamedTuple):
     name: str
     dest: str
     words: tuple[str, ...]
-    value: Value
+    value: YamlValue
     origin: str
 
     def is_one_of(self, options: Collection[str]) -> bool:
@@ -110,15 +112,15 @@ class FileSetting(NamedTuple):
         return bool(self.words) and (self.name in options or f"{self.name}={self.value}" in options)
 
 
-def in_batches(words: Sequence[str]) -> Iterator[Sequence[str]]:
+def words_in_batches(words: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yield ``words`` in groups of limited size, each of which is parsed by a call of argparse.
 
     argparse compares each option on a command line with all others: thousands in one call would take minutes.
     """
-    return (words[at : at + _WORDS_PER_CALL] for at in range(0, len(words), _WORDS_PER_CALL))
+    return (words[at : at + _WORDS_PER_PARSER_CALL] for at in range(0, len(words), _WORDS_PER_PARSER_CALL))
 
 
-def option_key(action: Action) -> str:
+def config_key_of_option(action: Action) -> str:
     """Return the key by which a file sets an option (``action``): its first long name without dashes.
 
     Empty if the option has only single-letter names.
@@ -126,20 +128,20 @@ def option_key(action: Action) -> str:
     return next((option[2:] for option in action.option_strings if option.startswith("--")), "")
 
 
-def long_names(action: Action) -> list[str]:
+def long_option_names(action: Action) -> list[str]:
     """Return all names of an option (``action``) that have two dashes, without the dashes."""
     return [option[2:] for option in action.option_strings if option.startswith("--")]
 
 
-class ConfigKeys:
+class ConfigKeyConverter:
     """Checks the keys and values of configuration files, and converts them to settings for one program."""
 
     def __init__(self, program: ConfigurableProgram) -> None:
         self._program = program
         self._parser = program.parser()
-        self._actions = _actions_by_key(self._parser)
+        self._actions = _parser_options_by_key(self._parser)
 
-    def settings_in_mapping(self, path: bytes, mapping: Mapping[str, Value]) -> list[FileSetting]:
+    def settings_in_mapping(self, path: bytes, mapping: Mapping[str, YamlValue]) -> list[FileSetting]:
         """Return the settings in ``mapping``, the part of a configuration file that is meant for this program alone.
 
         ``path`` is the path of the file, for messages. Raise ``RequestRefused`` if a key or a value is not valid for
@@ -147,12 +149,12 @@ class ConfigKeys:
         """
         found = []
         for key, value in mapping.items():
-            assert isinstance(key, Scalar)
+            assert isinstance(key, YamlString)
             found += self.settings_for_key(key, value, f"{printable_path(path)}:{key.line}", is_program_mapping=True)
         return found
 
     def settings_for_key(
-        self, key: str, value: Value, place: str, *, is_program_mapping: bool = False
+        self, key: str, value: YamlValue, place: str, *, is_program_mapping: bool = False
     ) -> list[FileSetting]:
         """Return the setting for ``key: value`` in a file, as a list of one; an empty list if the key is meant for
         other programs.
@@ -172,16 +174,16 @@ class ConfigKeys:
             raise RequestRefused(f"{place}: {self._unknown_key_message(key, is_program_mapping)}")
         if key in COMMAND_LINE_ONLY:
             raise RequestRefused(f"{place}: {_command_line_only_message(key)}")
-        name = option_key(action)
-        siblings = [option_key(one) for one in self._parser._actions if one.dest == action.dest]
+        name = config_key_of_option(action)
+        siblings = [config_key_of_option(one) for one in self._parser._actions if one.dest == action.dest]
         words: list[str] = []
         try:
-            words = _command_line_words(action, name, value, siblings)
-            for some in in_batches(words):
+            words = _words_of_option(action, name, value, siblings)
+            for some in words_in_batches(words):
                 self._parser.parse_known_args(some)
         except (RequestRefused, ValueError) as error:
-            hint = "" if is_program_mapping else _other_program_hint(words, name, program)
-            raise RequestRefused(f"{place}: {key}: {_stripped_message(str(error))}{hint}") from None
+            hint = "" if is_program_mapping else _hint_for_other_program(words, name, program)
+            raise RequestRefused(f"{place}: {key}: {_without_option_and_help_hint(str(error))}{hint}") from None
         return [FileSetting(name, action.dest, tuple(words), value, place)]
 
     def _unknown_key_message(self, key: str, is_own: bool) -> str:
@@ -202,9 +204,9 @@ class ConfigKeys:
         return f"{printable_path(os.fsencode(key))}: there is no such key; {hint}"
 
 
-def _actions_by_key(parser: ArgumentParser) -> dict[str, Action]:
+def _parser_options_by_key(parser: ArgumentParser) -> dict[str, Action]:
     """Return the options of ``parser`` by their long names."""
-    return {name: action for action in parser._actions for name in long_names(action)}
+    return {name: action for action in parser._actions for name in long_option_names(action)}
 
 
 def _keys_of_other_programs(program: str) -> dict[str, tuple[str, ArgumentParser]]:
@@ -218,7 +220,7 @@ def _keys_of_other_programs(program: str) -> dict[str, tuple[str, ArgumentParser
     for other in PROGRAMS:
         if other != program:
             parser = getattr(import_module(f"pcopy.cli.{other}"), other.upper()).parser()
-            may = (set(_actions_by_key(parser)) - COMMAND_LINE_ONLY).difference(
+            may = (set(_parser_options_by_key(parser)) - COMMAND_LINE_ONLY).difference(
                 COMMAND_LINE_ONLY_BY_PROGRAM.get(other, ())
             )
             keys = {**dict.fromkeys(may, (other, parser)), **keys}
@@ -230,7 +232,7 @@ def _command_line_only_message(key: str) -> str:
     return f"{key}: cannot be set by a file; write --{key} on the command line"
 
 
-def _other_program_hint(words: Sequence[str], name: str, program: str) -> str:
+def _hint_for_other_program(words: Sequence[str], name: str, program: str) -> str:
     """Return advice if a value that is invalid for ``program`` is valid for another program; else an empty text.
 
     A key at the top of a file is valid for all programs; the advice is to write it in the part for the other program.
@@ -249,7 +251,7 @@ def _other_program_hint(words: Sequence[str], name: str, program: str) -> str:
     return f"; {other} accepts it: put it below {other}: if it is meant for that program"
 
 
-def _stripped_message(text: str) -> str:
+def _without_option_and_help_hint(text: str) -> str:
     """Return ``text``, an error message of a parser, without the option's name at its start and the reference to
     ``--help`` at its end.
     """
@@ -257,7 +259,7 @@ def _stripped_message(text: str) -> str:
     return printable_text(re.sub(r"; see \w+ --help$", "", text))
 
 
-def _command_line_words(action: Action, name: str, value: Value, siblings: Sequence[str]) -> list[str]:
+def _words_of_option(action: Action, name: str, value: YamlValue, siblings: Sequence[str]) -> list[str]:
     """Return the words of a command line that set an option to the ``value`` in a file.
 
     Args:
@@ -270,15 +272,15 @@ def _command_line_words(action: Action, name: str, value: Value, siblings: Seque
 
     Raise ``ValueError`` if the value is not valid.
     """
-    if isinstance(value, Scalar) and value.plain and value in _NULL_VALUES:
+    if isinstance(value, YamlString) and value.plain and value in _YAML_NULL_WORDS:
         raise ValueError("has no value: write one, or leave the line out")
-    if action.nargs == 0 or (has_optional_value(action) and value in (*_TRUE, *_FALSE)):
-        return _flag_words(action, name, value)
+    if action.nargs == 0 or (has_optional_value(action) and value in (*_YAML_TRUE_WORDS, *_YAML_FALSE_WORDS)):
+        return _words_of_flag(action, name, value)
     if action.metavar == "TABLE" and isinstance(value, dict):
         return [f"--{name}={','.join(f'{size}={_require_text(count)}' for size, count in value.items())}"]
     if not isinstance(value, list):
-        return [f"--{name}={_checked_path(action, _require_text(value))}"]
-    if not is_appended(action):
+        return [f"--{name}={_checked_path_value(action, _require_text(value))}"]
+    if not collects_values(action):
         raise ValueError("takes one value, and no list")
     if not value and action.metavar == "LIST":
         raise ValueError(f"the list is empty; to select none, write the line 'no-{name.removeprefix('no-')}: all'")
@@ -291,11 +293,11 @@ def _command_line_words(action: Action, name: str, value: Value, siblings: Seque
                 raise ValueError(
                     f"{printable_path(os.fsencode(option))}: only {', '.join(siblings)} may stand in the list"
                 )
-        words.append(f"--{option}={_checked_path(action, _require_text(text))}")
+        words.append(f"--{option}={_checked_path_value(action, _require_text(text))}")
     return words
 
 
-def _flag_words(action: Action, name: str, value: Value) -> list[str]:
+def _words_of_flag(action: Action, name: str, value: YamlValue) -> list[str]:
     """Return the words of a command line for an option (``action``) that takes no value, or whose value may be omitted.
 
     In a file its ``value`` is true or false, or for an option that is counted (``-v``) also 0, 1 or 2. ``name`` is its
@@ -303,15 +305,15 @@ def _flag_words(action: Action, name: str, value: Value) -> list[str]:
     """
     if action.const is not None and action.const is not True and action.nargs == 0:
         raise ValueError(f"write {action.dest}: {action.const}")
-    is_plain = isinstance(value, Scalar) and value.plain
-    if is_plain and value in _FALSE:
+    is_plain = isinstance(value, YamlString) and value.plain
+    if is_plain and value in _YAML_FALSE_WORDS:
         return []
-    if is_plain and value in _TRUE:
+    if is_plain and value in _YAML_TRUE_WORDS:
         return [f"--{name}={action.const}" if has_optional_value(action) else f"--{name}"]
-    if not _is_counted(action):
-        raise ValueError(f"write true or false{_found_instead(value)}")
+    if not _is_counted_option(action):
+        raise ValueError(f"write true or false{_found_value_text(value)}")
     if not (is_plain and isinstance(value, str) and value in ("0", "1", "2")):
-        raise ValueError(f"write 0, 1 or 2{_found_instead(value)}")
+        raise ValueError(f"write 0, 1 or 2{_found_value_text(value)}")
     return [f"--{name}"] * int(value)
 
 
@@ -320,31 +322,35 @@ def has_optional_value(action: Action) -> bool:
     return action.nargs == "?" and action.default is None and action.choices is not None
 
 
-def _is_counted(action: Action) -> bool:
+def _is_counted_option(action: Action) -> bool:
     """Return True if an option (``action``) is counted each time it is given, as ``-v`` is."""
     return type(action).__name__ == "_CountAction"
 
 
-def is_appended(action: Action) -> bool:
+def collects_values(action: Action) -> bool:
     """Return True if an option (``action``) may be given several times and collects its values."""
     return type(action).__name__ == "_AppendAction"
 
 
-def _found_instead(value: Value) -> str:
+def _found_value_text(value: YamlValue) -> str:
     """Return the end of an error message: that ``value`` was found in the file instead of a valid value."""
-    if isinstance(value, Scalar) and not value.plain and value in (*_TRUE, *_FALSE, "0", "1", "2"):
+    if (
+        isinstance(value, YamlString)
+        and not value.plain
+        and value in (*_YAML_TRUE_WORDS, *_YAML_FALSE_WORDS, "0", "1", "2")
+    ):
         return ", without quotes"
     return f", not {printable_path(os.fsencode(value))}" if isinstance(value, str) else ", and nothing else"
 
 
-def _require_text(value: Value) -> str:
+def _require_text(value: YamlValue) -> str:
     """Return ``value`` as text. Raise ``ValueError`` if it is a list or a mapping."""
     if not isinstance(value, str):
         raise ValueError("takes a single value, neither a mapping nor a nested list")
     return value
 
 
-def _checked_path(action: Action, text: str) -> str:
+def _checked_path_value(action: Action, text: str) -> str:
     """Return ``text``, the value that a file gives to the option ``action``, unchanged after a check.
 
     Raise ``ValueError`` if the value is a path and begins with ``~`` (only a shell expands that), or is ``-``.

@@ -21,24 +21,24 @@ from pcopy.cli.config_files import read_config_file
 from pcopy.cli.config_keys import (
     PATTERN_OPTIONS,
     PROGRAMS,
-    ConfigKeys,
+    ConfigKeyConverter,
     ConfigurableProgram,
     FileSetting,
-    in_batches,
-    option_key,
+    config_key_of_option,
+    words_in_batches,
 )
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.launch.launcher import identify_launch, is_launched
+from pcopy.launch.launcher import identify_launcher, is_started_by_launcher
 from pcopy.report.streams import print_error
-from pcopy.signature.plain_yaml import Scalar
+from pcopy.signature.plain_yaml import YamlString
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 
-CONFLICTS: tuple[tuple[Collection[str], Collection[str]], ...] = (
+CONFLICTING_OPTIONS: tuple[tuple[Collection[str], Collection[str]], ...] = (
     (("no-sync",), ("verify", "repair")),
     (("hash=none",), ("verify", "repair", "signature", "manifest")),
     (("dry-run",), ("metrics",)),
@@ -61,14 +61,14 @@ If a configuration file sets an option of one group, and a later file or the com
 one is ignored.
 """
 
-_REQUIREMENTS = {"stripe-table": ("stripe=auto",), "max-delete": ("delete", "mirror")}
+_REQUIRED_OPTIONS = {"stripe-table": ("stripe=auto",), "max-delete": ("delete", "mirror")}
 """Options that have an effect only together with another one: the name, and the options of which one is needed.
 
 On a command line without any of these, the option is refused. In a configuration file, which is meant for many
 commands, it is ignored.
 """
 
-COMMAND_LINE_ORIGIN = "the command line"
+ORIGIN_TEXT_OF_COMMAND_LINE = "the command line"
 """Text in messages that says where an option was set, if no file sets it (else ``FILE:LINE``)."""
 _FILTER_OPTIONS = PATTERN_OPTIONS | {"newer-than", "older-than", "larger-than", "smaller-than"}
 _OUTPUT_OPTIONS = frozenset(("errors", "log", "metrics", "report"))
@@ -110,7 +110,7 @@ def given_options(words: Sequence[str], parser: ArgumentParser) -> list[GivenOpt
 
     # Replace the actions by recorders, which keep the order of the options: a namespace has no order.
     for option, action in list(parser._option_string_actions.items()):
-        about = (option_key(action) or action.dest, action.dest)
+        about = (config_key_of_option(action) or action.dest, action.dest)
         recorder = Recorder([option], action.dest, action.nargs, metavar=about)
         recorder.const = action.const
         parser._option_string_actions[option] = recorder
@@ -131,11 +131,11 @@ class Configuration:
     def __init__(self, program: ConfigurableProgram, files: Sequence[bytes]) -> None:
         self.files = files
         self.settings: list[FileSetting] = []
-        keys = ConfigKeys(program)
+        keys = ConfigKeyConverter(program)
         for path in files:
             own, others = [], []
             for key, value in read_config_file(path).items():
-                assert isinstance(key, Scalar)
+                assert isinstance(key, YamlString)
                 place = f"{printable_path(path)}:{key.line}"
                 if key not in PROGRAMS:
                     others += keys.settings_for_key(key, value, place)
@@ -158,9 +158,9 @@ class Configuration:
             for setting in self.settings
             if setting.dest not in by_hand
             and (only_dests is None or setting.dest in only_dests)
-            and not any(_contradicts(setting, option) for option in given)
+            and not any(_are_conflicting_options(setting, option) for option in given)
         ]
-        return [setting for setting in found if _has_effect(setting, [*found, *given])]
+        return [setting for setting in found if _has_required_option(setting, [*found, *given])]
 
 
 class EffectiveOptions(NamedTuple):
@@ -189,7 +189,7 @@ def effective_options(program: ConfigurableProgram, words: Sequence[str], files:
     configuration = Configuration(program, files)
     settings = configuration.settings_in_effect(options, only)
     if (
-        is_launched(os.environ) and not identify_launch(os.environ).is_single_task_step
+        is_started_by_launcher(os.environ) and not identify_launcher(os.environ).is_single_task_step
     ):  # Under mpiexec or srun the number of ranks is given, so ignore a setting of it.
         settings = [setting for setting in settings if setting.name != "ranks"]
     given_dests = {option.dest for option in options}
@@ -197,7 +197,7 @@ def effective_options(program: ConfigurableProgram, words: Sequence[str], files:
     return EffectiveOptions(options, settings, idle)
 
 
-def parse_with_files(
+def parse_with_config_files(
     program: ConfigurableProgram, words: Sequence[str], files: Sequence[bytes], make: Callable[[Namespace], Any]
 ) -> Any:
     """Parse ``words`` together with the settings of ``files``; return the result of ``make`` for the parsed values.
@@ -210,9 +210,9 @@ def parse_with_files(
     counting = effective_options(program, words, files)
     settings = counting.settings
     # Files first, the command line last: for most options the last value replaces the others.
-    with _adding_origins(settings):
+    with _adding_setting_origins(settings):
         parser, values = program.parser(), Namespace()
-        for some in (*in_batches(words_of_settings(settings)), words):
+        for some in (*words_in_batches(words_of_settings(settings)), words):
             values, _ = parser.parse_known_args(some, values)
         if settings and values.verbose and not values.quiet:
             listed = ", ".join(f"{setting.name} ({setting.origin})" for setting in settings)
@@ -227,12 +227,12 @@ def _filter_origins(effective: EffectiveOptions) -> tuple[str, ...]:
     """
     origins = [setting.origin for setting in effective.settings if setting.name in _FILTER_OPTIONS and setting.words]
     if origins and any(option.name in _FILTER_OPTIONS for option in effective.given):
-        origins.append(COMMAND_LINE_ORIGIN)
+        origins.append(ORIGIN_TEXT_OF_COMMAND_LINE)
     return tuple(origins)
 
 
 @contextmanager
-def _adding_origins(settings: Sequence[FileSetting]) -> Iterator[None]:
+def _adding_setting_origins(settings: Sequence[FileSetting]) -> Iterator[None]:
     """Context manager: if its block raises ``RequestRefused``, append to the message which file and line set the
     option.
 
@@ -243,7 +243,7 @@ def _adding_origins(settings: Sequence[FileSetting]) -> Iterator[None]:
         yield
     except RequestRefused as refused:
         text = str(refused)
-        about = [setting for setting in settings if _concerns_setting(text, setting)]
+        about = [setting for setting in settings if _is_message_about_setting(text, setting)]
         if not about:
             raise
         where = "".join(f" ({setting.name}: {setting.origin})" for setting in about)
@@ -255,7 +255,7 @@ def words_of_settings(settings: Iterable[FileSetting]) -> list[str]:
     return [word for setting in settings for word in setting.words]
 
 
-def _concerns_setting(text: str, setting: FileSetting) -> bool:
+def _is_message_about_setting(text: str, setting: FileSetting) -> bool:
     """Return True if the error message ``text`` is about ``setting``.
 
     That is so if it contains the name of the option, or begins with the option's value, a path. A message that filters
@@ -265,11 +265,11 @@ def _concerns_setting(text: str, setting: FileSetting) -> bool:
         return True
     if setting.name in _FILTER_OPTIONS:
         return "the filters select nothing" in text
-    paths = [one for one in _text_values(setting) if "/" in one or setting.name in _OUTPUT_OPTIONS]
+    paths = [one for one in _text_values_of_setting(setting) if "/" in one or setting.name in _OUTPUT_OPTIONS]
     return any(re.match(rf"{re.escape(printable_path(os.fsencode(path)))}[: ]", text) for path in paths)
 
 
-def _text_values(setting: FileSetting) -> list[str]:
+def _text_values_of_setting(setting: FileSetting) -> list[str]:
     """Return those values of a setting that are texts; a setting may have a list of values."""
     values = setting.value if isinstance(setting.value, list) else [setting.value]
     return [value for value in values if isinstance(value, str)]
@@ -286,21 +286,25 @@ def _merge_settings(lower: Sequence[FileSetting], higher: Sequence[FileSetting])
     kept = [
         setting
         for setting in lower
-        if setting.name not in names and setting.dest not in dests and not any(_contradicts(setting, h) for h in higher)
+        if setting.name not in names
+        and setting.dest not in dests
+        and not any(_are_conflicting_options(setting, h) for h in higher)
     ]
     return [*kept, *higher]
 
 
-def _contradicts(setting: FileSetting, other: FileSetting | GivenOption) -> bool:
-    """Return True if ``setting`` and ``other`` are options that exclude each other, according to ``CONFLICTS``."""
-    for one, another in CONFLICTS:
+def _are_conflicting_options(setting: FileSetting, other: FileSetting | GivenOption) -> bool:
+    """Return True if ``setting`` and ``other`` are options that exclude each other, according to
+    ``CONFLICTING_OPTIONS``.
+    """
+    for one, another in CONFLICTING_OPTIONS:
         for mine, theirs in ((one, another), (another, one)):
             if setting.is_one_of(mine) and other.is_one_of(theirs) and setting.name != other.name:
                 return True
     return False
 
 
-def _has_effect(setting: FileSetting, others: Iterable[FileSetting | GivenOption]) -> bool:
-    """Return False if the setting needs another option (``_REQUIREMENTS``) that is not among ``others``."""
-    needed = _REQUIREMENTS.get(setting.name)
+def _has_required_option(setting: FileSetting, others: Iterable[FileSetting | GivenOption]) -> bool:
+    """Return False if the setting needs another option (``_REQUIRED_OPTIONS``) that is not among ``others``."""
+    needed = _REQUIRED_OPTIONS.get(setting.name)
     return not needed or any(other.is_one_of(needed) for other in others)

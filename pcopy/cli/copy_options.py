@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import (
-    argparse_type,
+    converter_for_argparse,
     parse_block_size,
     parse_chunk_size,
     parse_non_negative,
@@ -24,7 +24,7 @@ from pcopy.cli.common_options import (
     add_ranks_option,
     add_termination_option,
 )
-from pcopy.cli.mistakes import nearest_hint
+from pcopy.cli.mistakes import similar_choice_hint
 from pcopy.fsio.data import REFLINK_CHOICES
 from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.signature.algorithms import ALGORITHM_NAMES
@@ -34,16 +34,16 @@ from pcopy.text import printable_path
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-ARCHIVE_LETTERS = "pdPltgoDHAXS"
+IGNORED_LETTERS = "pdPltgoDHAXS"
 """Single-letter options of cp and rsync that are accepted without effect: pcopy does what they mean by default."""
 _ALL_ATTRIBUTES = "all"
-_DEFAULTS = Options()
+_COPY_DEFAULTS = Options()
 
 
 def _parse_existing(text: str) -> str:
     """Return ``text``, the value of ``--existing``. Raise ``ValueError`` if it is not one of ``EXISTING_CHOICES``."""
     if text not in EXISTING_CHOICES:
-        hint = nearest_hint(text, EXISTING_CHOICES) or " (rsync's --existing is not in this version)"
+        hint = similar_choice_hint(text, EXISTING_CHOICES) or " (rsync's --existing is not in this version)"
         raise ValueError(f"not one of {', '.join(EXISTING_CHOICES)}{hint}")
     return text
 
@@ -58,7 +58,7 @@ def _parse_attributes(option: str, text: str) -> tuple[str, Sequence[str]]:
     for word in words:
         if word not in valid:
             unknown = f"'{printable_path(os.fsencode(word))}' is not one of"
-            raise ValueError(f"{unknown} {', '.join(valid)}{nearest_hint(word, valid)}")
+            raise ValueError(f"{unknown} {', '.join(valid)}{similar_choice_hint(word, valid)}")
     return option, PRESERVABLE_METADATA if _ALL_ATTRIBUTES in words else words
 
 
@@ -72,7 +72,7 @@ def add_common_options(parser: ArgumentParser, program: str) -> None:
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
         help="replace files only if the source is newer, or of equal time and another size; the same as "
         "--existing newer")  # fmt: skip
-    add("--existing", metavar="WHAT", type=argparse_type(_parse_existing), default=None,
+    add("--existing", metavar="WHAT", type=converter_for_argparse(_parse_existing), default=None,
         help="when to replace existing files: replace (always), changed (if size or contents differ; contents "
         "are compared where only times differ; other metadata are set), newer (as -u), skip (never), fail (never; "
         f"they count as failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
@@ -89,9 +89,9 @@ def add_common_options(parser: ArgumentParser, program: str) -> None:
     add("--force", action="store_true", help="go on where DST seems to have too little free space or inodes")
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
-        help=f"accepted, without effect, as are -{' -'.join(ARCHIVE_LETTERS.replace('t', ''))}, and t "
+        help=f"accepted, without effect, as are -{' -'.join(IGNORED_LETTERS.replace('t', ''))}, and t "
         "in a bundle: trees are copied whole, with all attributes, by default")  # fmt: skip
-    add(*[f"-{letter}" for letter in ARCHIVE_LETTERS], dest="archive", action="store_true", help=SUPPRESS)
+    add(*[f"-{letter}" for letter in IGNORED_LETTERS], dest="archive", action="store_true", help=SUPPRESS)
 
 
 def add_attribute_options(parser: ArgumentParser) -> None:
@@ -101,14 +101,17 @@ def add_attribute_options(parser: ArgumentParser) -> None:
         "separated by commas"
     )
     add = parser.add_argument_group("what copies keep", words).add_argument
-    add("--preserve", metavar="LIST", action="append", type=argparse_type(partial(_parse_attributes, "preserve")),
+    add("--preserve", metavar="LIST", action="append",
+        type=converter_for_argparse(partial(_parse_attributes, "preserve")),
         help="keep these attributes only (default: all)")  # fmt: skip
     add("--no-preserve", dest="preserve", metavar="LIST", action="append",
-    type=argparse_type(partial(_parse_attributes, "no_preserve")),
+    type=converter_for_argparse(partial(_parse_attributes, "no_preserve")),
         help="keep all attributes but these")  # fmt: skip
-    add("--chown", metavar="USER:GROUP", type=argparse_type(parse_owner), default=_DEFAULTS.preserve.chown,
+    add("--chown", metavar="USER:GROUP", type=converter_for_argparse(parse_owner),
+        default=_COPY_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
-    add("--modify-window", metavar="SECONDS", type=argparse_type(parse_non_negative), default=_DEFAULTS.modify_window,
+    add("--modify-window", metavar="SECONDS", type=converter_for_argparse(parse_non_negative),
+        default=_COPY_DEFAULTS.modify_window,
         help="times that differ by at most SECONDS are equal (default 0: only equal times, and those that DST has "
         "rounded down)")  # fmt: skip
 
@@ -131,11 +134,13 @@ def add_tuning_options(parser: ArgumentParser) -> None:
     """Add the options that affect speed, memory, caches and syncs."""
     tuning = parser.add_argument_group("tuning", "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)")
     add = tuning.add_argument
-    add("--chunk-size", metavar="SIZE", type=argparse_type(parse_chunk_size), default=_DEFAULTS.chunk_size,
+    add("--chunk-size", metavar="SIZE", type=converter_for_argparse(parse_chunk_size),
+        default=_COPY_DEFAULTS.chunk_size,
         help="large files are copied in chunks of this size (default: auto)")  # fmt: skip
-    add("--block-size", metavar="SIZE", type=argparse_type(parse_block_size), default=_DEFAULTS.block_size,
+    add("--block-size", metavar="SIZE", type=converter_for_argparse(parse_block_size),
+        default=_COPY_DEFAULTS.block_size,
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
-    add("--reflink", choices=REFLINK_CHOICES, metavar="WHEN", default=_DEFAULTS.reflink,
+    add("--reflink", choices=REFLINK_CHOICES, metavar="WHEN", default=_COPY_DEFAULTS.reflink,
         help="share contents with the source where both are on one file system that can: auto (default), never, "
         "always (files that cannot be shared fail)")  # fmt: skip
     add("--direct", action="store_true",
@@ -144,7 +149,7 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         help="drop files above 4 MiB, source and copy, from the page cache when they are copied")  # fmt: skip
     add("--fsync", action="store_true", help="write each file to stable storage before it gets its name")
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on stable storage")
-    add("--max-errors", metavar="N", type=argparse_type(parse_non_negative), default=_DEFAULTS.max_errors,
+    add("--max-errors", metavar="N", type=converter_for_argparse(parse_non_negative), default=_COPY_DEFAULTS.max_errors,
         help="stop after N failed items (default 0: never)")  # fmt: skip
     add_limit_options(tuning)
     add_in_flight_option(tuning)
@@ -154,10 +159,10 @@ def add_tuning_options(parser: ArgumentParser) -> None:
 def add_lustre_options(parser: ArgumentParser) -> None:
     """Add the options about the layout of files on Lustre to ``parser``."""
     add = parser.add_argument_group("Lustre", "where DST is on another file system, these have no effect").add_argument
-    add("--stripe", metavar="HOW", type=argparse_type(parse_stripe), default=None,
+    add("--stripe", metavar="HOW", type=converter_for_argparse(parse_stripe), default=None,
         help="layout of new files: preserve (the source's; default), auto (by size), inherit (the default of the "
         "directory in DST), or COUNT[:SIZE], stripes and bytes of each (-1: on all OSTs)")  # fmt: skip
-    add("--stripe-table", metavar="TABLE", type=argparse_type(parse_stripe_table), default=None,
+    add("--stripe-table", metavar="TABLE", type=converter_for_argparse(parse_stripe_table), default=None,
         help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
     add("--stripe-affinity", action="store_true", help="split files so that each part lies on one OST")
     add(

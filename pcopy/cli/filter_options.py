@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import argparse_type, parse_age
+from pcopy.cli.argument_types import converter_for_argparse, parse_age
 from pcopy.errors import RequestRefused
 from pcopy.jobs.paths import absolute_path
-from pcopy.jobs.suggestions import suggestion_for
+from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.text import printable_path
 from pcopy.units import parse_size
 from pcopy.walk.selection import Select
@@ -43,17 +43,30 @@ def add_filter_options(
     words = f"P: a pattern as in .gitignore, for paths below {root}; the last one that\nmatches decides"
     group = parser.add_argument_group(f"which items are {done}", words)
     add = group.add_argument
-    add("--exclude", metavar="P", dest="patterns", action="append", type=argparse_type(_exclude_line),
+    add("--exclude", metavar="P", dest="patterns", action="append", type=converter_for_argparse(_exclude_pattern_line),
         help="leave out items that match; directories that are left out are not read")  # fmt: skip
-    add("--include", metavar="P", dest="patterns", action="append", type=argparse_type(_include_line),
+    add("--include", metavar="P", dest="patterns", action="append", type=converter_for_argparse(_include_pattern_line),
         help="select items that match, even if an earlier --exclude matches them")  # fmt: skip
-    add("--exclude-from", metavar="FILE", dest="patterns", action="append", type=argparse_type(_lines_of_file),
+    add("--exclude-from", metavar="FILE", dest="patterns", action="append",
+        type=converter_for_argparse(_lines_of_pattern_file),
         help="patterns, a line each, as in .gitignore (!P includes); -: from standard input")  # fmt: skip
-    add("--newer-than", metavar="WHEN", type=argparse_type(parse_age_or_date), default=None,
+    add("--newer-than", metavar="WHEN", type=converter_for_argparse(parse_age_or_date), default=None,
         help="only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)")  # fmt: skip
-    add("--older-than", metavar="WHEN", type=argparse_type(parse_age_or_date), default=None, help=older_help)
-    add("--larger-than", metavar="SIZE", type=argparse_type(parse_size), default=None, help="only files above SIZE")
-    add("--smaller-than", metavar="SIZE", type=argparse_type(parse_size), default=None, help="only files below SIZE")
+    add("--older-than", metavar="WHEN", type=converter_for_argparse(parse_age_or_date), default=None, help=older_help)
+    add(
+        "--larger-than",
+        metavar="SIZE",
+        type=converter_for_argparse(parse_size),
+        default=None,
+        help="only files above SIZE",
+    )
+    add(
+        "--smaller-than",
+        metavar="SIZE",
+        type=converter_for_argparse(parse_size),
+        default=None,
+        help="only files below SIZE",
+    )
     return group
 
 
@@ -86,8 +99,8 @@ def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_se
         older_than=older or "",
         larger_than=values.larger_than,
         smaller_than=values.smaller_than,
-        after=None if newer is None else _nanoseconds_of(newer, now),
-        before=None if older is None else _nanoseconds_of(older, now),
+        after=None if newer is None else _nanoseconds_since_epoch(newer, now),
+        before=None if older is None else _nanoseconds_since_epoch(older, now),
     )
 
 
@@ -140,17 +153,17 @@ def parse_age_or_date(text: str) -> str:
     """Return ``text`` unchanged if it is an age such as ``7d`` or a date. Raise ``ValueError`` otherwise."""
     if text.startswith("-"):
         raise ValueError(f"ages count back from now: write {text[1:]}")
-    _nanoseconds_of(text, 0)
+    _nanoseconds_since_epoch(text, 0)
     return text
 
 
-def seconds_since(text: str) -> float:
+def age_in_seconds(text: str) -> float:
     """Return how many seconds ago the time ``text`` was. It is an age such as ``7d``, or a date."""
     now = time.time_ns()
-    return (now - _nanoseconds_of(text, now)) / 10**9
+    return (now - _nanoseconds_since_epoch(text, now)) / 10**9
 
 
-def _nanoseconds_of(text: str, now: int) -> int:
+def _nanoseconds_since_epoch(text: str, now: int) -> int:
     """Return the time ``text``, in nanoseconds since 1970. It is an age such as ``7d``, or a date.
 
     ``now`` is the time from which an age is counted back, also in nanoseconds since 1970. A date without a time zone is
@@ -168,49 +181,49 @@ def _nanoseconds_of(text: str, now: int) -> int:
         raise ValueError("neither an age as in 7d or 12h, nor a date as in 2026-11-24 or 2026-11-24T18:00") from None
 
 
-def _exclude_line(text: str) -> Sequence[bytes]:
+def _exclude_pattern_line(text: str) -> Sequence[bytes]:
     """Return the pattern of ``--exclude`` as a line of a pattern file."""
-    return _single_line(text)
+    return _single_pattern_line(text)
 
 
-def _include_line(text: str) -> Sequence[bytes]:
+def _include_pattern_line(text: str) -> Sequence[bytes]:
     """Return the pattern of ``--include`` as a line of a pattern file."""
-    return _single_line(text, includes=True)
+    return _single_pattern_line(text, includes=True)
 
 
-def _single_line(text: str, *, includes: bool = False) -> Sequence[bytes]:
+def _single_pattern_line(text: str, *, includes: bool = False) -> Sequence[bytes]:
     """Return ``text``, a pattern, as a list of one line in the syntax of pattern files.
 
     ``includes``: True if the pattern includes items; such a line begins with ``!``.
     """
-    from pcopy.walk.patterns import pattern_line
+    from pcopy.walk.patterns import checked_option_pattern
 
-    return (pattern_line(os.fsencode(text), includes=includes),)
+    return (checked_option_pattern(os.fsencode(text), includes=includes),)
 
 
-def _lines_of_file(text: str) -> Sequence[bytes]:
+def _lines_of_pattern_file(text: str) -> Sequence[bytes]:
     """Return the patterns in the file that is named ``text``, the value of ``--exclude-from``.
 
     Raise ``RequestRefused`` if the file cannot be read, and ``ValueError`` if it is too large.
     """
-    from pcopy.walk.patterns import patterns_in
+    from pcopy.walk.patterns import patterns_in_file
 
     path = os.fsencode(text)
     try:
         contents = _read_pattern_file(path)
     except OSError as error:
-        advice = suggestion_for(path) if isinstance(error, FileNotFoundError) else ""
+        advice = suggestion_for_missing_path(path) if isinstance(error, FileNotFoundError) else ""
         why = f"cannot be read: {error.strerror}{advice and f'; {advice}'}"
         raise RequestRefused(f"--exclude-from: {printable_path(path)}: {why}") from None
     if len(contents) > MAX_PATTERN_FILE_SIZE:
         raise ValueError("the file is too large: a file of patterns may have at most 16 MiB")
-    lines = [line for _, line in islice(patterns_in(contents), MAX_PATTERNS + 1)]
+    lines = [line for _, line in islice(patterns_in_file(contents), MAX_PATTERNS + 1)]
     if len(lines) > MAX_PATTERNS:
         raise ValueError(f"more than {MAX_PATTERNS:,} patterns; list the paths instead, with --from or --files-from")
     return lines
 
 
-_STREAM_CONTENTS: dict[bytes | int, bytes] = {}
+_CONTENTS_OF_STREAMS_READ: dict[bytes | int, bytes] = {}
 """Contents that ``_read_pattern_file`` has read from a pipe or an inherited descriptor.
 
 The key is the number of the descriptor (so ``-`` and ``/dev/stdin`` are the same), or the path of a pipe. The contents
@@ -223,16 +236,16 @@ def _read_pattern_file(path: bytes) -> bytes:
 
     Of a file that is too large, return one byte more than ``MAX_PATTERN_FILE_SIZE``. Raise ``OSError``.
     """
-    from pcopy.fsio.named_file import inherited_descriptor, open_to_read
+    from pcopy.fsio.named_file import inherited_descriptor, open_named_file_to_read
 
     is_dash = path == b"-"
     number = 0 if is_dash else inherited_descriptor(path)
     stream = path if number < 0 else number
-    if stream in _STREAM_CONTENTS:
-        return _STREAM_CONTENTS[stream]
-    opened = open_to_read(b"/dev/stdin" if is_dash else path)
+    if stream in _CONTENTS_OF_STREAMS_READ:
+        return _CONTENTS_OF_STREAMS_READ[stream]
+    opened = open_named_file_to_read(b"/dev/stdin" if is_dash else path)
     with open(opened.descriptor, "rb") as file:
         contents = file.read(MAX_PATTERN_FILE_SIZE + 1)
         if opened.is_inherited or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            _STREAM_CONTENTS[stream] = contents
+            _CONTENTS_OF_STREAMS_READ[stream] = contents
     return contents

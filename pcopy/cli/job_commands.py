@@ -10,10 +10,10 @@ import os
 import time
 from functools import partial
 
-from pcopy.errors import PartlyRefused, RequestRefused
-from pcopy.jobs.control import limits_text, send_request
-from pcopy.jobs.directories import last_change_of, state_directory, unfinished_jobs
-from pcopy.jobs.job_choice import discard_job, job_list_lines, job_path, print_to_stderr
+from pcopy.errors import RequestPartlyRefused, RequestRefused
+from pcopy.jobs.control import job_limits_text, send_control_request
+from pcopy.jobs.directories import last_change_of_job, state_directory, unfinished_jobs
+from pcopy.jobs.job_choice import discard_job, job_list_lines, path_of_named_job, print_to_stderr
 from pcopy.jobs.job_file import job_name
 from pcopy.jobs.leftovers import remove_temporaries
 from pcopy.jobs.listing import source_and_destination
@@ -32,23 +32,23 @@ def run_job_command(arguments: CopyArguments) -> str | None:
     print. Raise ``PcopyError`` if the command fails.
     """
     command = arguments.job_request
-    if not command.is_any or command.resume is not None:
+    if not command.is_any_requested or command.resume is not None:
         return None
     if not is_reporting_rank(os.environ):
         return ""
     if command.jobs:
         return "\n".join(job_list_lines(arguments.output.json))
     if command.control is not None:
-        state = send_request(_path_of_running_job(command.control), command.change)
-        text = json.dumps(state) if arguments.output.json else limits_text(state) or "no limits, all ranks active"
+        state = send_control_request(_path_of_running_job(command.control), command.change)
+        text = json.dumps(state) if arguments.output.json else job_limits_text(state) or "no limits, all ranks active"
         return "" if arguments.output.quiet else text
     if command.discard is not None and len(command.discard) == 1:
         _discard_one(command.discard[0], arguments.program)
         return "" if arguments.output.quiet else "discarded"
     if command.older_than is None:
-        jobs = {job_path(word): printable_path(word) for word in command.discard or ()}
+        jobs = {path_of_named_job(word): printable_path(word) for word in command.discard or ()}
     else:
-        jobs = _jobs_older_than(command.older_than)
+        jobs = _unfinished_jobs_older_than(command.older_than)
     _discard_all(jobs, arguments.program, quiet=arguments.output.quiet)
     return "" if jobs or arguments.output.quiet else "nothing to discard"
 
@@ -59,7 +59,7 @@ def _path_of_running_job(word: bytes) -> bytes:
     Raise ``RequestRefused`` if there is no such job.
     """
     try:
-        return job_path(word)
+        return path_of_named_job(word)
     except RequestRefused as refused:
         raise RequestRefused(joined_sentences(str(refused), "a job of --checkpoint none cannot be changed")) from None
 
@@ -91,10 +91,10 @@ def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
     for failure in failures[:-1]:
         print_error(program, failure)
     if failures:
-        raise failures[-1] if len(failures) == len(jobs) else PartlyRefused(str(failures[-1]))
+        raise failures[-1] if len(failures) == len(jobs) else RequestPartlyRefused(str(failures[-1]))
 
 
-def _jobs_older_than(age: float) -> dict[bytes, str]:
+def _unfinished_jobs_older_than(age: float) -> dict[bytes, str]:
     """Return the unfinished jobs that do not run, and whose records have not changed for ``age`` seconds.
 
     The keys are the directories of the jobs, the values their names with source and destination.
@@ -103,5 +103,5 @@ def _jobs_older_than(age: float) -> dict[bytes, str]:
     return {
         listed.path: f"{job_name(listed.path)}: {source_and_destination(listed.file)}"
         for listed in unfinished_jobs(state_directory())
-        if listed.file is not None and not lock_holders_if_any(listed.path) and last_change_of(listed) <= before
+        if listed.file is not None and not lock_holders_if_any(listed.path) and last_change_of_job(listed) <= before
     }

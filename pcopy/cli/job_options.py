@@ -13,14 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import (
-    argparse_type,
+    converter_for_argparse,
     parse_non_negative,
     parse_positive,
     parse_positive_size,
     parse_rate,
     parse_seconds,
 )
-from pcopy.cli.filter_options import seconds_since
+from pcopy.cli.filter_options import age_in_seconds
 from pcopy.errors import RequestRefused
 from pcopy.jobs.paths import absolute_path
 from pcopy.text import printable_path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pcopy.jobs.lifecycle import CheckpointSettings
     from pcopy.tools.arguments import JobRequest
 
-STORE_CHOICES = ("auto", "pickle", "lmdb")
+CHECKPOINT_STORE_CHOICES = ("auto", "pickle", "lmdb")
 """The values of ``--checkpoint-store``."""
 NO_CHECKPOINT_WORD = b"none"
 """The value of ``--checkpoint`` with which no progress is recorded, so that the job cannot be resumed."""
@@ -72,30 +72,32 @@ OPTIONS_BY_JOB_COMMAND: dict[str, frozenset[str]] = {
 def add_job_options(parser: ArgumentParser) -> None:
     """Add the options about stored jobs (recording, resuming, listing, discarding) to ``parser``."""
     from pcopy.jobs.lifecycle import CheckpointSettings
-    from pcopy.tools.arguments import ONLY_JOB
+    from pcopy.tools.arguments import ONLY_UNFINISHED_JOB
 
     add = parser.add_argument_group("jobs that go on after an interruption").add_argument
     defaults = CheckpointSettings()
-    add("--resume", metavar="JOB|DIR", nargs="?", type=argparse_type(_parse_path), const=ONLY_JOB, default=None,
+    add("--resume", metavar="JOB|DIR", nargs="?", type=converter_for_argparse(_parse_path),
+        const=ONLY_UNFINISHED_JOB, default=None,
         help="resume an unfinished job, by name or directory (default: the only one)")  # fmt: skip
     add("--jobs", action="store_true",
         help="list unfinished jobs, and the progress of running ones, but not those of --checkpoint DIR")  # fmt: skip
-    add("--control", metavar="JOB", type=argparse_type(_parse_path), default=None,
+    add("--control", metavar="JOB", type=converter_for_argparse(_parse_path), default=None,
         help="change a running job, by name or directory: bwlimit=RATE, oplimit=N, active=N (only N ranks take "
         "work), pause, resume; several words at once")  # fmt: skip
-    add("--discard", metavar="JOB", nargs="*", action="extend", type=argparse_type(_parse_path), default=None,
+    add("--discard", metavar="JOB", nargs="*", action="extend", type=converter_for_argparse(_parse_path), default=None,
         help="remove unfinished jobs, by their names or directories, and their temporary files")  # fmt: skip
-    add("--checkpoint", metavar="DIR", type=argparse_type(_parse_path), default=None,
+    add("--checkpoint", metavar="DIR", type=converter_for_argparse(_parse_path), default=None,
         help="store the job in this directory, and resume a job that is stored there; none: store no job "
         "(default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)")  # fmt: skip
-    add("--checkpoint-interval", metavar="SECONDS", type=argparse_type(parse_seconds), default=defaults.interval,
+    add("--checkpoint-interval", metavar="SECONDS", type=converter_for_argparse(parse_seconds),
+        default=defaults.interval,
         help="longest time between two checkpoints (default 60); the first come sooner")  # fmt: skip
-    add("--checkpoint-store", choices=STORE_CHOICES, metavar="HOW", default=defaults.store,
+    add("--checkpoint-store", choices=CHECKPOINT_STORE_CHOICES, metavar="HOW", default=defaults.store,
         help="where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in "
         "--spool), pickle (the same with plain files), lmdb (in a database from the start)")  # fmt: skip
-    add("--spool", metavar="DIR", type=argparse_type(_parse_path), default=None,
+    add("--spool", metavar="DIR", type=converter_for_argparse(_parse_path), default=None,
         help="directory on each host for waiting tasks that do not fit into memory")  # fmt: skip
-    add("--memory", metavar="SIZE", type=argparse_type(partial(parse_positive_size, what="work needs")),
+    add("--memory", metavar="SIZE", type=converter_for_argparse(partial(parse_positive_size, what="work needs")),
     default=defaults.memory,
         help="maximum bytes of waiting tasks in the memory of each host")  # fmt: skip
 
@@ -154,12 +156,12 @@ def requested_job_command(
                 f"--resume takes a job, not SRC and DST: leave out {printable_path(operands[0])}; {way}"
             )
         raise RequestRefused(f"--{mode} takes no SRC or DST: leave out {printable_path(operands[0])}")
-    given = _spellings_of_given(words, new_parser())
+    given = _spellings_of_given_options(words, new_parser())
     for name, option in given.items():
         if name != mode and name not in OPTIONS_BY_JOB_COMMAND[mode]:
             why = "a job goes on as it began" if mode == "resume" else "it copies nothing"
             raise RequestRefused(f"{option} cannot be given with --{mode}: {why}; leave it out")
-    older_than = None if values.older_than is None else seconds_since(values.older_than)
+    older_than = None if values.older_than is None else age_in_seconds(values.older_than)
     return JobRequest(
         values.resume, values.jobs, discard, frozenset(given) - {mode}, older_than, values.control, change
     )
@@ -194,7 +196,7 @@ def control_request(words: Sequence[bytes]) -> ControlRequest:
     return ControlRequest(**fields)
 
 
-def _spellings_of_given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
+def _spellings_of_given_options(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
     """Return the options that ``words`` contain: the attribute in the namespace, and the spelling that the user has
     chosen (such as ``-q``).
 

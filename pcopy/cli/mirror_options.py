@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import argparse_type, parse_non_negative
+from pcopy.cli.argument_types import converter_for_argparse, parse_non_negative
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def add_mirror_options(parser: ArgumentParser) -> None:
     add("--delete", action="store_true",
         help="delete from DST what SRC lacks, when all is copied; if anything has failed, nothing is "
         "deleted")  # fmt: skip
-    add("--max-delete", metavar="N", type=argparse_type(parse_non_negative), default=None,
+    add("--max-delete", metavar="N", type=converter_for_argparse(parse_non_negative), default=None,
         help="delete nothing if more than N items would have to be deleted")  # fmt: skip
     add("--delete-all", action="store_true",
         help="delete even if SRC is empty; otherwise that is refused, since an empty SRC may be a mount point "

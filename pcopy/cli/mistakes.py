@@ -14,16 +14,18 @@ from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.text import printable_path
 
-_IS_DEFAULT = "pcopy does that by default; leave it out"
+_IS_DEFAULT_ADVICE = "pcopy does that by default; leave it out"
 _USE_RESUME = "pcopy --resume continues an interrupted copy; leave it out"
 _USE_SKIP = "write --existing skip"
 _USE_PROGRESS = "write --progress, or -v; the summary is printed by default"
 _NO_OTHER_HOSTS = "pcopy reaches no other hosts: mount their file system here, or use rsync"
 
 PCOPY_ADVICE: Mapping[str, str] = {
-    **dict.fromkeys(("--links", "--perms", "--times", "--atimes", "-U", "--owner", "--group"), _IS_DEFAULT),
-    **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs"), _IS_DEFAULT),
-    **dict.fromkeys(("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _IS_DEFAULT),
+    **dict.fromkeys(("--links", "--perms", "--times", "--atimes", "-U", "--owner", "--group"), _IS_DEFAULT_ADVICE),
+    **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs"), _IS_DEFAULT_ADVICE),
+    **dict.fromkeys(
+        ("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _IS_DEFAULT_ADVICE
+    ),
     "-z": "pcopy does not compress during transfer; leave it out; --compress zstd writes compressed files",
     **dict.fromkeys(("--partial", "--partial-dir", "--append", "--append-verify"), _USE_RESUME),
     **dict.fromkeys(("--no-clobber", "--ignore-existing", "--skip-existing"), _USE_SKIP),
@@ -364,11 +366,11 @@ def _unknown_option_error(advice_table: OptionAdvice, word: str, known: Collecti
         return _unknown_letter_error(advice_table, option[1], option)
     name, hint = printable_path(os.fsencode(option)), ""
     if option[:2] == "--":
-        hint = nearest_hint(option[2:], [one[2:] for one in known if one.startswith("--")], "--")
+        hint = similar_choice_hint(option[2:], [one[2:] for one in known if one.startswith("--")], "--")
     return RequestRefused(f"unknown option {name}{hint}; {advice} (for a file of that name write ./{name})")
 
 
-def message_with_nearest_choice(message: str) -> str:
+def with_nearest_choice(message: str) -> str:
     """Improve ``message``, an error message of argparse. If it is about an invalid value of an option, return a shorter
     message that names the most similar valid value. Return other messages unchanged.
     """
@@ -376,10 +378,12 @@ def message_with_nearest_choice(message: str) -> str:
     if found is None:
         return message
     choices = [one.strip("' ") for one in found[2].split(",")]
-    return f"{message[: found.start()]}{found[1]}: not one of {', '.join(choices)}{nearest_hint(found[1], choices)}"
+    return (
+        f"{message[: found.start()]}{found[1]}: not one of {', '.join(choices)}{similar_choice_hint(found[1], choices)}"
+    )
 
 
-def nearest_hint(word: str, choices: Collection[str], dashes: str = "") -> str:
+def similar_choice_hint(word: str, choices: Collection[str], dashes: str = "") -> str:
     """Return the end of an error message about the unknown ``word``: it suggests the most similar one of ``choices``.
 
     Empty if none is similar. ``dashes`` are written before the suggested word.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import argparse_type, parse_rate
+from pcopy.cli.argument_types import converter_for_argparse, parse_rate
 from pcopy.cli.common_options import (
     add_output_options,
     add_termination_option,
@@ -13,7 +13,7 @@ from pcopy.cli.common_options import (
     refuse_invalid_file_names,
 )
 from pcopy.cli.mistakes import ADVICE_OF_PBCAST
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import BroadcastArguments
 
 
-class Pbcast(Program):
+class PbcastCommandLine(ProgramCommandLine):
     """The command line of ``pbcast``."""
 
     flag_letters = "qvh"
@@ -84,11 +84,11 @@ exit status:
         how.add_argument(
             "--fsync", action="store_true", help="write each file to stable storage before it gets its name"
         )
-        how.add_argument("--bwlimit", metavar="RATE", type=argparse_type(parse_rate), default=0,
+        how.add_argument("--bwlimit", metavar="RATE", type=converter_for_argparse(parse_rate), default=0,
             help="bytes per second that each host receives: a SIZE, as in 500M (default: no limit)")  # fmt: skip
         add_termination_option(how)
         add_output_options(parser)
 
 
-PBCAST = Pbcast()
+PBCAST = PbcastCommandLine()
 main = PBCAST.main

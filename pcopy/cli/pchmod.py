@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from pcopy.cli.argument_types import argparse_type, parse_owner
+from pcopy.cli.argument_types import converter_for_argparse, parse_owner
 from pcopy.cli.common_options import add_output_options
 from pcopy.cli.filter_options import add_filter_options
 from pcopy.cli.mistakes import ADVICE_OF_PCHMOD
-from pcopy.cli.tree_program import TreeProgram
+from pcopy.cli.tree_program import TreeProgramCommandLine
 from pcopy.errors import RequestRefused
 from pcopy.text import printable_path
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pcopy.launch.tool import Command
     from pcopy.tools.arguments import ChangeArguments
 
-_NO_OWNER = (-1, -1)
+_UNCHANGED_OWNER = (-1, -1)
 """The value of ``--owner`` if it is not given: user and group ID that mean "leave unchanged"."""
 
 
-class Pchmod(TreeProgram):
+class PchmodCommandLine(TreeProgramCommandLine):
     """The command line of ``pchmod``."""
 
     flag_letters = "Rqvh0"
@@ -64,7 +64,7 @@ exit status:
 
         owner, group = values.owner
         group = values.group if values.group >= 0 else group
-        mode, paths = _mode_and_paths(values, paths)
+        mode, paths = _requested_mode_and_paths(values, paths)
         access, default = _read_acls(values.acl_from)
         if access and mode:
             raise RequestRefused("--acl-from gives the permissions, too: leave MODE out")
@@ -75,12 +75,12 @@ exit status:
         add("--mode", metavar="MODE", default=None,
             help="the mode, as in chmod (u+rwX,go-w; 0750), if it is not written before PATH")  # fmt: skip
         add("--reference", metavar="FILE", default=None, help="the mode of FILE, as in chmod")
-        add("--owner", metavar="USER[:GROUP]", type=argparse_type(parse_owner), default=_NO_OWNER,
+        add("--owner", metavar="USER[:GROUP]", type=converter_for_argparse(parse_owner), default=_UNCHANGED_OWNER,
             help="the owner (a name or a number), and perhaps the group, as in chown")  # fmt: skip
         add(
             "--group",
             metavar="GROUP",
-            type=argparse_type(_parse_group),
+            type=converter_for_argparse(_parse_group),
             default=-1,
             help="the group (a name or a number)",
         )
@@ -101,7 +101,7 @@ class _ModeAndPaths(NamedTuple):
     paths: tuple[bytes, ...]
 
 
-def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPaths:
+def _requested_mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPaths:
     """Return the mode to set and the paths to change.
 
     The mode is the value of ``--mode``, the mode of the file that ``--reference`` names, or the first of the operands
@@ -115,20 +115,20 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPath
         with _opened_for_status("--reference", values.reference) as descriptor:
             return _ModeAndPaths(f"{stat.S_IMODE(os.fstat(descriptor).st_mode):05o}", paths)
     if values.mode is not None:
-        if not _is_mode(values.mode):
+        if not _is_valid_mode(values.mode):
             raise RequestRefused(
                 f"--mode {printable_path(os.fsencode(values.mode))}: is not a mode; write one as chmod takes it"
             )
         return _ModeAndPaths(values.mode, paths)
-    asks_for_more = values.owner != _NO_OWNER or values.group >= 0 or values.acl_from is not None
+    asks_for_more = values.owner != _UNCHANGED_OWNER or values.group >= 0 or values.acl_from is not None
     first = os.fsdecode(paths[0]) if paths else ""
     if not asks_for_more:
         if not paths:
             raise RequestRefused("MODE and PATH expected; see pchmod --help")
-        if not _is_mode(first):
-            raise RequestRefused(f"{printable_path(paths[0])}: is not a mode; {_mode_advice(paths)}")
+        if not _is_valid_mode(first):
+            raise RequestRefused(f"{printable_path(paths[0])}: is not a mode; {_missing_mode_advice(paths)}")
         return _ModeAndPaths(first, paths[1:])
-    if not _is_mode(first):
+    if not _is_valid_mode(first):
         return _ModeAndPaths("", paths)
     if os.path.lexists(paths[0]):
         name = printable_path(paths[0])
@@ -136,10 +136,10 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPath
     return _ModeAndPaths(first, paths[1:])
 
 
-def _mode_advice(paths: tuple[bytes, ...]) -> str:
+def _missing_mode_advice(paths: tuple[bytes, ...]) -> str:
     """Return advice on the operands ``paths``, the first of which should be a mode but is not."""
     first, *others = map(os.fsdecode, paths)
-    mode = next(filter(_is_mode, others), None)
+    mode = next(filter(_is_valid_mode, others), None)
     if mode is not None:
         return f"{mode} is one: write it before PATH"
     if ":" in first and not os.path.lexists(first):
@@ -147,7 +147,7 @@ def _mode_advice(paths: tuple[bytes, ...]) -> str:
     return "write MODE first, as in pchmod u+rwX PATH, or --owner USER"
 
 
-def _is_mode(text: str) -> bool:
+def _is_valid_mode(text: str) -> bool:
     """Return True if ``text`` is a mode as chmod(1) takes it, octal or symbolic."""
     from pcopy.fsio.modes import parse_mode
 
@@ -188,20 +188,20 @@ def _read_acls(file: str | None) -> tuple[bytes, bytes]:
         return b"", b""
     import errno
 
-    from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
-    from pcopy.fsio.nodes import path_of_descriptor
-    from pcopy.tasks.change.intended_metadata import acl_of
+    from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR, DEFAULT_ACL_XATTR
+    from pcopy.fsio.nodes import proc_path_of_descriptor
+    from pcopy.tasks.change.intended_metadata import acl_of_mode
 
     with _opened_for_status("--acl-from", file) as descriptor:
-        found = {ACCESS_ACL: acl_of(os.fstat(descriptor).st_mode), DEFAULT_ACL: b""}
+        found = {ACCESS_ACL_XATTR: acl_of_mode(os.fstat(descriptor).st_mode), DEFAULT_ACL_XATTR: b""}
         for name in found:
             try:
-                found[name] = os.getxattr(path_of_descriptor(descriptor), name)
+                found[name] = os.getxattr(proc_path_of_descriptor(descriptor), name)
             except OSError as error:
                 if error.errno != errno.ENODATA:
                     why = f"cannot read its ACL: {error.strerror}"
                     raise RequestRefused(f"--acl-from {printable_path(os.fsencode(file))}: {why}") from None
-    return found[ACCESS_ACL], found[DEFAULT_ACL]
+    return found[ACCESS_ACL_XATTR], found[DEFAULT_ACL_XATTR]
 
 
 def _parse_group(text: str) -> int:
@@ -209,5 +209,5 @@ def _parse_group(text: str) -> int:
     return parse_owner(f":{text}")[1]
 
 
-PCHMOD = Pchmod()
+PCHMOD = PchmodCommandLine()
 main = PCHMOD.main

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import (
-    argparse_type,
+    converter_for_argparse,
     parse_compression,
 )
 from pcopy.cli.common_options import (
@@ -19,7 +19,7 @@ from pcopy.cli.common_options import (
     refuse_unused_stripe_table,
 )
 from pcopy.cli.copy_options import (
-    ARCHIVE_LETTERS,
+    IGNORED_LETTERS,
     add_attribute_options,
     add_common_options,
     add_lustre_options,
@@ -37,13 +37,13 @@ from pcopy.cli.job_options import (
 )
 from pcopy.cli.mirror_options import add_mirror_options, deletion_fields
 from pcopy.cli.mistakes import ADVICE_OF_PCOPY
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
 from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.jobs.paths import absolute_path
 from pcopy.launch import interrupts
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
-from pcopy.tasks.base.job import KEEPING_CHOICES, Options, Preserve, reason_keeping_is_refused
+from pcopy.tasks.base.job import EXISTING_CHOICES_THAT_KEEP, Options, Preserve, message_refusing_existing_choice
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pcopy.launch.tool import Command
     from pcopy.tools.arguments import CopyArguments
 
-_FILE_OPTIONS = (
+_OPTIONS_WITH_PATHS = (
     "errors",
     "signature",
     "manifest",
@@ -69,10 +69,10 @@ its value.
 """
 
 
-class Pcopy(Program):
+class PcopyCommandLine(ProgramCommandLine):
     """The command line of ``pcopy``."""
 
-    flag_letters = f"aRrLxTuqvh{ARCHIVE_LETTERS}"
+    flag_letters = f"aRrLxTuqvh{IGNORED_LETTERS}"
     option_advice = ADVICE_OF_PCOPY
     main_usage = "pcopy [options] SRC... DST"
     """The form of the command line that copies; messages quote it."""
@@ -137,18 +137,18 @@ exit status:
         refuse_unused_stripe_table(values)
         refuse_invalid_file_names(values, "signature", "manifest", "errors", "log")
         asked = requested_job_command(values, paths, words, self.parser)
-        if asked.is_any:
+        if asked.is_any_requested:
             paths = (b"",)  # A command on stored jobs has no SRC, and an empty DST.
         elif not paths:
             raise RequestRefused(
                 f"SRC and DST are missing: {self.main_usage}{self._path_as_value_hint(words)}; see pcopy --help"
             )
         elif len(paths) == 1:
-            hint = self._path_as_value_hint(words) or _quoting_hint(paths[0])
+            hint = self._path_as_value_hint(words) or _hint_about_quoted_pair(paths[0])
             raise RequestRefused(
                 f"DST is missing after {printable_path(paths[0])}: {self.main_usage}{hint}; see pcopy --help"
             )
-        output_options, existing = output_settings(values), _existing_policy(values)
+        output_options, existing = output_settings(values), _policy_for_existing_files(values)
         return CopyArguments(
             sources=paths[:-1],
             destination=paths[-1],
@@ -165,7 +165,7 @@ exit status:
                 max_errors=values.max_errors,
                 bwlimit=values.bwlimit,
                 oplimit=values.oplimit,
-                hash=_digest_algorithm(values),
+                hash=_requested_digest_algorithm(values),
                 signature=absolute_path(os.fsencode(values.signature)) if values.signature else b"",
                 manifest=absolute_path(os.fsencode(values.manifest)) if values.manifest else b"",
                 verify=values.verify or values.repair,
@@ -181,16 +181,16 @@ exit status:
                 termination=values.termination,
                 checksum=values.checksum,
                 inplace=values.inplace == "parallel",
-                sequential=_is_sequential(values, existing),
+                sequential=_is_sequential_inplace(values, existing),
                 dereference=values.dereference,
                 one_file_system=values.one_file_system,
-                files_from=_list_path(values, words, self.parser),
+                files_from=_files_from_path(values, words, self.parser),
                 select=requested_selection(values, paths, deletes_selected=values.delete or values.mirror),
                 nul_separated=values.nul_separated,
                 itemize=output_options.reports_items,
                 dry_run=values.dry_run,
                 **deletion_fields(values, paths, self.name),
-                **_compression_fields(values, existing),
+                **_requested_compression(values, existing),
             ),
             output=output_options,
             is_recorded=values.checkpoint != NO_CHECKPOINT_WORD,
@@ -210,7 +210,7 @@ exit status:
 
         for option in given_options(words, self.parser()):
             value = os.fsencode(option.raw_value) if isinstance(option.raw_value, str) else b""
-            if os.path.isdir(value) or (os.path.lexists(value) and option.name not in _FILE_OPTIONS):
+            if os.path.isdir(value) or (os.path.lexists(value) and option.name not in _OPTIONS_WITH_PATHS):
                 return f" (--{option.name} has taken {printable_path(value)} as its value)"
         return ""
 
@@ -243,13 +243,13 @@ exit status:
         add = parser.add_argument_group(
             "compressing", "regular files are written in another form, under another name"
         ).add_argument
-        add("--compress", metavar="HOW", type=argparse_type(parse_compression), default=None,
+        add("--compress", metavar="HOW", type=converter_for_argparse(parse_compression), default=None,
             help="write each regular file NAME as NAME.zst, which zstd -d reads; HOW: zstd, or zstd:LEVEL (1 to 22, "
             "default 3)")  # fmt: skip
         add("--decompress", action="store_true", help="write each regular file NAME.zst as NAME; others are copied")
 
 
-def _quoting_hint(path: bytes) -> str:
+def _hint_about_quoted_pair(path: bytes) -> str:
     """Return a hint for a message that DST is missing, if ``path`` seems to be SRC and DST in one pair of quotes.
 
     Else the result is empty.
@@ -260,7 +260,7 @@ def _quoting_hint(path: bytes) -> str:
     return ""
 
 
-def _digest_algorithm(values: Namespace) -> str:
+def _requested_digest_algorithm(values: Namespace) -> str:
     """Return the name of the digest algorithm that the copy uses; empty if no digests are computed.
 
     Raise ``RequestRefused`` if an option needs digests and ``--hash none`` excludes them, or if ``--verify`` is given
@@ -278,7 +278,7 @@ def _digest_algorithm(values: Namespace) -> str:
     return str(values.hash)
 
 
-def _existing_policy(values: Namespace) -> str:
+def _policy_for_existing_files(values: Namespace) -> str:
     """Return the policy for existing files, one of ``EXISTING_CHOICES``.
 
     ``--checksum`` means the policy "changed", but with a comparison of contents instead of size and time. Raise
@@ -294,7 +294,7 @@ def _existing_policy(values: Namespace) -> str:
     return "changed"
 
 
-def _is_sequential(values: Namespace, existing: str) -> bool:
+def _is_sequential_inplace(values: Namespace, existing: str) -> bool:
     """Return True if ``--inplace=sequential`` is given: each file is written under its final name.
 
     Raise ``RequestRefused`` if the policy ``existing`` keeps existing files: it might keep a file that an interrupted
@@ -302,12 +302,12 @@ def _is_sequential(values: Namespace, existing: str) -> bool:
     """
     if values.inplace != "sequential":
         return False
-    if existing in KEEPING_CHOICES:
-        raise RequestRefused(f"--inplace=sequential: {reason_keeping_is_refused(existing)}")
+    if existing in EXISTING_CHOICES_THAT_KEEP:
+        raise RequestRefused(f"--inplace=sequential: {message_refusing_existing_choice(existing)}")
     return True
 
 
-def _list_path(values: Namespace, words: Sequence[str], new_parser: Callable[[], ArgumentParser]) -> bytes:
+def _files_from_path(values: Namespace, words: Sequence[str], new_parser: Callable[[], ArgumentParser]) -> bytes:
     """Return the absolute path of the list of paths that ``--files-from`` names, ``-`` for standard input, or an empty
     path for no list.
 
@@ -329,7 +329,7 @@ def _list_path(values: Namespace, words: Sequence[str], new_parser: Callable[[],
     return name.encode() if name == "-" else absolute_path(os.fsencode(name))
 
 
-def _compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
+def _requested_compression(values: Namespace, existing: str) -> dict[str, Any]:
     """Return the values of ``--compress`` and ``--decompress`` as fields of ``Options``; empty if neither is given.
 
     ``existing`` is the policy for existing files. Raise ``RequestRefused`` if other options cannot be combined with
@@ -337,9 +337,9 @@ def _compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
     """
     if values.compress is None and not values.decompress:
         return {}
-    from pcopy.cli.recode_options import compression_fields
+    from pcopy.cli.recode_options import compression_option_fields
 
-    return compression_fields(values, existing)
+    return compression_option_fields(values, existing)
 
 
 def _preserved_attributes(requests: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
@@ -360,5 +360,5 @@ def _preserved_attributes(requests: Sequence[tuple[str, Sequence[str]]]) -> Pres
     return Preserve(**{name: name in kept for name in PRESERVABLE_METADATA})  # type: ignore[arg-type]
 
 
-PCOPY = Pcopy()
+PCOPY = PcopyCommandLine()
 main, help_or_version, parse = PCOPY.main, PCOPY.help_or_version, PCOPY.parse

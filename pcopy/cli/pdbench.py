@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import (
     MAX_IN_FLIGHT,
-    argparse_type,
-    parse_digits,
+    converter_for_argparse,
+    parse_number_in_range,
     parse_positive,
     parse_positive_size,
     parse_seconds,
@@ -21,7 +21,7 @@ from pcopy.cli.common_options import (
     refuse_invalid_file_names,
 )
 from pcopy.cli.mistakes import ADVICE_OF_PDBENCH
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.text import printable_path
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from pcopy.launch.tool import Command
     from pcopy.tools.arguments import BenchArguments
 
-TEST_NAMES = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
+BENCHMARK_TEST_NAMES = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
 """The measurements that ``--tests`` can select."""
-DEFAULT_FILES, DEFAULT_SIZE, DEFAULT_SECONDS, DEFAULT_REPEATS = 10_000, 32 << 20, 0.1, 3
+DEFAULT_NUMBER_OF_FILES, DEFAULT_FILE_SIZE, DEFAULT_SECONDS, DEFAULT_REPEATS = 10_000, 32 << 20, 0.1, 3
 """Defaults of ``--files`` (a number), ``--size`` (bytes), ``--time`` (seconds) and ``--repeat`` (a number).
 
 With these values a run takes less than a minute.
 """
-DEFAULT_BLOCKS = (64 << 10, 1 << 20, 8 << 20)
+DEFAULT_BLOCK_SIZES = (64 << 10, 1 << 20, 8 << 20)
 """Default of ``--blocks``, the bytes of one write or read: a small size, the one that pcopy uses, and a large one."""
 DEFAULT_MAX_IN_FLIGHT = 16
 """Default of ``--in-flight``. If 16 operations at the same time are not faster than fewer, more are hardly faster."""
-_PAGE_SIZE = 4096
+_MEMORY_PAGE_SIZE = 4096
 """The size of a page in bytes: with ``--direct`` (O_DIRECT) sizes must be multiples of it."""
 
 
-class Pdbench(Program):
+class PdbenchCommandLine(ProgramCommandLine):
     """The command line of ``pdbench``."""
 
     flag_letters = "qvh"
@@ -92,14 +92,14 @@ exit status:
             raise RequestRefused(
                 f"--svg {printable_path(values.svg.encode(errors='surrogateescape'))}: the name must end in .svg"
             )
-        if values.blocks is DEFAULT_BLOCKS:
-            values.blocks = tuple(block for block in DEFAULT_BLOCKS if block <= values.size) or (values.size,)
+        if values.blocks is DEFAULT_BLOCK_SIZES:
+            values.blocks = tuple(block for block in DEFAULT_BLOCK_SIZES if block <= values.size) or (values.size,)
         if any(block > values.size for block in values.blocks):
             raise RequestRefused(
                 f"--size {values.size} is less than a block of {max(values.blocks)} bytes: see --blocks"
             )
-        if values.direct and any(block % _PAGE_SIZE for block in values.blocks):
-            raise RequestRefused(f"--direct needs blocks of whole pages ({_PAGE_SIZE} bytes): see --blocks")
+        if values.direct and any(block % _MEMORY_PAGE_SIZE for block in values.blocks):
+            raise RequestRefused(f"--direct needs blocks of whole pages ({_MEMORY_PAGE_SIZE} bytes): see --blocks")
         if values.in_flight is not None and values.in_flight > 1 and backend_name() != "c":
             raise RequestRefused(f"--in-flight {values.in_flight} needs the C backend, which is not in use here")
         most = values.in_flight or (DEFAULT_MAX_IN_FLIGHT if backend_name() == "c" else 1)
@@ -122,14 +122,16 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is measured").add_argument
-        add("--tests", metavar="LIST", type=argparse_type(parse_tests), default=(),
-            help=f"measure only these, separated by commas: {', '.join(TEST_NAMES)} (default: all)")  # fmt: skip
-        add("--files", metavar="N", type=argparse_type(parse_positive), default=DEFAULT_FILES,
-            help=f"files that each rank makes at most (default {DEFAULT_FILES:,})")  # fmt: skip
-        add("--size", metavar="SIZE", type=argparse_type(lambda text: parse_positive_size(text, "a file holds")),
-        default=DEFAULT_SIZE,
+        add("--tests", metavar="LIST", type=converter_for_argparse(parse_tests), default=(),
+            help=f"measure only these, separated by commas: {', '.join(BENCHMARK_TEST_NAMES)} "
+            "(default: all)")  # fmt: skip
+        add("--files", metavar="N", type=converter_for_argparse(parse_positive), default=DEFAULT_NUMBER_OF_FILES,
+            help=f"files that each rank makes at most (default {DEFAULT_NUMBER_OF_FILES:,})")  # fmt: skip
+        add("--size", metavar="SIZE",
+            type=converter_for_argparse(lambda text: parse_positive_size(text, "a file holds")),
+        default=DEFAULT_FILE_SIZE,
             help="bytes that each rank writes at most (default 32M)")  # fmt: skip
-        add("--blocks", metavar="LIST", type=argparse_type(parse_blocks), default=DEFAULT_BLOCKS,
+        add("--blocks", metavar="LIST", type=converter_for_argparse(parse_blocks), default=DEFAULT_BLOCK_SIZES,
             help="bytes of one write or read, or several sizes, separated by commas (default 64K,1M,8M)")  # fmt: skip
         add(
             "--dry-run",
@@ -137,16 +139,16 @@ exit status:
             help="print what would be measured, and how much would be written; write nothing",
         )
         add("--direct", action="store_true", help="write and read without the page cache (O_DIRECT)")
-        add("--time", metavar="SECONDS", type=argparse_type(parse_seconds), default=DEFAULT_SECONDS,
+        add("--time", metavar="SECONDS", type=converter_for_argparse(parse_seconds), default=DEFAULT_SECONDS,
             help=f"longest duration of each measurement (default {DEFAULT_SECONDS})")  # fmt: skip
-        add("--repeat", metavar="N", type=argparse_type(parse_positive), default=DEFAULT_REPEATS,
+        add("--repeat", metavar="N", type=converter_for_argparse(parse_positive), default=DEFAULT_REPEATS,
             help=f"make all measurements N times; the median of each counts (default {DEFAULT_REPEATS})")  # fmt: skip
         how = parser.add_argument_group("operation")
         add_ranks_option(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
         how.add_argument(
             "--in-flight",
             metavar="N",
-            type=argparse_type(parse_in_flight),
+            type=converter_for_argparse(parse_in_flight),
             default=None,
             help=f"operations in progress in each rank: 1, 4 and so on up to N (default {DEFAULT_MAX_IN_FLIGHT})",
         )
@@ -162,8 +164,8 @@ def parse_tests(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated list of measurements. Raise ``ValueError`` for an unknown one."""
     chosen = tuple(text.split(","))
     for name in chosen:
-        if name not in TEST_NAMES:
-            raise ValueError(f"'{name}' is no test; they are {', '.join(TEST_NAMES)}")
+        if name not in BENCHMARK_TEST_NAMES:
+            raise ValueError(f"'{name}' is no test; they are {', '.join(BENCHMARK_TEST_NAMES)}")
     return chosen
 
 
@@ -177,11 +179,11 @@ def parse_in_flight(text: str) -> int:
 
     Raise ``ValueError`` if it is not a number from 1 to ``MAX_IN_FLIGHT``.
     """
-    number = parse_digits(text, 1, MAX_IN_FLIGHT)
+    number = parse_number_in_range(text, 1, MAX_IN_FLIGHT)
     if number is None:
         raise ValueError(f"not a number from 1 to {MAX_IN_FLIGHT}")
     return number
 
 
-PDBENCH = Pdbench()
+PDBENCH = PdbenchCommandLine()
 main = PDBENCH.main

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pcopy.cli.common_options import add_output_options
 from pcopy.cli.filter_options import add_filter_options
 from pcopy.cli.mistakes import ADVICE_OF_PRM
-from pcopy.cli.tree_program import TreeProgram
+from pcopy.cli.tree_program import TreeProgramCommandLine
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import RemoveArguments
 
 
-class Prm(TreeProgram):
+class PrmCommandLine(TreeProgramCommandLine):
     """The command line of ``prm``."""
 
     flag_letters = "frRqvh0"
@@ -69,5 +69,5 @@ exit status:
         add_output_options(parser, has_item_log=True)
 
 
-PRM = Prm()
+PRM = PrmCommandLine()
 main = PRM.main

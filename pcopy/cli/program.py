@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
 from pcopy.cli.common_options import INPLACE_CHOICES, INSECURE_LINKS_OPTION, PROGRESS_CHOICES
-from pcopy.cli.mistakes import OptionAdvice, message_with_nearest_choice, refuse_unknown_letters, refuse_unknown_options
+from pcopy.cli.mistakes import OptionAdvice, refuse_unknown_letters, refuse_unknown_options, with_nearest_choice
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
@@ -74,7 +74,7 @@ class ParsedCommandLine(NamedTuple):
     expression: tuple[str, ...] = ()
 
 
-class Program(ABC):
+class ProgramCommandLine(ABC):
     """The command line of one program. Each program has a subclass with its options, help texts and command.
 
     ``usage``, ``description`` and ``examples`` are the texts before and after the options in the help.
@@ -122,7 +122,7 @@ class Program(ABC):
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run the program with the arguments ``argv`` (default: those of the process), and return the exit status."""
         from pcopy.launch.launcher import is_reporting_rank
-        from pcopy.report.streams import print_error, standard_streams
+        from pcopy.report.streams import print_error, tolerant_standard_streams
 
         if is_reporting_rank(os.environ):
             set_wait_announcer(partial(print_error, self.name))
@@ -133,7 +133,7 @@ class Program(ABC):
             from pcopy.fsio.named_file import trust_all_links
 
             trust_all_links(True)
-        with standard_streams() as streams:
+        with tolerant_standard_streams() as streams:
             streams.is_output_essential = self.needs_standard_output
             try:
                 status = self._run(words, streams)
@@ -148,7 +148,7 @@ class Program(ABC):
         If no ranks are needed (as for ``--help``), print the answer; else run a job on the ranks. Each error is printed
         in one line.
         """
-        from pcopy.launch.launcher import is_launched, is_reporting_rank
+        from pcopy.launch.launcher import is_reporting_rank, is_started_by_launcher
 
         try:
             try:
@@ -164,24 +164,24 @@ class Program(ABC):
                 return errors.EXIT_OK
             # Import the modules that run jobs only here, because answers without ranks must be fast.
             command = self.load_command()
-            if is_launched(os.environ):
+            if is_started_by_launcher(os.environ):
                 from pcopy.launch.mpi_run import run_under_launcher
 
                 return run_under_launcher(words, command)
-            from pcopy.launch.local_run import run_locally
+            from pcopy.launch.local_run import run_on_forked_ranks
 
             # From here on SIGINT raises KeyboardInterrupt instead of ending the process: ranks must be stopped first.
             interrupts.restore_keyboard_interrupt()
-            return run_locally(words, command)
+            return run_on_forked_ranks(words, command)
         except errors.PcopyError as error:
             from pcopy.report.streams import print_error
 
             print_error(self.name, error)
             return error.status
         except Exception as error:  # an uncaught exception would end with status 1, which means "items failed"
-            from pcopy.report.unexpected import report_unexpected
+            from pcopy.report.unexpected import report_unexpected_exception
 
-            return report_unexpected(self.name, error)
+            return report_unexpected_exception(self.name, error)
 
     def answer_without_ranks(self, words: Sequence[str]) -> str | None:
         """Return the text to print if no ranks are needed to answer the command line; None if they are needed."""
@@ -226,9 +226,9 @@ class Program(ABC):
         parsed = self.parse_words(argv)
         if not (use_config_files and parsed.config_files):
             return self._converted_arguments(parsed, parsed.values, convert)
-        from pcopy.cli.configuration import parse_with_files
+        from pcopy.cli.configuration import parse_with_config_files
 
-        return parse_with_files(
+        return parse_with_config_files(
             self,
             parsed.option_words,
             parsed.config_files,
@@ -285,7 +285,7 @@ class Program(ABC):
         class Parser(argparse.ArgumentParser):
             def error(self, message: str) -> NoReturn:
                 message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
-                raise RequestRefused(f"{printable_text(message_with_nearest_choice(message))}; see {name} --help")
+                raise RequestRefused(f"{printable_text(with_nearest_choice(message))}; see {name} --help")
 
         class HelpFormatter(argparse.RawDescriptionHelpFormatter):
             def _format_action_invocation(self, action: argparse.Action) -> str:

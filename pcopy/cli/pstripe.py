@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import argparse_type, parse_stripe, parse_stripe_table
+from pcopy.cli.argument_types import converter_for_argparse, parse_stripe, parse_stripe_table
 from pcopy.cli.common_options import add_output_options, refuse_unused_stripe_table
 from pcopy.cli.filter_options import add_filter_options
 from pcopy.cli.mistakes import ADVICE_OF_PSTRIPE
-from pcopy.cli.tree_program import TreeProgram
+from pcopy.cli.tree_program import TreeProgramCommandLine
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import StripeArguments
 
 
-class Pstripe(TreeProgram):
+class PstripeCommandLine(TreeProgramCommandLine):
     """The command line of ``pstripe``."""
 
     flag_letters = "rRqvh"
@@ -65,10 +65,10 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is changed").add_argument
-        add("--stripe", metavar="HOW", type=argparse_type(parse_stripe), default=None,
+        add("--stripe", metavar="HOW", type=converter_for_argparse(parse_stripe), default=None,
             help="give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE], stripes and "
             "bytes of each (-1: on all OSTs)")  # fmt: skip
-        add("--stripe-table", metavar="TABLE", type=argparse_type(parse_stripe_table), default=None,
+        add("--stripe-table", metavar="TABLE", type=converter_for_argparse(parse_stripe_table), default=None,
             help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
         add("--dry-run", action="store_true", help="print how many files would get another layout; change nothing")
         self.add_recursive_option(add, "examined")
@@ -77,5 +77,5 @@ exit status:
         add_output_options(parser)
 
 
-PSTRIPE = Pstripe()
+PSTRIPE = PstripeCommandLine()
 main = PSTRIPE.main

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.job_options import JOB_COMMAND_USAGES, OPTIONS_BY_JOB_COMMAND
 from pcopy.cli.mistakes import ADVICE_OF_PSYNC
-from pcopy.cli.pcopy import Pcopy
+from pcopy.cli.pcopy import PcopyCommandLine
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import CopyArguments
 
 
-class Psync(Pcopy):
+class PsyncCommandLine(PcopyCommandLine):
     """The command line of ``psync``."""
 
     option_advice = ADVICE_OF_PSYNC
@@ -96,5 +96,5 @@ exit status:
         parser.set_defaults(compress=None, decompress=False)
 
 
-PSYNC = Psync()
+PSYNC = PsyncCommandLine()
 main = PSYNC.main

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import argparse_type, parse_non_negative, parse_seconds
+from pcopy.cli.argument_types import converter_for_argparse, parse_non_negative, parse_seconds
 from pcopy.cli.common_options import (
     add_digest_options,
     add_in_flight_option,
@@ -22,7 +22,7 @@ from pcopy.cli.common_options import (
 )
 from pcopy.cli.filter_options import add_filter_options, requested_selection
 from pcopy.cli.mistakes import ADVICE_OF_PTAR
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import ArchiveArguments
 
 
-class Ptar(Program):
+class PtarCommandLine(ProgramCommandLine):
     """The command line of ``ptar``."""
 
     flag_letters = "cxtvzqhpS0"
@@ -62,7 +62,7 @@ exit status:
   2 wrong usage or refused, nothing was touched; 70 internal error; 75 stopped
   early (-c: an older archive is unchanged, and --resume continues)
 """
-    _mode = ""
+    _operation_letter = ""
     """The letter of the operation that the command line requests: c, x or t.
 
     If the command line is not valid, it may be empty or have several letters; ``arguments_of`` refuses that.
@@ -74,10 +74,10 @@ exit status:
         An archive is listed without ranks, unless its signature is requested.
         """
         # The operation selects the command to run, so it must be known before the options are parsed.
-        self._mode = _operations_in(words)
-        if self._mode == "t" and self.help_or_version(words) is None and "--show-config" not in words:
+        self._operation_letter = _operation_letters_in(words)
+        if self._operation_letter == "t" and self.help_or_version(words) is None and "--show-config" not in words:
             if not self._computes_signature(words):
-                return self._list(words, streams)
+                return self._list_archive(words, streams)
             streams.is_output_essential = True
         return super()._run(words, streams)
 
@@ -91,13 +91,13 @@ exit status:
             return False
         try:
             arguments = self.parse(words)
-        except PcopyError:  # ``_list`` parses the command line again, and reports the error.
+        except PcopyError:  # ``_list_archive`` parses the command line again, and reports the error.
             return False
         from pcopy.tools.sign_archive import is_signed_in_parallel
 
         return is_signed_in_parallel(arguments)
 
-    def _list(self, words: Sequence[str], streams: StandardStreams) -> int:
+    def _list_archive(self, words: Sequence[str], streams: StandardStreams) -> int:
         """List the archive in this process, without ranks, on standard output. Return the exit status."""
         from pcopy.errors import EXIT_OK, PcopyError
         from pcopy.launch.launcher import is_reporting_rank
@@ -118,11 +118,11 @@ exit status:
     def load_command(self) -> Command:
         from pcopy.launch.tool import Command
 
-        if self._mode == "x":
+        if self._operation_letter == "x":
             from pcopy.tools.extract import UNPACK_TOOL, UnpackJob
 
             return Command(UNPACK_TOOL, lambda words: self.parse(words, UnpackJob))
-        if self._mode == "t":
+        if self._operation_letter == "t":
             from pcopy.tools.sign_archive import SIGN_ARCHIVE_TOOL, SignArchiveJob
 
             return Command(SIGN_ARCHIVE_TOOL, lambda words: self.parse(words, SignArchiveJob))
@@ -136,7 +136,7 @@ exit status:
         Raise ``RequestRefused`` for an unknown option or an invalid value.
         """
         words = list(map(os.fsdecode, argv))
-        if words and words[0][:1] in ("c", "x", "t") and not words[0].strip(_DASHLESS_LETTERS):
+        if words and words[0][:1] in ("c", "x", "t") and not words[0].strip(_LETTERS_WITHOUT_DASH):
             words[0] = "-" + words[0]
         return super().parse_words(words)
 
@@ -156,7 +156,7 @@ exit status:
             )
         if b"" in paths:
             raise RequestRefused("a path is the empty string: name a file or a directory")
-        listing = _list_path(values, mode, paths)
+        listing = _member_list_path(values, mode, paths)
         if mode == "create" and not paths and not listing:
             raise RequestRefused("PATH expected: an empty archive is not made; see ptar --help")
         _refuse_unused_options(values, mode)
@@ -209,9 +209,9 @@ exit status:
             "a listing that pwalk has saved; a directory with all that is in it; -x, -t: the MEMBERs")  # fmt: skip
         add("-0", "--null", dest="nul", action="store_true",
             help="the paths in -T end with a NUL, as find -print0 writes them")  # fmt: skip
-        add("--strip-components", metavar="N", type=argparse_type(parse_non_negative), default=0,
+        add("--strip-components", metavar="N", type=converter_for_argparse(parse_non_negative), default=0,
             help="-x: leave out the first N components of each name")  # fmt: skip
-        add("--sparse-limit", metavar="N", type=argparse_type(parse_non_negative), default=None,
+        add("--sparse-limit", metavar="N", type=converter_for_argparse(parse_non_negative), default=None,
             help="-x and -t: accept sparse members with up to N stretches of data, 16 bytes of memory each (default "
             "4194304; 0: any number)")  # fmt: skip
         add("--numeric-owner", action="store_true", help="use numbers for owners and groups, not names")
@@ -238,7 +238,7 @@ exit status:
         add("--resume", action="store_true",
             help="-c: continue the archive that an interrupted run of the same command has begun, "
             "if there is one")  # fmt: skip
-        add("--checkpoint-interval", metavar="SECONDS", type=argparse_type(parse_seconds), default=60.0,
+        add("--checkpoint-interval", metavar="SECONDS", type=converter_for_argparse(parse_seconds), default=60.0,
             help="-c: time between two records of the progress, for --resume (default 60)")  # fmt: skip
         add_filter_options(parser, done="archived")
         how = parser.add_argument_group("operation")
@@ -265,11 +265,11 @@ def _with_content_options(values: Namespace, options: Options) -> Options:
     )
 
 
-_DASHLESS_LETTERS = "cxtvfpSzqh"
+_LETTERS_WITHOUT_DASH = "cxtvfpSzqh"
 """Letters that may be written without a dash in the first word, as in ``tar cf``."""
 
 
-def _operations_in(words: Sequence[str]) -> str:
+def _operation_letters_in(words: Sequence[str]) -> str:
     """Return the letters of the operations (c, x, t) that ``words`` request, sorted; more than one is an error."""
     found = {"--create": "c", "--extract": "x", "--get": "x", "--list": "t"}
     modes = set()
@@ -277,11 +277,11 @@ def _operations_in(words: Sequence[str]) -> str:
         if word == "--":
             break
         if word[:1] == "-":
-            bundle = re.split(f"[{Ptar.value_letters}]", word[1:])[0]
-            is_bundle = bool(bundle) and not bundle.strip(Ptar.flag_letters)
+            bundle = re.split(f"[{PtarCommandLine.value_letters}]", word[1:])[0]
+            is_bundle = bool(bundle) and not bundle.strip(PtarCommandLine.flag_letters)
         else:
             bundle = word
-            is_bundle = not number and not word.strip(_DASHLESS_LETTERS)
+            is_bundle = not number and not word.strip(_LETTERS_WITHOUT_DASH)
         if is_bundle:
             modes |= {letter for letter in "cxt" if letter in bundle}
         elif word in found:
@@ -316,7 +316,7 @@ def _refuse_unused_options(values: Namespace, mode: str) -> None:
         raise RequestRefused("--resume continues from what is on stable storage; leave out --no-sync")
 
 
-def _list_path(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
+def _member_list_path(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
     """Return the path of the list of paths that ``-T`` names; empty if the option is not given.
 
     ``mode`` is the letter of the operation, ``paths`` are the operands. Raise ``RequestRefused`` for operands or
@@ -339,5 +339,5 @@ def _list_path(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
     return os.fsencode(name)
 
 
-PTAR = Ptar()
+PTAR = PtarCommandLine()
 main = PTAR.main

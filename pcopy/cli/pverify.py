@@ -23,7 +23,7 @@ from pcopy.cli.common_options import (
 from pcopy.cli.compare_options import add_compare_options, requested_comparison
 from pcopy.cli.filter_options import add_filter_options, requested_selection
 from pcopy.cli.mistakes import ADVICE_OF_PVERIFY
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import EXIT_REFUSED, RequestRefused
 from pcopy.text import count_with_noun
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import VerifyArguments
 
 
-class Pverify(Program):
+class PverifyCommandLine(ProgramCommandLine):
     """The command line of ``pverify``."""
 
     flag_letters = "rRqvh0"
@@ -75,9 +75,9 @@ exit status:
 
     def load_command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.verify import VERIFY_TOOL, prepared_verification
+        from pcopy.tools.verify import VERIFY_TOOL, prepared_verification_job
 
-        return Command(VERIFY_TOOL, lambda words: self.parse(words, prepared_verification))
+        return Command(VERIFY_TOOL, lambda words: self.parse(words, prepared_verification_job))
 
     def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
         from pcopy.tasks.base.job import Options
@@ -143,5 +143,5 @@ exit status:
         )
 
 
-PVERIFY = Pverify()
+PVERIFY = PverifyCommandLine()
 main = PVERIFY.main

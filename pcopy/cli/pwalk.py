@@ -9,15 +9,21 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import argparse_type
+from pcopy.cli.argument_types import converter_for_argparse
 from pcopy.cli.common_options import add_output_options
 from pcopy.cli.filter_options import add_filter_options, requested_selection
-from pcopy.cli.mistakes import ADVICE_OF_PWALK, nearest_hint
+from pcopy.cli.mistakes import ADVICE_OF_PWALK, similar_choice_hint
 from pcopy.cli.program import ParsedCommandLine
-from pcopy.cli.tree_program import TreeProgram
+from pcopy.cli.tree_program import TreeProgramCommandLine
 from pcopy.errors import RequestRefused
 from pcopy.text import printable_path
-from pcopy.walk.expression import ARGUMENT_COUNTS, UNSUPPORTED, argument_count, begins_expression, parse
+from pcopy.walk.expression import (
+    ADVICE_FOR_UNSUPPORTED_TESTS,
+    ARGUMENT_COUNTS,
+    argument_count,
+    begins_expression,
+    parse_expression,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import WalkArguments
 
 
-class Pwalk(TreeProgram):
+class PwalkCommandLine(TreeProgramCommandLine):
     """The command line of ``pwalk``."""
 
     flag_letters = "0qvh"
@@ -105,8 +111,12 @@ exit status:
         such test.
         """
         for word in words:
-            if re.fullmatch(r"-[a-z]{3,}", word) and word[1:].strip(self.flag_letters) and word not in UNSUPPORTED:
-                hint = nearest_hint(word[1:], [test[1:] for test in ARGUMENT_COUNTS], "-")
+            if (
+                re.fullmatch(r"-[a-z]{3,}", word)
+                and word[1:].strip(self.flag_letters)
+                and word not in ADVICE_FOR_UNSUPPORTED_TESTS
+            ):
+                hint = similar_choice_hint(word[1:], [test[1:] for test in ARGUMENT_COUNTS], "-")
                 raise RequestRefused(f"unknown test {word}{hint}; see {self.name} --help")
 
     def refuse_with_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
@@ -126,7 +136,7 @@ exit status:
 
         now = time.time_ns()
         try:
-            expression = parse(values.expression, now)
+            expression = parse_expression(values.expression, now)
         except ValueError as error:
             raise RequestRefused(f"{error}; see {self.name} --help") from None
         tree = self.tree_arguments(values, paths if values.listing is not None else paths or (b".",), "walked")
@@ -152,7 +162,7 @@ exit status:
             expression,
             outputs,
             sort=values.sort or "",
-            fields=_field_names() if values.fields is None else values.fields,
+            fields=_listing_field_names() if values.fields is None else values.fields,
             nul_separated=values.print0 or expression.nul,
             json_lines=values.json_lines,
             ls=expression.ls,
@@ -177,10 +187,10 @@ exit status:
             help="write the summary to FILE, too, as a page with pictures; its name ends in .html")  # fmt: skip
         add("--json-lines", action="store_true", help="print JSON lines, as in a FILE that ends in .jsonl")
         add("--print0", action="store_true", help="end each path with a NUL instead of a newline, as -print0")
-        add("--fields", metavar="LIST", type=argparse_type(_parse_fields), default=None,
+        add("--fields", metavar="LIST", type=converter_for_argparse(_parse_fields), default=None,
             help="fields of JSON lines, CSV and Parquet besides path and type: some of mode, uid, gid, size, "
             "allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns; or none (default: all)")  # fmt: skip
-        add("--sort", metavar="KEY", type=argparse_type(_parse_sort_key), default=None,
+        add("--sort", metavar="KEY", type=converter_for_argparse(_parse_sort_key), default=None,
             help="sort the list by KEY: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime or "
             "ctime; in descending order with a - before KEY, as in --sort=-size")  # fmt: skip
         add("--force", action="store_true", help="replace an existing FILE, whatever it contains")
@@ -189,7 +199,7 @@ exit status:
         add_output_options(parser)
 
 
-def _field_names() -> tuple[str, ...]:
+def _listing_field_names() -> tuple[str, ...]:
     """Return the names of all fields of a listing."""
     from pcopy.walk.output_formats import FIELD_COLUMNS
 
@@ -204,9 +214,9 @@ def _parse_fields(text: str) -> tuple[str, ...]:
     """
     wanted = [] if text == "none" else text.split(",")
     for name in wanted:
-        if name not in _field_names():
-            raise ValueError(f"{name}: is none of {', '.join(_field_names())}")
-    return tuple(name for name in _field_names() if name in wanted)
+        if name not in _listing_field_names():
+            raise ValueError(f"{name}: is none of {', '.join(_listing_field_names())}")
+    return tuple(name for name in _listing_field_names() if name in wanted)
 
 
 def _parse_sort_key(text: str) -> str:
@@ -214,12 +224,12 @@ def _parse_sort_key(text: str) -> str:
 
     Raise ``ValueError`` if it is not the name of a sort key, with or without a dash before it.
     """
-    from pcopy.walk.sorting import KEYS
+    from pcopy.walk.sorting import SORT_KEYS
 
-    if text.removeprefix("-") not in KEYS:
-        raise ValueError(f"is none of {', '.join(KEYS)}")
+    if text.removeprefix("-") not in SORT_KEYS:
+        raise ValueError(f"is none of {', '.join(SORT_KEYS)}")
     return text
 
 
-PWALK = Pwalk()
+PWALK = PwalkCommandLine()
 main = PWALK.main

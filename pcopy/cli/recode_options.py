@@ -10,11 +10,11 @@ from pcopy.errors import RequestRefused
 if TYPE_CHECKING:
     from argparse import Namespace
 
-_COMPARE_INSTEAD = "pverify compares SRC with what pcopy --decompress makes of DST"
+_COMPARE_INSTEAD_ADVICE = "pverify compares SRC with what pcopy --decompress makes of DST"
 
-_CONFLICTS = {
-    "verify": _COMPARE_INSTEAD,
-    "repair": _COMPARE_INSTEAD,
+_OPTIONS_EXCLUDED_BY_COMPRESSION = {
+    "verify": _COMPARE_INSTEAD_ADVICE,
+    "repair": _COMPARE_INSTEAD_ADVICE,
     "checksum": "existing files are compared by time: write --existing changed",
     "inplace": "a file that is compressed or decompressed is always a new file",
     "direct": "contents pass through memory",
@@ -30,7 +30,7 @@ The value is the reason, or what to do instead.
 """
 
 
-def compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
+def compression_option_fields(values: Namespace, existing: str) -> dict[str, Any]:
     """Return the values of ``--compress`` and ``--decompress`` as fields of ``Options``; at least one of them is given.
 
     ``existing`` is the policy for existing files. Raise ``RequestRefused`` if other options cannot be combined with
@@ -43,7 +43,7 @@ def compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
         raise RequestRefused(
             f"{option_name} needs the Python package zstandard: install the package, or leave the option out"
         )
-    for name, why in _CONFLICTS.items():
+    for name, why in _OPTIONS_EXCLUDED_BY_COMPRESSION.items():
         if getattr(values, name):
             raise RequestRefused(f"--{name.replace('_', '-')} cannot be given with {option_name}: {why}; leave one out")
     if existing not in ("replace", "changed"):

@@ -15,7 +15,7 @@ import sys
 
 from pcopy.launch.interrupts import exit_on_sigint
 
-GARBAGE_THRESHOLD = 50_000
+GARBAGE_COLLECTION_THRESHOLD = 50_000
 """The number of new objects after which Python collects garbage; the imports of a program create fewer."""
 
 EXIT_REFUSED = 2
@@ -73,7 +73,7 @@ def _run_and_exit(program: str) -> None:
     """
     # Handle SIGINT before the imports, which take most of the time of a start: else Ctrl-C would print a traceback.
     exit_on_sigint(program)
-    gc.set_threshold(GARBAGE_THRESHOLD)
+    gc.set_threshold(GARBAGE_COLLECTION_THRESHOLD)
     try:
         from importlib import import_module
 

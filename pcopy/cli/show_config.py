@@ -16,12 +16,12 @@ from pcopy.cli.config_keys import (
     COMMAND_LINE_ONLY_BY_PROGRAM,
     ConfigurableProgram,
     FileSetting,
-    is_appended,
-    option_key,
+    collects_values,
+    config_key_of_option,
 )
 from pcopy.cli.configuration import GivenOption, effective_options
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.signature.plain_yaml import yaml_scalar
+from pcopy.signature.plain_yaml import quoted_if_needed
 from pcopy.text import printable_path
 
 _COMMAND_LINE = "command line"
@@ -32,7 +32,7 @@ _OPTIONS_WITHOUT_EFFECT = ("archive", "recursive")
 """Options that are accepted for compatibility and have no effect."""
 
 
-class _Occurrence(NamedTuple):
+class _OptionOccurrence(NamedTuple):
     """One place where an option is set: in a file or on the command line. An option may be set in several places.
 
     Fields:
@@ -61,61 +61,61 @@ def effective_config_text(
     hidden = {"", *COMMAND_LINE_ONLY, *COMMAND_LINE_ONLY_BY_PROGRAM.get(program.name, ()), *_OPTIONS_WITHOUT_EFFECT}
     groups: dict[str, list[Action]] = {}
     for action in program.parser()._actions:
-        if action.help != SUPPRESS and option_key(action) not in hidden:
+        if action.help != SUPPRESS and config_key_of_option(action) not in hidden:
             groups.setdefault(action.dest, []).append(action)
     for dest, actions in groups.items():
         occurrences = [one for setting in settings if setting.dest == dest for one in _occurrences_of_setting(setting)]
         occurrences += [_occurrence_of_option(option, actions) for option in options if option.dest == dest]
-        lines += _lines_of_set_option(actions, occurrences) if occurrences else _lines_of_default(actions)
+        lines += _lines_of_set_option(actions, occurrences) if occurrences else _lines_of_default_option(actions)
     lines += [f"# {setting.name}: has no effect with the other options  # {setting.origin}" for setting in idle]
     return "\n".join(lines)
 
 
-def _occurrences_of_setting(setting: FileSetting) -> Iterator[_Occurrence]:
-    """Yield an ``_Occurrence`` for each value that ``setting``, of a file, gives to its option; one if the option takes
-    no value.
+def _occurrences_of_setting(setting: FileSetting) -> Iterator[_OptionOccurrence]:
+    """Yield an ``_OptionOccurrence`` for each value that ``setting``, of a file, gives to its option; one if the option
+    takes no value.
     """
     if not setting.words and isinstance(setting.value, str):  # A flag that is set to false has no words.
-        yield _Occurrence(setting.name, setting.value, setting.origin)
+        yield _OptionOccurrence(setting.name, setting.value, setting.origin)
     for word in setting.words:
         name, equals, value = word[2:].partition("=")
-        yield _Occurrence(name, value if equals else None, setting.origin)
+        yield _OptionOccurrence(name, value if equals else None, setting.origin)
 
 
-def _occurrence_of_option(option: GivenOption, actions: Sequence[Action]) -> _Occurrence:
-    """Return the ``_Occurrence`` for an option on the command line.
+def _occurrence_of_option(option: GivenOption, actions: Sequence[Action]) -> _OptionOccurrence:
+    """Return the ``_OptionOccurrence`` for an option on the command line.
 
     Some single letters stand for an option with a value (``-u`` for ``--existing newer``); the result is then for that
     option. ``actions`` are the options that set the same attribute.
     """
-    action = next(action for action in actions if option_key(action) == option.name)
+    action = next(action for action in actions if config_key_of_option(action) == option.name)
     if action.nargs == 0 and isinstance(action.const, str):
-        return _Occurrence(option_key(_action_with_value(actions)), action.const, _COMMAND_LINE)
-    return _Occurrence(option.name, None if action.nargs == 0 else str(option.raw_value), _COMMAND_LINE)
+        return _OptionOccurrence(config_key_of_option(_option_with_value(actions)), action.const, _COMMAND_LINE)
+    return _OptionOccurrence(option.name, None if action.nargs == 0 else str(option.raw_value), _COMMAND_LINE)
 
 
-def _action_with_value(actions: Sequence[Action]) -> Action:
+def _option_with_value(actions: Sequence[Action]) -> Action:
     """Return the first of ``actions`` that takes a value; else the first one. All of them set the same attribute."""
     return next((action for action in actions if action.nargs != 0), actions[0])
 
 
-def _lines_of_set_option(actions: Sequence[Action], occurrences: Sequence[_Occurrence]) -> list[str]:
+def _lines_of_set_option(actions: Sequence[Action], occurrences: Sequence[_OptionOccurrence]) -> list[str]:
     """Return the YAML lines for an option that is set by a file or the command line.
 
     Args:
         actions: the options that set the same attribute.
         occurrences: their occurrences in ascending precedence; unless the values are collected, the last is in effect.
     """
-    action, last = _action_with_value(actions), occurrences[-1]
-    if is_appended(action):
-        return _lines_of_list(occurrences)
+    action, last = _option_with_value(actions), occurrences[-1]
+    if collects_values(action):
+        return _lines_of_list_option(occurrences)
     if last.value is not None:
         return [f"{last.name}: {_yaml_scalar(last.value)}  # {last.origin}"]
-    text = len(occurrences) if _is_counted(action) else "true"
+    text = len(occurrences) if _is_counted_option(action) else "true"
     return [f"{last.name}: {text}  # {last.origin}"]
 
 
-def _lines_of_list(occurrences: Sequence[_Occurrence]) -> list[str]:
+def _lines_of_list_option(occurrences: Sequence[_OptionOccurrence]) -> list[str]:
     """Return the YAML lines for options that add to the same list, such as ``--exclude`` and ``--include``.
 
     Each name becomes a key of its own if that preserves the order of all values. Otherwise all values are in the list
@@ -133,19 +133,19 @@ def _lines_of_list(occurrences: Sequence[_Occurrence]) -> list[str]:
     return lines
 
 
-def _lines_of_default(actions: Sequence[Action]) -> list[str]:
+def _lines_of_default_option(actions: Sequence[Action]) -> list[str]:
     """Return the YAML lines for an option at its default; ``actions`` are the options that set the same attribute."""
-    action = _action_with_value(actions)
-    name = option_key(action)
-    if is_appended(action) and action.metavar != "LIST":
-        return [f"{option_key(action)}: []  # {_DEFAULT}" for action in actions]
+    action = _option_with_value(actions)
+    name = config_key_of_option(action)
+    if collects_values(action) and action.metavar != "LIST":
+        return [f"{config_key_of_option(action)}: []  # {_DEFAULT}" for action in actions]
     if action.nargs == 0:
-        return [f"{name}: {'0' if _is_counted(action) else 'false'}  # {_DEFAULT}"]
-    text = _default_text(action)
+        return [f"{name}: {'0' if _is_counted_option(action) else 'false'}  # {_DEFAULT}"]
+    text = _default_as_option_value(action)
     return [f"# {name}: not set" if text is None else f"{name}: {_yaml_scalar(text)}  # {_DEFAULT}"]
 
 
-def _default_text(action: Action) -> str | None:
+def _default_as_option_value(action: Action) -> str | None:
     """Return the text that a user would have to write as the option's value to get its default; None if no text means
     the default.
     """
@@ -164,11 +164,11 @@ def _default_text(action: Action) -> str | None:
     return None
 
 
-def _is_counted(action: Action) -> bool:
+def _is_counted_option(action: Action) -> bool:
     """Return True if an option (``action``) is counted each time it is given, as ``-v`` is."""
     return type(action).__name__ == "_CountAction"
 
 
 def _yaml_scalar(text: str) -> str:
     """Return ``text`` as a YAML scalar, quoted where necessary."""
-    return text if _NUMBER_PATTERN.fullmatch(text) or text == "false" else yaml_scalar(text)
+    return text if _NUMBER_PATTERN.fullmatch(text) or text == "false" else quoted_if_needed(text)

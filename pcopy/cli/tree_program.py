@@ -17,7 +17,7 @@ from pcopy.cli.common_options import (
     refuse_invalid_file_names,
 )
 from pcopy.cli.filter_options import requested_selection
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import TreeArguments
 
 
-class TreeProgram(Program):
+class TreeProgramCommandLine(ProgramCommandLine):
     """The command line of a program whose operands are directory trees on which it works in place."""
 
     deletes_selected = False

@@ -14,9 +14,9 @@ from typing import BinaryIO
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.engine.task import Task
 
-FRAME_TASKS = 128
+MAX_TASKS_PER_FRAME = 128
 """Maximum number of queued tasks that are written to disk, and read again, together (as one frame)."""
-FRAME_BYTES = 1 << 20
+FULL_FRAME_BYTES = 1 << 20
 """Size of the tasks in a frame (a group of tasks that is written and read together) from which on the frame is written.
 A backlog has at most two frames in memory: one to be written and one that was read.
 """
@@ -27,7 +27,7 @@ file is deleted when it is closed.
 """
 
 
-class Backlog(ABC):
+class TaskBacklog(ABC):
     """First-in, first-out queue of tasks outside memory. Tasks are removed a frame (up to 128 tasks) at a time.
     Abstract: subclasses store the frames.
 
@@ -69,7 +69,7 @@ class Backlog(ABC):
         memory.
         """
         self.append_in_memory(task)
-        if len(self._open_frame) >= FRAME_TASKS or self._open_frame_bytes >= FRAME_BYTES:
+        if len(self._open_frame) >= MAX_TASKS_PER_FRAME or self._open_frame_bytes >= FULL_FRAME_BYTES:
             self._store_frame(dump_primitives([tuple(task) for task in self._open_frame]))
             self._open_frame, self._open_frame_bytes = [], 0
 
@@ -98,7 +98,7 @@ class Backlog(ABC):
         self._open_frame_bytes = self.count = self.memory_bytes = 0
 
 
-class SpoolBacklog(Backlog):
+class SpoolFileBacklog(TaskBacklog):
     """Queue of tasks in a temporary file (spool), for tasks that do not fit in memory. Tasks are written and read in
     groups (frames).
     """

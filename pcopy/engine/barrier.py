@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pcopy.engine.messages import SubtreeReady
 
-CombineReports = Callable[[Sequence[bytes]], bytes]
+ReportCombiner = Callable[[Sequence[bytes]], bytes]
 """Function that returns the final report of a rank (packed statistics, which the engine does not interpret), combined
 with the given reports of its child ranks.
 
@@ -27,7 +27,7 @@ class UpwardBarrier:
     def __init__(self, children: Iterable[int]) -> None:
         self.awaited_children = set(children)
         """Child ranks that have not reported yet that they and all ranks below them are ready."""
-        self.combine_reports: CombineReports = lambda below: b""
+        self.combine_reports: ReportCombiner = lambda below: b""
         """Function that combines the final reports of this rank and its child ranks. Replaced before the job begins if
         the program collects reports.
         """
@@ -37,7 +37,7 @@ class UpwardBarrier:
         """
         self._child_reports: list[bytes] = []
 
-    def receive_ready(self, child: int, ready: SubtreeReady) -> None:
+    def record_child_ready(self, child: int, ready: SubtreeReady) -> None:
         """Record that the rank ``child`` and all ranks below it are ready. Keep their report until ``ready_message``
         combines it.
         """

@@ -24,7 +24,7 @@ class BegunTasks:
         """True if a task may be begun: fewer than ``slots`` tasks have begun and not ended, and all of these wait for
         an operation in progress (a ticket).
         """
-        self.has_untried = False
+        self.has_untried_received_tasks = False
         """True after tasks were received from another rank, until this rank has begun a task that any rank may run and
         has run it up to its first yield or its end.
 
@@ -45,7 +45,7 @@ class BegunTasks:
         """
         return not self._runnable
 
-    def set_slots(self, slots: int) -> None:
+    def set_max_begun_tasks(self, slots: int) -> None:
         """Set the maximum number of tasks that may have begun and not ended. Tasks that have begun continue, even if
         they are more than ``slots``.
         """
@@ -56,7 +56,7 @@ class BegunTasks:
         """Add ``task``, which begins now and can run."""
         self._runnable.append(task)
         self.has_room = False
-        if self.has_untried and task.owner == ANY_RANK:
+        if self.has_untried_received_tasks and task.owner == ANY_RANK:
             self._begun_since_received.append(task)
 
     def suspend(self, task: Task) -> None:
@@ -73,10 +73,10 @@ class BegunTasks:
 
     def record_slice(self, task: Task) -> None:
         """Record that ``task`` has run up to a yield or its end. If it was begun after tasks arrived from another rank,
-        ``has_untried`` becomes False.
+        ``has_untried_received_tasks`` becomes False.
         """
-        if self.has_untried and task in self._begun_since_received:
-            self.has_untried = False
+        if self.has_untried_received_tasks and task in self._begun_since_received:
+            self.has_untried_received_tasks = False
 
     def end_task(self, task: Task) -> None:
         """Remove ``task``, which has ended. Raise ``InvariantBroken`` if it was not begun, or waits for a ticket."""
@@ -85,7 +85,7 @@ class BegunTasks:
 
     def _remove_runnable(self, task: Task) -> None:
         """Remove ``task`` from the tasks that can run. Raise ``InvariantBroken`` if it is not one of them."""
-        if self.has_untried:
+        if self.has_untried_received_tasks:
             self.record_slice(task)
         try:
             self._runnable.remove(task)
@@ -95,9 +95,9 @@ class BegunTasks:
         self.has_room = not self._runnable and len(self._waiting) < self.slots
 
     def record_received(self, number: int) -> None:
-        """Record that ``number`` tasks have arrived from another rank. ``has_untried`` becomes True until a task that
-        begins later has run.
+        """Record that ``number`` tasks have arrived from another rank. ``has_untried_received_tasks`` becomes True
+        until a task that begins later has run.
         """
         self.received_count += number
-        self.has_untried = True
+        self.has_untried_received_tasks = True
         self._begun_since_received.clear()

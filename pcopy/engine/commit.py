@@ -19,20 +19,20 @@ from math import inf
 
 from pcopy.engine.journal import NEVER_DURABLE, RankEpoch
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import LAST_EPOCH, CounterSums
+from pcopy.engine.messages import ABANDONED_EPOCH, CounterSums
 
 DURABILITY_POLL_SECONDS = 0.02
 """Seconds between two queries by which rank 0 finds out, at the end of a phase, whether all ranks have brought their
 records to stable storage.
 """
 
-MAX_PENDING_EPOCHS = 2
+MAX_EPOCHS_NOT_DURABLE = 2
 """Maximum number of epochs (parts of the run whose records are written together) that are not yet on storage. If there
 are more, rank 0 skips its next regular cut, because storage is too slow for more records.
 """
 
 
-class CutSchedule:
+class CheckpointCutSchedule:
     """Decides when one rank makes a cut: ends its epoch and passes the gathered facts (tasks spawned and done) on to be
     written. Only rank 0 cuts at regular times, and waits for storage at the end of a phase.
 
@@ -41,13 +41,15 @@ class CutSchedule:
 
     def __init__(self, epochs: RankEpoch, limits: Limits) -> None:
         self._epochs = epochs
-        self._longest_interval = limits.cut_interval
-        self._interval = min(limits.seconds_to_first_cut, self._longest_interval)  # seconds until the next cut
-        self._patience = limits.last_cut_patience
+        self._longest_interval = limits.checkpoint_cut_interval
+        self._interval = min(
+            limits.seconds_to_first_checkpoint_cut, self._longest_interval
+        )  # seconds until the next cut
+        self._patience = limits.last_checkpoint_cut_timeout
         self._next_cut = 0.0
         self._target_epoch = 0
         self._deadline = inf
-        self.is_complete = True
+        self.are_all_records_durable = True
         """On rank 0, at the end of the job: False if records of ended tasks should be on stable storage and are not, so
         that a resumed job repeats these tasks.
         """
@@ -63,7 +65,7 @@ class CutSchedule:
         """
         return self._epochs.journal is not None and self._epochs.journal.must_wait_for_storage
 
-    def is_cut_due(self, rank: int, report: CounterSums | None, now: float) -> bool:
+    def is_checkpoint_cut_due(self, rank: int, report: CounterSums | None, now: float) -> bool:
         """Return True if this rank must make a cut now: end its epoch (part of the run) and pass its records on to be
         written.
 
@@ -78,13 +80,13 @@ class CutSchedule:
         journal = self._epochs.journal
         if journal is None or self._epochs.is_abandoned:
             return False
-        if journal.needs_cut or self._epochs.has_failed:
+        if journal.needs_checkpoint_cut or self._epochs.has_failed:
             return True
         if rank or now < self._next_cut:
             return False
         self._interval = min(2 * self._interval, self._longest_interval)
         self._next_cut = now + self._interval
-        return self._epochs.number - (report.durable_epoch if report else 0) <= MAX_PENDING_EPOCHS
+        return self._epochs.number - (report.durable_epoch if report else 0) <= MAX_EPOCHS_NOT_DURABLE
 
     def make_phase_durable(self, report: CounterSums, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
         """On rank 0, at the end of a phase: bring the facts of the phase (tasks spawned and done) to stable storage on
@@ -93,7 +95,7 @@ class CutSchedule:
 
         The first call for a phase makes a cut, which passes the facts on to be written. Later calls return False until
         they are on storage on all ranks. If the job is being stopped, the wait is limited; if it ends without success,
-        ``is_complete`` becomes False.
+        ``are_all_records_durable`` becomes False.
 
         Args:
             report: answer of all ranks, from after the end of the phase.
@@ -102,10 +104,10 @@ class CutSchedule:
             halted: True if the job is being stopped.
             phase: the phase that has ended.
         """
-        if self._epochs.journal is None or not (self._epochs.has_cut or needed):
+        if self._epochs.journal is None or not (self._epochs.has_made_checkpoint_cut or needed):
             return True
         if halted and report.durable_epoch == NEVER_DURABLE:
-            self.is_complete = False
+            self.are_all_records_durable = False
             return True
         if not self._target_epoch:
             self._target_epoch = self._epochs.number
@@ -114,9 +116,9 @@ class CutSchedule:
             self._deadline = min(self._deadline, now + self._patience)
         durable, target = report.durable_epoch, self._target_epoch
         if self._epochs.is_abandoned:
-            durable, target = self._epochs.durable_epoch, LAST_EPOCH
+            durable, target = self._epochs.durable_epoch, ABANDONED_EPOCH
         if durable < target and now <= self._deadline:
             return False
         self._target_epoch = 0
-        self.is_complete = durable >= target
+        self.are_all_records_durable = durable >= target
         return True

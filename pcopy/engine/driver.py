@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pcopy import libc
 from pcopy.engine.messages import Abort, CounterQuery, CounterSums, Halt, RingToken, TaskReply, TaskRequest
 from pcopy.engine.node import RankNode
-from pcopy.engine.states import State
+from pcopy.engine.states import RankState
 from pcopy.engine.task import Task
-from pcopy.engine.ticket import Outcome as Outcome
+from pcopy.engine.ticket import OperationTicket, WakeDescriptor
 from pcopy.engine.ticket import TaskGenerator as TaskGenerator
-from pcopy.engine.ticket import Ticket, WakeDescriptor
+from pcopy.engine.ticket import TaskOutcome as TaskOutcome
 from pcopy.engine.transport import Transport
 from pcopy.errors import (
     EXIT_INTERNAL,
@@ -34,7 +34,7 @@ from pcopy.errors import (
 )
 from pcopy.fast_named_tuple import NamedTuple
 
-SLICE_SECONDS = 0.005
+TASK_SLICE_SECONDS = 0.005
 """Seconds for which tasks run before the transport is polled for messages again."""
 
 LONGEST_SLEEP = 0.2
@@ -43,12 +43,12 @@ LONGEST_SLEEP = 0.2
 ABORT_GRACE_SECONDS = 3.0
 """Seconds for which a failing rank tries to send the reason to rank 0. After that time it prints the reason itself."""
 
-LOSS_GRACE_SECONDS = 1.0
+PEER_LOSS_GRACE_SECONDS = 1.0
 """Seconds for which a rank that has lost the connection to another rank waits before it aborts the job itself. Rank 0
 may know the cause, and abort the job with a better message.
 """
 
-CLOSE_WAIT_SECONDS = 2.0
+FAILED_JOB_TICKET_WAIT_SECONDS = 2.0
 """At the end of a failed job: maximum seconds for which a rank waits for operations in progress (tickets). Then the
 process ends although they are not complete.
 """
@@ -58,20 +58,20 @@ _TICKET_POLL_SECONDS = 0.01
 polled. Otherwise the poll of the transport also waits for tickets.
 """
 
-_IDLE_MESSAGES = (TaskRequest, TaskReply, CounterQuery, CounterSums, RingToken)
+_MESSAGES_OF_IDLE_RANKS = (TaskRequest, TaskReply, CounterQuery, CounterSums, RingToken)
 """Types of the messages that ranks without work exchange all the time. A rank that receives only these still counts as
 idle. (A reply that brings tasks is one of them, but running these tasks ends the idleness.)
 """
 
-STOP_WAIT_SECONDS = 2.0
+STOPPED_TASK_GRACE_SECONDS = 2.0
 """In a job that is being stopped: seconds for which a task may continue after the operation that it waited for (its
 ticket) is done. If the task has not ended by then, it is dropped at its next yield.
 """
 
 _RunnableTask = tuple[Task, TaskGenerator, float]
 """A task that can run, the generator that runs it, and the time in seconds until which it may continue in a job that is
-being stopped. That time is ``STOP_WAIT_SECONDS`` after the operation was done that the task waited for, or 0 if it
-has not waited.
+being stopped. That time is ``STOPPED_TASK_GRACE_SECONDS`` after the operation was done that the task waited for, or 0
+if it has not waited.
 """
 
 
@@ -82,10 +82,10 @@ class _SuspendedTask(NamedTuple):
 
     task: Task
     slices: TaskGenerator
-    ticket: Ticket
+    ticket: OperationTicket
 
 
-class Driver:
+class RankDriver:
     """Runs one rank: connects its node (the rank's state machine) with its transport, its tasks and the clock."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Driver:
         self._last_reported = 0
         self._last_active = clock()
         """Last time at which this rank had work, or received a message that shows that work is going on (all but
-        ``_IDLE_MESSAGES``).
+        ``_MESSAGES_OF_IDLE_RANKS``).
         """
         self._lost_peer: PeerLost | None = None
         self._loss_time = 0.0
@@ -154,7 +154,7 @@ class Driver:
         try:
             return self._run()
         finally:
-            self._close_suspended()  # last, after all messages and errors have been sent, because it may block
+            self._close_suspended_tasks()  # last, after all messages and errors have been sent, because it may block
 
     def _run(self) -> int:
         """Run the job; return its exit status, or raise ``JobAborted``. Tasks that still wait for an operation stay
@@ -164,9 +164,9 @@ class Driver:
         try:
             if node.rank == 0:
                 node.start(self._clock())
-            while node.state not in (State.CLOSED, State.ABORTED):
-                self._run_step_despite_loss()
-            self._send_queued()
+            while node.state not in (RankState.CLOSED, RankState.ABORTED):
+                self._run_step_despite_peer_loss()
+            self._send_queued_messages()
             self._report_sums(node)
         except PeerLost as error:
             self._is_root_lost = error.rank == 0
@@ -186,8 +186,8 @@ class Driver:
         self._transport.close()
         return node.status
 
-    def _run_step_despite_loss(self) -> None:
-        """Run one step. If the connection to another rank is lost, raise ``PeerLost`` only ``LOSS_GRACE_SECONDS``
+    def _run_step_despite_peer_loss(self) -> None:
+        """Run one step. If the connection to another rank is lost, raise ``PeerLost`` only ``PEER_LOSS_GRACE_SECONDS``
         seconds later: until then rank 0, which may know how that rank died, can abort the job with a better reason.
         """
         try:
@@ -197,14 +197,16 @@ class Driver:
                 raise
             self._lost_peer, self._loss_time = error, self._clock()
             self._transport.expect_close(error.rank)
-        if self._lost_peer is not None and self._clock() > self._loss_time + LOSS_GRACE_SECONDS:
+        if self._lost_peer is not None and self._clock() > self._loss_time + PEER_LOSS_GRACE_SECONDS:
             raise self._lost_peer
 
     def _run_step(self) -> None:
-        """Receive messages, handle a request to stop, send messages, and run tasks for ``SLICE_SECONDS`` seconds."""
+        """Receive messages, handle a request to stop, send messages, and run tasks for ``TASK_SLICE_SECONDS`` seconds."""
         node = self._node
-        self._send_queued()
-        self._receive(0.0 if self._is_busy() else min(max(0.0, node.next_tick_time() - self._clock()), LONGEST_SLEEP))
+        self._send_queued_messages()
+        self._receive_messages(
+            0.0 if self._is_busy() else min(max(0.0, node.next_tick_time() - self._clock()), LONGEST_SLEEP)
+        )
         now = self._clock()
         # Ask for the reason even if the job is stopping already: ``stop_reason`` also records that this rank makes
         # progress.
@@ -215,14 +217,14 @@ class Driver:
             self._resume_tasks()
         node.tick(now)
         self._report_sums(node)
-        self._send_queued()  # so that an answer to a message does not wait until the tasks have run
-        self._run_tasks(now + SLICE_SECONDS)
+        self._send_queued_messages()  # so that an answer to a message does not wait until the tasks have run
+        self._run_tasks(now + TASK_SLICE_SECONDS)
 
     def _is_busy(self) -> bool:
         """Return True if there are messages to send or tasks to run, so that this rank must not sleep."""
         return bool(self._node.outbox) or bool(self._runnable) or self._node.can_take_task
 
-    def _receive(self, timeout: float) -> None:
+    def _receive_messages(self, timeout: float) -> None:
         """Wait for messages for up to ``timeout`` seconds, or until an operation of a suspended task is done; pass the
         messages to the node (the rank's state machine).
         """
@@ -239,10 +241,10 @@ class Driver:
             self._wake.clear()  # before the tickets are checked, so that none that becomes done later is missed
         for source, message in arrived:
             now = self._clock()
-            if not isinstance(message, _IDLE_MESSAGES):
+            if not isinstance(message, _MESSAGES_OF_IDLE_RANKS):
                 self._last_active = now
             node.receive(source, message, now)
-        if node.state is State.BARRIER and before is not State.BARRIER:
+        if node.state is RankState.BARRIER and before is not RankState.BARRIER:
             for rank in range(node.size):
                 if rank not in (node.parent, node.rank):
                     # A rank that has received Close may disconnect before this rank receives its own.
@@ -278,7 +280,7 @@ class Driver:
                         node.begun_tasks.record_slice(task)
                         return
             except StopIteration as end:
-                outcome: Outcome = end.value
+                outcome: TaskOutcome = end.value
             else:
                 self._suspend_task(ticket)
                 continue
@@ -300,7 +302,7 @@ class Driver:
             self._node.halt(reason, now)
         return reason is not None
 
-    def _suspend_task(self, ticket: Ticket) -> None:
+    def _suspend_task(self, ticket: OperationTicket) -> None:
         """Suspend the running task until its ticket, an operation in progress, is done. Raise ``InvariantBroken`` if
         the task is a note (a short task that brings data to this rank), because notes must run even while a job
         stops.
@@ -318,7 +320,7 @@ class Driver:
         """Move the suspended tasks whose tickets (operations in progress) are done to the end of the queue of tasks
         that can run.
         """
-        until = self._clock() + STOP_WAIT_SECONDS
+        until = self._clock() + STOPPED_TASK_GRACE_SECONDS
         for each in [each for each in self._suspended if each.ticket.is_done]:
             self._suspended.remove(each)
             self._runnable.append((each.task, each.slices, until))
@@ -329,7 +331,7 @@ class Driver:
 
         Tasks that can run are dropped, except notes (short tasks that bring data to this rank). Operations in progress
         (tickets) are cancelled as far as they have not begun; a task that waits for one may run for
-        ``STOP_WAIT_SECONDS`` seconds afterwards.
+        ``STOPPED_TASK_GRACE_SECONDS`` seconds afterwards.
         """
         if not self._is_ending:
             self._is_ending = True
@@ -346,18 +348,18 @@ class Driver:
         for each in self._suspended:
             each.ticket.cancel()
 
-    def _close_suspended(self) -> None:
+    def _close_suspended_tasks(self) -> None:
         """Close the generators of all suspended tasks, whose tickets (operations in progress) were cancelled. Wait for
         each ticket first.
 
-        A system call may block for as long as a file server does not answer. After ``CLOSE_WAIT_SECONDS`` the remaining
-        tasks are therefore left open: nothing that they refer to is closed or freed, because the system call still uses
-        it.
+        A system call may block for as long as a file server does not answer. After ``FAILED_JOB_TICKET_WAIT_SECONDS``
+        the remaining tasks are therefore left open: nothing that they refer to is closed or freed, because the system
+        call still uses it.
         """
-        until = self._clock() + CLOSE_WAIT_SECONDS
+        until = self._clock() + FAILED_JOB_TICKET_WAIT_SECONDS
         while self._suspended:
             if self._clock() > until:
-                libc.keep_forever(self._suspended)
+                libc.keep_until_process_ends(self._suspended)
                 return
             for each in [each for each in self._suspended if each.ticket.is_done]:
                 self._suspended.remove(each)
@@ -378,7 +380,7 @@ class Driver:
         if self._wake is not None:
             self._wake.clear()
 
-    def _send_queued(self) -> None:
+    def _send_queued_messages(self) -> None:
         """Pass all queued messages to the transport."""
         outbox = self._node.outbox
         while outbox:
@@ -395,7 +397,7 @@ class Driver:
         root = self._node.rank == 0
         while self._clock() < end and not self._is_root_lost:
             try:
-                self._send_queued()
+                self._send_queued_messages()
                 if root and not self._transport.has_unsent:
                     break
                 self._transport.poll(0.05)

@@ -8,8 +8,8 @@ its own epoch before it processes the message that follows the marker. docs/desi
 all ranks and of all epochs up to a given one are then consistent, so that a job can be resumed from them.
 
 If a rank cannot record facts any longer, no later epoch is recorded on all ranks. But the job continues, so the
-existing records would soon describe a state that later phases have changed. That rank therefore enters ``LAST_EPOCH``;
-its marker makes all other ranks abandon their records, too.
+existing records would soon describe a state that later phases have changed. That rank therefore enters
+``ABANDONED_EPOCH``; its marker makes all other ranks abandon their records, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from pcopy.engine.messages import LAST_EPOCH, EpochMarker, Message
+from pcopy.engine.messages import ABANDONED_EPOCH, EpochMarker, Message
 from pcopy.engine.task import LabelledCounts, Task, TaskId
 
 FIRST_EPOCH = 1
@@ -32,7 +32,7 @@ and done) cannot be recorded.
 """
 
 
-class Journal(Protocol):
+class TaskJournal(Protocol):
     """Protocol: records which tasks one rank has spawned and which are done (its facts), so that another run can resume
     the job.
     """
@@ -53,7 +53,7 @@ class Journal(Protocol):
         """
 
     @property
-    def needs_cut(self) -> bool:
+    def needs_checkpoint_cut(self) -> bool:
         """True if so many records have been gathered in memory that the rank should make a cut now: end its epoch (part
         of the run), so that they are written.
         """
@@ -79,7 +79,7 @@ class Journal(Protocol):
             task: the task that is done.
             counts: number to add to each counter, by the counter's index.
             completed: ids of other tasks that count as done only now, because ``task`` has used their effect, which was
-                only in memory (see ``pcopy.engine.ticket.Outcome``).
+                only in memory (see ``pcopy.engine.ticket.TaskOutcome``).
             shares: parts of ``counts``, each under a label.
         """
 
@@ -88,9 +88,9 @@ class Journal(Protocol):
         done since the end of the previous epoch. ``phase`` is the current phase of this rank.
         """
 
-    def abandon(self) -> None:
+    def abandon_records(self) -> None:
         """Stop recording, because a rank cannot record tasks any longer and the existing records would soon be wrong.
-        ``durable_epoch`` becomes ``LAST_EPOCH`` once no records of this job remain from which it could be resumed.
+        ``durable_epoch`` becomes ``ABANDONED_EPOCH`` once no records of this job remain from which it could be resumed.
         """
 
 
@@ -99,14 +99,14 @@ class RankEpoch:
     the job is not recorded (no journal), the epoch never changes.
     """
 
-    def __init__(self, journal: Journal | None) -> None:
+    def __init__(self, journal: TaskJournal | None) -> None:
         self.journal = journal
         self.number = FIRST_EPOCH
         self.is_ending = False
         """True if the job is being stopped. No other phase begins then, so the existing records remain valid."""
 
     @property
-    def has_cut(self) -> bool:
+    def has_made_checkpoint_cut(self) -> bool:
         """True if this rank has made at least one cut in this run: it has ended an epoch and passed its records on to
         be written.
         """
@@ -125,7 +125,7 @@ class RankEpoch:
     @property
     def is_abandoned(self) -> bool:
         """True if this rank has given up recording the job, whose existing records are removed."""
-        return self.number == LAST_EPOCH
+        return self.number == ABANDONED_EPOCH
 
     @property
     def has_failed(self) -> bool:
@@ -152,27 +152,27 @@ class RankEpoch:
         """Advance this rank to the epoch (part of the run) with this number; the journal writes one record for each
         epoch that ends, even if nothing happened in it.
 
-        If ``number`` is ``LAST_EPOCH``, the journal abandons the records instead. ``phase`` is the current phase of
-        this rank.
+        If ``number`` is ``ABANDONED_EPOCH``, the journal abandons the records instead. ``phase`` is the current phase
+        of this rank.
         """
         if self.is_abandoned:
             return
-        if self.journal and number == LAST_EPOCH:
-            self.number = LAST_EPOCH
-            self.journal.abandon()
+        if self.journal and number == ABANDONED_EPOCH:
+            self.number = ABANDONED_EPOCH
+            self.journal.abandon_records()
         while self.journal and self.number < number:
             self.journal.end_epoch(self.number, phase)
             self.number += 1
 
     def enter_next_epoch(self, phase: int) -> None:
         """Make a cut: end the current epoch, so that its records are written, and enter the next one. If tasks cannot
-        be recorded any longer, enter ``LAST_EPOCH``, which abandons the records. ``phase`` is the current phase of
+        be recorded any longer, enter ``ABANDONED_EPOCH``, which abandons the records. ``phase`` is the current phase of
         this rank.
         """
-        self.enter_epoch(LAST_EPOCH if self.has_failed else self.number + 1, phase)
+        self.enter_epoch(ABANDONED_EPOCH if self.has_failed else self.number + 1, phase)
 
 
-class Outbox(deque[tuple[int, Message]]):
+class MessageOutbox(deque[tuple[int, Message]]):
     """Queue of the messages that one rank sends, as (destination, message). Before the first message to a rank in a new
     epoch (part of the run) it inserts a marker with the number of the epoch.
     """

@@ -32,20 +32,20 @@ class Limits(NamedTuple):
     """Maximum number of child ranks that a rank has in the tree of ranks, along which messages to all ranks are sent.
     With 8, a tree of 4,681 ranks has four levels below rank 0.
     """
-    seconds_to_first_cut: float = 5.0
+    seconds_to_first_checkpoint_cut: float = 5.0
     """Time from the start of the run to the first cut: the moment up to which all ranks write to the job directory
     which tasks were spawned and done. A job that ends earlier writes no records.
     """
-    cut_interval: float = 60.0
+    checkpoint_cut_interval: float = 60.0
     """Maximum time between two cuts, the moments up to which all ranks record their spawned and done tasks. The
     interval doubles with each cut until it reaches this value. A job that was killed repeats, when it is resumed, at
     most the work of one interval.
     """
-    last_cut_patience: float = 3.0
+    last_checkpoint_cut_timeout: float = 3.0
     """A job that is being stopped makes a last cut: each rank writes its last records. Maximum time that the job waits
     for these records to be on stable storage.
     """
-    phases_after_cut: tuple[int, ...] = ()
+    phases_after_checkpoint_cut: tuple[int, ...] = ()
     """Numbers of the phases that begin only after a cut, that is, when the records of all earlier tasks are on stable
     storage. It applies even to a job so short that it has made no cut before.
     """

@@ -17,21 +17,21 @@ from pcopy.engine.task import Task
 from pcopy.errors import EXIT_INTERNAL, InvariantBroken
 from pcopy.fast_named_tuple import NamedTuple
 
-SENDERS_ACCOUNT = -1
-"""Value of ``Stamp.account`` that means: the credits of the message were issued by its sender."""
+CREDIT_ACCOUNT_OF_SENDER = -1
+"""Value of ``CreditStamp.account`` that means: the credits of the message were issued by its sender."""
 
 
-class Stamp(NamedTuple):
+class CreditStamp(NamedTuple):
     """Credits that each message of work (one that can give its receiver tasks) carries. The termination detector must
     get all of them back before a phase is over (see ``pcopy.engine.termination``).
 
     Attributes:
-        account: rank that has issued the credits and to which they must be returned, or ``SENDERS_ACCOUNT``.
+        account: rank that has issued the credits and to which they must be returned, or ``CREDIT_ACCOUNT_OF_SENDER``.
         credits: number of credits.
         depth: depth of the rank ``account`` in the tree of engaged ranks (those that may have work); rank 0 has 0.
     """
 
-    account: int = SENDERS_ACCOUNT
+    account: int = CREDIT_ACCOUNT_OF_SENDER
     credits: int = 1
     depth: int = 0
 
@@ -42,7 +42,7 @@ class StartPhase(NamedTuple):
     """
 
     phase: int
-    stamp: Stamp = Stamp()
+    stamp: CreditStamp = CreditStamp()
 
 
 class AddressedTasks(NamedTuple):
@@ -52,7 +52,7 @@ class AddressedTasks(NamedTuple):
 
     phase: int
     tasks: tuple[Task, ...]
-    stamp: Stamp = Stamp()
+    stamp: CreditStamp = CreditStamp()
 
 
 class TaskRequest(NamedTuple):
@@ -75,7 +75,7 @@ class TaskReply(NamedTuple):
     phase: int
     sequence: int
     tasks: tuple[Task, ...]
-    stamp: Stamp = Stamp()
+    stamp: CreditStamp = CreditStamp()
 
 
 class CreditReturn(NamedTuple):
@@ -153,7 +153,7 @@ class EpochMarker(NamedTuple):
     number: int
 
 
-LAST_EPOCH = 1 << 62
+ABANDONED_EPOCH = 1 << 62
 """Number in place of an epoch (part of the run) that says: recording of the job was given up, because a rank cannot
 write its records.
 """
@@ -186,7 +186,7 @@ class Abort(NamedTuple):
     status: int = EXIT_INTERNAL
 
 
-class Stop(NamedTuple):
+class EndJob(NamedTuple):
     """Message that ends the job, because all phases are over. Each rank passes it on to its child ranks in the tree of
     ranks. ``status`` is the exit status of every rank.
     """
@@ -205,7 +205,7 @@ class SubtreeReady(NamedTuple):
     """
 
 
-class Close(NamedTuple):
+class CloseTransport(NamedTuple):
     """Message that rank 0 sends down the tree of ranks at the end of a job: all ranks are ready, so each may close its
     connections.
     """
@@ -223,9 +223,9 @@ Message = (
     | EpochMarker
     | Halt
     | Abort
-    | Stop
+    | EndJob
     | SubtreeReady
-    | Close
+    | CloseTransport
 )
 """Any message between ranks."""
 
@@ -287,7 +287,7 @@ def decode_message(data: bytes | bytearray | memoryview) -> Message:
             message: Message = kind(*values)
             return message
         fields = dict(zip(kind._fields, values, strict=True))
-        fields["stamp"] = Stamp(*fields["stamp"])
+        fields["stamp"] = CreditStamp(*fields["stamp"])
         if "tasks" in fields:
             fields["tasks"] = tuple(Task(*task) for task in fields["tasks"])
         message = kind(**fields)

@@ -18,46 +18,46 @@ from typing import Any, ClassVar
 
 from pcopy.engine.barrier import UpwardBarrier
 from pcopy.engine.begun_tasks import BegunTasks
-from pcopy.engine.commit import CutSchedule
-from pcopy.engine.journal import Journal, Outbox, RankEpoch
+from pcopy.engine.commit import CheckpointCutSchedule
+from pcopy.engine.journal import MessageOutbox, RankEpoch, TaskJournal
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Abort,
     AddressedTasks,
-    Close,
+    CloseTransport,
     CounterQuery,
     CounterSums,
     CreditReturn,
+    CreditStamp,
+    EndJob,
     EpochMarker,
     Halt,
     Message,
     RingToken,
-    Stamp,
     StartPhase,
-    Stop,
     SubtreeReady,
     TaskReply,
     TaskRequest,
 )
-from pcopy.engine.phase_end import Director, PhaseEnd
+from pcopy.engine.phase_end import PhaseDirector, PhaseEndState
 from pcopy.engine.progress import CounterTree, child_ranks, parent_rank
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.safra import make_detector
-from pcopy.engine.states import FINAL_STATES, TRANSITIONS, State, checked_transition
-from pcopy.engine.stealing import Thief
-from pcopy.engine.steering import NoSteering, Steering
+from pcopy.engine.safra import make_termination_detector
+from pcopy.engine.states import FINAL_RANK_STATES, RANK_STATE_TRANSITIONS, RankState, checked_transition
+from pcopy.engine.stealing import StealingThief
+from pcopy.engine.steering import NoSteering, RankSteering
 from pcopy.engine.task import ANY_RANK, UNRECORDED, NewTask, Task, task_batches
-from pcopy.engine.ticket import Outcome
-from pcopy.engine.victim import DivideTask, Victim
+from pcopy.engine.ticket import TaskOutcome
+from pcopy.engine.victim import DivideTask, StealingVictim
 from pcopy.errors import EXIT_INTERNAL, InvariantBroken
 
-NEVER = float("inf")
+TIME_NEVER = float("inf")
 """Time in seconds of an event that never becomes due (infinity)."""
 
 
 class RankNode:
     """State machine of one rank of a job: processes messages, keeps the queue of tasks, and decides when a phase is
-    over. The caller (``Driver``) sends the messages in ``outbox`` after every call.
+    over. The caller (``RankDriver``) sends the messages in ``outbox`` after every call.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class RankNode:
         *,
         run: int,
         counters: int,
-        director: Director,
+        director: PhaseDirector,
         random: Random,
         queue: TaskQueue,
         limits: Limits = Limits(),  # noqa: B008 (an immutable value)
         termination: str = "tree",
-        journal: Journal | None = None,
+        journal: TaskJournal | None = None,
         divide: DivideTask = lambda task, hungry: (),
-        steering: Steering = NoSteering(),  # noqa: B008 (it has no state)
+        steering: RankSteering = NoSteering(),  # noqa: B008 (it has no state)
     ) -> None:
         """Create the state machine.
 
@@ -87,13 +87,13 @@ class RankNode:
             random: chooses the ranks from which this rank requests tasks.
             queue: tasks of this rank; the caller may have filled it.
             limits: sizes and times.
-            termination: name of the termination detector, from ``DETECTORS``.
+            termination: name of the termination detector, from ``TERMINATION_DETECTORS``.
             journal: records which tasks were spawned and done; None if the job is not recorded.
             divide: returns the tasks into which a task is divided, or nothing (see ``pcopy.engine.victim``).
             steering: says which tasks this rank may begin, and carries rank 0's orders.
         """
         self.rank, self.size = rank, size
-        self.state = State.WAITING
+        self.state = RankState.WAITING
         self.phase, self.status = -1, 0
         self.counters = [0] * counters
         self.queue = queue
@@ -114,33 +114,33 @@ class RankNode:
         self._limits = limits
         self.parent = parent_rank(rank, limits.fan_out)
         self._children = child_ranks(rank, size, limits.fan_out)
-        self._detector = make_detector(termination, rank, size)
-        self._thief = Thief(rank, size, random, limits, steering)
+        self._detector = make_termination_detector(termination, rank, size)
+        self._thief = StealingThief(rank, size, random, limits, steering)
         self._epochs = RankEpoch(journal)
-        self.outbox = Outbox(self._epochs)
+        self.outbox = MessageOutbox(self._epochs)
         self._send, self._send_all = self.outbox.send, self.outbox.send_all
         self.counter_tree = CounterTree(
             rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable_epoch, steering
         )
-        self.cut_schedule = CutSchedule(self._epochs, limits)
+        self.cut_schedule = CheckpointCutSchedule(self._epochs, limits)
         self.begun_tasks = BegunTasks(rank, limits.task_slots)
-        self._victim = Victim(queue, self.begun_tasks, divide, self._replace_by_portions, steering)
+        self._victim = StealingVictim(queue, self.begun_tasks, divide, self._replace_by_portions, steering)
         self._early_tasks: list[tuple[int, AddressedTasks]] = []
         self.barrier = UpwardBarrier(self._children)
-        self._phase_end = PhaseEnd(director, limits, self.counter_tree, self.cut_schedule)
+        self._phase_end = PhaseEndState(director, limits, self.counter_tree, self.cut_schedule)
 
     # Calls of the driver.
 
     @property
     def is_job_over(self) -> bool:
         """On rank 0: True if the last phase is over. False before the first phase has begun."""
-        return self._phase_end.is_job_over or self.state not in (State.WAITING, State.WORKING)
+        return self._phase_end.is_job_over or self.state not in (RankState.WAITING, RankState.WORKING)
 
     def restore_tasks(self, phase: int, tasks: Iterable[Task], counts: Sequence[int]) -> None:
         """Add the tasks and counts with which this rank continues a resumed job; called before ``start``.
 
         The tasks may include some of earlier phases: they had ended there, but their effect was only in memory
-        (deferred completion, see ``pcopy.engine.ticket.Outcome``). These run again in ``phase``.
+        (deferred completion, see ``pcopy.engine.ticket.TaskOutcome``). These run again in ``phase``.
 
         Args:
             phase: the phase in which the job was interrupted.
@@ -162,7 +162,7 @@ class RankNode:
     @property
     def can_take_task(self) -> bool:
         """True if ``take_task`` would return a task: there is one that may be begun now."""
-        works = self.state is State.WORKING and not self.cut_schedule.waits_for_storage
+        works = self.state is RankState.WORKING and not self.cut_schedule.waits_for_storage
         return works and (
             self._victim.can_begin_task() or (self.begun_tasks.is_nothing_runnable and self.queue.is_note_next)
         )
@@ -182,9 +182,9 @@ class RankNode:
         begun and does not wait for a ticket.
         """
         self.dropped_count += self.queue.drop(task)
-        self.finish_task(task, Outcome(is_deferred=True), now)
+        self.finish_task(task, TaskOutcome(is_deferred=True), now)
 
-    def finish_task(self, task: Task, outcome: Outcome, now: float) -> None:
+    def finish_task(self, task: Task, outcome: TaskOutcome, now: float) -> None:
         """End ``task`` with ``outcome``, its result: add its counts to the counters, queue or send the tasks that it
         spawned, and record that it is done (unless its effect is only in memory, ``outcome.is_deferred``).
 
@@ -217,38 +217,44 @@ class RankNode:
         """
         if answers:
             self._answer_requests(now)
-        if self.state is State.WORKING and self.begun_tasks.has_room and not len(self.queue):
+        if self.state is RankState.WORKING and self.begun_tasks.has_room and not len(self.queue):
             self._find_end_or_request(now)
-        if self.state is State.WORKING and self.cut_schedule.is_cut_due(self.rank, self.counter_tree.latest_sums, now):
+        if self.state is RankState.WORKING and self.cut_schedule.is_checkpoint_cut_due(
+            self.rank, self.counter_tree.latest_sums, now
+        ):
             self._epochs.enter_next_epoch(self.phase)
-        if self.state is State.WORKING and now >= self._phase_end.next_query_time:
+        if self.state is RankState.WORKING and now >= self._phase_end.next_query_time:
             self._send_all(self._phase_end.query_counters(now))
             if self._phase_end.is_phase_over:
                 self._end_phase(now)
-        if self.state is State.STOPPING and not self.barrier.awaited_children and not self._thief.is_request_pending:
-            self._set_state(State.BARRIER)
+        if (
+            self.state is RankState.STOPPING
+            and not self.barrier.awaited_children
+            and not self._thief.is_request_pending
+        ):
+            self._set_state(RankState.BARRIER)
             ready = self.barrier.ready_message()
             if self.rank:
                 self._send(self.parent, ready)
             else:
-                self._close()
+                self._close_all_ranks()
 
     def _find_end_or_request(self, now: float) -> None:
         """Check whether the phase is over on all ranks; if not, request tasks from another rank. Called while this rank
         has no queued tasks and could begin one.
         """
         if not len(self.begun_tasks):
-            self._send_all(self._detector.handle_idle())
+            self._send_all(self._detector.advance_while_idle())
         if self._detector.is_terminated:
             self._end_phase(now)
-        elif self.halt_reason is None and (request := self._thief.next_request(self.phase, now)):
+        elif self.halt_reason is None and (request := self._thief.next_task_request(self.phase, now)):
             self._send(*request)
 
     def next_tick_time(self) -> float:
         """Return the time in seconds at which ``tick`` must be called even if no message arrives."""
-        wake = self._phase_end.next_query_time if self.state is State.WORKING else NEVER
-        hungry = self.state is State.WORKING and self.begun_tasks.has_room and not len(self.queue)
-        if hungry and self._thief.can_request and self.halt_reason is None and not self._phase_end.is_phase_over:
+        wake = self._phase_end.next_query_time if self.state is RankState.WORKING else TIME_NEVER
+        hungry = self.state is RankState.WORKING and self.begun_tasks.has_room and not len(self.queue)
+        if hungry and self._thief.can_request_tasks and self.halt_reason is None and not self._phase_end.is_phase_over:
             wake = min(wake, self._thief.next_request_time)
         return min(wake, self._victim.next_deadline)
 
@@ -277,13 +283,13 @@ class RankNode:
         handler = self._HANDLERS.get(type(message))
         if handler is None:
             raise InvariantBroken(f"rank {self.rank}: unknown message from rank {source}: {message!r}")
-        if self.state not in FINAL_STATES or isinstance(
+        if self.state not in FINAL_RANK_STATES or isinstance(
             message, Abort | EpochMarker
         ):  # a rank in a final state ignores all other messages
             handler(self, source, message, now)
         self.tick(now)
 
-    def _begin_phase(self, phase: int, now: float, source: int = -1, stamp: Stamp = Stamp()) -> None:  # noqa: B008
+    def _begin_phase(self, phase: int, now: float, source: int = -1, stamp: CreditStamp = CreditStamp()) -> None:  # noqa: B008
         """Begin ``phase`` on this rank, and send its child ranks the message to begin it.
 
         ``source`` is the rank that has sent this rank the message to begin the phase, and ``stamp`` the credits of the
@@ -292,42 +298,42 @@ class RankNode:
         """
         if phase <= self.phase:
             raise InvariantBroken(f"phase {phase} begins after phase {self.phase} on rank {self.rank}")
-        if self.state is not State.WORKING:
-            self._set_state(State.WORKING)
+        if self.state is not RankState.WORKING:
+            self._set_state(RankState.WORKING)
         self.phase = phase
         self.queue.begin_phase(phase)
         self._thief.reset_patience(now)
-        self._victim.forget_requests()
+        self._victim.assume_no_hungry_ranks()
         self._detector.begin_phase(phase)
         if source >= 0:
-            self._send_all(self._detector.count_received(source, stamp))
+            self._send_all(self._detector.count_received_work(source, stamp))
         if self.rank == 0:
             self._send_all(self._phase_end.query_counters(now))  # this brings the sums to all ranks before StartPhase
         self.totals_at_phase_start = self.counter_tree.totals
         for child in self._children:
-            self._send(child, StartPhase(phase, self._detector.count_sent(starting=True)))
+            self._send(child, StartPhase(phase, self._detector.count_sent_work(starting=True)))
         early, self._early_tasks = self._early_tasks, []
         for sender, work in early:
-            self._receive_work(sender, work)
+            self._receive_addressed_tasks(sender, work)
         if self.rank == 0 and phase != self.resumed_phase:
             self._add_new_tasks(self._director.first_tasks(phase), begins=phase == 0)
 
-    def _receive_work(self, source: int, work: AddressedTasks) -> None:
+    def _receive_addressed_tasks(self, source: int, work: AddressedTasks) -> None:
         """Queue the tasks in ``work``, which only this rank may run. If their phase has not begun on this rank yet,
         store the message until then.
         """
-        if work.phase > self.phase and self.state in (State.WAITING, State.WORKING):
+        if work.phase > self.phase and self.state in (RankState.WAITING, RankState.WORKING):
             self._early_tasks.append((source, work))  # the detector is informed once the phase has begun on this rank
         else:
-            self._check_phase(source, work.phase)
-            self._send_all(self._detector.count_received(source, work.stamp))
+            self._check_is_working_in_phase(source, work.phase)
+            self._send_all(self._detector.count_received_work(source, work.stamp))
             self._queue_tasks(work.tasks)
 
-    def _check_phase(self, source: int, phase: int) -> None:
+    def _check_is_working_in_phase(self, source: int, phase: int) -> None:
         """Raise ``InvariantBroken`` unless this rank is working in ``phase``. ``source`` is the rank that has sent
         tasks of this phase, for the error.
         """
-        if phase != self.phase or self.state is not State.WORKING:
+        if phase != self.phase or self.state is not RankState.WORKING:
             where = f"in phase {self.phase}, {self.state.value}"
             raise InvariantBroken(f"work of phase {phase} from rank {source} at rank {self.rank} {where}")
 
@@ -343,17 +349,19 @@ class RankNode:
 
     def _answer_requests(self, now: float) -> None:
         """Reply to the requests of other ranks for tasks, as far as replies are due now."""
-        gives_in = self.phase if self.state is State.WORKING and self.halt_reason is None else -1
+        gives_in = self.phase if self.state is RankState.WORKING and self.halt_reason is None else -1
         for source, (phase, sequence, _), tasks in self._victim.due_replies(gives_in, now):
-            self._send(source, TaskReply(phase, sequence, tasks, self._detector.count_sent() if tasks else Stamp()))
+            self._send(
+                source, TaskReply(phase, sequence, tasks, self._detector.count_sent_work() if tasks else CreditStamp())
+            )
 
     def _receive_reply(self, source: int, reply: TaskReply, now: float) -> None:
         is_asked_for = self._thief.receive_reply(reply, now)
         if reply.tasks and not is_asked_for:
             raise InvariantBroken(f"rank {source} sent tasks that rank {self.rank} had not asked for")
         if reply.tasks:
-            self._check_phase(source, reply.phase)
-            self._send_all(self._detector.count_received(source, reply.stamp))
+            self._check_is_working_in_phase(source, reply.phase)
+            self._send_all(self._detector.count_received_work(source, reply.stamp))
             self._queue_tasks(reply.tasks)
             self.begun_tasks.record_received(len(reply.tasks))
 
@@ -387,7 +395,7 @@ class RankNode:
             journal.record_base(self.phase, base)
         for owner, tasks in addressed.items():
             for batch in task_batches(tasks, self._limits.message_bytes):
-                self._send(owner, AddressedTasks(self.phase, batch, self._detector.count_sent()))
+                self._send(owner, AddressedTasks(self.phase, batch, self._detector.count_sent_work()))
 
     # The end of a phase, and of the job.
 
@@ -405,7 +413,7 @@ class RankNode:
         if following is None:
             return
         if following.phase is None:
-            self._begin_stop(following.status)
+            self._begin_job_end(following.status)
         else:
             self._begin_phase(following.phase, now)
             self.tick(now)
@@ -415,7 +423,7 @@ class RankNode:
         queued work, and send the order to the child ranks. From another rank it is a request: send it to the parent,
         but only once.
         """
-        if self.halt_reason is not None or self.state not in (State.WAITING, State.WORKING):
+        if self.halt_reason is not None or self.state not in (RankState.WAITING, RankState.WORKING):
             return
         if self.rank and source != self.parent:
             if not self._has_requested_halt:
@@ -428,50 +436,52 @@ class RankNode:
         for child in self._children:
             self._send(child, message)
 
-    def _begin_stop(self, status: int) -> None:
+    def _begin_job_end(self, status: int) -> None:
         if len(self.begun_tasks) or len(self.queue) or self._early_tasks:
             raise InvariantBroken(f"the job stops while rank {self.rank} has work")
-        self._set_state(State.STOPPING)
+        self._set_state(RankState.STOPPING)
         self.status = status
         for child in self._children:
-            self._send(child, Stop(status))
+            self._send(child, EndJob(status))
 
     def _receive_ready(self, source: int, ready: SubtreeReady) -> None:
-        if source not in self.barrier.awaited_children or self.state is not State.STOPPING:
+        if source not in self.barrier.awaited_children or self.state is not RankState.STOPPING:
             raise InvariantBroken(f"rank {source} is ready while rank {self.rank} is {self.state.value}")
-        self.barrier.receive_ready(source, ready)
+        self.barrier.record_child_ready(source, ready)
 
-    def _close(self) -> None:
-        self._set_state(State.CLOSED)
+    def _close_all_ranks(self) -> None:
+        self._set_state(RankState.CLOSED)
         for child in self._children:
-            self._send(child, Close())
+            self._send(child, CloseTransport())
 
     def _receive_abort(self, source: int, message: Abort) -> None:
-        if self.state in FINAL_STATES:
+        if self.state in FINAL_RANK_STATES:
             return
-        self._set_state(State.ABORTED)
+        self._set_state(RankState.ABORTED)
         self.abort_reason = message
         for neighbour in (self.parent, *self._children):
             if neighbour not in (source, -1):
                 self._send(neighbour, message)
 
-    def _set_state(self, state: State) -> None:
-        self.state = checked_transition(TRANSITIONS, self.state, state, self.rank)
+    def _set_state(self, state: RankState) -> None:
+        self.state = checked_transition(RANK_STATE_TRANSITIONS, self.state, state, self.rank)
 
     _HANDLERS: ClassVar[Mapping[type, Callable[[RankNode, int, Any, float], None]]] = {
         StartPhase: lambda node, source, start, now: node._begin_phase(start.phase, now, source, start.stamp),
-        AddressedTasks: lambda node, source, work, _: node._receive_work(source, work),
+        AddressedTasks: lambda node, source, work, _: node._receive_addressed_tasks(source, work),
         TaskRequest: lambda node, source, request, now: node._victim.receive_request(source, request, now),
         TaskReply: lambda node, source, reply, now: node._receive_reply(source, reply, now),
-        CreditReturn: lambda node, source, signal, _: node._send_all(node._detector.handle_message(source, signal)),
-        RingToken: lambda node, source, token, _: node._send_all(node._detector.handle_message(source, token)),
+        CreditReturn: lambda node, source, signal, _: node._send_all(
+            node._detector.handle_detector_message(source, signal)
+        ),
+        RingToken: lambda node, source, token, _: node._send_all(node._detector.handle_detector_message(source, token)),
         CounterQuery: lambda node, _, query, __: node._send_all(node.counter_tree.receive_query(query)),
         CounterSums: lambda node, source, answer, now: node._receive_answer(source, answer, now),
         EpochMarker: lambda node, _, epoch, __: node._epochs.enter_epoch(epoch.number, node.phase),
         Halt: lambda node, source, halt, _: node._receive_halt(source, halt),
         Abort: lambda node, source, abort, _: node._receive_abort(source, abort),
-        Stop: lambda node, _, stop, __: node._begin_stop(stop.status),
+        EndJob: lambda node, _, stop, __: node._begin_job_end(stop.status),
         SubtreeReady: lambda node, source, ready, _: node._receive_ready(source, ready),
-        Close: lambda node, _, __, ___: node._close(),
+        CloseTransport: lambda node, _, __, ___: node._close_all_ranks(),
     }
     """Function that processes the messages of each type; called with (node, sender, message, time in seconds)."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Protocol
 
-from pcopy.engine.commit import DURABILITY_POLL_SECONDS, CutSchedule
+from pcopy.engine.commit import DURABILITY_POLL_SECONDS, CheckpointCutSchedule
 from pcopy.engine.journal import NEVER_DURABLE
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt, OutgoingMessages
@@ -19,7 +19,7 @@ from pcopy.engine.task import NewTask
 from pcopy.fast_named_tuple import NamedTuple
 
 
-class Director(Protocol):
+class PhaseDirector(Protocol):
     """Protocol: decides on rank 0, between two phases, which phase follows and when the job is over. Each program has
     its own implementation.
 
@@ -41,7 +41,7 @@ class Director(Protocol):
         """
 
 
-class NextPhase(NamedTuple):
+class PhaseDecision(NamedTuple):
     """What follows a phase: another phase (``status`` is 0 then), or the end of the job (``phase`` is None) with the
     exit status ``status``.
     """
@@ -50,7 +50,7 @@ class NextPhase(NamedTuple):
     status: int
 
 
-class PhaseEnd:
+class PhaseEndState:
     """State of rank 0 at the end of a phase: whether the final sums of the counters were queried, and what follows (the
     next phase, or the end of the job).
 
@@ -58,13 +58,13 @@ class PhaseEnd:
     """
 
     def __init__(
-        self, director: Director, limits: Limits, counter_tree: CounterTree, cut_schedule: CutSchedule
+        self, director: PhaseDirector, limits: Limits, counter_tree: CounterTree, cut_schedule: CheckpointCutSchedule
     ) -> None:
         self._director = director
         self._limits = limits
         self._counter_tree = counter_tree
         self._cut_schedule = cut_schedule
-        self._next: NextPhase | None = None
+        self._next: PhaseDecision | None = None
         self._final_query = 0
         self.next_query_time = inf
         """Time in seconds at which rank 0 queries the counters of all ranks next; infinity before the first phase, and
@@ -104,12 +104,12 @@ class PhaseEnd:
         self._final_query = self._counter_tree.sequence
         return asked
 
-    def next_phase(self, now: float, phase: int, halted: Halt | None, *, resumed: bool) -> NextPhase | None:
+    def next_phase(self, now: float, phase: int, halted: Halt | None, *, resumed: bool) -> PhaseDecision | None:
         """Return what follows ``phase``: another phase or the end of the job. Return None while rank 0 has to wait; the
         caller then repeats the call.
 
         Rank 0 waits until all ranks have answered the query for the exact sums, and until the records of the phase's
-        tasks are on stable storage (see ``CutSchedule.make_phase_durable``).
+        tasks are on stable storage (see ``CheckpointCutSchedule.make_phase_durable``).
 
         Args:
             now: time in seconds.
@@ -124,9 +124,9 @@ class PhaseEnd:
         if self._next is None or (halted is not None and self._next.phase is not None):
             following = None if halted is not None else self._director.next_phase(phase, report.totals)
             status = self._director.status(report.totals, halted) if following is None else 0
-            self._next = NextPhase(following, status)
+            self._next = PhaseDecision(following, status)
         following, status = self._next
-        needed = status != 0 or resumed or following in self._limits.phases_after_cut
+        needed = status != 0 or resumed or following in self._limits.phases_after_checkpoint_cut
         if not self._cut_schedule.make_phase_durable(
             report, now, needed=needed, halted=halted is not None, phase=phase
         ):
@@ -135,5 +135,5 @@ class PhaseEnd:
         self._final_query, self._next = 0, None
         if following is None and not status and halted is not None and report.durable_epoch == NEVER_DURABLE:
             # All work is done, but its data are not on storage: the exit status must say so.
-            return NextPhase(None, self._director.status(report.totals, halted))
-        return NextPhase(following, status)
+            return PhaseDecision(None, self._director.status(report.totals, halted))
+        return PhaseDecision(following, status)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pcopy.engine.messages import CounterQuery, CounterSums, OutgoingMessages
-from pcopy.engine.steering import NoSteering, ReportedNumbers, Steering
+from pcopy.engine.steering import NoSteering, RankSteering, ReportedNumbers
 
 
 def parent_rank(rank: int, fan_out: int) -> int:
@@ -46,7 +46,7 @@ class CounterTree:
         fan_out: int,
         counters: list[int],
         durable: Callable[[], int] = lambda: 0,
-        steering: Steering = NoSteering(),  # noqa: B008 (it has no state)
+        steering: RankSteering = NoSteering(),  # noqa: B008 (it has no state)
     ) -> None:
         """Create one rank's part.
 

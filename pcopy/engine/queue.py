@@ -18,17 +18,17 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from pcopy.engine.backlog import Backlog, OpenSpool, SpoolBacklog
+from pcopy.engine.backlog import OpenSpool, SpoolFileBacklog, TaskBacklog
 from pcopy.engine.limits import Limits
 from pcopy.engine.task import ANY_RANK, Task
 
-_OVERFLOW_KEY = -2
+_OVERFLOW_BACKLOG_KEY = -2
 """Key in the dictionary of backlogs (queues on disk) for the tasks of the current phase that do not fit in memory. The
 other keys are the numbers of later phases.
 """
 
 
-ENOUGH_TO_SHARE = 2
+MIN_TASKS_TO_SHARE = 2
 """A rank has enough tasks to share if at least this number of queued tasks may run on any rank: it can give one to an
 idle rank and keep one.
 """
@@ -67,7 +67,7 @@ class TaskQueue:
         self,
         limits: Limits,
         open_spool: OpenSpool = io.BytesIO,
-        open_overflow: Callable[[], Backlog] | None = None,
+        open_overflow: Callable[[], TaskBacklog] | None = None,
         is_work: Callable[[Task], bool] = lambda task: task.owner == ANY_RANK,
         is_slow_note: Callable[[Task], bool] = lambda task: False,
     ) -> None:
@@ -85,13 +85,13 @@ class TaskQueue:
         self._is_slow_note = is_slow_note
         self._limits = limits
         self._open_spool = open_spool
-        self._open_overflow = open_overflow or (lambda: SpoolBacklog(open_spool))
+        self._open_overflow = open_overflow or (lambda: SpoolFileBacklog(open_spool))
         self._phase = -1
         self._addressed_tasks: deque[Task] = deque()
         self._scans = _TaskStack()
         self._other_work = _TaskStack()
         self._bytes_in_memory = 0
-        self._backlogs: dict[int, Backlog] = {}
+        self._backlogs: dict[int, TaskBacklog] = {}
         self.spill_error: OSError | None = None
         """First error when a backlog (a queue on disk) was written or read, or None. After an error the queue reads
         nothing from any backlog, and the job has to stop.
@@ -103,37 +103,37 @@ class TaskQueue:
         that they would have completed. If False, only dropped tasks that were addressed to a rank are kept.
         """
         self._dropped: list[Task] = []
-        self._dropped_backlogs: list[Backlog] = []
+        self._dropped_backlogs: list[TaskBacklog] = []
 
     def __len__(self) -> int:
         """Return the number of queued tasks of the current phase."""
         count = len(self._addressed_tasks) + len(self._scans.tasks) + len(self._other_work.tasks)
-        if _OVERFLOW_KEY in self._backlogs:
-            count += self._backlogs[_OVERFLOW_KEY].count
+        if _OVERFLOW_BACKLOG_KEY in self._backlogs:
+            count += self._backlogs[_OVERFLOW_BACKLOG_KEY].count
         if self._phase in self._backlogs:
             count += self._backlogs[self._phase].count
         return count
 
     @property
-    def addressed(self) -> int:
+    def addressed_count(self) -> int:
         """Number of queued tasks that only this rank may run."""
         return len(self._addressed_tasks)
 
     @property
-    def stealable(self) -> int:
+    def stealable_count(self) -> int:
         """Number of queued tasks that any rank may run."""
         return len(self) - len(self._addressed_tasks)
 
     @property
     def has_enough_to_share(self) -> bool:
         """True if this rank could give a task to an idle rank and would still have another one."""
-        return self.stealable >= ENOUGH_TO_SHARE
+        return self.stealable_count >= MIN_TASKS_TO_SHARE
 
-    def _current_backlogs(self) -> list[Backlog]:
+    def _current_backlogs(self) -> list[TaskBacklog]:
         """Return the backlogs (queues on disk) with tasks of the current phase. There are up to two: one filled in
         earlier phases, and one for tasks that did not fit in memory.
         """
-        return [self._backlogs[key] for key in (_OVERFLOW_KEY, self._phase) if key in self._backlogs]
+        return [self._backlogs[key] for key in (_OVERFLOW_BACKLOG_KEY, self._phase) if key in self._backlogs]
 
     def begin_phase(self, phase: int) -> None:
         """Make ``phase`` the current one, so that ``pop`` also returns the tasks of this phase that were queued
@@ -147,16 +147,16 @@ class TaskQueue:
         """
         if task.phase != self._phase:
             if task.phase not in self._backlogs:
-                self._backlogs[task.phase] = SpoolBacklog(self._open_spool)
-            self._spill(self._backlogs[task.phase], task)
+                self._backlogs[task.phase] = SpoolFileBacklog(self._open_spool)
+            self._add_to_backlog(self._backlogs[task.phase], task)
         elif self._bytes_in_memory > self._limits.queue_memory_bytes and task.owner == ANY_RANK:
-            if _OVERFLOW_KEY not in self._backlogs:
-                self._backlogs[_OVERFLOW_KEY] = self._open_overflow()
-            self._spill(self._backlogs[_OVERFLOW_KEY], task)
+            if _OVERFLOW_BACKLOG_KEY not in self._backlogs:
+                self._backlogs[_OVERFLOW_BACKLOG_KEY] = self._open_overflow()
+            self._add_to_backlog(self._backlogs[_OVERFLOW_BACKLOG_KEY], task)
         else:
             self._push_in_memory(task)
 
-    def _spill(self, backlog: Backlog, task: Task) -> None:
+    def _add_to_backlog(self, backlog: TaskBacklog, task: Task) -> None:
         """Add ``task`` to ``backlog``, a queue on disk. An error is not raised but stored in ``spill_error``. After an
         error of any backlog nothing is written, and the task is only added to the part of ``backlog`` that is in
         memory.
@@ -180,11 +180,11 @@ class TaskQueue:
         self._bytes_in_memory += task.memory_bytes
         self.peak_bytes = max(self.peak_bytes, self._bytes_in_memory)
 
-    def _refill(self) -> bool:
+    def _load_from_backlog(self) -> bool:
         """Read a frame (up to 128 tasks) of the current phase from a backlog on disk into memory; return False if no
         such tasks are on disk, or after an error of a backlog.
         """
-        key = _OVERFLOW_KEY if _OVERFLOW_KEY in self._backlogs else self._phase
+        key = _OVERFLOW_BACKLOG_KEY if _OVERFLOW_BACKLOG_KEY in self._backlogs else self._phase
         if self.spill_error is not None or key not in self._backlogs:
             return False
         for task in self._backlogs[key].pop_frame():
@@ -195,7 +195,7 @@ class TaskQueue:
 
     def pop(self) -> Task | None:
         """Remove and return the task to run next, or None if there is none."""
-        if not (self._addressed_tasks or self._scans.tasks or self._other_work.tasks) and not self._refill():
+        if not (self._addressed_tasks or self._scans.tasks or self._other_work.tasks) and not self._load_from_backlog():
             return None
         if self._addressed_tasks:
             task = self._addressed_tasks.popleft()
@@ -223,7 +223,7 @@ class TaskQueue:
         has none.
         """
         if not (self._addressed_tasks or self._scans.tasks or self._other_work.tasks):
-            self._refill()
+            self._load_from_backlog()
         return bool(self._addressed_tasks)
 
     def _queued_bytes(self) -> int:
@@ -237,7 +237,7 @@ class TaskQueue:
         If there is only one such task, it is returned only if this rank has another task under way (``running``).
         """
         if not self._scans.tasks and not self._other_work.tasks:
-            self._refill()
+            self._load_from_backlog()
         room = self._limits.message_bytes
         given: list[Task] = []
         for stack in (self._scans, self._other_work):
@@ -259,7 +259,7 @@ class TaskQueue:
         otherwise return None.
         """
         if not self._scans.tasks and not self._other_work.tasks:
-            self._refill()
+            self._load_from_backlog()
         if len(self._scans.tasks) + len(self._other_work.tasks) != 1 or self._current_backlogs():
             return None
         task = (self._scans if self._scans.tasks else self._other_work).pop_newest()

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import Message, OutgoingMessages, RingToken, Stamp
+from pcopy.engine.messages import CreditStamp, Message, OutgoingMessages, RingToken
 from pcopy.engine.states import TransitionTable, checked_transition
-from pcopy.engine.termination import DijkstraScholtenDetector
+from pcopy.engine.termination import DijkstraScholtenTerminationDetector
 from pcopy.errors import InvariantBroken
 
 
-class TokenState(Enum):
+class RingTokenState(Enum):
     """State of the token as seen from one rank. The token travels around the ring of ranks, and shows when a phase is
     over.
 
@@ -34,20 +34,20 @@ class TokenState(Enum):
     TERMINATED = "terminated"
 
 
-TRANSITIONS: TransitionTable[TokenState] = {
-    TokenState.AWAY: frozenset({TokenState.HELD}),
-    TokenState.HELD: frozenset({TokenState.AWAY, TokenState.TERMINATED}),
-    TokenState.TERMINATED: frozenset({TokenState.HELD}),
+TOKEN_STATE_TRANSITIONS: TransitionTable[RingTokenState] = {
+    RingTokenState.AWAY: frozenset({RingTokenState.HELD}),
+    RingTokenState.HELD: frozenset({RingTokenState.AWAY, RingTokenState.TERMINATED}),
+    RingTokenState.TERMINATED: frozenset({RingTokenState.HELD}),
 }
 """For each state of the token, the states that may follow it."""
 
 
-class SafraDetector:
+class SafraTerminationDetector:
     """Termination detector on one rank of ``size`` ranks: finds out when a phase is over on all ranks, by Safra's
     algorithm, in which a token travels around the ring of ranks. Rank 0 has the token when a phase begins.
 
     Methods return the detector's own messages, to be sent by the caller, as (destination, message).
-    ``DijkstraScholtenDetector`` has the same methods.
+    ``DijkstraScholtenTerminationDetector`` has the same methods.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -57,32 +57,34 @@ class SafraDetector:
         self._surplus = 0
         self._is_black = False
         self._token: RingToken | None = None
-        self.token_state = TokenState.AWAY
+        self.token_state = RingTokenState.AWAY
 
     @property
     def is_terminated(self) -> bool:
         """On rank 0: True if the phase is over on all ranks."""
-        return self.token_state is TokenState.TERMINATED
+        return self.token_state is RingTokenState.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
         """Begin a new phase. Raise ``InvariantBroken`` on rank 0 if the token has not shown that the last phase is
         over.
         """
         if not self._rank:
-            if self.token_state is TokenState.HELD or (self.token_state is TokenState.AWAY and self._phase >= 0):
+            if self.token_state is RingTokenState.HELD or (
+                self.token_state is RingTokenState.AWAY and self._phase >= 0
+            ):
                 raise InvariantBroken(f"phase {phase} begins while the token of phase {self._phase} is under way")
-            self._set_state(TokenState.HELD)
+            self._set_state(RingTokenState.HELD)
             self._token = None
         self._phase = phase
 
-    def count_sent(self, *, starting: bool = False) -> Stamp:
+    def count_sent_work(self, *, starting: bool = False) -> CreditStamp:
         """Count a message of work (one that can give its receiver tasks) that this rank sends. Return an empty stamp:
         unlike the other detector, this one needs no credits in messages. ``starting`` has no effect.
         """
         self._surplus += 1
-        return Stamp()
+        return CreditStamp()
 
-    def count_received(self, source: int, stamp: Stamp) -> OutgoingMessages:
+    def count_received_work(self, source: int, stamp: CreditStamp) -> OutgoingMessages:
         """Count a message of work (one that can give its receiver tasks) that this rank has received from ``source``;
         return an empty list. ``stamp`` has no effect. Raise ``InvariantBroken`` if the phase is over.
         """
@@ -92,24 +94,24 @@ class SafraDetector:
         self._is_black = True
         return []
 
-    def handle_idle(self) -> OutgoingMessages:
+    def advance_while_idle(self) -> OutgoingMessages:
         """Pass the token on if this rank has it; return the message to send. Called while this rank is idle. On rank 0,
         first check whether the token has shown that the phase is over on all ranks; if so, set ``is_terminated`` and
         keep the token.
         """
-        if self.token_state is not TokenState.HELD or (self._token is not None and self._token.phase > self._phase):
+        if self.token_state is not RingTokenState.HELD or (self._token is not None and self._token.phase > self._phase):
             return []
         if self._rank:
             assert self._token is not None
             token = RingToken(self._phase, self._token.surplus + self._surplus, self._token.is_black or self._is_black)
         elif self._found_no_work():
-            self._set_state(TokenState.TERMINATED)
+            self._set_state(RingTokenState.TERMINATED)
             return []
         else:
             token = RingToken(self._phase, 0, False)
         self._is_black = False
         self._token = None
-        self._set_state(TokenState.AWAY)
+        self._set_state(RingTokenState.AWAY)
         return [(self._next_rank, token)]
 
     def _found_no_work(self) -> bool:
@@ -121,29 +123,31 @@ class SafraDetector:
         token = self._token
         return token is not None and not token.is_black and not self._is_black and token.surplus + self._surplus == 0
 
-    def handle_message(self, source: int, message: Message) -> OutgoingMessages:
+    def handle_detector_message(self, source: int, message: Message) -> OutgoingMessages:
         """Receive the token, ``message``, from the rank ``source``; return an empty list. Raise ``InvariantBroken`` if
         this rank has the token already, if the token is of an earlier phase, or if ``message`` is something else.
         """
-        if not isinstance(message, RingToken) or message.phase < self._phase or self.token_state is TokenState.HELD:
+        if not isinstance(message, RingToken) or message.phase < self._phase or self.token_state is RingTokenState.HELD:
             raise InvariantBroken(f"{message} unexpectedly received from rank {source} in phase {self._phase}")
-        self._set_state(TokenState.HELD)
+        self._set_state(RingTokenState.HELD)
         self._token = message
         return []
 
-    def _set_state(self, probe: TokenState) -> None:
-        self.token_state = checked_transition(TRANSITIONS, self.token_state, probe, self._rank)
+    def _set_state(self, probe: RingTokenState) -> None:
+        self.token_state = checked_transition(TOKEN_STATE_TRANSITIONS, self.token_state, probe, self._rank)
 
 
-DETECTORS = ("tree", "ring")
+TERMINATION_DETECTORS = ("tree", "ring")
 """Names of the two algorithms that find out when a phase is over on all ranks (values of ``--termination``)."""
 
 
-def make_detector(name: str, rank: int, size: int) -> DijkstraScholtenDetector | SafraDetector:
-    """Return the termination detector ``name`` (from ``DETECTORS``) for one rank of ``size`` ranks.
+def make_termination_detector(
+    name: str, rank: int, size: int
+) -> DijkstraScholtenTerminationDetector | SafraTerminationDetector:
+    """Return the termination detector ``name`` (from ``TERMINATION_DETECTORS``) for one rank of ``size`` ranks.
 
     ``tree`` is Dijkstra and Scholten's algorithm, ``ring`` is Safra's. Raise ``ValueError`` for another name.
     """
-    if name not in DETECTORS:
+    if name not in TERMINATION_DETECTORS:
         raise ValueError(f"no termination detector is called {name}")
-    return SafraDetector(rank, size) if name == "ring" else DijkstraScholtenDetector(rank)
+    return SafraTerminationDetector(rank, size) if name == "ring" else DijkstraScholtenTerminationDetector(rank)

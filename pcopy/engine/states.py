@@ -23,7 +23,7 @@ def checked_transition(table: TransitionTable[S], state: S, following: S, rank: 
     return following
 
 
-class State(Enum):
+class RankState(Enum):
     """State of a rank during a job.
 
     States:
@@ -31,8 +31,8 @@ class State(Enum):
     - WORKING: a phase is running.
     - STOPPING: the last phase is over; this rank still waits until its child ranks are ready, or for the reply to its
       request for tasks.
-    - BARRIER: this rank and all ranks below it are ready to close; this rank waits for the message ``Close``, which
-      says that all ranks are.
+    - BARRIER: this rank and all ranks below it are ready to close; this rank waits for the message ``CloseTransport``,
+      which says that all ranks are.
     - CLOSED: final state: all ranks are ready, and no message is in transit.
     - ABORTED: final state: this rank or another one has failed.
     """
@@ -45,15 +45,15 @@ class State(Enum):
     ABORTED = "aborted"
 
 
-TRANSITIONS: TransitionTable[State] = {
-    State.WAITING: frozenset({State.WORKING, State.ABORTED}),
-    State.WORKING: frozenset({State.STOPPING, State.ABORTED}),
-    State.STOPPING: frozenset({State.BARRIER, State.ABORTED}),
-    State.BARRIER: frozenset({State.CLOSED, State.ABORTED}),
-    State.CLOSED: frozenset(),
-    State.ABORTED: frozenset(),
+RANK_STATE_TRANSITIONS: TransitionTable[RankState] = {
+    RankState.WAITING: frozenset({RankState.WORKING, RankState.ABORTED}),
+    RankState.WORKING: frozenset({RankState.STOPPING, RankState.ABORTED}),
+    RankState.STOPPING: frozenset({RankState.BARRIER, RankState.ABORTED}),
+    RankState.BARRIER: frozenset({RankState.CLOSED, RankState.ABORTED}),
+    RankState.CLOSED: frozenset(),
+    RankState.ABORTED: frozenset(),
 }
 """For each state of a rank, the states that may follow it."""
 
-FINAL_STATES = (State.CLOSED, State.ABORTED)
+FINAL_RANK_STATES = (RankState.CLOSED, RankState.ABORTED)
 """States in which a rank no longer takes part in the job."""

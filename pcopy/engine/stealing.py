@@ -15,23 +15,23 @@ from random import Random
 
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import TaskReply, TaskRequest
-from pcopy.engine.steering import Duty, Steering
+from pcopy.engine.steering import AllowedTasks, RankSteering
 
-_PATIENCE_SHARE = 1 / 8
+_PATIENCE_PER_IDLE_TIME = 1 / 8
 """An idle rank lets the receiver of its request for tasks delay the reply (patience). The longest patience is this
 fraction of the time for which the rank has been idle, if that is more than ``Limits.longest_steal_wait``.
 """
 
-LONGEST_PATIENCE = 0.25
+LONGEST_STEAL_PATIENCE = 0.25
 """Maximum seconds for which an idle rank lets another rank delay the reply to a request for tasks."""
 
 
-class Thief:
+class StealingThief:
     """Requests tasks from other ranks when this rank is idle (work stealing). At most one request is unanswered at any
     time.
     """
 
-    def __init__(self, rank: int, size: int, random: Random, limits: Limits, steering: Steering) -> None:
+    def __init__(self, rank: int, size: int, random: Random, limits: Limits, steering: RankSteering) -> None:
         self._rank = rank
         self._size = size
         self._random = random
@@ -61,18 +61,18 @@ class Thief:
         self._patience = min(self._patience, self._limits.longest_steal_wait)
 
     @property
-    def can_request(self) -> bool:
+    def can_request_tasks(self) -> bool:
         """True if this rank could request tasks from another rank, now or later.
 
         That is so if no request is unanswered, there are other ranks, and this rank may begin any task.
         """
-        return not (self.is_request_pending or self._size == 1 or self._steering.duty is not Duty.ALL)
+        return not (self.is_request_pending or self._size == 1 or self._steering.allowed_tasks is not AllowedTasks.ALL)
 
-    def next_request(self, phase: int, now: float) -> tuple[int, TaskRequest] | None:
+    def next_task_request(self, phase: int, now: float) -> tuple[int, TaskRequest] | None:
         """Return the rank to ask for tasks (chosen at random) and the request to send to it. Return None if no request
         is due or allowed at the time ``now``.
         """
-        if now < self.next_request_time or not self.can_request:
+        if now < self.next_request_time or not self.can_request_tasks:
             return None
         victim = self._random.randrange(self._size - 1)
         victim += victim >= self._rank
@@ -93,6 +93,6 @@ class Thief:
             self.reset_patience(now)
         else:
             self.next_request_time = max(now, self._request_deadline)
-            share = min((now - self._idle_since) * _PATIENCE_SHARE, LONGEST_PATIENCE)
+            share = min((now - self._idle_since) * _PATIENCE_PER_IDLE_TIME, LONGEST_STEAL_PATIENCE)
             self._patience = min(2 * self._patience, max(self._limits.longest_steal_wait, share))
         return True

@@ -21,7 +21,7 @@ tuples of all ranks have the same length.
 """
 
 
-class Duty(Enum):
+class AllowedTasks(Enum):
     """Which of its queued tasks a rank may begin. Rank 0 restricts this while the user has paused the job or has
     limited the number of active ranks.
 
@@ -38,12 +38,12 @@ class Duty(Enum):
     NOTES = "notes"
 
 
-class Steering(Protocol):
+class RankSteering(Protocol):
     """Protocol: control of one rank while the job runs. It carries the orders of rank 0 (such as a pause or a limit of
     bytes per second) to the rank, and numbers of the rank to rank 0. No method blocks.
     """
 
-    duty: Duty
+    allowed_tasks: AllowedTasks
     """Which of its queued tasks this rank may begin now."""
     query_interval: float
     """Maximum time in seconds between two queries by which rank 0 asks all ranks for their counters and sends them its
@@ -68,11 +68,11 @@ class Steering(Protocol):
 
 
 class NoSteering:
-    """Implementation of ``Steering`` for a job that is not controlled while it runs: every rank may begin all tasks,
-    and reports no numbers.
+    """Implementation of ``RankSteering`` for a job that is not controlled while it runs: every rank may begin all
+    tasks, and reports no numbers.
     """
 
-    duty = Duty.ALL
+    allowed_tasks = AllowedTasks.ALL
     query_interval = inf
 
     def orders(self) -> Orders:

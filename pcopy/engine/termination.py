@@ -29,12 +29,12 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import SENDERS_ACCOUNT, CreditReturn, Message, OutgoingMessages, Stamp
+from pcopy.engine.messages import CREDIT_ACCOUNT_OF_SENDER, CreditReturn, CreditStamp, Message, OutgoingMessages
 from pcopy.engine.states import TransitionTable, checked_transition
 from pcopy.errors import InvariantBroken
 
 
-class Engagement(Enum):
+class TreeEngagement(Enum):
     """State of a rank in the tree of engaged ranks, by which the termination detector finds out when a phase is over.
 
     States:
@@ -48,10 +48,10 @@ class Engagement(Enum):
     TERMINATED = "terminated"
 
 
-TRANSITIONS: TransitionTable[Engagement] = {
-    Engagement.DETACHED: frozenset({Engagement.ENGAGED}),
-    Engagement.ENGAGED: frozenset({Engagement.DETACHED, Engagement.TERMINATED}),
-    Engagement.TERMINATED: frozenset({Engagement.ENGAGED}),
+ENGAGEMENT_TRANSITIONS: TransitionTable[TreeEngagement] = {
+    TreeEngagement.DETACHED: frozenset({TreeEngagement.ENGAGED}),
+    TreeEngagement.ENGAGED: frozenset({TreeEngagement.DETACHED, TreeEngagement.TERMINATED}),
+    TreeEngagement.TERMINATED: frozenset({TreeEngagement.ENGAGED}),
 }
 """For each state of a rank in the tree of engaged ranks, the states that may follow it."""
 
@@ -60,19 +60,19 @@ CREDITS_PER_MESSAGE = 1 << 256
 divided thousands of times.
 """
 
-MAX_DEPTH = 10
+MAX_ENGAGEMENT_DEPTH = 10
 """Maximum depth of the tree of engaged ranks. A rank at this depth gives the ranks to which it sends work a part of its
 parent's credits, so that they become children of the same parent. Only if it has too few credits to divide, it
 issues its own ones.
 """
 
-_SHARE_BITS = 4
+_CREDIT_SHARE_BITS = 4
 """A rank at the maximum depth gives each message of work a sixteenth of the credits that it holds: their number shifted
 by this many bits.
 """
 
 
-class DijkstraScholtenDetector:
+class DijkstraScholtenTerminationDetector:
     """Termination detector on one rank: finds out when a phase is over on all ranks, by the algorithm of Dijkstra and
     Scholten. Ranks with work form a tree whose root is rank 0.
 
@@ -87,75 +87,75 @@ class DijkstraScholtenDetector:
         self._held = 0  # credits of the parent's account
         self._issued = 0  # credits of this rank's account that have not been returned
         self._depth = 0
-        self.engagement = Engagement.DETACHED
+        self.engagement = TreeEngagement.DETACHED
 
     @property
     def is_terminated(self) -> bool:
         """On rank 0: True if the phase is over on all ranks."""
-        return self.engagement is Engagement.TERMINATED
+        return self.engagement is TreeEngagement.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
         """Begin to detect the end of ``phase``. Rank 0 becomes the root of the tree of ranks with work. Raise
         ``InvariantBroken`` if the last phase is not over on this rank.
         """
-        if self.engagement is Engagement.ENGAGED or self._issued:
+        if self.engagement is TreeEngagement.ENGAGED or self._issued:
             raise InvariantBroken(f"phase {phase} begins while {self._phase} is not over on rank {self._rank}")
         self._phase = phase
         self._parent = -1
         self._held = self._depth = 0
         if not self._rank:
-            self._set_state(Engagement.ENGAGED)
+            self._set_state(TreeEngagement.ENGAGED)
 
-    def count_sent(self, *, starting: bool = False) -> Stamp:
+    def count_sent_work(self, *, starting: bool = False) -> CreditStamp:
         """Record that this rank sends a message of work (one that can give its receiver tasks). Return the stamp that
         the message must carry: credits, which the receiver returns when it has no more work.
 
         ``starting``: True if the message begins a phase on its receiver; it then carries credits of this rank itself.
         Raise ``InvariantBroken`` if this rank is not engaged, that is, not in the tree of ranks with work.
         """
-        if self.engagement is not Engagement.ENGAGED:
+        if self.engagement is not TreeEngagement.ENGAGED:
             raise InvariantBroken(f"rank {self._rank} sends work while it is {self.engagement.value}")
-        part = self._held >> _SHARE_BITS
-        if part and self._depth >= MAX_DEPTH and not starting:
+        part = self._held >> _CREDIT_SHARE_BITS
+        if part and self._depth >= MAX_ENGAGEMENT_DEPTH and not starting:
             self._held -= part
-            return Stamp(self._parent, part, self._depth - 1)
+            return CreditStamp(self._parent, part, self._depth - 1)
         self._issued += CREDITS_PER_MESSAGE
-        return Stamp(self._rank, CREDITS_PER_MESSAGE, self._depth)
+        return CreditStamp(self._rank, CREDITS_PER_MESSAGE, self._depth)
 
-    def count_received(self, source: int, stamp: Stamp) -> OutgoingMessages:
+    def count_received_work(self, source: int, stamp: CreditStamp) -> OutgoingMessages:
         """Record that this rank has received a message of work of the current phase from ``source``. Either this rank
         keeps the credits in ``stamp``, or the returned list has the message that sends them back.
 
         Raise ``InvariantBroken`` if the phase is over.
         """
-        account = source if stamp.account == SENDERS_ACCOUNT else stamp.account
-        if self.engagement is Engagement.TERMINATED:
+        account = source if stamp.account == CREDIT_ACCOUNT_OF_SENDER else stamp.account
+        if self.engagement is TreeEngagement.TERMINATED:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
-        if self.engagement is Engagement.DETACHED:
-            self._set_state(Engagement.ENGAGED)
+        if self.engagement is TreeEngagement.DETACHED:
+            self._set_state(TreeEngagement.ENGAGED)
             self._parent, self._held, self._depth = account, stamp.credits, stamp.depth + 1
             return []
         if account == self._parent:
             self._held += stamp.credits
             return []
         home = CreditReturn(self._phase, stamp.credits)
-        return self.handle_message(source, home) if account == self._rank else [(account, home)]
+        return self.handle_detector_message(source, home) if account == self._rank else [(account, home)]
 
-    def handle_idle(self) -> OutgoingMessages:
+    def advance_while_idle(self) -> OutgoingMessages:
         """Leave the tree of engaged ranks if all credits that this rank issued have been returned; return the message
         that returns its own credits. On rank 0, set ``is_terminated`` instead.
 
         Called while this rank is idle, again after each event.
         """
-        if self.engagement is not Engagement.ENGAGED or self._issued:
+        if self.engagement is not TreeEngagement.ENGAGED or self._issued:
             return []
         if not self._rank:
-            self._set_state(Engagement.TERMINATED)
+            self._set_state(TreeEngagement.TERMINATED)
             return []
-        self._set_state(Engagement.DETACHED)
+        self._set_state(TreeEngagement.DETACHED)
         return [(self._parent, CreditReturn(self._phase, self._held))]
 
-    def handle_message(self, source: int, message: Message) -> OutgoingMessages:
+    def handle_detector_message(self, source: int, message: Message) -> OutgoingMessages:
         """Take back the credits that ``message`` from the rank ``source`` returns; return an empty list.
 
         Raise ``InvariantBroken`` if ``message`` does not return credits, is of another phase, or returns more credits
@@ -166,5 +166,5 @@ class DijkstraScholtenDetector:
         self._issued -= message.credits
         return []
 
-    def _set_state(self, engagement: Engagement) -> None:
-        self.engagement = checked_transition(TRANSITIONS, self.engagement, engagement, self._rank)
+    def _set_state(self, engagement: TreeEngagement) -> None:
+        self.engagement = checked_transition(ENGAGEMENT_TRANSITIONS, self.engagement, engagement, self._rank)

@@ -15,7 +15,7 @@ from pcopy.fast_named_tuple import NamedTuple
 Result = TypeVar("Result")
 
 
-class Ticket(Protocol):
+class OperationTicket(Protocol):
     """Protocol: an operation in progress, such as a batch of system calls, which other threads or the kernel complete.
     A task that yields the ticket is resumed once the operation is done.
     """
@@ -49,7 +49,7 @@ class WakeDescriptor(Protocol):
         """
 
 
-class Outcome(NamedTuple):
+class TaskOutcome(NamedTuple):
     """Result of a task that has ended: the tasks that it spawned and its counts.
 
     *Deferred completion*: if the only effect of a task is in this rank's memory, the journal does not record the task
@@ -76,12 +76,12 @@ class Outcome(NamedTuple):
     """
 
 
-TicketGenerator = Generator[Ticket | None, None, Result]
+TicketGenerator = Generator[OperationTicket | None, None, Result]
 """Generator that does work in slices of some milliseconds. It yields None when the rank may handle messages, or a
-``Ticket``, an operation in progress; then it is resumed only when that operation is done.
+``OperationTicket``, an operation in progress; then it is resumed only when that operation is done.
 """
 
-TaskGenerator = TicketGenerator[Outcome]
+TaskGenerator = TicketGenerator[TaskOutcome]
 """Generator that runs one task and returns its outcome.
 
 If the job is stopped, the driver closes the generator at one of its yields. That must not leave an operation half done.

@@ -15,7 +15,7 @@ from math import inf
 from pcopy.engine.begun_tasks import BegunTasks
 from pcopy.engine.messages import TaskRequest
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.steering import Duty, Steering
+from pcopy.engine.steering import AllowedTasks, RankSteering
 from pcopy.engine.task import ANY_RANK, NewTask, Task, TaskId
 from pcopy.fast_named_tuple import NamedTuple
 
@@ -42,7 +42,7 @@ class _PendingRequest(NamedTuple):
     """Time in seconds at which the request must be answered."""
 
 
-class Victim:
+class StealingVictim:
     """Answers the requests of other ranks for this rank's tasks (work stealing), and chooses the task that this rank
     begins next.
     """
@@ -53,7 +53,7 @@ class Victim:
         under_way: BegunTasks,
         divide: DivideTask,
         replace_by_portions: Callable[[Task, Sequence[NewTask]], None],
-        steering: Steering,
+        steering: RankSteering,
     ) -> None:
         """Create the object that gives tasks of one rank to other ranks.
 
@@ -64,7 +64,7 @@ class Victim:
                 not to be divided.
             replace_by_portions: called with each divided task and its portions; records them and adds the portions to
                 the queue.
-            steering: says which tasks this rank may begin (``steering.duty``).
+            steering: says which tasks this rank may begin (``steering.allowed_tasks``).
         """
         self._queue = queue
         self._under_way = under_way
@@ -78,13 +78,13 @@ class Victim:
         """Current time in seconds. The node updates it."""
 
     @property
-    def has_thieves(self) -> bool:
+    def are_other_ranks_hungry(self) -> bool:
         """True if another rank is without work: it has requested tasks from this rank within the last
         ``HUNGRY_SECONDS`` seconds.
         """
         return self.now < self._hungry_until
 
-    def forget_requests(self) -> None:
+    def assume_no_hungry_ranks(self) -> None:
         """Assume that no other rank is without work, since a new phase begins. Requests that have not been answered
         will still be answered.
         """
@@ -120,7 +120,7 @@ class Victim:
             return []
         answers, asking, self._pending = [], self._pending, []
         # A rank that may not begin tasks gives away even those that it has just received.
-        has_some = not self._under_way.has_untried or self._is_restricted
+        has_some = not self._under_way.has_untried_received_tasks or self._is_restricted
         for each in asking:
             is_current = each.request.phase == phase
             tasks = self._tasks_to_give() if is_current and has_some else ()
@@ -147,7 +147,7 @@ class Victim:
     @property
     def _is_restricted(self) -> bool:
         """True if this rank may not begin the tasks that any rank may run, so that other ranks may have all of them."""
-        return self._steering.duty is not Duty.ALL
+        return self._steering.allowed_tasks is not AllowedTasks.ALL
 
     def can_begin_task(self) -> bool:
         """Return True if this rank may begin a task now.
@@ -158,8 +158,14 @@ class Victim:
         if not (self._under_way.has_room and len(self._queue)):
             return False
         if self._is_restricted:
-            return self._queue.is_addressed_next and (self._steering.duty is Duty.ADDRESSED or self._queue.is_note_next)
-        return not self.has_thieves or self._queue.addressed > 0 or self._queue.stealable > len(self._under_way)
+            return self._queue.is_addressed_next and (
+                self._steering.allowed_tasks is AllowedTasks.ADDRESSED or self._queue.is_note_next
+            )
+        return (
+            not self.are_other_ranks_hungry
+            or self._queue.addressed_count > 0
+            or self._queue.stealable_count > len(self._under_way)
+        )
 
     def pop_task(self) -> Task | None:
         """Remove and return the task to begin, or None if there is none.
@@ -168,7 +174,7 @@ class Victim:
         task that has begun.
         """
         task = self._queue.pop()
-        if task is not None and self._try_divide(task, hungry=self.has_thieves):
+        if task is not None and self._try_divide(task, hungry=self.are_other_ranks_hungry):
             task = self._queue.pop()
         return task
 

@@ -16,16 +16,16 @@ from functools import cache, lru_cache
 
 from pcopy.fsio.retries import open_with_retries
 
-ACCESS_ACL = "system.posix_acl_access"
-DEFAULT_ACL = "system.posix_acl_default"
-POSIX_ACLS = (ACCESS_ACL, DEFAULT_ACL)
+ACCESS_ACL_XATTR = "system.posix_acl_access"
+DEFAULT_ACL_XATTR = "system.posix_acl_default"
+POSIX_ACL_XATTRS = (ACCESS_ACL_XATTR, DEFAULT_ACL_XATTR)
 SELINUX_XATTR = "security.selinux"
 
-_NAMESPACES = ("user.", "trusted.", "security.", "system.")
+_XATTR_NAMESPACES = ("user.", "trusted.", "security.", "system.")
 
 XATTR_CONF = "/etc/xattr.conf"
 """Path of libattr's list of attribute names and their treatment (attr's xattr.conf)."""
-_MAX_CONF_BYTES = 64 << 10
+_MAX_XATTR_CONF_BYTES = 64 << 10
 """Maximum bytes of ``XATTR_CONF`` that are read; the rest of a longer file is ignored."""
 
 
@@ -45,15 +45,15 @@ class XattrKind(Enum):
     ORDINARY = "own"
 
 
-_ACL_NAMES = frozenset({*POSIX_ACLS, "system.richacl", "system.nfs4acl"})
-_ACL_PREFIXES = ("system.nfs4_", "system.cifs_", "system.smb3_")
-_LUSTRE_NAMES = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
+_ACL_XATTR_NAMES = frozenset({*POSIX_ACL_XATTRS, "system.richacl", "system.nfs4acl"})
+_ACL_XATTR_PREFIXES = ("system.nfs4_", "system.cifs_", "system.smb3_")
+_LUSTRE_XATTR_NAMES = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
 XATTRS_OF_LUSTRE_FILES = (b"lustre.lov", b"trusted.lov", b"trusted.lma", b"trusted.link")
 """Extended attributes that every file on Lustre has, as root sees them."""
-_NEVER_COPIED = frozenset(
-    {"security.ima", "security.evm", "trusted.gfid", *(f"trusted.{name}" for name in _LUSTRE_NAMES)}
+_XATTRS_NEVER_COPIED = frozenset(
+    {"security.ima", "security.evm", "trusted.gfid", *(f"trusted.{name}" for name in _LUSTRE_XATTR_NAMES)}
 )
-_NEVER_COPIED_PREFIXES = (
+_PREFIXES_OF_XATTRS_NEVER_COPIED = (
     "trusted.pcopy.",  # set by pcopy itself (pcopy.fsio.incomplete_mark)
     "user.pcopy.",
     "lustre.",
@@ -75,28 +75,28 @@ def xattr_kind(name: str) -> XattrKind:
     """Return how a copy treats the extended attribute ``name``. The lists of this module decide; for names that are in
     none of them, the file ``XATTR_CONF`` does.
     """
-    if name in _ACL_NAMES or name.startswith(_ACL_PREFIXES):
+    if name in _ACL_XATTR_NAMES or name.startswith(_ACL_XATTR_PREFIXES):
         return XattrKind.ACL
-    if name in _NEVER_COPIED or name.startswith(_NEVER_COPIED_PREFIXES):
+    if name in _XATTRS_NEVER_COPIED or name.startswith(_PREFIXES_OF_XATTRS_NEVER_COPIED):
         return XattrKind.NEVER
-    for pattern, action in _configured_kinds():
+    for pattern, action in _xattr_kinds_from_conf():
         if fnmatchcase(name, pattern):
             return action
     return XattrKind.HINT if name.startswith("btrfs.") else XattrKind.ORDINARY
 
 
-def is_outside_namespaces(name: str) -> bool:
+def is_outside_xattr_namespaces(name: str) -> bool:
     """Return True if the extended attribute ``name`` is in none of the namespaces that Linux has for all file systems
     (xattr(7)).
 
     Linux's namespaces are ``user.``, ``trusted.``, ``security.`` and ``system.``. Other names are used by a single file
     system or by another operating system (``gpfs.``, ``ceph.``, ``com.apple.``).
     """
-    return not name.startswith(_NAMESPACES)
+    return not name.startswith(_XATTR_NAMESPACES)
 
 
 @cache
-def _configured_kinds() -> tuple[tuple[str, XattrKind], ...]:
+def _xattr_kinds_from_conf() -> tuple[tuple[str, XattrKind], ...]:
     """Return what the file ``XATTR_CONF`` says as pairs: a shell pattern of names of extended attributes, and how a
     copy treats these attributes.
 
@@ -108,7 +108,7 @@ def _configured_kinds() -> tuple[tuple[str, XattrKind], ...]:
         try:
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode) and not status.st_uid and not status.st_mode & 0o022:
-                return parse_xattr_conf(os.read(descriptor, _MAX_CONF_BYTES))
+                return parse_xattr_conf(os.read(descriptor, _MAX_XATTR_CONF_BYTES))
         finally:
             os.close(descriptor)
     return ()

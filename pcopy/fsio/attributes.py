@@ -21,17 +21,25 @@ from functools import partial
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio import incomplete_mark
 from pcopy.fsio.attribute_names import (
-    ACCESS_ACL,
-    DEFAULT_ACL,
-    POSIX_ACLS,
+    ACCESS_ACL_XATTR,
+    DEFAULT_ACL_XATTR,
+    POSIX_ACL_XATTRS,
     SELINUX_XATTR,
     XattrKind,
-    is_outside_namespaces,
+    is_outside_xattr_namespaces,
     xattr_kind,
 )
-from pcopy.fsio.preserve import CAP_CHOWN, CAP_FSETID, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, are_mapped, has_capability
+from pcopy.fsio.preserve import (
+    CAP_CHOWN,
+    CAP_FSETID,
+    CAP_SETFCAP,
+    CAP_SYS_ADMIN,
+    Preserve,
+    are_ids_mapped,
+    has_capability,
+)
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, with_retries
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, call_with_retries
 
 SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
 """The set-user-ID and set-group-ID bits."""
@@ -44,7 +52,7 @@ _CHMOD_REFUSED_ERRNOS = (errno.EPERM, *XATTR_UNSUPPORTED_ERRNOS)
 
 _SECOND_NS = 10**9
 """One second, in nanoseconds."""
-_COMMON_TIMES_START, _COMMON_TIMES_END = 315_532_800 * _SECOND_NS, 2**31 * _SECOND_NS
+_PORTABLE_TIMES_START, _PORTABLE_TIMES_END = 315_532_800 * _SECOND_NS, 2**31 * _SECOND_NS
 """Start and end of the times that all file systems can store, in nanoseconds since 1970.
 
 FAT stores times from 1980 on; file systems with 32 bits store times before 2038.
@@ -55,7 +63,7 @@ _DAY_NS = 86_400 * _SECOND_NS
 _ALL_PERMISSIONS, _OWNER_PERMISSIONS = 0o777, 0o700
 """Permission bits of all classes, and of the owner alone (inode(7))."""
 
-Handle = int | bytes
+ItemHandle = int | bytes
 """How a call that reads or sets metadata is given its item: a descriptor; or the path ``/proc/self/fd/N`` of an O_PATH
 descriptor, for items that cannot be opened otherwise.
 """
@@ -65,7 +73,7 @@ UnreadXattrs = tuple[tuple[str, int], ...]
 """A pair for each extended attribute of a source that could not be read: the failed operation and its errno."""
 
 
-class Attributes(NamedTuple):
+class ItemMetadata(NamedTuple):
     """Metadata of one item; times are nanoseconds since 1970.
 
     Fields:
@@ -96,14 +104,14 @@ class CopiedXattrs(NamedTuple):
     unread: UnreadXattrs = ()
     max_permissions: int = _ALL_PERMISSIONS
 
-    def limited_mode(self, mode: int) -> int:
+    def mode_without_excess_permissions(self, mode: int) -> int:
         """Return the source's st_mode ``mode`` without the permission bits that are not in ``max_permissions``."""
         return mode & ~(_ALL_PERMISSIONS & ~self.max_permissions)
 
     @property
     def problem(self) -> MetadataProblem | None:
         """The error that makes the item fail although its contents are copied; None if all attributes were read."""
-        return unread_problem(self.unread)
+        return unread_xattrs_problem(self.unread)
 
 
 class MetadataOutcome(NamedTuple):
@@ -150,13 +158,13 @@ def is_xattr_removed(name: str, preserve: Preserve) -> bool:
     only show owner and mode in another form. So do attributes by which a file system organises its files.
     """
     kind = xattr_kind(name)
-    if name in POSIX_ACLS:
+    if name in POSIX_ACL_XATTRS:
         return preserve.acl
     return preserve.xattr and kind is XattrKind.ORDINARY and name != SELINUX_XATTR
 
 
 def read_xattrs(
-    handle: Handle, preserve: Preserve, names: list[str] | None = None, *, follow: bool = True
+    handle: ItemHandle, preserve: Preserve, names: list[str] | None = None, *, follow: bool = True
 ) -> CopiedXattrs:
     """Return the extended attributes of the source ``handle`` that its copy keeps, as ``preserve`` says.
 
@@ -173,27 +181,27 @@ def read_xattrs(
     at = partial if follow else partial(partial, follow_symlinks=False)
     if names is None:
         try:
-            names = with_retries(at(os.listxattr, handle))
+            names = call_with_retries(at(os.listxattr, handle))
         except OSError as error:
             return _xattrs_without_listing(handle, error, preserve, follow=follow)
     if not names:
         return NO_XATTRS
-    incomplete_mark.raise_if_mark_listed(names)
+    incomplete_mark.raise_if_incomplete_mark_listed(names)
     found: list[tuple[str, bytes]] = []
     unread: list[tuple[str, int]] = []
     rights = _ALL_PERMISSIONS
     for name in names:
         is_kept = is_xattr_copied(name, preserve)
-        if not is_kept and name != ACCESS_ACL:
+        if not is_kept and name != ACCESS_ACL_XATTR:
             continue
         try:
-            value = with_retries(at(os.getxattr, handle, name))
+            value = call_with_retries(at(os.getxattr, handle, name))
         except OSError as error:
             if error.errno == errno.ENODATA:  # another process has removed it
                 continue
-            rights = _OWNER_PERMISSIONS if name == ACCESS_ACL else rights
+            rights = _OWNER_PERMISSIONS if name == ACCESS_ACL_XATTR else rights
             if is_kept:
-                unread.append(_unread_entry(f"getxattr {name}", error, by_name=not follow))
+                unread.append(_unread_xattr_entry(f"getxattr {name}", error, by_name=not follow))
             continue
         if is_kept:
             found.append((name, value))
@@ -202,7 +210,7 @@ def read_xattrs(
     return CopiedXattrs(tuple(found), tuple(unread), rights)
 
 
-def _xattrs_without_listing(handle: Handle, error: OSError, preserve: Preserve, *, follow: bool) -> CopiedXattrs:
+def _xattrs_without_listing(handle: ItemHandle, error: OSError, preserve: Preserve, *, follow: bool) -> CopiedXattrs:
     """Return those extended attributes of the source ``handle`` that can be read although listxattr(2) failed with
     ``error``. With ``follow`` a symbolic link is followed.
 
@@ -211,16 +219,16 @@ def _xattrs_without_listing(handle: Handle, error: OSError, preserve: Preserve, 
     """
     if error.errno in XATTR_UNSUPPORTED_ERRNOS:
         return NO_XATTRS
-    unread = (_unread_entry("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
+    unread = (_unread_xattr_entry("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
     if isinstance(handle, int):
-        incomplete_mark.raise_if_marked(handle)
+        incomplete_mark.raise_if_marked_incomplete(handle)
     try:
-        acl = os.getxattr(handle, ACCESS_ACL, follow_symlinks=follow)
+        acl = os.getxattr(handle, ACCESS_ACL_XATTR, follow_symlinks=follow)
     except OSError as refused:
         is_absent = refused.errno in (errno.ENODATA, *XATTR_UNSUPPORTED_ERRNOS)
         return CopiedXattrs(unread=unread, max_permissions=_ALL_PERMISSIONS if is_absent else _OWNER_PERMISSIONS)
     if preserve.acl:
-        return CopiedXattrs(((ACCESS_ACL, acl),), unread)
+        return CopiedXattrs(((ACCESS_ACL_XATTR, acl),), unread)
     return CopiedXattrs(unread=unread, max_permissions=mode_without_acl(acl))
 
 
@@ -231,7 +239,7 @@ def mode_without_acl(acl: bytes) -> int:
     return posix_acl.mode_without_acl(acl)
 
 
-def _unread_entry(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
+def _unread_xattr_entry(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
     """Return (name of the failed operation, errno) for an extended attribute that could not be read because of
     ``error``. Raise ``Problem`` if the item was accessed by its name (``by_name``) and that name no longer exists.
     """
@@ -241,61 +249,62 @@ def _unread_entry(operation: str, error: OSError, *, by_name: bool) -> tuple[str
     return operation, number
 
 
-def list_xattrs(handle: Handle) -> list[str]:
+def list_xattrs(handle: ItemHandle) -> list[str]:
     """Return the names of a target's extended attributes; none if its file system has none. Raise ``Problem``."""
     try:
-        return with_retries(lambda: os.listxattr(handle))
+        return call_with_retries(lambda: os.listxattr(handle))
     except OSError as error:
         if error.errno in XATTR_UNSUPPORTED_ERRNOS:
             return []
         raise Problem.from_error("listxattr", error) from error
 
 
-def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) -> Attributes:
+def read_item_metadata(handle: ItemHandle, status: os.stat_result, preserve: Preserve) -> ItemMetadata:
     """Return all metadata of a source, whose ``status`` is given; ``preserve`` says which extended attributes are read.
     Raise ``Problem`` if the source is marked as half written, or if its name no longer exists.
     """
     is_bare = stat.S_ISLNK(status.st_mode) and not (preserve.xattr or preserve.acl)  # links have no ACLs
-    return attributes_of(status, NO_XATTRS if is_bare else read_xattrs(handle, preserve))
+    return metadata_from_status_and_xattrs(status, NO_XATTRS if is_bare else read_xattrs(handle, preserve))
 
 
-def attributes_of(status: os.stat_result, xattrs: CopiedXattrs) -> Attributes:
+def metadata_from_status_and_xattrs(status: os.stat_result, xattrs: CopiedXattrs) -> ItemMetadata:
     """Return the metadata of a source item, combined from its ``status`` and its extended attributes ``xattrs``."""
-    return Attributes(
-        xattrs.limited_mode(status.st_mode), status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns,
+    return ItemMetadata(
+        xattrs.mode_without_excess_permissions(status.st_mode), status.st_uid, status.st_gid, status.st_atime_ns,
+        status.st_mtime_ns,
         xattrs.found, xattrs.unread,
     )  # fmt: skip
 
 
-def unread_problem(unread: UnreadXattrs) -> MetadataProblem | None:
+def unread_xattrs_problem(unread: UnreadXattrs) -> MetadataProblem | None:
     """Return the error of an item some of whose extended attributes (``unread``) could not be read; None if all were
     read.
     """
     return MetadataProblem(*unread[0], on_source=True) if unread else None
 
 
-def change_owner(handle: Handle, uid: int, gid: int) -> bool:
+def change_owner(handle: ItemHandle, uid: int, gid: int) -> bool:
     """Set owner and group of the item, or one of them if both cannot be set. Return True if both were set. Raise
     ``Problem``, unless chown(2) failed only because this process lacks the privilege, or because the ids do not exist
     here.
     """
     try:
-        with_retries(partial(_chown, handle, uid, gid), NOTHING_DONE_ERRNOS)
+        call_with_retries(partial(_chown, handle, uid, gid), NOTHING_DONE_ERRNOS)
         return True
     except OSError as error:
-        if not _is_excused(error, uid, gid):
+        if not _is_chown_failure_excused(error, uid, gid):
             raise Problem.from_error("chown", error) from error
         alone = ((-1, gid),) if error.errno == errno.EPERM else ((uid, -1), (-1, gid))
     for one, other in alone:
         try:
             os.chown(handle, one, other)
         except OSError as error:
-            if error.errno != errno.EPERM and not _is_excused(error, one, other):
+            if error.errno != errno.EPERM and not _is_chown_failure_excused(error, one, other):
                 raise Problem.from_error("chown", error) from error
     return False
 
 
-def _chown(handle: Handle, uid: int, gid: int) -> None:
+def _chown(handle: ItemHandle, uid: int, gid: int) -> None:
     """Set owner and group of the item ``handle`` to ``uid`` and ``gid``; raise ``OSError``. Some servers refuse every
     change of an owner, and show all files with one owner: their error is ignored if the item has these ids already.
     """
@@ -310,7 +319,7 @@ _CHOWN_UNSUPPORTED_ERRNOS = (errno.EPERM, errno.EINVAL, *XATTR_UNSUPPORTED_ERRNO
 """Errors of chown(2) on servers that do not support changing the owner."""
 
 
-def _has_owner(handle: Handle, uid: int, gid: int) -> bool:
+def _has_owner(handle: ItemHandle, uid: int, gid: int) -> bool:
     """Return True if the item ``handle`` has the owner ``uid`` and the group ``gid``; -1 matches any id. Return False
     if stat(2) fails.
     """
@@ -321,16 +330,16 @@ def _has_owner(handle: Handle, uid: int, gid: int) -> bool:
     return uid in (-1, status.st_uid) and gid in (-1, status.st_gid)
 
 
-def _is_excused(error: OSError, uid: int, gid: int) -> bool:
+def _is_chown_failure_excused(error: OSError, uid: int, gid: int) -> bool:
     """Return True if chown(2) to ``uid`` and ``gid`` failed with ``error`` only for lack of a privilege, or because
     these ids do not exist here: a user namespace does not map them (EINVAL), or an idmapped mount (EOVERFLOW).
     """
     if error.errno == errno.EINVAL:
-        return not are_mapped(uid, gid)
+        return not are_ids_mapped(uid, gid)
     return error.errno == errno.EOVERFLOW or (error.errno == errno.EPERM and not has_capability(CAP_CHOWN))
 
 
-def mode_of_copy(attributes: Attributes, preserve: Preserve, owned: bool, umask: int) -> int:
+def mode_of_copy(attributes: ItemMetadata, preserve: Preserve, owned: bool, umask: int) -> int:
     """Return the permission bits of the copy.
 
     Args:
@@ -344,9 +353,9 @@ def mode_of_copy(attributes: Attributes, preserve: Preserve, owned: bool, umask:
     return mode if owned else mode & ~SET_ID_BITS
 
 
-def apply_attributes(
-    handle: Handle,
-    attributes: Attributes,
+def apply_item_metadata(
+    handle: ItemHandle,
+    attributes: ItemMetadata,
     preserve: Preserve,
     umask: int,
     *,
@@ -375,8 +384,8 @@ def apply_attributes(
             mode = stat.S_IMODE(existing.st_mode)
             if stat.S_ISREG(existing.st_mode) and not writer.is_owned_by(existing.st_uid, existing.st_gid):
                 mode &= ~SET_ID_BITS  # set-id bits were granted to the old contents and owner, not to the new ones
-        if inherits_acl and not any(name == ACCESS_ACL for name, _ in acls):
-            writer.attempt_call(f"removexattr {ACCESS_ACL}", lambda: remove_xattr(handle, ACCESS_ACL))
+        if inherits_acl and not any(name == ACCESS_ACL_XATTR for name, _ in acls):
+            writer.attempt_call(f"removexattr {ACCESS_ACL_XATTR}", lambda: remove_xattr(handle, ACCESS_ACL_XATTR))
         writer.set_mode_and_acls(mode, acls, skip_if_equal=existing is not None and stat.S_ISDIR(existing.st_mode))
     if preserve.timestamps:
         writer.attempt_call("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
@@ -389,7 +398,7 @@ def are_times_portable(atime: int, mtime: int) -> bool:
     """Return True if all file systems can store the times ``atime`` and ``mtime``, in nanoseconds since 1970. Other
     times are changed to the nearest ones that the file system can store, and the operating system reports success.
     """
-    return _COMMON_TIMES_START <= atime < _COMMON_TIMES_END and _COMMON_TIMES_START <= mtime < _COMMON_TIMES_END
+    return _PORTABLE_TIMES_START <= atime < _PORTABLE_TIMES_END and _PORTABLE_TIMES_START <= mtime < _PORTABLE_TIMES_END
 
 
 class MetadataWriter:
@@ -398,7 +407,7 @@ class MetadataWriter:
     Every step is tried, even if an earlier one failed. ``outcome`` returns the outcome or raises the problem.
     """
 
-    def __init__(self, handle: Handle, *, is_link: bool) -> None:
+    def __init__(self, handle: ItemHandle, *, is_link: bool) -> None:
         self._handle = handle
         self._is_link = is_link
         self.problem: MetadataProblem | None = None
@@ -416,7 +425,7 @@ class MetadataWriter:
             except OSError as error:
                 if error.errno not in NOTHING_DONE_ERRNOS:
                     raise
-                with_retries(call, NOTHING_DONE_ERRNOS)
+                call_with_retries(call, NOTHING_DONE_ERRNOS)
         except OSError as error:
             self._record_error(operation, error)
 
@@ -426,20 +435,20 @@ class MetadataWriter:
         ``unsupported``: it is no error.
         """
         if self._is_link and error.errno in XATTR_UNSUPPORTED_ERRNOS and operation in ("chown", "utimensat"):
-            self._record_unsupported(f"{operation} of symbolic links")
+            self._record_unsupported_feature(f"{operation} of symbolic links")
         elif self.problem is None:
             self.problem = MetadataProblem(operation, error.errno or errno.EIO)
 
-    def _record_unsupported(self, feature: str) -> None:
+    def _record_unsupported_feature(self, feature: str) -> None:
         """Record that the file system does not support ``feature``, an attribute or system call. This is no error."""
         self.excused = True
         self.unsupported.add(feature)
 
-    def outcome(self, attributes: Attributes) -> MetadataOutcome:
+    def outcome(self, attributes: ItemMetadata) -> MetadataOutcome:
         """Return the outcome after all steps; ``attributes`` are the metadata that were to be set. Raise
         ``MetadataProblem`` if some of them could not be set, or could not be read from the source.
         """
-        problem = self.problem or unread_problem(attributes.unread)
+        problem = self.problem or unread_xattrs_problem(attributes.unread)
         if problem is not None:
             raise problem
         return MetadataOutcome(int(self.excused), tuple(self.notices), frozenset(self.unsupported))
@@ -455,7 +464,7 @@ class MetadataWriter:
             skip_if_equal: True if a mode that is right already must not be set again, because setting it would change
                 the item's ctime.
         """
-        access = next((value for name, value in acls if name == ACCESS_ACL), None)
+        access = next((value for name, value in acls if name == ACCESS_ACL_XATTR), None)
         without = mode if access is None else mode & (~_ALL_PERMISSIONS | mode_without_acl(access))
         # The mode may show that an earlier run could not set the ACL. Then it changes only if the ACL can be set now.
         has_been_without = access is not None and skip_if_equal and self.has_mode(without)
@@ -464,7 +473,7 @@ class MetadataWriter:
             self._chmod(first, skip_if_equal=skip_if_equal)
         for name, value in acls:
             is_set = self.set_xattr(name, value)
-            if name == ACCESS_ACL and not is_set and not has_been_without:
+            if name == ACCESS_ACL_XATTR and not is_set and not has_been_without:
                 self._chmod(without, skip_if_equal=skip_if_equal)
 
     def _chmod(self, mode: int, *, skip_if_equal: bool) -> None:
@@ -475,7 +484,7 @@ class MetadataWriter:
         if mode & stat.S_ISGID and not has_capability(CAP_FSETID):
             self.excused |= not self.has_mode(mode)  # without CAP_FSETID chmod(2) may clear the bit and still succeed
 
-    def set_owner(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
+    def set_owner(self, attributes: ItemMetadata, preserve: Preserve, kept: os.stat_result | None) -> bool:
         """Set owner and group as ``preserve`` says; ``attributes`` are the metadata of the source. Return True if the
         copy may have set-id bits.
 
@@ -544,7 +553,7 @@ class MetadataWriter:
         was_read = atime < status.st_ctime_ns <= status.st_atime_ns
         for what, wanted, got in (("mtime", mtime, status.st_mtime_ns), ("atime", atime, status.st_atime_ns)):
             if abs(wanted - got) >= _DAY_NS and not (what == "atime" and was_read):
-                text = f"the file system cannot hold its {what} {_date(wanted)}: it has become {_date(got)}"
+                text = f"the file system cannot hold its {what} {_utc_date(wanted)}: it has become {_utc_date(got)}"
                 self.notices.append(text)
                 return  # one line for each item
 
@@ -558,40 +567,40 @@ class MetadataWriter:
         except OSError as error:
             if name == SELINUX_XATTR:
                 self.notices.append(f"setxattr {name}: {error.strerror}")
-            elif error.errno in XATTR_UNSUPPORTED_ERRNOS and _is_file_system_specific(name):
+            elif error.errno in XATTR_UNSUPPORTED_ERRNOS and _is_file_system_specific_xattr(name):
                 self.excused |= xattr_kind(name) is not XattrKind.HINT
                 self.unsupported.add(name)
-            elif _is_privilege_missing(name, value, error):
+            elif _is_xattr_privilege_missing(name, value, error):
                 self.excused = True
             else:
                 self._record_error(f"setxattr {name}", error)
             return False
 
 
-def _is_privilege_missing(name: str, value: bytes, error: OSError) -> bool:
+def _is_xattr_privilege_missing(name: str, value: bytes, error: OSError) -> bool:
     """Return True if setting the extended attribute ``name`` failed with ``error`` because this process lacks a
     privilege, or because the ACL ``value`` names an id that is not mapped in this process's user namespace.
     """
-    if error.errno == errno.EINVAL and name in POSIX_ACLS:
+    if error.errno == errno.EINVAL and name in POSIX_ACL_XATTRS:
         from pcopy.fsio.posix_acl import has_unmapped_id  # imported here, since few copies need it
 
         return has_unmapped_id(value)
-    return error.errno == errno.EPERM and needs_privilege(name)
+    return error.errno == errno.EPERM and lacks_privilege_to_set_xattr(name)
 
 
-def _is_file_system_specific(name: str) -> bool:
+def _is_file_system_specific_xattr(name: str) -> bool:
     """Return True if only some file systems support the extended attribute, whatever privileges the process has. This
     is False for POSIX ACLs: if a POSIX ACL cannot be set, the item fails.
     """
     kind = xattr_kind(name)
     return (
         kind is XattrKind.HINT
-        or (kind is XattrKind.ACL and name not in POSIX_ACLS)
-        or (kind is XattrKind.ORDINARY and is_outside_namespaces(name))
+        or (kind is XattrKind.ACL and name not in POSIX_ACL_XATTRS)
+        or (kind is XattrKind.ORDINARY and is_outside_xattr_namespaces(name))
     )
 
 
-def _date(moment: int) -> str:
+def _utc_date(moment: int) -> str:
     """Return the date in UTC, as YYYY-MM-DD, of ``moment``, a time in nanoseconds since 1970."""
     seconds = moment // _SECOND_NS
     try:
@@ -600,7 +609,7 @@ def _date(moment: int) -> str:
         return f"{seconds} s after 1970"
 
 
-def needs_privilege(name: str) -> bool:
+def lacks_privilege_to_set_xattr(name: str) -> bool:
     """Return True if this process lacks the privilege to set the extended attribute ``name``, so that it fails with
     EPERM.
     """
@@ -609,7 +618,7 @@ def needs_privilege(name: str) -> bool:
     return name.startswith(("trusted.", "security.")) and not has_capability(CAP_SYS_ADMIN)
 
 
-def remove_extra_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
+def remove_extra_xattrs(handle: ItemHandle, attributes: ItemMetadata, preserve: Preserve) -> None:
     """Remove the extended attributes that an existing item has and its source (``attributes``) lacks; raise
     ``Problem``. Attributes remain that belong to the file system, or that this process has no privilege to remove. If
     some attributes of the source could not be read, nothing is removed.
@@ -622,11 +631,11 @@ def remove_extra_xattrs(handle: Handle, attributes: Attributes, preserve: Preser
             try:
                 remove_xattr(handle, name)
             except Problem as error:
-                if not (error.errno == errno.EPERM and needs_privilege(name)):
+                if not (error.errno == errno.EPERM and lacks_privilege_to_set_xattr(name)):
                     raise
 
 
-def remove_xattr(handle: Handle, name: str) -> None:
+def remove_xattr(handle: ItemHandle, name: str) -> None:
     """Remove the extended attribute ``name`` from the item ``handle``, if the item has it; raise ``Problem``."""
     try:
         os.removexattr(handle, name)
@@ -639,15 +648,15 @@ def has_default_acl(directory: int) -> bool:
     """Return True if items created in ``directory`` inherit an ACL; raise ``Problem``."""
     try:
         try:
-            return bool(os.getxattr(directory, DEFAULT_ACL))
+            return bool(os.getxattr(directory, DEFAULT_ACL_XATTR))
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
-            return bool(os.getxattr(b"/proc/self/fd/%d" % directory, DEFAULT_ACL))  # O_PATH descriptor
+            return bool(os.getxattr(b"/proc/self/fd/%d" % directory, DEFAULT_ACL_XATTR))  # O_PATH descriptor
     except OSError as error:
         if error.errno in (errno.ENODATA, *XATTR_UNSUPPORTED_ERRNOS):
             return False
-        raise Problem.from_error(f"getxattr {DEFAULT_ACL}", error) from error
+        raise Problem.from_error(f"getxattr {DEFAULT_ACL_XATTR}", error) from error
 
 
 def can_inherit_acl(directory: int, owner: int) -> bool:
@@ -666,7 +675,7 @@ def remove_inherited_file_acl(temporary: int) -> None:
     were requested, so that the file could not be opened again. Therefore the mode is set once more. If a server refuses
     to set modes, no error is raised here: opening the file again reports it.
     """
-    remove_xattr(temporary, ACCESS_ACL)
+    remove_xattr(temporary, ACCESS_ACL_XATTR)
     try:
         os.fchmod(temporary, 0o600)
     except OSError as error:
@@ -680,5 +689,5 @@ def remove_inherited_directory_acls(directory: int) -> None:
     The ACLs could make the directory unwritable while it is filled, and every item created in it would inherit them.
     The default ACL is removed last: as long as it exists, a repeated attempt can see that something was inherited.
     """
-    remove_xattr(directory, ACCESS_ACL)
-    remove_xattr(directory, DEFAULT_ACL)
+    remove_xattr(directory, ACCESS_ACL_XATTR)
+    remove_xattr(directory, DEFAULT_ACL_XATTR)

@@ -12,14 +12,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, record_unsyncable, sync_file, sync_if_supported
 
 is_mtime_set_on_close: dict[int, bool] = {}
 """By st_dev: True if the server sets the modification time of a file when the file is closed after writing.
 
-``pcopy.fsio.server.determine_close_times`` finds that out, once for each file system that this process writes to.
+``pcopy.fsio.server.determine_if_close_sets_mtime`` finds that out, once for each file system that this process writes
+to.
 """
 
 _syncs_under_way: dict[object, tuple[float, str, int]] = {}
@@ -48,11 +49,12 @@ def names_in_directory(directory: int) -> list[bytes]:
 
 
 @contextmanager
-def recorded_sync(operation: str, descriptor: int) -> Iterator[None]:
+def record_sync_under_way(operation: str, descriptor: int) -> Iterator[None]:
     """Context manager: record that a sync is under way while the block runs. ``operation`` is its name, such as
     "fsync", ``descriptor`` the file.
 
-    If a rank does not answer for a long time, the report about it names the sync for which it waits (``oldest_sync``).
+    If a rank does not answer for a long time, the report about it names the sync for which it waits
+    (``oldest_sync_under_way``).
     """
     key = object()
     _syncs_under_way[key] = time.monotonic(), operation, descriptor
@@ -62,7 +64,7 @@ def recorded_sync(operation: str, descriptor: int) -> Iterator[None]:
         del _syncs_under_way[key]
 
 
-def oldest_sync() -> tuple[float, str, bytes] | None:
+def oldest_sync_under_way() -> tuple[float, str, bytes] | None:
     """Return the start, operation and path of the oldest sync of a file that is under way; None if there is none.
 
     The start is a value of time.monotonic(). Any thread may call this.
@@ -87,14 +89,14 @@ def close_after_write(descriptor: int, *, sync: bool = False, store: bool = Fals
     """
     try:
         if sync:
-            with as_problem("fsync"), recorded_sync("fsync", descriptor):
+            with errors_as_problem("fsync"), record_sync_under_way("fsync", descriptor):
                 sync_if_supported(descriptor)
         elif store:
             sync_data(descriptor)
     except Problem:
         close_after_failure(descriptor)
         raise
-    with as_problem("close"):
+    with errors_as_problem("close"):
         os.close(descriptor)
 
 
@@ -119,12 +121,12 @@ def close_and_set_times(descriptor: int, atime: int, mtime: int, *, sync: bool, 
         store: if ``sync`` is False, call fdatasync(2) before the file is closed.
     """
     try:
-        with as_problem("open"):
+        with errors_as_problem("open"):
             path_only = open_with_retries(b"/proc/self/fd/%d" % descriptor, os.O_PATH | os.O_CLOEXEC)
     except Problem:
         close_after_failure(descriptor)
         raise
-    with closed_at_end(path_only):
+    with closing_descriptor(path_only):
         close_after_write(descriptor, sync=sync, store=store)
         try:
             os.utime(b"/proc/self/fd/%d" % path_only, ns=(atime, mtime))
@@ -139,7 +141,7 @@ def sync_data(descriptor: int) -> None:
     """
     number = 0
     try:
-        with recorded_sync("fdatasync", descriptor):
+        with record_sync_under_way("fdatasync", descriptor):
             sync_file(descriptor, data=True)
     except OSError as error:
         number = error.errno or errno.EIO
@@ -154,7 +156,7 @@ def raise_if_data_lost(descriptor: int, number: int) -> None:
     the device is added to ``pcopy.fsio.syncer.unsyncable_devices``.
     """
     if number in SYNC_UNSUPPORTED_ERRNOS:
-        with as_problem("stat"):
+        with errors_as_problem("stat"):
             record_unsyncable(descriptor, number)
     elif number:
         raise Problem("fdatasync", number)
@@ -164,7 +166,7 @@ def close_after_read(descriptor: int) -> None:
     """Close the descriptor of a source file that was read. Raise ``Problem`` if close(2) fails, as it may on a FUSE
     file system.
     """
-    with as_problem("close", on_source=True):
+    with errors_as_problem("close", on_source=True):
         os.close(descriptor)
 
 
@@ -189,7 +191,7 @@ def close_ignoring_errors(descriptor: int) -> None:
 
 
 @contextmanager
-def closed_at_end(descriptor: int) -> Iterator[int]:
+def closing_descriptor(descriptor: int) -> Iterator[int]:
     """Context manager: yield ``descriptor``, and close it at the end of the block. Errors of close(2) are ignored."""
     try:
         yield descriptor

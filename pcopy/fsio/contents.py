@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from pcopy.fsio.problem import Problem, as_problem, source_changed
+from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_problem
 from pcopy.fsio.retries import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 from pcopy.fsio.throttle import UntransferredBytes
 from pcopy.libc import type_of_file_system
@@ -23,7 +23,7 @@ from pcopy.libc import type_of_file_system
 BUFFER_BYTES = 1 << 20
 """Bytes of each buffer, and of one read of contents that are only digested.
 
-These reads are larger than ``PIECE_BYTES``, since no written data take up the processor's cache as well.
+These reads are larger than ``BYTES_PER_READ``, since no written data take up the processor's cache as well.
 """
 
 _free_buffers: defaultdict[int, list[memoryview]] = defaultdict(list)
@@ -38,7 +38,7 @@ def borrowed_buffer(size: int = BUFFER_BYTES) -> Iterator[memoryview]:
     The buffer is aligned to a page: O_DIRECT requires that, and on some processors reads into an unaligned buffer have
     half the speed.
     """
-    with as_problem("mmap"):
+    with errors_as_problem("mmap"):
         buffer = _free_buffers[size].pop() if _free_buffers[size] else memoryview(mmap.mmap(-1, size))
     try:
         yield buffer
@@ -46,14 +46,14 @@ def borrowed_buffer(size: int = BUFFER_BYTES) -> Iterator[memoryview]:
         _free_buffers[size].append(buffer)
 
 
-PIECE_BYTES = 512 << 10
+BYTES_PER_READ = 512 << 10
 """Bytes of one read: large enough that system calls cost little, small enough to stay in the processor's cache."""
 
 DIRECT_IO_ALIGNMENT = 4096
 """Lengths and offsets of direct reads and writes are multiples of this number of bytes (open(2), O_DIRECT)."""
 
 
-class Digest(Protocol):
+class IncrementalDigest(Protocol):
     """Protocol of an object that computes the digest of a file's contents, which are passed to it in order: ``update``
     adds data, ``zeros`` adds ``count`` zero bytes, the contents of a hole.
     """
@@ -85,10 +85,10 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             first = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # only a hole up to the end of the file, or the file has become shorter
-                with as_problem("lseek", on_source=on_source):
+                with errors_as_problem("lseek", on_source=on_source):
                     size = os.lseek(descriptor, 0, os.SEEK_END)
                 if size < end:
-                    raise early_end_problem("lseek", size, on_source) from error
+                    raise early_end_of_file_problem("lseek", size, on_source) from error
                 return
             if error.errno == errno.EINVAL:  # the file system does not support SEEK_DATA
                 yield at, end
@@ -100,13 +100,13 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             after = os.lseek(descriptor, first, os.SEEK_HOLE)
         except OSError as error:
             if error.errno == errno.ENXIO:  # the file has become shorter since the call before
-                raise early_end_problem("lseek", first, on_source) from error
+                raise early_end_of_file_problem("lseek", first, on_source) from error
             raise Problem.from_error("lseek", error, on_source=on_source) from error
         yield first, min(after, end)
         at = after
 
 
-def digest_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
+def digest_hole(start: int, end: int, digest: IncrementalDigest | None) -> Iterator[int]:
     """Generator: add the hole from offset ``start`` to ``end`` (if its length is not 0) to ``digest``, as zeros and
     without reading it. Yield its length in bytes as ``UntransferredBytes``, because limits on bytes per second do not
     apply to it.
@@ -121,7 +121,7 @@ def digest_contents(
     descriptor: int,
     start: int,
     end: int,
-    digest: Digest,
+    digest: IncrementalDigest,
     *,
     may_have_holes: bool,
     on_source: bool = True,
@@ -151,7 +151,7 @@ def digest_contents(
 
 
 def read_pieces(
-    descriptor: int, start: int, end: int, *, size: int = PIECE_BYTES, on_source: bool = True, direct: bool = False
+    descriptor: int, start: int, end: int, *, size: int = BYTES_PER_READ, on_source: bool = True, direct: bool = False
 ) -> Iterator[tuple[int, memoryview]]:
     """Generator: read the bytes of an open file from ``start`` to ``end``; yield pairs (offset, piece).
 
@@ -180,7 +180,7 @@ def read_pieces(
             except StopIteration as read:
                 got = min(read.value, wanted)
             if not got:
-                raise early_end_problem("read", at, on_source)
+                raise early_end_of_file_problem("read", at, on_source)
             yield at, buffer[:got]
             at += got
 
@@ -192,22 +192,22 @@ def read_pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
     """
     at = 0
     while True:
-        with as_problem("read", on_source=True):
-            data = os.read(descriptor, PIECE_BYTES)
+        with errors_as_problem("read", on_source=True):
+            data = os.read(descriptor, BYTES_PER_READ)
         if not data:
             return
         yield at, data
         at += len(data)
 
 
-def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
+def digest_to_end(descriptor: int, digest: IncrementalDigest) -> Iterator[int]:
     """Generator: read a file up to its end, whatever its st_size, and add its contents to ``digest``; yield the number
     of bytes of each step; raise ``Problem``.
     """
     return digest_pieces(read_pieces_to_end(descriptor), digest)
 
 
-def digest_pieces(pieces_read: Iterator[tuple[int, bytes]], digest: Digest) -> Iterator[int]:
+def digest_pieces(pieces_read: Iterator[tuple[int, bytes]], digest: IncrementalDigest) -> Iterator[int]:
     """Generator: add ``pieces_read``, pairs (offset, bytes) in the order of a file, to ``digest``; yield the number of
     bytes of each piece.
     """
@@ -268,12 +268,12 @@ def read_with_retries(descriptor: int, piece: memoryview, at: int, on_source: bo
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def early_end_problem(operation: str, at: int, on_source: bool) -> Problem:
+def early_end_of_file_problem(operation: str, at: int, on_source: bool) -> Problem:
     """Return the error for a file that ended at the offset ``at``, before its st_size, when it was read or searched for
     holes (``operation``). A source (``on_source``) counts as changed; for a target, the errno is EIO.
     """
     text = f"the file ends at byte {at}, earlier than its size says"
-    return source_changed(operation, text) if on_source else Problem(operation, errno.EIO, text=text)
+    return source_changed_problem(operation, text) if on_source else Problem(operation, errno.EIO, text=text)
 
 
 GENERATED_FILE_SYSTEM_TYPES = frozenset((
@@ -311,7 +311,7 @@ class GeneratedFileSystems:
         """
         is_generated = self._is_generated.get(device)
         if is_generated is None:
-            with as_problem("statfs", on_source=True):
+            with errors_as_problem("statfs", on_source=True):
                 is_generated = self._is_generated[device] = (
                     type_of_file_system(descriptor) in GENERATED_FILE_SYSTEM_TYPES
                 )
@@ -326,8 +326,8 @@ def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
     """
     at = 0
     while not size or at < size:
-        with as_problem("read", on_source=True):
-            data = os.read(descriptor, min(PIECE_BYTES, size - at) if size else PIECE_BYTES)
+        with errors_as_problem("read", on_source=True):
+            data = os.read(descriptor, min(BYTES_PER_READ, size - at) if size else BYTES_PER_READ)
         if not data:
             return
         at += len(data)

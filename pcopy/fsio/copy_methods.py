@@ -1,8 +1,8 @@
 """The fastest way to copy the bytes of a large file, by the types of the two file systems.
 
-``TRANSFER_TRAITS``, the table of this module, is based on measurements: docs/operations/large_files.md has the figures,
-and ``bench/large_probe.c`` repeats them. A type that is not in the table is treated as a file system with many servers,
-where several writers of one file increase the speed.
+``TRAITS_BY_FILE_SYSTEM_TYPE``, the table of this module, is based on measurements: docs/operations/large_files.md has
+the figures, and ``bench/large_probe.c`` repeats them. A type that is not in the table is treated as a file system with
+many servers, where several writers of one file increase the speed.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ class TransferTraits(NamedTuple):
     keeps_times_on_close: bool = False
 
 
-_LOCAL = TransferTraits(is_local=True, keeps_times_on_close=True)
+_LOCAL_TRAITS = TransferTraits(is_local=True, keeps_times_on_close=True)
 """Traits, for the copy of large files, of file systems in memory or with a cache of their own."""
-_ON_DISK = TransferTraits(is_local=True, gains_by_early_write_back=True, keeps_times_on_close=True)
+_LOCAL_DISK_TRAITS = TransferTraits(is_local=True, gains_by_early_write_back=True, keeps_times_on_close=True)
 """Traits, for the copy of large files, of local file systems that use the system's page cache."""
-_ON_ONE_SERVER = TransferTraits(has_server_copy=True)
+_ONE_SERVER_TRAITS = TransferTraits(has_server_copy=True)
 """Traits, for the copy of large files, of network file systems on one server."""
-_ON_MANY_SERVERS = TransferTraits(keeps_times_on_close=True)
+_MANY_SERVERS_TRAITS = TransferTraits(keeps_times_on_close=True)
 """Traits, for the copy of large files, of file systems that are distributed over many servers."""
 
-TRANSFER_TRAITS = {
-    0x01021994: _LOCAL,  # tmpfs
-    0x858458F6: _LOCAL,  # ramfs
-    0x2FC12FC1: _LOCAL,  # ZFS
-    OVERLAY_TYPE: _LOCAL,
-    0x4D44: _LOCAL,  # FAT
-    0x2011BAB0: _LOCAL,  # exFAT
-    0x7366746E: _LOCAL,  # NTFS
-    0x3153464A: _LOCAL,  # JFS
-    0xEF53: _ON_DISK._replace(gains_by_preallocation=True),  # ext4, and ext2 and ext3
-    XFS_TYPE: _ON_DISK,
-    0x9123683E: _ON_DISK,  # btrfs
-    0xF2F52010: _ON_DISK,  # F2FS
-    0xCA451A4E: _ON_DISK,  # bcachefs
-    0x6969: _ON_ONE_SERVER,  # NFS
-    0x00C36400: _ON_ONE_SERVER,  # Ceph
-    0xFF534D42: _ON_ONE_SERVER,  # CIFS
-    0xFE534D42: _ON_ONE_SERVER,  # SMB
-    0x0BD00BD0: _ON_MANY_SERVERS,  # Lustre
-    0x47504653: _ON_MANY_SERVERS,  # GPFS
-    0x19830326: _ON_MANY_SERVERS,  # BeeGFS
-    0x01161970: _ON_MANY_SERVERS,  # GFS2
-    0x7461636F: _ON_MANY_SERVERS,  # OCFS2
+TRAITS_BY_FILE_SYSTEM_TYPE = {
+    0x01021994: _LOCAL_TRAITS,  # tmpfs
+    0x858458F6: _LOCAL_TRAITS,  # ramfs
+    0x2FC12FC1: _LOCAL_TRAITS,  # ZFS
+    OVERLAY_TYPE: _LOCAL_TRAITS,
+    0x4D44: _LOCAL_TRAITS,  # FAT
+    0x2011BAB0: _LOCAL_TRAITS,  # exFAT
+    0x7366746E: _LOCAL_TRAITS,  # NTFS
+    0x3153464A: _LOCAL_TRAITS,  # JFS
+    0xEF53: _LOCAL_DISK_TRAITS._replace(gains_by_preallocation=True),  # ext4, and ext2 and ext3
+    XFS_TYPE: _LOCAL_DISK_TRAITS,
+    0x9123683E: _LOCAL_DISK_TRAITS,  # btrfs
+    0xF2F52010: _LOCAL_DISK_TRAITS,  # F2FS
+    0xCA451A4E: _LOCAL_DISK_TRAITS,  # bcachefs
+    0x6969: _ONE_SERVER_TRAITS,  # NFS
+    0x00C36400: _ONE_SERVER_TRAITS,  # Ceph
+    0xFF534D42: _ONE_SERVER_TRAITS,  # CIFS
+    0xFE534D42: _ONE_SERVER_TRAITS,  # SMB
+    0x0BD00BD0: _MANY_SERVERS_TRAITS,  # Lustre
+    0x47504653: _MANY_SERVERS_TRAITS,  # GPFS
+    0x19830326: _MANY_SERVERS_TRAITS,  # BeeGFS
+    0x01161970: _MANY_SERVERS_TRAITS,  # GFS2
+    0x7461636F: _MANY_SERVERS_TRAITS,  # OCFS2
 }
 """What makes copies of large files faster, by the type of the file system (f_type of statfs(2)). FUSE and unlisted
 types have the defaults of ``TransferTraits``: all False.
@@ -77,12 +77,12 @@ def supports_rename_and_random_writes(path: bytes) -> bool:
     """Return True if, judged by its type, the file system of the directory ``path`` can rename files and write them at
     any offset.
 
-    Return False for a type that is not in ``TRANSFER_TRAITS``, such as FUSE: for it the caller has to test both
-    (``pcopy.fsio.sequential.examine_directory``). Return True if the type cannot be read: opening the directory for the
-    job reports the error later.
+    Return False for a type that is not in ``TRAITS_BY_FILE_SYSTEM_TYPE``, such as FUSE: for it the caller has to test
+    both (``pcopy.fsio.sequential.examine_supported_operations``). Return True if the type cannot be read: opening the
+    directory for the job reports the error later.
     """
     kind = _file_system_type(path)
-    return kind is None or kind in TRANSFER_TRAITS
+    return kind is None or kind in TRAITS_BY_FILE_SYSTEM_TYPE
 
 
 def keeps_times_on_close(path: bytes) -> bool:
@@ -92,7 +92,7 @@ def keeps_times_on_close(path: bytes) -> bool:
     Also return True if the type cannot be read: opening the directory for the job reports the error later.
     """
     kind = _file_system_type(path)
-    return kind is None or TRANSFER_TRAITS.get(kind, TransferTraits()).keeps_times_on_close
+    return kind is None or TRAITS_BY_FILE_SYSTEM_TYPE.get(kind, TransferTraits()).keeps_times_on_close
 
 
 def _file_system_type(path: bytes) -> int | None:
@@ -121,7 +121,7 @@ class TransferTraitsCache:
         ways = self._traits.get(device)
         if ways is None:
             try:
-                ways = TRANSFER_TRAITS.get(libc.type_of_file_system(descriptor), TransferTraits())
+                ways = TRAITS_BY_FILE_SYSTEM_TYPE.get(libc.type_of_file_system(descriptor), TransferTraits())
             except OSError:
                 ways = TransferTraits()
             self._traits[device] = ways

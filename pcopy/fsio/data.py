@@ -18,8 +18,8 @@ import os
 from collections.abc import Callable, Generator, Iterator
 
 from pcopy.fsio.contents import (
-    Digest,
     GeneratedFileSystems,
+    IncrementalDigest,
     data_extents,
     digest_contents,
     digest_hole,
@@ -28,9 +28,9 @@ from pcopy.fsio.contents import (
     read_pieces_to_end,
 )
 from pcopy.fsio.copy_methods import TransferTraitsCache
-from pcopy.fsio.memory_copy import DEFAULT_CACHE_POLICY, CachePolicy, ContentCopy, write_all
-from pcopy.fsio.problem import Problem, as_problem
-from pcopy.fsio.throttle import Throttle, UntransferredBytes, throttled
+from pcopy.fsio.memory_copy import DEFAULT_PAGE_CACHE_POLICY, CopyThroughMemory, PageCachePolicy, write_all
+from pcopy.fsio.problem import Problem, errors_as_problem
+from pcopy.fsio.throttle import Throttle, UntransferredBytes, throttled_steps
 
 COPY_FILE_RANGE_BYTES = 8 << 20
 """Maximum bytes that one call of copy_file_range(2) copies."""
@@ -60,7 +60,7 @@ class ContentsCopier:
     """
 
     def __init__(
-        self, *, sparse: bool, reflink: str = "auto", cache_policy: CachePolicy = DEFAULT_CACHE_POLICY
+        self, *, sparse: bool, reflink: str = "auto", cache_policy: PageCachePolicy = DEFAULT_PAGE_CACHE_POLICY
     ) -> None:
         self._sparse = sparse
         self._reflink = reflink
@@ -101,7 +101,7 @@ class ContentsCopier:
         target: int,
         status: os.stat_result,
         devices: tuple[int, int],
-        digest: Digest | None = None,
+        digest: IncrementalDigest | None = None,
         *,
         extend: Callable[[int], None],
     ) -> Generator[int, None, None]:
@@ -119,14 +119,14 @@ class ContentsCopier:
         """
         size = status.st_size
         if self.generated_file_systems.is_generated(source, devices[0]):
-            yield from _copy_pieces(generated_pieces(source, size), target, digest)
+            yield from _write_and_digest_pieces(generated_pieces(source, size), target, digest)
         elif not size:
-            yield from _copy_pieces(read_pieces_to_end(source), target, digest)
+            yield from _write_and_digest_pieces(read_pieces_to_end(source), target, digest)
         elif self.clone(source, target, devices):
             if digest is None:
                 yield UntransferredBytes(size)
             else:
-                yield from throttled(
+                yield from throttled_steps(
                     digest_contents(source, 0, size, digest, may_have_holes=may_have_holes(status)), self.throttle
                 )
         else:
@@ -145,7 +145,7 @@ class ContentsCopier:
         devices: tuple[int, int],
         *,
         may_have_holes: bool,
-        digest: Digest | None = None,
+        digest: IncrementalDigest | None = None,
     ) -> Generator[int, None, None]:
         """Generator: copy the bytes of ``source`` from the offset ``start`` to ``end`` to the same offsets of
         ``target``. Yield the number of bytes that each step moved; raise ``Problem``.
@@ -166,7 +166,7 @@ class ContentsCopier:
             and self._can_use_copy_file_range(target, devices)
         )
         at = start
-        with ContentCopy(
+        with CopyThroughMemory(
             source, target, end - start, digest, self.transfer_traits, devices[1], self._cache_policy
         ) as passage:
             passage.throttle = self.throttle
@@ -221,7 +221,9 @@ class ContentsCopier:
         return at
 
 
-def _copy_pieces(pieces: Iterator[tuple[int, memoryview | bytes]], target: int, digest: Digest | None) -> Iterator[int]:
+def _write_and_digest_pieces(
+    pieces: Iterator[tuple[int, memoryview | bytes]], target: int, digest: IncrementalDigest | None
+) -> Iterator[int]:
     """Generator: write ``pieces``, pairs (offset, bytes), to the file ``target``, and add them to ``digest`` (None: to
     none); yield the number of bytes of each piece.
     """
@@ -232,9 +234,9 @@ def _copy_pieces(pieces: Iterator[tuple[int, memoryview | bytes]], target: int, 
         yield len(piece)
 
 
-def set_size(target: int, size: int) -> None:
+def set_file_size(target: int, size: int) -> None:
     """Set the size of the file ``target`` to ``size`` bytes (ftruncate(2)); bytes that are added are a hole. Raise
     ``Problem``.
     """
-    with as_problem("truncate"):
+    with errors_as_problem("truncate"):
         os.ftruncate(target, size)

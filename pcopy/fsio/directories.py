@@ -16,25 +16,32 @@ import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 
-from pcopy.fsio.close import close_ignoring_errors, closed_at_end, open_directory_entries
-from pcopy.fsio.identity import FUSE_TYPE, OVERLAY_TYPE, Identity, IdentityComparison, mark_of, may_be_on_file_system
+from pcopy.fsio.close import close_ignoring_errors, closing_descriptor, open_directory_entries
+from pcopy.fsio.identity import (
+    FUSE_TYPE,
+    OVERLAY_TYPE,
+    Identity,
+    IdentityComparison,
+    identity_mark_of,
+    may_be_on_file_system_type,
+)
 from pcopy.fsio.mounted import ExpectedMounts, MountRoot, mount_id_of
-from pcopy.fsio.mounts import FollowedLinks, MountCodes
-from pcopy.fsio.problem import Problem, as_problem
-from pcopy.fsio.retries import TRANSIENT_ERRNOS, TRANSIENT_OPEN_ERRNOS, with_retries
-from pcopy.fsio.source import open_to_read, status_of
+from pcopy.fsio.mounts import LinkFollowingData, MountCodes
+from pcopy.fsio.problem import Problem, errors_as_problem
+from pcopy.fsio.retries import TRANSIENT_ERRNOS, TRANSIENT_OPEN_ERRNOS, call_with_retries
+from pcopy.fsio.source import open_item_to_read, status_of
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Flags of open(2) for directories that are read."""
 
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
-MAX_CAPACITY = 128
+MAX_CACHED_DIRECTORIES = 128
 """Largest number of descriptors cached per side (source and target); fewer if the limit of open files (RLIMIT_NOFILE)
 is low.
 """
 
-MIN_CAPACITY = 4
+MIN_CACHED_DIRECTORIES = 4
 """Smallest number of descriptors cached per side, even if the limit of open files is very low."""
 
 _RESERVED_DESCRIPTORS = 20
@@ -42,10 +49,10 @@ _RESERVED_DESCRIPTORS = 20
 pipes.
 """
 
-_TASK_DESCRIPTORS = 48
+_DESCRIPTORS_RESERVED_FOR_TASKS = 48
 """Number of descriptors that the limit of open files must leave for the tasks that are under way if threads are used.
 
-There are four such tasks. Each may have ``DIRECTORIES_PER_TASK`` directories open, and two files of one item, its
+There are four such tasks. Each may have ``OPEN_DIRECTORIES_PER_TASK`` directories open, and two files of one item, its
 source and its copy.
 """
 
@@ -59,7 +66,7 @@ for every two threads one more task may be under way.
 _CacheEntry = tuple[int, Identity]
 """The descriptor of an open directory, and the directory's identity."""
 
-DIRECTORIES_PER_TASK = 2 * MIN_CAPACITY
+OPEN_DIRECTORIES_PER_TASK = 2 * MIN_CACHED_DIRECTORIES
 """Number of directories that stay open for a task while the task waits and other tasks run: those that it used last.
 
 Directories of both sides count together.
@@ -100,9 +107,9 @@ class PinnedDescriptors:
                 self._to_close.remove(descriptor)
                 close_ignoring_errors(descriptor)
 
-    def keep_for_task(self, descriptor: int) -> None:
+    def keep_open_for_task(self, descriptor: int) -> None:
         """Keep ``descriptor`` open while the running task needs it, even if a cache drops it. If more than
-        ``DIRECTORIES_PER_TASK`` descriptors are kept for the task then, release the least recently used one.
+        ``OPEN_DIRECTORIES_PER_TASK`` descriptors are kept for the task then, release the least recently used one.
         """
         if self.task_descriptors is None:
             return
@@ -110,7 +117,7 @@ class PinnedDescriptors:
             self.pin(descriptor)
             self.task_descriptors[descriptor] = None
         self.task_descriptors.move_to_end(descriptor)
-        if len(self.task_descriptors) > DIRECTORIES_PER_TASK:
+        if len(self.task_descriptors) > OPEN_DIRECTORIES_PER_TASK:
             self.unpin(self.task_descriptors.popitem(last=False)[0])
 
     def release_from_task(self, descriptor: int) -> None:
@@ -119,7 +126,7 @@ class PinnedDescriptors:
             del self.task_descriptors[descriptor]
             self.unpin(descriptor)
 
-    def release_task(self, descriptors: TaskDescriptors) -> None:
+    def release_descriptors_of_task(self, descriptors: TaskDescriptors) -> None:
         """Release all ``descriptors`` that were kept open for a task, after the task has ended."""
         while descriptors:
             self.unpin(descriptors.popitem()[0])
@@ -135,7 +142,10 @@ class PinnedDescriptors:
 def affordable_cache_capacity() -> int:
     """Return how many descriptors each side (source and target) may cache within the limit of open files."""
     available = _available_descriptors()
-    return max(MIN_CAPACITY, min(MAX_CAPACITY, available // 4 if _thread_count(available) > 1 else available // 2))
+    return max(
+        MIN_CACHED_DIRECTORIES,
+        min(MAX_CACHED_DIRECTORIES, available // 4 if _thread_count(available) > 1 else available // 2),
+    )
 
 
 def affordable_thread_count() -> int:
@@ -145,7 +155,10 @@ def affordable_thread_count() -> int:
 
 def _thread_count(available: int) -> int:
     """Return how many threads may run if this process may open ``available`` more files."""
-    return max(0, available - 2 * min(MAX_CAPACITY, available // 4) - _TASK_DESCRIPTORS) // _DESCRIPTORS_PER_THREAD
+    return (
+        max(0, available - 2 * min(MAX_CACHED_DIRECTORIES, available // 4) - _DESCRIPTORS_RESERVED_FOR_TASKS)
+        // _DESCRIPTORS_PER_THREAD
+    )
 
 
 def _available_descriptors() -> int:
@@ -166,10 +179,10 @@ OpenedDirectory = tuple[int, int, int, bytes]
 """An open directory: its descriptor, st_dev, inode number and identity mark.
 
 The mark distinguishes the directory from a later one with the same inode number; it is made for an item that this job
-may have created (``mark_of`` in ``pcopy.fsio.identity`` with ``created_by_job=True``). It may be empty.
+may have created (``identity_mark_of`` in ``pcopy.fsio.identity`` with ``created_by_job=True``). It may be empty.
 """
 
-FastOpener = Callable[[int, bytes, int, bool], OpenedDirectory | None]
+DirectoryOpener = Callable[[int, bytes, int, bool], OpenedDirectory | None]
 """Type of the function by which a backend opens and identifies a directory in one C call.
 
 Its arguments are the descriptor of the parent directory, a name, flags of open(2), and True if the identity mark is
@@ -178,8 +191,8 @@ it.
 """
 
 
-def open_nothing(parent: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
-    """Return None. This ``FastOpener`` is for a backend that cannot open directories in C: the Python code of this
+def open_no_directory(parent: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
+    """Return None. This ``DirectoryOpener`` is for a backend that cannot open directories in C: the Python code of this
     module opens every directory.
     """
     return None
@@ -194,9 +207,9 @@ class DirectoryCache:
 
     def __init__(
         self,
-        capacity: int = MAX_CAPACITY,
+        capacity: int = MAX_CACHED_DIRECTORIES,
         pins: PinnedDescriptors | None = None,
-        fast_opener: FastOpener = open_nothing,
+        fast_opener: DirectoryOpener = open_no_directory,
     ) -> None:
         """Create an empty cache.
 
@@ -242,7 +255,7 @@ class DirectoryCache:
             self.pins.close_when_unpinned(self._entries.popitem()[1][0])
 
 
-class RootDirectories:
+class DirectoriesBelowRoot:
     """Opens directories below the root directory ``base`` (a descriptor), by paths relative to it; the path ``b""`` is
     ``base`` itself. A cache keeps the directories open.
     """
@@ -255,7 +268,7 @@ class RootDirectories:
         on_source: bool,
         cache: DirectoryCache | None = None,
         root_number: int = 0,
-        followed_links: FollowedLinks | None = None,
+        followed_links: LinkFollowingData | None = None,
         expected_mounts: Mapping[bytes, MountRoot] | None = None,
         one_host: bool = True,
     ) -> None:
@@ -292,17 +305,17 @@ class RootDirectories:
         """Return the descriptor of the directory ``path``.
 
         The descriptor still belongs to the cache. It stays open until the running task has opened
-        ``DIRECTORIES_PER_TASK`` other directories. Raise ``Problem`` if ``path`` is no directory, or if it is certainly
-        not the directory with ``identity`` (None: any).
+        ``OPEN_DIRECTORIES_PER_TASK`` other directories. Raise ``Problem`` if ``path`` is no directory, or if it is
+        certainly not the directory with ``identity`` (None: any).
         """
-        entry = self._cached_or_opened(path)
+        entry = self._cached_or_new_entry(path)
         if identity is not None and identity.compare(entry[1]) is IdentityComparison.OTHER:
             self.discard(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
-        self._cache.pins.keep_for_task(entry[0])
+        self._cache.pins.keep_open_for_task(entry[0])
         return entry[0]
 
-    def _cached_or_opened(self, path: bytes) -> _CacheEntry:
+    def _cached_or_new_entry(self, path: bytes) -> _CacheEntry:
         """Return descriptor and identity of the directory ``path``, from the cache or, if it is not cached, by opening
         it. Raise ``Problem``.
         """
@@ -321,7 +334,7 @@ class RootDirectories:
             return self._add_to_cache(path, self._reopen_base(at), code)
         for name in path[len(prefix) :].strip(b"/").split(b"/"):
             child = prefix + b"/" + name if prefix else name
-            if (opened := self._open_fast(child, at, name, code)) is not None:
+            if (opened := self._open_by_backend(child, at, name, code)) is not None:
                 prefix, entry = child, opened
                 at = entry[0]
                 continue
@@ -336,7 +349,7 @@ class RootDirectories:
             at, code = entered, entry[1].mount_code
         return entry
 
-    def _open_fast(self, path: bytes, at: int, name: bytes, parent_code: int) -> _CacheEntry | None:
+    def _open_by_backend(self, path: bytes, at: int, name: bytes, parent_code: int) -> _CacheEntry | None:
         """Open the directory ``path`` by the backend's function for that, in one C call. Return its descriptor and
         identity; return None, with nothing left open, if that is not possible or if a file system is mounted at the
         directory.
@@ -354,7 +367,7 @@ class RootDirectories:
         if opened is None:
             return None
         descriptor, device, inode, mark = opened
-        if device != self.mount_codes.device_of_code(parent_code):  # a mount point: the slow path checks it
+        if device != self.mount_codes.device_of_mount_code(parent_code):  # a mount point: the slow path checks it
             close_ignoring_errors(descriptor)
             return None
         entry = descriptor, Identity(parent_code, inode, mark)
@@ -372,14 +385,14 @@ class RootDirectories:
         except OSError as error:
             if error.errno != errno.EACCES:
                 raise Problem.from_error("open", error, on_source=self._on_source) from error
-        with as_problem("dup", on_source=self._on_source):
+        with errors_as_problem("dup", on_source=self._on_source):
             return os.dup(base)  # readable but not searchable: its names can still be listed
 
     def _open_child_with_retries(self, at: int, name: bytes) -> int:
         """Open the directory ``name`` in the open directory ``at``, and return its descriptor; try again after errors
         that may be transient. Raise ``OSError``.
         """
-        return with_retries(
+        return call_with_retries(
             lambda: self._open_child(at, name), TRANSIENT_ERRNOS if self._on_source else TRANSIENT_OPEN_ERRNOS
         )
 
@@ -405,18 +418,20 @@ class RootDirectories:
         """
         try:
             status = status_of(descriptor, on_source=self._on_source)
-            outside = self.mount_codes.device_of_code(parent_code)
+            outside = self.mount_codes.device_of_mount_code(parent_code)
             if self._checks_mounts:
-                self.expected_mounts.check_item(path, descriptor, status, outside)
+                self.expected_mounts.check_item_is_on_expected_mount(path, descriptor, status, outside)
             is_within = status.st_dev == outside
             label = b"" if is_within else self.expected_mounts.label(path, descriptor, status.st_dev)
         except Problem:
             close_ignoring_errors(descriptor)
             raise
-        mark = b"" if self._on_source else mark_of(descriptor, created_by_job=True)
+        mark = b"" if self._on_source else identity_mark_of(descriptor, created_by_job=True)
         entry = (
             descriptor,
-            Identity(self.mount_codes.directory_code(path, status.st_dev, parent_code, label), status.st_ino, mark),
+            Identity(
+                self.mount_codes.mount_code_of_directory(path, status.st_dev, parent_code, label), status.st_ino, mark
+            ),
         )
         self._cache.add(self._root_number, path, entry)
         return entry
@@ -428,10 +443,14 @@ class RootDirectories:
         ``created_by_job``: False if the directory may be older than this job. On an overlay file system such a
         directory gets no mark, because the first write to it would change the mark.
         """
-        descriptor, identity = self._cached_or_opened(path)
-        return identity if created_by_job else identity._replace(mark=mark_of(descriptor, created_by_job=False))
+        descriptor, identity = self._cached_or_new_entry(path)
+        return (
+            identity if created_by_job else identity._replace(mark=identity_mark_of(descriptor, created_by_job=False))
+        )
 
-    def listed_identity(self, path: bytes, inode: int, parent_code: int, *, accepts_mounts: bool = False) -> Identity:
+    def identity_of_listed_directory(
+        self, path: bytes, inode: int, parent_code: int, *, accepts_mounts: bool = False
+    ) -> Identity:
         """Return the identity of the directory ``path``, which a listing of its parent shows with the inode number
         ``inode``. The caller compares or stores it to recognise the directory later.
 
@@ -449,19 +468,26 @@ class RootDirectories:
         """
         identity = self.identity(path)
         is_expected = identity.inode == inode or identity.mount_code != parent_code or path in self.expected_mounts
-        if not (is_expected or (accepts_mounts if self._is_mount(path) else self._lists_other_inodes(path, inode))):
+        if not (
+            is_expected
+            or (
+                accepts_mounts
+                if self._is_on_other_mount_than_parent(path)
+                else self._do_listings_show_other_inodes(path, inode)
+            )
+        ):
             self.discard(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
         return identity
 
-    def _is_mount(self, path: bytes) -> bool:
+    def _is_on_other_mount_than_parent(self, path: bytes) -> bool:
         """Return True if ``path`` lies on another mount than its parent, perhaps a mount of the same file system."""
-        with as_problem("statx", on_source=self._on_source):
-            return mount_id_of(self._cached_or_opened(path)[0]) != mount_id_of(
-                self._cached_or_opened(path.rpartition(b"/")[0])[0]
+        with errors_as_problem("statx", on_source=self._on_source):
+            return mount_id_of(self._cached_or_new_entry(path)[0]) != mount_id_of(
+                self._cached_or_new_entry(path.rpartition(b"/")[0])[0]
             )
 
-    def _lists_other_inodes(self, path: bytes, inode: int) -> bool:
+    def _do_listings_show_other_inodes(self, path: bytes, inode: int) -> bool:
         """Return True if listings show other inode numbers than stat(2) on the file system of ``path``.
 
         ``path`` was listed with ``inode``, and stat(2) shows another number. The result is True on FUSE and on
@@ -469,15 +495,15 @@ class RootDirectories:
         with ``inode``. A result of True is remembered for the whole file system.
         """
         above, _, name = path.rpartition(b"/")
-        parent, identity = self._cached_or_opened(above)
-        device = self.mount_codes.device_of_code(identity.mount_code)
+        parent, identity = self._cached_or_new_entry(above)
+        device = self.mount_codes.device_of_mount_code(identity.mount_code)
         if device in self._devices_with_other_inodes:
             return True
-        differ = may_be_on_file_system(FUSE_TYPE, parent) or may_be_on_file_system(OVERLAY_TYPE, parent)
+        differ = may_be_on_file_system_type(FUSE_TYPE, parent) or may_be_on_file_system_type(OVERLAY_TYPE, parent)
         if not differ:
             with (
-                as_problem("readdir", on_source=self._on_source),
-                closed_at_end(self._open_child_with_retries(parent, b".")) as listed,
+                errors_as_problem("readdir", on_source=self._on_source),
+                closing_descriptor(self._open_child_with_retries(parent, b".")) as listed,
                 open_directory_entries(listed) as entries,
             ):
                 differ = any(os.fsencode(each.name) == name and each.inode() == inode for each in entries)
@@ -538,7 +564,11 @@ def is_directory_empty(parent: int | None, name: bytes) -> bool:
     """Return True if a directory is empty; raise ``Problem``. ``parent`` is the descriptor of its parent directory and
     ``name`` its name there; if ``parent`` is None, ``name`` is a path.
     """
-    with as_problem("open"), closed_at_end(open_to_read(parent, name)) as directory, os.scandir(directory) as entries:
+    with (
+        errors_as_problem("open"),
+        closing_descriptor(open_item_to_read(parent, name)) as directory,
+        os.scandir(directory) as entries,
+    ):
         return next(entries, None) is None
 
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import BinaryIO
 
-from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.close import closing_descriptor
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, open_for_sync, sync_file, sync_file_system, sync_if_supported
 from pcopy.fsio.temporary import CREATE_FLAGS
@@ -26,7 +26,7 @@ _BUFFER_BYTES = 1 << 18
 
 
 class Durability(Enum):
-    """What is on stable storage at the end of ``replaced_file``.
+    """What is on stable storage at the end of ``replacing_file``.
 
     - ``NOTHING``: nothing is synced.
     - ``CONTENTS``: the contents of the new file are on stable storage. After a loss of power, the name may still lead
@@ -40,7 +40,7 @@ class Durability(Enum):
 
 
 @contextmanager
-def replaced_file(
+def replacing_file(
     directory: int,
     name: bytes,
     temporary: bytes,
@@ -65,27 +65,27 @@ def replaced_file(
     """
     descriptor = _create_unnamed(directory, mode) if uses_unnamed_file else -1
     is_named = descriptor < 0
-    with explained_errors("create", "cannot create files with a leading dot"):
+    with unsupported_errors_as_problem("create", "cannot create files with a leading dot"):
         if is_named:
             descriptor = open_with_retries(temporary, CREATE_FLAGS, mode, dir_fd=directory)
-    with as_problem("create"):
+    with errors_as_problem("create"):
         stream = open(descriptor, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
     try:
         try:
             yield stream
-            with as_problem("write"):
+            with errors_as_problem("write"):
                 stream.flush()
             if durability is not Durability.NOTHING:
-                with as_problem("fsync"):
+                with errors_as_problem("fsync"):
                     sync_if_supported(stream.fileno())
             if not is_named:
                 # Only a link to /proc/self/fd/N gives a name to an O_TMPFILE file without privileges (open(2)).
-                with as_problem("link"):
+                with errors_as_problem("link"):
                     os.link(_PROC_FD_PATH % descriptor, temporary, dst_dir_fd=directory, follow_symlinks=True)
                 is_named = True
-            with as_problem("close"):
+            with errors_as_problem("close"):
                 stream.close()
-            with explained_errors("rename", "cannot rename files"):
+            with unsupported_errors_as_problem("rename", "cannot rename files"):
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         finally:
             with suppress(OSError):  # closing flushes the buffer; a second failure must not hide the first
@@ -100,13 +100,13 @@ def replaced_file(
 
 
 @contextmanager
-def explained_errors(operation: str, lacking: str) -> Iterator[None]:
+def unsupported_errors_as_problem(operation: str, lacking: str) -> Iterator[None]:
     """Context manager: turn an ``OSError`` of the block into a ``Problem`` of the operation ``operation``.
 
     If the errno is one by which file systems refuse an unsupported operation (ENOSYS, EOPNOTSUPP, EINVAL), the text of
     the problem is "the file system" and ``lacking``, for example "cannot rename files".
     """
-    with as_problem(operation):
+    with errors_as_problem(operation):
         try:
             yield
         except OSError as error:
@@ -142,7 +142,7 @@ def sync_directory(directory: int) -> None:
         sync_file(directory)
     except OSError as error:
         if error.errno == errno.EBADF:
-            with as_problem("open"), closed_at_end(open_for_sync(directory)) as opened:
+            with errors_as_problem("open"), closing_descriptor(open_for_sync(directory)) as opened:
                 sync_file_system(opened)
         elif error.errno not in SYNC_UNSUPPORTED_ERRNOS:
             raise Problem.from_error("fsync", error) from error
@@ -152,7 +152,7 @@ def sync_directory_at(path: bytes) -> None:
     """Bring the names in the directory ``path`` to stable storage, as far as its file system supports that; raise
     ``OSError``.
     """
-    with closed_at_end(open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+    with closing_descriptor(open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         sync_directory(descriptor)
 
 

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Protocol
 
 from pcopy.fsio.close import close_after_failure, close_after_read
-from pcopy.fsio.contents import PIECE_BYTES, borrowed_buffer
-from pcopy.fsio.problem import Problem, TargetChanged, as_problem, source_changed
-from pcopy.fsio.retries import with_retries
-from pcopy.fsio.source import FileVersion, check_unchanged, open_to_read, status_of
+from pcopy.fsio.contents import BYTES_PER_READ, borrowed_buffer
+from pcopy.fsio.problem import Problem, TargetChangedProblem, errors_as_problem, source_changed_problem
+from pcopy.fsio.retries import call_with_retries
+from pcopy.fsio.source import FileVersion, check_file_is_unchanged, open_item_to_read, status_of
 from pcopy.fsio.throttle import Throttle
 
 MAX_TIME_NS = 2**63 - 1
@@ -48,7 +48,7 @@ class ComparedStatus(Protocol):
     def st_mtime_ns(self) -> int: ...
 
 
-class ExistingDecision(Enum):
+class ExistingItemDecision(Enum):
     """Decision about an existing item of the target: it is replaced or skipped, or the copy of this item fails."""
 
     REPLACE = "replace"
@@ -56,9 +56,9 @@ class ExistingDecision(Enum):
     FAIL = "fail"
 
 
-def decision_for_existing(
+def decision_for_existing_item(
     policy: str, modify_window: int, source: ComparedStatus, target: ComparedStatus, *, contents: bool = False
-) -> ExistingDecision:
+) -> ExistingItemDecision:
     """Return whether ``target``, an existing item, is replaced by the copy of ``source``, is skipped, or is an error,
     by the policy of ``--existing``.
 
@@ -73,15 +73,15 @@ def decision_for_existing(
             still compare the contents (``has_same_contents``).
     """
     if policy not in ("changed", "newer"):
-        return ExistingDecision(policy)
+        return ExistingItemDecision(policy)
     if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
-        return ExistingDecision.REPLACE
+        return ExistingItemDecision.REPLACE
     if policy == "newer" and not are_times_equal(source.st_mtime_ns, target.st_mtime_ns, modify_window):
-        return ExistingDecision.REPLACE if source.st_mtime_ns > target.st_mtime_ns else ExistingDecision.SKIP
+        return ExistingItemDecision.REPLACE if source.st_mtime_ns > target.st_mtime_ns else ExistingItemDecision.SKIP
     return (
-        ExistingDecision.SKIP
+        ExistingItemDecision.SKIP
         if looks_like_copy(source, target, modify_window, contents=contents)
-        else ExistingDecision.REPLACE
+        else ExistingItemDecision.REPLACE
     )
 
 
@@ -146,14 +146,14 @@ def has_same_contents(
     """
     if source.st_size != present.st_size:
         return False
-    existing = open_existing(directory, name, present)
+    existing = open_existing_file(directory, name, present)
     try:
         same = yield from _are_contents_equal(reading, source.st_size, existing, throttle)
     except BaseException:
         close_after_failure(existing)
         raise
     close_after_read(existing)
-    check_unchanged(reading, FileVersion.from_status(source))
+    check_file_is_unchanged(reading, FileVersion.from_status(source))
     return same
 
 
@@ -164,14 +164,14 @@ def _are_contents_equal(reading: int, size: int, existing: int, throttle: Thrott
     ``Problem`` if a file cannot be read or the source is shorter than ``size``, its st_size.
     """
     piece = min(
-        PIECE_BYTES, size + 1
+        BYTES_PER_READ, size + 1
     )  # one byte more than the size shows if the file is longer: files in /proc show the size 0
     with borrowed_buffer() as expected, borrowed_buffer() as actual:
         at = 0
         while True:
             got = _read_fully(reading, expected[:piece], at, on_source=True)
             if got < piece and at + got < size:
-                raise source_changed("read", f"the file ends at byte {at + got}, earlier than its size says")
+                raise source_changed_problem("read", f"the file ends at byte {at + got}, earlier than its size says")
             if _read_fully(existing, actual[:piece], at, on_source=False) != got or expected[:got] != actual[:got]:
                 return False
             if got < piece:
@@ -187,27 +187,27 @@ def _read_fully(descriptor: int, piece: memoryview, at: int, *, on_source: bool)
     """
     got = 0
     while got < len(piece):
-        with as_problem("read", on_source=on_source):
-            more = with_retries(partial(os.preadv, descriptor, [piece[got:]], at + got))
+        with errors_as_problem("read", on_source=on_source):
+            more = call_with_retries(partial(os.preadv, descriptor, [piece[got:]], at + got))
         if not more:
             break
         got += more
     return got
 
 
-def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
+def open_existing_file(directory: int, name: bytes, present: os.stat_result) -> int:
     """Open the existing file ``name`` for reading; return its descriptor.
 
-    Raise ``Problem`` if it cannot be opened, and ``TargetChanged`` if it is no longer the regular file that had the
-    status ``present``.
+    Raise ``Problem`` if it cannot be opened, and ``TargetChangedProblem`` if it is no longer the regular file that had
+    the status ``present``.
     """
-    with as_problem("open"):
-        descriptor = open_to_read(directory, name)
+    with errors_as_problem("open"):
+        descriptor = open_item_to_read(directory, name)
     try:
         status = status_of(descriptor)
         # Another item may have taken the name since it was examined.
         if (status.st_dev, status.st_ino) != (present.st_dev, present.st_ino) or not stat.S_ISREG(status.st_mode):
-            raise TargetChanged
+            raise TargetChangedProblem
     except Problem:
         close_after_failure(descriptor)
         raise

@@ -38,7 +38,7 @@ class HelperThread:
         finished with one.
         """
         while self._pending and not self._results.empty():
-            self._await_result()
+            self._await_next_call()
         return self._pending
 
     def submit(self, action: Callable[..., object], *arguments: Any) -> None:
@@ -61,9 +61,9 @@ class HelperThread:
         raise that.
         """
         while self._pending > remaining:
-            self._await_result()
+            self._await_next_call()
 
-    def drain(self) -> None:
+    def wait_ignoring_errors(self) -> None:
         """Wait until all calls are finished, and ignore their exceptions.
 
         For use after an error that is being reported already.
@@ -72,7 +72,7 @@ class HelperThread:
             self._pending -= 1
             self._results.get()
 
-    def _await_result(self) -> None:
+    def _await_next_call(self) -> None:
         """Wait until one more call is finished. If the call has raised an exception, raise that."""
         self._pending -= 1
         error = self._results.get()
@@ -94,7 +94,7 @@ class HelperThread:
             error: BaseException | None = None
             try:
                 action(*arguments)
-            except BaseException as raised:  # raised again by ``_await_result``, in the caller's thread
+            except BaseException as raised:  # raised again by ``_await_next_call``, in the caller's thread
                 error = raised
             del action, arguments  # they refer to a buffer that the caller reuses as soon as this call is finished
             self._results.put(error)

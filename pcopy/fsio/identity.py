@@ -7,10 +7,10 @@ bytes. Any later item with the same inode number has another mark. The mark is m
 it, and all hosts get the same. If the file system has no handles, the mark is made from the time of birth, which comes
 from a coarse clock. If it has neither, the mark is empty, and two identities with the same number cannot be told apart.
 
-``identity_of`` and ``mark_of`` take an open descriptor, O_PATH or not (some 3 us). While a descriptor is open, its
-inode number is not reused; so a name with the same st_dev and st_ino leads to that very item. An identity is needed for
-items that are opened again later. Compare identities with ``compare``, which has a third result for "unknown". ``==``
-only shows whether two values are equal.
+``identity_of`` and ``identity_mark_of`` take an open descriptor, O_PATH or not (some 3 us). While a descriptor is open,
+its inode number is not reused; so a name with the same st_dev and st_ino leads to that very item. An identity is needed
+for items that are opened again later. Compare identities with ``compare``, which has a third result for "unknown".
+``==`` only shows whether two values are equal.
 
 Rules:
 - FUSE assigns new inode numbers whenever the operating system has dropped an inode from its cache, and its handles
@@ -75,7 +75,7 @@ class Identity(NamedTuple):
         """Return whether ``other``, which was read at another time or by another host, identifies the same item."""
         if self[:2] != other[:2]:
             return IdentityComparison.OTHER
-        if not self.mark or _mark_kind(self.mark) != _mark_kind(other.mark):
+        if not self.mark or _identity_mark_kind(self.mark) != _identity_mark_kind(other.mark):
             return IdentityComparison.UNKNOWN
         return IdentityComparison.SAME if self.mark == other.mark else IdentityComparison.OTHER
 
@@ -88,10 +88,10 @@ def identity_of(descriptor: int, status: os.stat_result, mount: int, *, created_
         mount: mount code of the item, or of the directory that contains it.
         created_by_job: True if this job created the item; other items have no mark on an overlay.
     """
-    return Identity(mount, status.st_ino, mark_of(descriptor, created_by_job=created_by_job))
+    return Identity(mount, status.st_ino, identity_mark_of(descriptor, created_by_job=created_by_job))
 
 
-def mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
+def identity_mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
     """Return the identity mark of an open item, bytes that distinguish it from a later item with the same inode number.
     They are made from its file handle or its time of birth. Raise nothing.
 
@@ -104,15 +104,15 @@ def mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
         handle = b""
     kind = handle[:4]  # the handle's type
     # A handle of FUSE contains the inode number, which changes: the time of birth is used there.
-    if handle and not (kind == _FUSE_OR_XFS_HANDLE and may_be_on_file_system(FUSE_TYPE, descriptor)):
+    if handle and not (kind == _FUSE_OR_XFS_HANDLE and may_be_on_file_system_type(FUSE_TYPE, descriptor)):
         return b"" if kind in _OVERLAY_HANDLES and not created_by_job else b"H" + handle
-    if not created_by_job and may_be_on_file_system(OVERLAY_TYPE, descriptor):
+    if not created_by_job and may_be_on_file_system_type(OVERLAY_TYPE, descriptor):
         return b""
     born = birth_time(descriptor)
     return b"B%d" % born if born else b""
 
 
-def _mark_kind(mark: bytes) -> bytes:
+def _identity_mark_kind(mark: bytes) -> bytes:
     """Return the kind of an identity mark: file handle (with the handle's type and length) or time of birth. Marks of
     different kinds cannot be compared.
 
@@ -134,7 +134,7 @@ def birth_time(directory: int, name: bytes = b"") -> int:
         return 0
 
 
-def may_be_on_file_system(kind: int, descriptor: int) -> bool:
+def may_be_on_file_system_type(kind: int, descriptor: int) -> bool:
     """Return True if an open item is on a file system of the type ``kind`` (f_type of statfs(2)), or if the type cannot
     be read.
     """

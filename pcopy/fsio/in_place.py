@@ -14,12 +14,12 @@ import stat
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio import incomplete_mark
-from pcopy.fsio.attributes import Attributes, remove_extra_xattrs
-from pcopy.fsio.close import close_after_failure, closed_at_end
-from pcopy.fsio.data import set_size
-from pcopy.fsio.nodes import open_without_access, path_of_descriptor
+from pcopy.fsio.attributes import ItemMetadata, remove_extra_xattrs
+from pcopy.fsio.close import close_after_failure, closing_descriptor
+from pcopy.fsio.data import set_file_size
+from pcopy.fsio.nodes import open_path_only, proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_CHOWN, Preserve, has_capability
-from pcopy.fsio.problem import MetadataProblem, Problem, as_problem
+from pcopy.fsio.problem import MetadataProblem, Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import sync_if_supported
@@ -32,7 +32,7 @@ _NOT_WRITABLE_ERRNOS = (
     errno.EAGAIN,
 )  # EAGAIN: another process has a lease (fcntl(2))
 """Errors of open(2) for a file that may not be opened for writing: it is replaced by a new file instead."""
-_REPLACED_ERRNOS = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+_ITEM_REPLACED_ERRNOS = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
 """Errors of open(2) if the file was removed or another item has taken its name: a new file is created instead."""
 
 
@@ -81,7 +81,7 @@ def open_for_overwrite(
     try:
         descriptor = open_with_retries(name, _OPEN_FLAGS, dir_fd=directory)
     except OSError as error:
-        if error.errno in _NOT_WRITABLE_ERRNOS or error.errno in _REPLACED_ERRNOS:
+        if error.errno in _NOT_WRITABLE_ERRNOS or error.errno in _ITEM_REPLACED_ERRNOS:
             return None
         raise Problem.from_error("open", error) from error
     try:
@@ -92,13 +92,13 @@ def open_for_overwrite(
             close_after_failure(descriptor)
             return None
         # Set the mark before truncating: after a crash, a truncated file without a mark would look complete.
-        mark = incomplete_mark.mark_to_set(directory, name, descriptor, status, job)
-        incomplete_mark.set_mark(directory, name, descriptor, status, mark, temporary)
+        mark = incomplete_mark.incomplete_mark_to_set(directory, name, descriptor, status, job)
+        incomplete_mark.set_incomplete_mark(directory, name, descriptor, status, mark, temporary)
         if not _take_ownership(descriptor, status, preserve):
-            incomplete_mark.remove_mark(directory, name, descriptor)
+            incomplete_mark.remove_incomplete_mark(directory, name, descriptor)
             close_after_failure(descriptor)
             return None
-        set_size(descriptor, 0)
+        set_file_size(descriptor, 0)
     except Problem:
         close_after_failure(descriptor)
         raise
@@ -125,7 +125,7 @@ def _take_ownership(descriptor: int, status: os.stat_result, preserve: Preserve)
     return True
 
 
-def mark_complete(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
+def mark_file_complete(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
     """Remove the mark of an incomplete file (``--inplace``) from the file ``name`` in an open directory, whose new
     contents are complete; raise ``Problem``.
 
@@ -138,13 +138,13 @@ def mark_complete(directory: int, name: bytes, inode: int, job: str, *, sync: bo
         sync: True if the contents must be brought to stable storage first.
     """
     try:
-        path_only = open_without_access(directory, name, on_source=False)
+        path_only = open_path_only(directory, name, on_source=False)
     except Problem as problem:
         if problem.errno == errno.ENOENT:
             incomplete_mark.remove_stale_sidecar(directory, incomplete_mark.sidecar_name(name), job, is_complete=True)
             return
         raise
-    with closed_at_end(path_only), as_problem("chmod"):
+    with closing_descriptor(path_only), errors_as_problem("chmod"):
         status = status_of(path_only)
         if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
             incomplete_mark.remove_stale_sidecar(directory, incomplete_mark.sidecar_name(name), job, is_complete=True)
@@ -154,7 +154,7 @@ def mark_complete(directory: int, name: bytes, inode: int, job: str, *, sync: bo
         except Problem as problem:
             if problem.errno != errno.EACCES or status.st_uid != os.geteuid():
                 raise
-            handle, mode = path_of_descriptor(path_only), stat.S_IMODE(status.st_mode)
+            handle, mode = proc_path_of_descriptor(path_only), stat.S_IMODE(status.st_mode)
             os.chmod(handle, mode | 0o600)  # an ordinary user needs write permission to remove the attribute
             try:
                 _sync_and_remove_mark(directory, name, path_only, sync)
@@ -166,18 +166,18 @@ def _sync_and_remove_mark(directory: int, name: bytes, path_only: int, sync: boo
     """Remove the mark of an overwritten file, given by its directory, its name and an O_PATH descriptor
     (``path_only``). If ``sync`` is True, bring its contents to stable storage first. Raise ``Problem``.
     """
-    with as_problem("open"):
+    with errors_as_problem("open"):
         descriptor = open_with_retries(
-            path_of_descriptor(path_only), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            proc_path_of_descriptor(path_only), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         )
-    with closed_at_end(descriptor):
+    with closing_descriptor(descriptor):
         if sync:
-            with as_problem("fsync"):
+            with errors_as_problem("fsync"):
                 sync_if_supported(descriptor)
-        incomplete_mark.remove_mark(directory, name, descriptor)
+        incomplete_mark.remove_incomplete_mark(directory, name, descriptor)
 
 
-def original_status(over: tuple[int, ...]) -> os.stat_result:
+def status_before_overwrite(over: tuple[int, ...]) -> os.stat_result:
     """Return a status with the mode, owner and group of a file before it was overwritten (``over``), for
     ``apply_metadata``. The other fields have no meaning.
     """
@@ -185,7 +185,7 @@ def original_status(over: tuple[int, ...]) -> os.stat_result:
     return os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
 
 
-def remove_old_xattrs(descriptor: int, attributes: Attributes, preserve: Preserve) -> None:
+def remove_xattrs_of_overwritten_file(descriptor: int, attributes: ItemMetadata, preserve: Preserve) -> None:
     """Remove the extended attributes that the overwritten file had and its source lacks; ``attributes`` are the
     metadata of the source.
 

@@ -13,7 +13,7 @@ the owner that the file had before. Rules:
   *sidecar*. Its name is derived from the name of the marked file, and it contains that file's identity. If only the
   inode number of the identity can be compared, the mark is not ``is_certain``: the number may belong to another file by
   now, and FUSE assigns new numbers at each mount.
-- The mark is no metadata of the file: it is never copied, and only ``remove_mark`` removes it.
+- The mark is no metadata of the file: it is never copied, and only ``remove_incomplete_mark`` removes it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from contextlib import suppress
 from functools import cache
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import closed_at_end, names_in_directory
-from pcopy.fsio.durable import replaced_file
-from pcopy.fsio.identity import FUSE_TYPE, Identity, IdentityComparison, identity_of, may_be_on_file_system
+from pcopy.fsio.close import closing_descriptor, names_in_directory
+from pcopy.fsio.durable import replacing_file
+from pcopy.fsio.identity import FUSE_TYPE, Identity, IdentityComparison, identity_of, may_be_on_file_system_type
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, has_capability, maps_all_ids
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import READ_FLAGS, status_of
-from pcopy.fsio.temporary import TEMPORARY_PREFIX, is_private_file, remove_if_present
+from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX, is_private_file, remove_if_present
 
-MARK_XATTRS = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
+INCOMPLETE_MARK_XATTRS = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
 """Names of the extended attribute that is the mark: that of root, and that of other users."""
-SIDECAR_PREFIX = TEMPORARY_PREFIX + b"incomplete-"
+SIDECAR_NAME_PREFIX = TEMPORARY_NAME_PREFIX + b"incomplete-"
 """Prefix of the names of sidecars; a digest of the marked file's name follows."""
 
 _XATTR_UNSUPPORTED_ERRNOS = (errno.ENOTSUP, errno.ENOSYS)
 """Errors of a file system that does not support extended attributes; there the mark is a file (a sidecar)."""
-_UNMARKED_ERRNOS = (errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM)
+_NO_INCOMPLETE_MARK_ERRNOS = (errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM)
 """Errors of getxattr(2) which mean that the file has no mark, or none that this process may read."""
-_MAX_MARK_BYTES = 4096
+_MAX_INCOMPLETE_MARK_BYTES = 4096
 """Maximum bytes that are read of the mark of an incomplete file; a mark has about a hundred."""
 
 
@@ -98,12 +98,12 @@ def _can_use_trusted_xattrs() -> bool:
     return has_capability(CAP_SYS_ADMIN) and maps_all_ids()
 
 
-def _mark_xattr() -> str:
+def _incomplete_mark_xattr_name() -> str:
     """Return the name of the extended attribute in which this process stores the mark of an incomplete file."""
-    return MARK_XATTRS[0] if _can_use_trusted_xattrs() else MARK_XATTRS[1]
+    return INCOMPLETE_MARK_XATTRS[0] if _can_use_trusted_xattrs() else INCOMPLETE_MARK_XATTRS[1]
 
 
-def find_mark(
+def find_incomplete_mark(
     directory: int, name: bytes, status: os.stat_result, descriptor: int | None = None
 ) -> IncompleteMark | None:
     """Return the mark by which ``--inplace`` shows that it has not completed a file, or None if the file has none;
@@ -118,29 +118,31 @@ def find_mark(
     is_open = descriptor is not None
     path = b"/proc/self/fd/%d/%s" % (directory, name) if descriptor is None else descriptor
     try:
-        return IncompleteMark.from_bytes(os.getxattr(path, _mark_xattr(), follow_symlinks=is_open))
+        return IncompleteMark.from_bytes(os.getxattr(path, _incomplete_mark_xattr_name(), follow_symlinks=is_open))
     except OSError as error:
         if error.errno in _XATTR_UNSUPPORTED_ERRNOS:
-            return _find_in_sidecar(directory, name, status)
-        if error.errno in _UNMARKED_ERRNOS:
+            return _incomplete_mark_in_sidecar(directory, name, status)
+        if error.errno in _NO_INCOMPLETE_MARK_ERRNOS:
             return None
-        raise Problem.from_error(f"getxattr {_mark_xattr()}", error) from error
+        raise Problem.from_error(f"getxattr {_incomplete_mark_xattr_name()}", error) from error
 
 
-def mark_to_set(directory: int, name: bytes, descriptor: int, status: os.stat_result, job: str) -> IncompleteMark:
+def incomplete_mark_to_set(
+    directory: int, name: bytes, descriptor: int, status: os.stat_result, job: str
+) -> IncompleteMark:
     """Return the mark that ``job`` has to set on an open file before it overwrites the file; raise ``Problem``.
 
     The file may have an older mark, because it was overwritten before without success. If that can be trusted, mode and
     owner in the new mark are those in the older one; else those of ``status``. The older mark is read through the
     descriptor: if it were read by name, the directory's owner could substitute the mark of another file.
     """
-    older = find_mark(directory, name, status, descriptor) if is_private_file(status) else None
+    older = find_incomplete_mark(directory, name, status, descriptor) if is_private_file(status) else None
     if older is not None and older.is_certain and older.job and (_can_use_trusted_xattrs() or older.job == job):
         return older._replace(job=job)
     return IncompleteMark(job, status.st_mode, status.st_uid, status.st_gid)
 
 
-def set_mark(
+def set_incomplete_mark(
     directory: int, name: bytes, descriptor: int, status: os.stat_result, mark: IncompleteMark, temporary: bytes
 ) -> None:
     """Mark the open file ``name`` in ``directory`` as incomplete, before ``--inplace`` overwrites it; raise
@@ -156,24 +158,24 @@ def set_mark(
             attributes).
     """
     try:
-        os.setxattr(descriptor, _mark_xattr(), mark.to_bytes())
+        os.setxattr(descriptor, _incomplete_mark_xattr_name(), mark.to_bytes())
     except OSError as error:
         if error.errno not in _XATTR_UNSUPPORTED_ERRNOS:
-            raise Problem.from_error(f"setxattr {_mark_xattr()}", error) from error
+            raise Problem.from_error(f"setxattr {_incomplete_mark_xattr_name()}", error) from error
         identity = identity_of(descriptor, status, 0, created_by_job=False)
-        with as_problem("open"):
+        with errors_as_problem("open"):
             reopened = open_with_retries(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-        with closed_at_end(reopened), replaced_file(reopened, sidecar_name(name), temporary) as stream:
+        with closing_descriptor(reopened), replacing_file(reopened, sidecar_name(name), temporary) as stream:
             target = identity.inode, identity.mark.hex().encode() or b"-", name
             stream.write(mark.to_bytes() + b"%d %b\n%b" % target)
 
 
-def remove_mark(directory: int, name: bytes, descriptor: int) -> None:
+def remove_incomplete_mark(directory: int, name: bytes, descriptor: int) -> None:
     """Remove the mark of an incomplete file, an extended attribute or a sidecar, from the open file ``name`` in
     ``directory``, if it has one; raise ``Problem``.
     """
     try:
-        os.removexattr(descriptor, _mark_xattr())
+        os.removexattr(descriptor, _incomplete_mark_xattr_name())
     except OSError as error:
         if error.errno in _XATTR_UNSUPPORTED_ERRNOS:
             remove_if_present(directory, sidecar_name(name))
@@ -199,7 +201,9 @@ def remove_stale_sidecar(directory: int, sidecar: bytes, job: str, *, is_complet
     except OSError as error:
         raise Problem.from_error("stat", error) from error
     else:
-        if present.st_ino != found.identity.inode and (is_complete or not may_be_on_file_system(FUSE_TYPE, directory)):
+        if present.st_ino != found.identity.inode and (
+            is_complete or not may_be_on_file_system_type(FUSE_TYPE, directory)
+        ):
             remove_if_present(directory, sidecar)
 
 
@@ -210,17 +214,17 @@ def remove_stale_sidecars(directory: int, job: str) -> None:
     On FUSE, a sidecar remains if the marked file was replaced and not removed, since the new item may be the marked
     file under another inode number.
     """
-    with as_problem("readdir"):
-        names = [name for name in names_in_directory(directory) if name.startswith(SIDECAR_PREFIX)]
+    with errors_as_problem("readdir"):
+        names = [name for name in names_in_directory(directory) if name.startswith(SIDECAR_NAME_PREFIX)]
     for name in names:
         remove_stale_sidecar(directory, name, job, is_complete=False)
 
 
-def raise_if_mark_listed(names: list[str]) -> None:
+def raise_if_incomplete_mark_listed(names: list[str]) -> None:
     """Raise ``Problem`` if ``names``, the names of a source file's extended attributes, contain the mark of an
     incomplete file.
     """
-    if any(mark in names for mark in MARK_XATTRS):
+    if any(mark in names for mark in INCOMPLETE_MARK_XATTRS):
         text = "a copy with --inplace did not finish it, or could not confirm that its contents are on storage"
         raise Problem("read", 0, on_source=True, text=f"the file is incomplete: {text}")
 
@@ -229,7 +233,7 @@ def sidecar_name(name: bytes) -> bytes:
     """Return the name of the sidecar (the mark file) of the file ``name``, which is in the same directory."""
     from hashlib import blake2b  # imported here, since few copies need it
 
-    return SIDECAR_PREFIX + blake2b(name, digest_size=8).hexdigest().encode()
+    return SIDECAR_NAME_PREFIX + blake2b(name, digest_size=8).hexdigest().encode()
 
 
 def sidecar_problem() -> Problem:
@@ -250,18 +254,18 @@ def uncertain_mark_problem(name: bytes) -> Problem:
     return Problem("create", errno.EEXIST, text=text)
 
 
-def raise_if_marked(descriptor: int) -> None:
+def raise_if_marked_incomplete(descriptor: int) -> None:
     """Raise ``Problem`` if an open source file has the mark of an incomplete file. For use if its extended attributes
     have not been listed.
     """
-    raise_if_mark_listed([name for name in MARK_XATTRS if _has_xattr(descriptor, name)])
+    raise_if_incomplete_mark_listed([name for name in INCOMPLETE_MARK_XATTRS if _has_xattr(descriptor, name)])
 
 
-def is_marked(descriptor: int) -> bool:
+def is_marked_incomplete(descriptor: int) -> bool:
     """Return True if an open file has the extended attribute by which root or another user marks a file as incomplete
     (``--inplace``).
     """
-    return any(_has_xattr(descriptor, mark) for mark in MARK_XATTRS)
+    return any(_has_xattr(descriptor, mark) for mark in INCOMPLETE_MARK_XATTRS)
 
 
 def _has_xattr(descriptor: int, name: str) -> bool:
@@ -280,7 +284,7 @@ class _Sidecar(NamedTuple):
     name: bytes
 
 
-def _find_in_sidecar(directory: int, name: bytes, status: os.stat_result) -> IncompleteMark | None:
+def _incomplete_mark_in_sidecar(directory: int, name: bytes, status: os.stat_result) -> IncompleteMark | None:
     """Return the mark in the sidecar of the file ``name``; None if there is no sidecar, or if it belongs to another
     file than the one with this ``status``.
 
@@ -289,11 +293,11 @@ def _find_in_sidecar(directory: int, name: bytes, status: os.stat_result) -> Inc
     found = _read_sidecar(directory, sidecar_name(name))
     if found is None or found.name != name:
         return None
-    with as_problem("open"):
+    with errors_as_problem("open"):
         path_only = open_with_retries(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    with closed_at_end(path_only):
+    with closing_descriptor(path_only):
         likeness = found.identity.compare(identity_of(path_only, status, 0, created_by_job=False))
-        if likeness is IdentityComparison.OTHER and not may_be_on_file_system(FUSE_TYPE, path_only):
+        if likeness is IdentityComparison.OTHER and not may_be_on_file_system_type(FUSE_TYPE, path_only):
             return None
     is_sure = likeness is IdentityComparison.SAME or (
         likeness is IdentityComparison.UNKNOWN and is_private_file(status)
@@ -312,9 +316,9 @@ def _read_sidecar(directory: int, name: bytes) -> _Sidecar | None:
             return None
         raise Problem.from_error("open", error) from error
     # Only a file of this user with mode 0600 and one link is trusted: no other user can have written or planted it.
-    with closed_at_end(sidecar), as_problem("read"):
+    with closing_descriptor(sidecar), errors_as_problem("read"):
         status = status_of(sidecar)
-        text = os.read(sidecar, _MAX_MARK_BYTES) if is_private_file(status) and status.st_nlink == 1 else b""
+        text = os.read(sidecar, _MAX_INCOMPLETE_MARK_BYTES) if is_private_file(status) and status.st_nlink == 1 else b""
     with suppress(ValueError):
         line, words, of_name = text.split(b"\n", 2)
         inode, mark = words.split(b" ")

@@ -1,9 +1,9 @@
 """Layouts of new files: on which servers their data lie.
 
 On a file system with many servers (Lustre), each file has a layout: it says on which servers (OSTs) the bytes of the
-file lie. A file gets the layout before its first byte and keeps it. A ``Recipe`` describes how a file with a certain
-layout is created; files with the same layout share one. ``LayoutPolicy`` decides the layouts. It is for file systems
-without layouts; its subclass in ``pcopy.lustre.layouts`` is for Lustre.
+file lie. A file gets the layout before its first byte and keeps it. A ``LayoutRecipe`` describes how a file with a
+certain layout is created; files with the same layout share one. ``LayoutPolicy`` decides the layouts. It is for file
+systems without layouts; its subclass in ``pcopy.lustre.layouts`` is for Lustre.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import Handle
+from pcopy.fsio.attributes import ItemHandle
 
 LUSTRE_TYPE = 0x0BD00BD0
 """File system type of Lustre (f_type of statfs(2))."""
 
 
-def _no_deviation(back: bytes) -> str:
+def _no_layout_deviation(back: bytes) -> str:
     """Return an empty text: the layout of the file (``back``, the attribute value) does not differ from the wanted one.
-    This is the default of ``Recipe.deviation``.
+    This is the default of ``LayoutRecipe.deviation``.
     """
     return ""
 
 
-def _accepts_nothing(back: bytes) -> bool:
+def _accepts_no_other_layout(back: bytes) -> bool:
     """Return False: the file may not keep a layout (``back``, the attribute value) that differs from the wanted one.
-    This is the default of ``Recipe.is_acceptable``.
+    This is the default of ``LayoutRecipe.is_acceptable``.
     """
     return False
 
 
-class Recipe(NamedTuple):
+class LayoutRecipe(NamedTuple):
     """How a file is created so that it gets its layout: on which servers its data lie.
 
     Fields:
@@ -49,12 +49,12 @@ class Recipe(NamedTuple):
 
     flags: int = 0
     attribute: tuple[str, bytes] | None = None
-    deviation: Callable[[bytes], str] = _no_deviation
+    deviation: Callable[[bytes], str] = _no_layout_deviation
     fallback_reason: str = ""
-    is_acceptable: Callable[[bytes], bool] = _accepts_nothing
+    is_acceptable: Callable[[bytes], bool] = _accepts_no_other_layout
 
 
-DEFAULT_RECIPE = Recipe()
+DEFAULT_LAYOUT_RECIPE = LayoutRecipe()
 """The recipe of the default layout, which the directory and the file system determine."""
 
 
@@ -84,7 +84,7 @@ class TargetDirectory(NamedTuple):
 
 
 _UNKNOWN_STRIPES = FileStripes()
-_ONE_SERVER = (0,)
+_ONLY_METADATA_SERVER = (0,)
 
 
 class LayoutPolicy:
@@ -94,13 +94,13 @@ class LayoutPolicy:
     """
 
     uses_only_default = True
-    """True if every recipe is ``DEFAULT_RECIPE``, so that callers need not ask for the recipe of each file."""
+    """True if every recipe is ``DEFAULT_LAYOUT_RECIPE``, so that callers need not ask for the recipe of each file."""
 
-    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> Recipe:
+    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
         """Return how the copy of the open regular file ``source`` is created in the directory ``target``, so that it
         gets the right layout. ``status`` is the status of the source. Raise ``Problem``.
         """
-        return DEFAULT_RECIPE
+        return DEFAULT_LAYOUT_RECIPE
 
     def recipes_for_small_files(
         self,
@@ -110,7 +110,7 @@ class LayoutPolicy:
         target: TargetDirectory,
         *,
         follow: bool = False,
-    ) -> list[tuple[Recipe, list[int]]]:
+    ) -> list[tuple[LayoutRecipe, list[int]]]:
         """Return how the copies of small files are created, so that they get the right layouts: pairs of a recipe and
         the indices in ``names`` of the files that are created by it. Raise ``Problem``.
 
@@ -123,9 +123,9 @@ class LayoutPolicy:
             target: directory in which the copies are created.
             follow: True if symbolic links are followed.
         """
-        return [(DEFAULT_RECIPE, [*range(len(names))])]
+        return [(DEFAULT_LAYOUT_RECIPE, [*range(len(names))])]
 
-    def set_directory_default(self, source: Handle, target: int) -> str:
+    def set_default_layout_of_directory(self, source: ItemHandle, target: int) -> str:
         """Give the new, empty directory ``target`` the default layout of the directory ``source``, which files that are
         created in ``target`` inherit.
 
@@ -133,13 +133,13 @@ class LayoutPolicy:
         """
         return ""
 
-    def recipe_description(self, recipe: Recipe, target: TargetDirectory) -> str:
+    def layout_description_of_recipe(self, recipe: LayoutRecipe, target: TargetDirectory) -> str:
         """Return a description, for the user, of the layout that files in the directory ``target`` get if they are
         created by ``recipe``; empty if the file system has no layouts.
         """
         return ""
 
-    def file_description(self, descriptor: int, recipe: Recipe, target: TargetDirectory) -> str:
+    def layout_description_of_file(self, descriptor: int, recipe: LayoutRecipe, target: TargetDirectory) -> str:
         """Return a description, for the user, of the layout of an open file that was created by ``recipe`` in the
         directory ``target``.
 
@@ -174,7 +174,7 @@ class LayoutPolicy:
         yield from ()
         return nullcontext()
 
-    def create_anchor(self, directory: int, server: int) -> int:
+    def create_sync_anchor(self, directory: int, server: int) -> int:
         """Create an anchor, and return its descriptor, or -1 if this file system needs none; raise ``OSError``.
 
         An anchor is an open file without a name (O_TMPFILE) that has data on all data servers. Syncing it makes these
@@ -190,10 +190,10 @@ class LayoutPolicy:
         """Return the indices of the metadata servers that store the names in ``directory``; (0,) if the file system has
         only one.
         """
-        return _ONE_SERVER
+        return _ONLY_METADATA_SERVER
 
 
-class LayoutResult(NamedTuple):
+class AssignedLayout(NamedTuple):
     """The layout that a file has got.
 
     Fields:
@@ -207,7 +207,7 @@ class LayoutResult(NamedTuple):
     is_acceptable: bool
 
 
-def set_layout(descriptor: int, recipe: Recipe) -> LayoutResult:
+def set_layout(descriptor: int, recipe: LayoutRecipe) -> AssignedLayout:
     """Set the layout of the new, empty file ``descriptor`` to the one of ``recipe``, which must have an ``attribute``;
     return the layout that the file has then. Raise ``OSError``.
     """
@@ -216,7 +216,7 @@ def set_layout(descriptor: int, recipe: Recipe) -> LayoutResult:
     os.setxattr(descriptor, name, value)
     back = os.getxattr(descriptor, name)
     why = recipe.deviation(back)
-    return LayoutResult(back, why, not why or recipe.is_acceptable(back))
+    return AssignedLayout(back, why, not why or recipe.is_acceptable(back))
 
 
 def inherited_layout_message(why: str) -> str:

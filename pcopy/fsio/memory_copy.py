@@ -23,26 +23,26 @@ from pcopy import libc
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.contents import (
     BUFFER_BYTES,
+    BYTES_PER_READ,
     DIRECT_IO_ALIGNMENT,
-    PIECE_BYTES,
-    Digest,
+    IncrementalDigest,
     borrowed_buffer,
     disable_direct_io,
     drop_cached_pages,
-    early_end_problem,
+    early_end_of_file_problem,
     enable_direct_io,
     read_with_retries,
 )
 from pcopy.fsio.copy_methods import TransferTraitsCache
 from pcopy.fsio.helper_thread import HelperThread
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.retries import with_retries
+from pcopy.fsio.retries import call_with_retries
 from pcopy.fsio.throttle import Throttle
 
 MIN_SIZE_FOR_THREADS = 8 << 20
 """Length in bytes from which on the copy of a range of a file uses helper threads."""
 
-_DIGEST_BUFFERS = 4
+_DIGEST_BUFFER_COUNT = 4
 """Number of buffers that are used in turn when a helper thread computes the digest: while one is filled, others are
 written to the target or digested.
 """
@@ -65,7 +65,7 @@ Reading ahead takes a sixth more processor time. But there are usually few such 
 idle.
 """
 
-_READ_AHEAD_PIECES = 2
+_READ_AHEAD_PIECE_COUNT = 2
 """Number of pieces that the helper thread reads ahead while another piece is written."""
 
 _WRITE_BACK_UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP)
@@ -78,7 +78,7 @@ _idle_threads: list[HelperThread] = []
 os.register_at_fork(after_in_child=_idle_threads.clear)  # threads do not survive a fork
 
 
-class CachePolicy(NamedTuple):
+class PageCachePolicy(NamedTuple):
     """The user's choice for the page cache: bypass it (``direct``, the option ``--direct``), or remove data from it
     after the copy (``drop_cache``, ``--drop-cache``).
     """
@@ -87,11 +87,11 @@ class CachePolicy(NamedTuple):
     drop_cache: bool = False
 
 
-DEFAULT_CACHE_POLICY = CachePolicy()
+DEFAULT_PAGE_CACHE_POLICY = PageCachePolicy()
 """The default treatment of the page cache: contents go through it and stay there."""
 
 
-class ContentCopy:
+class CopyThroughMemory:
     """Copies bytes from one open file to another, with helper threads if the range is large. It is a context manager,
     at the end of whose block the helper threads are released.
     """
@@ -101,10 +101,10 @@ class ContentCopy:
         source: int,
         target: int,
         length: int,
-        digest: Digest | None,
+        digest: IncrementalDigest | None,
         known: TransferTraitsCache,
         device: int,
-        manner: CachePolicy,
+        manner: PageCachePolicy,
     ) -> None:
         """Prepare a copy of at most ``length`` bytes.
 
@@ -124,10 +124,10 @@ class ContentCopy:
         self._traits = known.traits_of(device, target)
         self._borrowed = ExitStack()
         self._digest_thread: HelperThread | None = None
-        self._write_back: WriteBack | None = None
+        self._write_back: BackgroundWriteBack | None = None
         is_large = length >= MIN_SIZE_FOR_THREADS
         if digest is not None and is_large:
-            self._digest_thread = self._borrowed.enter_context(_borrowed_thread())
+            self._digest_thread = self._borrowed.enter_context(_borrowed_helper_thread())
             digest = _ThreadedDigest(digest, self._digest_thread)
         self.digest = digest
         """The digest to which the contents are added in order, or None. Another thread may compute it: it includes all
@@ -135,8 +135,8 @@ class ContentCopy:
         """
         self.throttle = Throttle()
         if manner.drop_cache or (is_large and self._traits.gains_by_early_write_back and not manner.direct):
-            self._write_back = WriteBack(
-                source, target, self._borrowed.enter_context(_borrowed_thread()), drops=manner.drop_cache
+            self._write_back = BackgroundWriteBack(
+                source, target, self._borrowed.enter_context(_borrowed_helper_thread()), drops=manner.drop_cache
             )
 
     def __enter__(self) -> Self:
@@ -151,14 +151,14 @@ class ContentCopy:
         """Generator: copy the bytes from offset ``start`` to offset ``end``; yield the number of bytes of each step.
         Raise ``Problem``.
         """
-        if end - start >= PIECE_BYTES and self._traits.gains_by_preallocation:
+        if end - start >= BYTES_PER_READ and self._traits.gains_by_preallocation:
             self._preallocate(start, end)
         if self._cache_policy.direct:
-            yield from self._copy_directly(start, end)
+            yield from self._copy_with_direct_io(start, end)
         elif end - start >= MIN_SIZE_FOR_READ_AHEAD and not self.throttle.is_on:
             yield from self._copy_with_read_ahead(start, end, BUFFER_BYTES)
         else:
-            yield from self._copy_cached(start, end)
+            yield from self._copy_through_page_cache(start, end)
 
     def finish(self, start: int, end: int) -> None:
         """Wait until the helper threads have done their work, after all bytes from ``start`` to ``end`` were copied.
@@ -185,13 +185,13 @@ class ContentCopy:
             self._known_file_systems.disable_preallocation(self._device)
             self._traits = self._known_file_systems.traits_of(self._device, self._target)
 
-    def _copy_cached(self, start: int, end: int) -> Iterator[int]:
+    def _copy_through_page_cache(self, start: int, end: int) -> Iterator[int]:
         """Generator: copy the bytes from offset ``start`` to ``end`` through the page cache; yield the number of bytes
         of each step. Raise ``Problem``.
         """
         digester, storer = self._digest_thread, self._write_back
         with ExitStack() as lent:
-            count = _DIGEST_BUFFERS if digester is not None else 1
+            count = _DIGEST_BUFFER_COUNT if digester is not None else 1
             buffers = [lent.enter_context(borrowed_buffer()) for _ in range(count)]
             at, turn = start, 0
             while at < end:
@@ -199,14 +199,14 @@ class ContentCopy:
                 turn += 1
                 if digester is not None:
                     digester.wait(count - 1)  # until the previous contents of this buffer are digested
-                size = min(PIECE_BYTES, end - at)
+                size = min(BYTES_PER_READ, end - at)
                 if self.throttle.is_on:
                     size = self.throttle.piece_size(size)
                     yield from self.throttle.charge_bytes(size)
                 reading = read_with_retries(self._source, buffer[:size], at, on_source=True)
                 count_read = yield from reading
                 if not count_read:
-                    raise early_end_problem("read", at, on_source=True)
+                    raise early_end_of_file_problem("read", at, on_source=True)
                 piece = buffer[:count_read]
                 if self.digest is not None:
                     self.digest.update(piece)
@@ -218,7 +218,7 @@ class ContentCopy:
             if digester is not None:
                 digester.wait()  # before the buffers are given back and used for other data
 
-    def _copy_directly(self, start: int, end: int) -> Iterator[int]:
+    def _copy_with_direct_io(self, start: int, end: int) -> Iterator[int]:
         """Generator: copy the bytes from offset ``start`` to ``end``; yield the number of bytes of each step. Whole
         pages are copied with O_DIRECT, reading and writing in parallel; the bytes before and after them go through the
         page cache. Raise ``Problem``.
@@ -228,9 +228,9 @@ class ContentCopy:
             end // DIRECT_IO_ALIGNMENT * DIRECT_IO_ALIGNMENT,
         )
         if first >= last:
-            yield from self._copy_cached(start, end)
+            yield from self._copy_through_page_cache(start, end)
             return
-        yield from self._copy_cached(start, first)
+        yield from self._copy_through_page_cache(start, first)
         enable_direct_io(self._source)
         enable_direct_io(self._target)
         try:
@@ -238,7 +238,7 @@ class ContentCopy:
         finally:
             disable_direct_io(self._source)
             disable_direct_io(self._target)
-        yield from self._copy_cached(last, end)
+        yield from self._copy_through_page_cache(last, end)
 
     def _copy_with_read_ahead(self, start: int, end: int, size: int) -> Iterator[int]:
         """Generator: copy the bytes from offset ``start`` to ``end`` in pieces of ``size`` bytes, while another thread
@@ -246,19 +246,21 @@ class ContentCopy:
         """
         step = self.throttle.piece_size(size)
         starts = range(start, end, step)
-        count = _READ_AHEAD_PIECES + (1 if self._digest_thread is None else 2)
+        count = _READ_AHEAD_PIECE_COUNT + (1 if self._digest_thread is None else 2)
         with ExitStack() as lent:
             buffers = [lent.enter_context(borrowed_buffer(size)) for _ in range(min(count, len(starts)))]
-            reader = lent.enter_context(_borrowed_thread())  # entered last: it stops before the buffers are given back
+            reader = lent.enter_context(
+                _borrowed_helper_thread()
+            )  # entered last: it stops before the buffers are given back
             submitted = 0
             for number, at in enumerate(starts):
                 if self._digest_thread is not None:
                     # Until the previous contents of the buffer that is filled next are digested.
-                    self._digest_thread.wait(count - 1 - _READ_AHEAD_PIECES)
-                while submitted < min(number + _READ_AHEAD_PIECES + 1, len(starts)):
+                    self._digest_thread.wait(count - 1 - _READ_AHEAD_PIECE_COUNT)
+                while submitted < min(number + _READ_AHEAD_PIECE_COUNT + 1, len(starts)):
                     ahead = starts[submitted]
                     piece = buffers[submitted % count][: min(step, end - ahead)]
-                    reader.submit(_read_all, self._source, piece, ahead)
+                    reader.submit(_read_until_buffer_is_full, self._source, piece, ahead)
                     submitted += 1
                 reader.wait(submitted - number - 1)
                 piece = buffers[number % count][: min(step, end - at)]
@@ -274,7 +276,7 @@ class ContentCopy:
                 self._digest_thread.wait()
 
 
-class WriteBack:
+class BackgroundWriteBack:
     """Starts, in a helper thread, the write-back of copied data to storage, while more is copied. With ``drops`` it
     also removes the pages from the page cache as soon as they are on storage.
     """
@@ -303,7 +305,7 @@ class WriteBack:
             self._thread.wait(_MAX_WRITE_BACK_REQUESTS)
         elif self._thread.pending:
             return  # the storage is slower than the copy: the next request covers more bytes
-        self._request()
+        self._request_write_back()
 
     def finish(self) -> None:
         """Wait for all write-back requests, after the last write. Raise ``Problem``.
@@ -312,27 +314,27 @@ class WriteBack:
         be dropped here.
         """
         if self._drops_pages and self._start >= 0:
-            self._request()
+            self._request_write_back()
         self._thread.wait()
         if self._previous is not None and self._drops_pages:
-            self._drop_stored(*self._previous)
+            self._drop_stored_pages(*self._previous)
 
-    def _request(self) -> None:
+    def _request_write_back(self) -> None:
         """Make the helper thread start the write-back of the bytes that were written since the last request."""
-        self._thread.submit(self._start_storing, self._start, self._end - self._start)
+        self._thread.submit(self._start_write_back, self._start, self._end - self._start)
         self._start = self._end
 
-    def _start_storing(self, start: int, length: int) -> None:
+    def _start_write_back(self, start: int, length: int) -> None:
         """Start the write-back of ``length`` bytes from the offset ``start`` on. If pages are dropped, also wait until
         the bytes of the request before are on storage, and drop their pages. Runs in the helper thread.
         """
         _sync_range(self._target, start, length, libc.SYNC_RANGE_WRITE)
         if self._drops_pages:
             if self._previous is not None:
-                self._drop_stored(*self._previous)
+                self._drop_stored_pages(*self._previous)
             self._previous = start, length
 
-    def _drop_stored(self, start: int, length: int) -> None:
+    def _drop_stored_pages(self, start: int, length: int) -> None:
         """Wait until ``length`` bytes from the offset ``start`` on are on storage, and remove their pages from the page
         cache, those of source and target.
         """
@@ -347,11 +349,11 @@ class WriteBack:
 
 
 class _ThreadedDigest:
-    """A digest (``Digest``) that a helper thread computes: ``update`` and ``zeros`` return immediately. The caller must
-    not change the data until that thread has processed them.
+    """A digest (``IncrementalDigest``) that a helper thread computes: ``update`` and ``zeros`` return immediately. The
+    caller must not change the data until that thread has processed them.
     """
 
-    def __init__(self, digest: Digest, thread: HelperThread) -> None:
+    def __init__(self, digest: IncrementalDigest, thread: HelperThread) -> None:
         self._digest = digest
         self._thread = thread
 
@@ -380,20 +382,20 @@ def write_all(target: int, data: memoryview | bytes, offset: int) -> None:
         offset += written
 
 
-def _read_all(source: int, piece: memoryview, at: int) -> None:
+def _read_until_buffer_is_full(source: int, piece: memoryview, at: int) -> None:
     """Read from the offset ``at`` of the file ``source`` until the buffer ``piece`` is full. Raise ``Problem``, also if
     the file ends before that.
     """
     filled = 0
     while filled < len(piece):
         try:
-            count = with_retries(lambda: os.preadv(source, [piece[filled:]], at + filled))  # noqa: B023 (called in this iteration)
+            count = call_with_retries(lambda: os.preadv(source, [piece[filled:]], at + filled))  # noqa: B023 (called in this iteration)
         except OSError as error:
             if error.errno == errno.EINVAL and disable_direct_io(source):
                 continue
             raise Problem.from_error("read", error, on_source=True) from error
         if not count:
-            raise early_end_problem("read", at + filled, on_source=True)
+            raise early_end_of_file_problem("read", at + filled, on_source=True)
         filled += count
 
 
@@ -411,7 +413,7 @@ def _sync_range(target: int, start: int, length: int, flags: int) -> None:
 
 
 @contextmanager
-def _borrowed_thread() -> Iterator[HelperThread]:
+def _borrowed_helper_thread() -> Iterator[HelperThread]:
     """Context manager: yield a helper thread that has no work. At the end of the block, wait until its calls are
     finished, and keep the thread for the next use.
     """
@@ -419,5 +421,5 @@ def _borrowed_thread() -> Iterator[HelperThread]:
     try:
         yield aide
     finally:
-        aide.drain()
+        aide.wait_ignoring_errors()
         _idle_threads.append(aide)

@@ -21,23 +21,23 @@ from functools import cache, partial
 from typing import Protocol
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attribute_names import ACCESS_ACL, XattrKind, xattr_kind
+from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR, XattrKind, xattr_kind
 from pcopy.fsio.attributes import (
     SET_ID_BITS,
     XATTR_UNSUPPORTED_ERRNOS,
-    Attributes,
-    Handle,
+    ItemHandle,
+    ItemMetadata,
     MetadataOutcome,
     MetadataWriter,
     is_xattr_copied,
     is_xattr_removed,
+    lacks_privilege_to_set_xattr,
     list_xattrs,
-    needs_privilege,
     remove_xattr,
 )
 from pcopy.fsio.existing import TIME_RESOLUTIONS, are_times_equal
-from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FSETID, Preserve, are_mapped, has_capability
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FSETID, Preserve, are_ids_mapped, has_capability
+from pcopy.fsio.problem import Problem, errors_as_problem
 
 _TIME_RESOLUTIONS = (*TIME_RESOLUTIONS, 1_000_000)
 """Resolutions in which file systems store times, in nanoseconds.
@@ -48,7 +48,7 @@ is rounded in the same way.
 """
 
 
-class OwnedStatus(Protocol):
+class StatusWithOwner(Protocol):
     """Protocol of a status (``os.stat_result`` or a row of columns) with the fields that are compared between an
     existing item and its source.
     """
@@ -65,7 +65,7 @@ class OwnedStatus(Protocol):
     def st_ctime_ns(self) -> int: ...
 
 
-def is_same_stored_time(source: int, present: int, changed: int, window: int) -> bool:
+def is_time_equal_as_stored(source: int, present: int, changed: int, window: int) -> bool:
     """Return True if ``present``, a time of an existing item, is the time ``source`` as far as the item's file system
     can store it.
 
@@ -87,7 +87,7 @@ def _process_groups() -> frozenset[int]:
     return frozenset({os.getegid(), *os.getgroups()})
 
 
-def _has_wanted_owner(source: OwnedStatus, present: OwnedStatus, preserve: Preserve) -> bool:
+def _has_wanted_owner(source: StatusWithOwner, present: StatusWithOwner, preserve: Preserve) -> bool:
     """Return True if the existing item ``present`` has the owner and group that ``preserve`` requires: those of
     ``source``, or those given with ``--chown``. Without ``--chown``, an id that this process may not set does not count
     as different.
@@ -100,12 +100,12 @@ def _has_wanted_owner(source: OwnedStatus, present: OwnedStatus, preserve: Prese
     if named_owner != (-1, -1):
         return False
     if has_capability(CAP_CHOWN):  # ids that the user namespace does not map cannot be set
-        has_user = wanted[0] == present.st_uid or not are_mapped(wanted[0], -1)
-        return has_user and (wanted[1] == present.st_gid or not are_mapped(-1, wanted[1]))
+        has_user = wanted[0] == present.st_uid or not are_ids_mapped(wanted[0], -1)
+        return has_user and (wanted[1] == present.st_gid or not are_ids_mapped(-1, wanted[1]))
     return wanted[1] == present.st_gid or present.st_uid != os.geteuid() or wanted[1] not in _process_groups()
 
 
-def wanted_mode_bits(source: OwnedStatus, present: OwnedStatus) -> int:
+def wanted_mode_bits(source: StatusWithOwner, present: StatusWithOwner) -> int:
     """Return the permission bits that the existing item ``present`` should have as a copy of ``source``, if its owner
     and group remain as they are.
 
@@ -119,7 +119,7 @@ def wanted_mode_bits(source: OwnedStatus, present: OwnedStatus) -> int:
     return mode
 
 
-def _has_wanted_mode(source: OwnedStatus, present: OwnedStatus, preserve: Preserve) -> bool:
+def _has_wanted_mode(source: StatusWithOwner, present: StatusWithOwner, preserve: Preserve) -> bool:
     """Return True if the existing item ``present`` has the permission bits that it should have as a copy of ``source``,
     or if modes are not preserved.
     """
@@ -128,7 +128,7 @@ def _has_wanted_mode(source: OwnedStatus, present: OwnedStatus, preserve: Preser
     return wanted_mode_bits(source, present) == stat.S_IMODE(present.st_mode)
 
 
-def _has_wanted_time(source: OwnedStatus, present: OwnedStatus, preserve: Preserve, window: int) -> bool:
+def _has_wanted_time(source: StatusWithOwner, present: StatusWithOwner, preserve: Preserve, window: int) -> bool:
     """Return True if the existing item ``present`` has the modification time of ``source``, or if times are not
     preserved. ``window``: difference of times that is ignored, in seconds.
     """
@@ -136,10 +136,10 @@ def _has_wanted_time(source: OwnedStatus, present: OwnedStatus, preserve: Preser
         return True
     if stat.S_ISREG(source.st_mode) and are_times_equal(source.st_mtime_ns, present.st_mtime_ns, window):
         return True
-    return is_same_stored_time(source.st_mtime_ns, present.st_mtime_ns, present.st_ctime_ns, window)
+    return is_time_equal_as_stored(source.st_mtime_ns, present.st_mtime_ns, present.st_ctime_ns, window)
 
 
-def has_metadata_of_source(source: OwnedStatus, present: OwnedStatus, preserve: Preserve, window: int) -> bool:
+def has_metadata_of_source(source: StatusWithOwner, present: StatusWithOwner, preserve: Preserve, window: int) -> bool:
     """Return True if an existing item (``present``) has the owner, mode and time that it should have as a copy of
     ``source``.
 
@@ -165,7 +165,7 @@ def has_same_xattrs(source: bytes, present: bytes, preserve: Preserve, *, follow
     source_names, present_names = _xattr_names(source, follow), _xattr_names(present, False)
     if not (source_names or present_names):
         return True
-    if ACCESS_ACL in source_names and preserve.xattr and not preserve.acl:  # it restricts the mode
+    if ACCESS_ACL_XATTR in source_names and preserve.xattr and not preserve.acl:  # it restricts the mode
         return False
     wanted = {name for name in source_names if is_xattr_copied(name, preserve)}
     if any(name not in wanted and is_xattr_removed(name, preserve) for name in present_names) or wanted - present_names:
@@ -212,7 +212,7 @@ class MetadataDifference(NamedTuple):
         """True if anything differs."""
         return any(self)
 
-    def can_update_in_place(self, source: Attributes, present: os.stat_result) -> bool:
+    def can_update_in_place(self, source: ItemMetadata, present: os.stat_result) -> bool:
         """Return True if the existing item, whose status is ``present``, may be updated in place. ``source`` has the
         metadata of its source.
 
@@ -230,8 +230,8 @@ class MetadataDifference(NamedTuple):
 
 
 class _SourceStatus(NamedTuple):
-    """The status of a source, made from its ``Attributes``, so that it can be compared with the status of the existing
-    item.
+    """The status of a source, made from its ``ItemMetadata``, so that it can be compared with the status of the
+    existing item.
     """
 
     st_mode: int
@@ -242,7 +242,7 @@ class _SourceStatus(NamedTuple):
 
 
 def metadata_difference(
-    handle: Handle, present: os.stat_result, attributes: Attributes, preserve: Preserve, window: int
+    handle: ItemHandle, present: os.stat_result, attributes: ItemMetadata, preserve: Preserve, window: int
 ) -> MetadataDifference:
     """Return how the metadata of the existing item ``handle`` differ from ``attributes``, the metadata of its source;
     raise ``Problem``.
@@ -266,7 +266,7 @@ def metadata_difference(
 
 
 def _xattr_difference(
-    handle: Handle, attributes: Attributes, preserve: Preserve
+    handle: ItemHandle, attributes: ItemMetadata, preserve: Preserve
 ) -> tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]:
     """Return two tuples: the extended attributes (name, wanted value) that the existing item ``handle`` lacks or has
     with another value than its source (``attributes``), and the names of those that must be removed. Raise ``Problem``.
@@ -283,11 +283,15 @@ def _xattr_difference(
     if attributes.unread:  # the source may have any attribute that is not listed
         return missing, ()
     extra = (name for name in names if name not in wanted and is_xattr_removed(name, preserve))
-    return missing, tuple(name for name in extra if not needs_privilege(name))
+    return missing, tuple(name for name in extra if not lacks_privilege_to_set_xattr(name))
 
 
 def update_metadata(
-    handle: Handle, present: os.stat_result, attributes: Attributes, preserve: Preserve, difference: MetadataDifference
+    handle: ItemHandle,
+    present: os.stat_result,
+    attributes: ItemMetadata,
+    preserve: Preserve,
+    difference: MetadataDifference,
 ) -> MetadataOutcome:
     """Set those metadata of the existing item ``handle`` that differ from the source's according to ``difference``;
     raise ``Problem``. ``present`` is the status of the item, ``attributes`` the metadata of the source.
@@ -304,10 +308,10 @@ def update_metadata(
     for name, value in again:
         if xattr_kind(name) is not XattrKind.ACL:
             writer.set_xattr(name, value)
-    changes_mode = difference.mode or difference.owner or bool(acls) or ACCESS_ACL in difference.remove
+    changes_mode = difference.mode or difference.owner or bool(acls) or ACCESS_ACL_XATTR in difference.remove
     if changes_mode and preserve.mode and not stat.S_ISLNK(attributes.mode):
         source = _SourceStatus(attributes.mode, attributes.uid, attributes.gid, attributes.mtime)
-        with as_problem("stat"):
+        with errors_as_problem("stat"):
             now = os.stat(handle) if difference.owner else present
         writer.set_mode_and_acls(wanted_mode_bits(source, now), acls, skip_if_equal=True)
     else:

@@ -14,16 +14,16 @@ from pcopy.fast_named_tuple import NamedTuple
 
 ALL_MODE_BITS = 0o7777
 """All bits that chmod(2) can set: permission bits, set-id bits and the sticky bit."""
-_SET_ID = stat.S_ISUID | stat.S_ISGID
-_PERMISSION_BITS = {"r": 0o444, "w": 0o222, "x": 0o111}
+_SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
+_BITS_OF_PERMISSION_LETTERS = {"r": 0o444, "w": 0o222, "x": 0o111}
 """The mode bits of each permission letter (r, w, x), for owner, group and others together."""
-_CLASS_BITS = {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": ALL_MODE_BITS}
+_BITS_OF_CLASS_LETTERS = {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": ALL_MODE_BITS}
 """The mode bits that an action for each class letter (u, g, o, a) may change."""
 _CLASS_PERMISSIONS = {"u": 0o700, "g": 0o070, "o": 0o007}
 """The permission bits (rwx) of each class: owner (u), group (g) and others (o)."""
-_LETTER_BITS = {**_PERMISSION_BITS, "X": 0, "s": _SET_ID, "t": stat.S_ISVTX}
+_BITS_OF_ACTION_LETTERS = {**_BITS_OF_PERMISSION_LETTERS, "X": 0, "s": _SET_ID_BITS, "t": stat.S_ISVTX}
 """The mode bits for each letter that may follow an operator. ``X`` has none here, because its meaning depends on the
-item: ``changed_mode`` decides about it.
+item: ``mode_after_changes`` decides about it.
 """
 _CLAUSE_PATTERN = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+|[-+=][0-7]+)")
 """One clause of a symbolic mode: class letters and one or more actions; or an operator and an octal number."""
@@ -58,7 +58,7 @@ def parse_mode(text: str) -> tuple[ModeChange, ...]:
     ``ValueError`` if it is malformed.
     """
     if re.fullmatch("[0-7]+", text):
-        return (_octal_change("=", text, explicit=len(text) > 4),)
+        return (_octal_mode_change("=", text, explicit=len(text) > 4),)
     actions: list[ModeChange] = []
     for clause in text.split(","):
         found = _CLAUSE_PATTERN.fullmatch(clause)
@@ -68,16 +68,16 @@ def parse_mode(text: str) -> tuple[ModeChange, ...]:
         if rest[-1].isdigit():
             if classes:
                 raise ValueError(text)
-            actions.append(_octal_change(rest[0], rest[1:], explicit=True))
+            actions.append(_octal_mode_change(rest[0], rest[1:], explicit=True))
             continue
         affected = 0
         for letter in classes:
-            affected |= _CLASS_BITS[letter]
-        actions += [_symbolic_change(one[1], one[2], affected) for one in _ACTION_PATTERN.finditer(rest)]
+            affected |= _BITS_OF_CLASS_LETTERS[letter]
+        actions += [_symbolic_mode_change(one[1], one[2], affected) for one in _ACTION_PATTERN.finditer(rest)]
     return tuple(actions)
 
 
-def _octal_change(operator: str, digits: str, *, explicit: bool) -> ModeChange:
+def _octal_mode_change(operator: str, digits: str, *, explicit: bool) -> ModeChange:
     """Return the action of an operator (``+``, ``-`` or ``=``) with the octal number ``digits``; raise ``ValueError``
     if the number is too large.
 
@@ -87,10 +87,10 @@ def _octal_change(operator: str, digits: str, *, explicit: bool) -> ModeChange:
     value = int(digits, 8)
     if value > ALL_MODE_BITS:
         raise ValueError(digits)
-    return ModeChange(operator, ALL_MODE_BITS, value, ALL_MODE_BITS if explicit else (value & _SET_ID) | 0o1777)
+    return ModeChange(operator, ALL_MODE_BITS, value, ALL_MODE_BITS if explicit else (value & _SET_ID_BITS) | 0o1777)
 
 
-def _symbolic_change(operator: str, letters: str, affected: int) -> ModeChange:
+def _symbolic_mode_change(operator: str, letters: str, affected: int) -> ModeChange:
     """Return the action of an operator (``+``, ``-`` or ``=``) with the permission letters ``letters``. ``affected``:
     mode bits of the classes that are named; 0 if none is.
     """
@@ -104,23 +104,23 @@ def _symbolic_change(operator: str, letters: str, affected: int) -> ModeChange:
         )
     value = 0
     for letter in letters:
-        value |= _LETTER_BITS[letter]
+        value |= _BITS_OF_ACTION_LETTERS[letter]
     return ModeChange(
         operator, affected, value, affected & value if affected else value, has_conditional_x="X" in letters
     )
 
 
-def changed_mode(mode: int, actions: tuple[ModeChange, ...], umask: int) -> int:
+def mode_after_changes(mode: int, actions: tuple[ModeChange, ...], umask: int) -> int:
     """Return the permission bits that an item with the given ``mode`` (st_mode) has after ``actions``, which
     ``parse_mode`` returned. Actions that name no class do not affect the bits that are set in ``umask``.
     """
     is_directory, bits = stat.S_ISDIR(mode), stat.S_IMODE(mode)
     for action in actions:
-        kept = _SET_ID & ~action.affected_on_directories if is_directory else 0
+        kept = _SET_ID_BITS & ~action.affected_on_directories if is_directory else 0
         value = action.value
         if action.copied_permissions:
             permissions = bits & action.copied_permissions
-            value = sum(each for each in _PERMISSION_BITS.values() if permissions & each)
+            value = sum(each for each in _BITS_OF_PERMISSION_LETTERS.values() if permissions & each)
         if action.has_conditional_x and (is_directory or bits & 0o111):
             value |= 0o111
         value &= (action.affected or ~umask) & ~kept

@@ -29,24 +29,24 @@ from contextlib import suppress
 
 from pcopy import libc
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.identity import OVERLAY_TYPE, Identity, IdentityComparison, file_system_id, mark_of
-from pcopy.fsio.problem import Problem, as_problem
-from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, open_with_retries, with_retries
+from pcopy.fsio.close import closing_descriptor
+from pcopy.fsio.identity import OVERLAY_TYPE, Identity, IdentityComparison, file_system_id, identity_mark_of
+from pcopy.fsio.problem import Problem, errors_as_problem
+from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, call_with_retries, open_with_retries
 from pcopy.fsio.source import status_of
 
 AUTOFS_TYPE = 0x187
 """File system type of the mount point of an automounter (f_type of statfs(2))."""
-_CLUSTER_TYPES = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS
+_CLUSTER_FILE_SYSTEM_TYPES = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS
 """Types of cluster file systems, on block devices that several machines share."""
-_LOCAL_TYPES = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY_TYPE)  # tmpfs, ramfs, btrfs, ZFS
+_LOCAL_FILE_SYSTEM_TYPES = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY_TYPE)  # tmpfs, ramfs, btrfs, ZFS
 """Types of file systems that belong to one machine although their st_dev is not that of a block device."""
-_AUTOMOUNTING_TYPES = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"autofs")
+_AUTOMOUNTING_FILE_SYSTEM_TYPES = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"autofs")
 """Types of file systems below which the operating system mounts others when a directory is entered.
 
 Below autofs it mounts any type, below the rest only the same type.
 """
-_OCTAL_ESCAPE = rb"\\([0-7]{3})"
+_OCTAL_ESCAPE_PATTERN = rb"\\([0-7]{3})"
 """Pattern of an octal escape in a path in /proc/self/mountinfo."""
 
 MountRootTuple = tuple[int, int, int, bytes]
@@ -65,15 +65,15 @@ class MountRoot(NamedTuple):
     inode: int
     mark: bytes
 
-    def may_be_same(self, other: MountRoot) -> bool:
+    def may_be_same_mount(self, other: MountRoot) -> bool:
         """Return True unless this and ``other`` are certainly the roots of different mounts. ``other`` was read on the
         same host, perhaps in an earlier run of the job.
         """
-        return self.may_be_same_on_other_host(other) and (
+        return self.may_be_same_mount_on_other_host(other) and (
             self.file_system_id == other.file_system_id or 0 in (self.file_system_id, other.file_system_id)
         )
 
-    def may_be_same_on_other_host(self, other: MountRoot) -> bool:
+    def may_be_same_mount_on_other_host(self, other: MountRoot) -> bool:
         """Return True unless this and ``other`` are certainly the roots of different mounts. ``other`` was read on
         another host, so the ids of the file systems are not compared: they may differ between hosts.
         """
@@ -86,7 +86,7 @@ class MountRoot(NamedTuple):
         """Return bytes that distinguish this file system from others, and are the same on all hosts and in all runs of
         the job. ``device`` is its st_dev on this host.
         """
-        number = self.file_system_id if is_local_to_machine(self.file_system_type, device) else 0
+        number = self.file_system_id if is_file_system_local_to_machine(self.file_system_type, device) else 0
         return b"%d %d %d %b" % (self.file_system_type, number, self.inode, self.mark)
 
     def __str__(self) -> str:
@@ -109,14 +109,14 @@ def mount_root_of(descriptor: int) -> MountRoot:
     kind, number = file_system_id(descriptor)
     if kind == AUTOFS_TYPE:  # each host has its own autofs mount with other numbers
         return MountRoot(kind, 0, 0, b"")
-    return MountRoot(kind, number, os.fstat(descriptor).st_ino, mark_of(descriptor, created_by_job=False))
+    return MountRoot(kind, number, os.fstat(descriptor).st_ino, identity_mark_of(descriptor, created_by_job=False))
 
 
-def is_local_to_machine(kind: int, device: int) -> bool:
+def is_file_system_local_to_machine(kind: int, device: int) -> bool:
     """Return True if a file system with the f_type ``kind`` and the st_dev ``device`` belongs to one machine, so that
     no other host can have mounted it.
     """
-    return kind in _LOCAL_TYPES or (os.major(device) != 0 and kind not in _CLUSTER_TYPES)
+    return kind in _LOCAL_FILE_SYSTEM_TYPES or (os.major(device) != 0 and kind not in _CLUSTER_FILE_SYSTEM_TYPES)
 
 
 class MountPoint(NamedTuple):
@@ -138,15 +138,15 @@ def mount_points() -> Iterator[MountPoint]:
 
     Some may be hidden by other mounts.
     """
-    with with_retries(lambda: open("/proc/self/mountinfo", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as file:
+    with call_with_retries(lambda: open("/proc/self/mountinfo", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as file:
         lines = [line.split(b" ") for line in file]
-    kinds = {fields[0]: _type_of_line(fields) for fields in lines}
+    kinds = {fields[0]: _file_system_type_in_line(fields) for fields in lines}
     for fields in lines:
         parent_type = kinds.get(fields[1], b"")
-        automatic = parent_type in _AUTOMOUNTING_TYPES and (
-            parent_type == b"autofs" or parent_type == _type_of_line(fields)
+        automatic = parent_type in _AUTOMOUNTING_FILE_SYSTEM_TYPES and (
+            parent_type == b"autofs" or parent_type == _file_system_type_in_line(fields)
         )
-        path = re.sub(_OCTAL_ESCAPE, lambda found: bytes((int(found[1], 8),)), fields[4])
+        path = re.sub(_OCTAL_ESCAPE_PATTERN, lambda found: bytes((int(found[1], 8),)), fields[4])
         yield MountPoint(int(fields[0]), path, automatic)
 
 
@@ -157,7 +157,7 @@ def mount_id_of(descriptor: int) -> int:
     with suppress(OSError):
         if (number := libc.mount_id(descriptor)) >= 0:
             return number
-    with with_retries(lambda: open(f"/proc/self/fdinfo/{descriptor}", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as file:
+    with call_with_retries(lambda: open(f"/proc/self/fdinfo/{descriptor}", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as file:
         return next((int(line.split()[1]) for line in file if line.startswith(b"mnt_id:")), -1)
 
 
@@ -169,7 +169,7 @@ def mount_point_of(descriptor: int) -> MountPoint | None:
     return next((point for point in mount_points() if point.mount_id == number), None)
 
 
-def _type_of_line(fields: list[bytes]) -> bytes:
+def _file_system_type_in_line(fields: list[bytes]) -> bytes:
     """Return the file system type in a line of /proc/self/mountinfo. ``fields`` are the words of the line."""
     return fields[fields.index(b"-", 6) + 1]
 
@@ -195,11 +195,11 @@ class ExpectedMounts:
         self._one_host = one_host
         self._on_source = on_source
         self._accepted_items: dict[bytes, tuple[int, int]] = {}
-        """St_dev and inode number of the items that ``check_item`` has accepted, by path; they are not checked
-        again.
+        """St_dev and inode number of the items that ``check_item_is_on_expected_mount`` has accepted, by path; they are
+        not checked again.
         """
         self._accepted_mount_ids: set[int] = set()
-        """The mnt_id of mounts that ``check_mount`` has accepted as part of the job."""
+        """The mnt_id of mounts that ``check_mount_is_not_new`` has accepted as part of the job."""
         self._mount_names: dict[bytes, set[bytes]] = {}
         """Names of expected mount points, by the path of the directory that contains them."""
         for path in roots:
@@ -210,7 +210,7 @@ class ExpectedMounts:
         return path in self._roots
 
     @property
-    def has_any(self) -> bool:
+    def has_any_mount(self) -> bool:
         """True if at least one mount must exist below the root."""
         return bool(self._roots)
 
@@ -221,17 +221,17 @@ class ExpectedMounts:
 
     def mounted_paths(self) -> list[bytes]:
         """Return the paths below the root at which something is mounted now, perhaps hidden; raise ``Problem``."""
-        with as_problem("open /proc/self/mountinfo", on_source=self._on_source):
-            base = self._base_path()
+        with errors_as_problem("open /proc/self/mountinfo", on_source=self._on_source):
+            base = self._real_path_of_root()
             return [point.path[len(base) :] for point in mount_points() if point.path.startswith(base)]
 
-    def check_mount(self, descriptor: int) -> None:
+    def check_mount_is_not_new(self, descriptor: int) -> None:
         """Raise ``Problem`` if the open directory ``descriptor`` lies on a mount that was added after the job began.
 
-        The mount may be one of the root's own file system (a bind mount), which ``check_item`` does not notice, because
-        st_dev is the same.
+        The mount may be one of the root's own file system (a bind mount), which ``check_item_is_on_expected_mount``
+        does not notice, because st_dev is the same.
         """
-        with as_problem("statx", on_source=self._on_source):
+        with errors_as_problem("statx", on_source=self._on_source):
             number = mount_id_of(descriptor)
             text = (
                 "" if number in self._accepted_mount_ids else self._new_mount_refusal(descriptor, os.fstat(descriptor))
@@ -248,7 +248,9 @@ class ExpectedMounts:
         """Return the names in ``directory`` at which a mount must exist."""
         return self._mount_names.get(directory, set())
 
-    def check_item(self, path: bytes, descriptor: int, status: os.stat_result, parent: int | None) -> None:
+    def check_item_is_on_expected_mount(
+        self, path: bytes, descriptor: int, status: os.stat_result, parent: int | None
+    ) -> None:
         """Raise ``Problem`` if the open item at ``path`` is not on the mount that is expected there, or is on a mount
         that was added after the job began.
 
@@ -264,7 +266,7 @@ class ExpectedMounts:
             status.st_ino,
         ):
             return
-        with as_problem("statfs", on_source=self._on_source):
+        with errors_as_problem("statfs", on_source=self._on_source):
             text = (
                 self._new_mount_refusal(descriptor, status)
                 if wanted is None
@@ -284,16 +286,18 @@ class ExpectedMounts:
           one machine.
         """
         point = mount_point_of(descriptor)
-        base = self._base_path()
+        base = self._real_path_of_root()
         if point is None or not point.path.startswith(base) or point.path[len(base) :] in self._roots:
             return ""
         if not point.is_automount:
             return "this was mounted after the job began: unmount it and resume the job, or start a new job"
-        if not self._one_host and is_local_to_machine(mount_root_of(descriptor).file_system_type, status.st_dev):
+        if not self._one_host and is_file_system_local_to_machine(
+            mount_root_of(descriptor).file_system_type, status.st_dev
+        ):
             return "since the job began, each host has mounted a file system of its own here, with other files"
         return ""
 
-    def _base_path(self) -> bytes:
+    def _real_path_of_root(self) -> bytes:
         """Return the real path of the root directory, with a slash at its end; raise ``OSError``."""
         return os.readlink(b"/proc/self/fd/%d" % self._base).rstrip(b"/") + b"/"
 
@@ -303,19 +307,19 @@ class ExpectedMounts:
 
         ``descriptor`` is the open item at ``path``, ``device`` its st_dev on this host.
         """
-        with as_problem("statfs", on_source=self._on_source):
+        with errors_as_problem("statfs", on_source=self._on_source):
             return (self._roots.get(path) or mount_root_of(descriptor)).label(device)
 
-    def check_file(self, path: bytes, directory: int, name: bytes) -> None:
+    def check_file_is_on_expected_mount(self, path: bytes, directory: int, name: bytes) -> None:
         """Raise ``Problem`` if the file ``name`` in the open ``directory`` is not on the mount that is expected there,
         or is on a mount that was added after the job began. (A file may be a mount point, too.) ``path`` is the path of
         the file below the root.
         """
-        with as_problem("open", on_source=self._on_source):
+        with errors_as_problem("open", on_source=self._on_source):
             path_only = open_with_retries(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        with closed_at_end(path_only):
+        with closing_descriptor(path_only):
             status, parent_status = (status_of(opened, on_source=self._on_source) for opened in (path_only, directory))
-            self.check_item(path, path_only, status, parent_status.st_dev)
+            self.check_item_is_on_expected_mount(path, path_only, status, parent_status.st_dev)
 
 
 def _mount_difference(wanted: MountRoot, descriptor: int, status: os.stat_result, parent: int | None) -> str:
@@ -329,6 +333,6 @@ def _mount_difference(wanted: MountRoot, descriptor: int, status: os.stat_result
         parent: st_dev of the directory that contains the item; None if unknown.
     """
     found = mount_root_of(descriptor)
-    if status.st_dev == parent if wanted == ANY_OTHER_FILE_SYSTEM else not found.may_be_same(wanted):
+    if status.st_dev == parent if wanted == ANY_OTHER_FILE_SYSTEM else not found.may_be_same_mount(wanted):
         return f"not the file system that was mounted here when the job began: that was {wanted}, this is {found}"
     return ""

@@ -21,11 +21,11 @@ import zlib
 
 from pcopy.fast_named_tuple import NamedTuple
 
-_FIRST_CODE_BELOW_ROOTS = 1 << 32  # codes below are those of roots
-_FIRST_CODE_OF_FILES = 1 << 62  # codes from here on are those of files; no root has such a large one
+_FIRST_MOUNT_CODE_BELOW_ROOTS = 1 << 32  # codes below are those of roots
+_FIRST_MOUNT_CODE_OF_FILES = 1 << 62  # codes from here on are those of files; no root has such a large one
 
 
-class FollowedLinks(NamedTuple):
+class LinkFollowingData(NamedTuple):
     """Data by which mount codes (numbers for file systems) are determined if symbolic links are followed.
 
     Fields:
@@ -44,7 +44,7 @@ class MountCodes:
     directory (``root_code``) is known; codes of other file systems are added as the tree is walked.
     """
 
-    def __init__(self, base: int, device: int, followed: FollowedLinks | None = None) -> None:
+    def __init__(self, base: int, device: int, followed: LinkFollowingData | None = None) -> None:
         """Create the object; it knows only the code of the root directory.
 
         Args:
@@ -60,7 +60,7 @@ class MountCodes:
         self._parent_codes: dict[int, int] = {}
         """Mount code of the directory that contains a mount point, by the code of the mount point."""
 
-    def directory_code(self, path: bytes, device: int, parent_code: int, label: bytes = b"") -> int:
+    def mount_code_of_directory(self, path: bytes, device: int, parent_code: int, label: bytes = b"") -> int:
         """Return the mount code of the directory ``path``, a number for its file system that is the same on all hosts.
 
         Args:
@@ -72,15 +72,15 @@ class MountCodes:
         """
         if self._devices.get(parent_code) == device:
             return parent_code
-        if self._followed is not None and (known := self._code_above(device, parent_code)) is not None:
+        if self._followed is not None and (known := self._mount_code_above(device, parent_code)) is not None:
             return known
-        code = (self.root_code + 1) * _FIRST_CODE_BELOW_ROOTS + zlib.crc32(label, zlib.crc32(path))
+        code = (self.root_code + 1) * _FIRST_MOUNT_CODE_BELOW_ROOTS + zlib.crc32(label, zlib.crc32(path))
         self._devices[code] = device
         if self._followed is not None:
             self._parent_codes[code] = parent_code
         return code
 
-    def _code_above(self, device: int, start: int | None) -> int | None:
+    def _mount_code_above(self, device: int, start: int | None) -> int | None:
         """Return the mount code of the nearest directory above that is on ``device`` (st_dev), else of a root directory
         on it, else None.
 
@@ -93,7 +93,7 @@ class MountCodes:
         assert self._followed is not None
         return self._followed.root_codes.get(device)
 
-    def file_code(self, device: int, parent_code: int, path: bytes = b"") -> int:
+    def mount_code_of_file(self, device: int, parent_code: int, path: bytes = b"") -> int:
         """Return the mount code of a file, a number for its file system. All hard links to the file have the same code.
 
         Args:
@@ -105,14 +105,14 @@ class MountCodes:
             if (code := self._followed.root_codes.get(device)) is not None:
                 return code
             if not self._followed.one_host:
-                return self.directory_code(path, device, parent_code)
-            return _FIRST_CODE_OF_FILES + device
-        return parent_code if self._devices.get(parent_code) == device else _FIRST_CODE_OF_FILES + device
+                return self.mount_code_of_directory(path, device, parent_code)
+            return _FIRST_MOUNT_CODE_OF_FILES + device
+        return parent_code if self._devices.get(parent_code) == device else _FIRST_MOUNT_CODE_OF_FILES + device
 
-    def device_of_code(self, code: int) -> int | None:
+    def device_of_mount_code(self, code: int) -> int | None:
         """Return this host's st_dev of the file system whose mount code is ``code``; None if this rank has not met that
         file system.
         """
-        if code >= _FIRST_CODE_OF_FILES and self._followed is not None:
-            return code - _FIRST_CODE_OF_FILES
+        if code >= _FIRST_MOUNT_CODE_OF_FILES and self._followed is not None:
+            return code - _FIRST_MOUNT_CODE_OF_FILES
         return self._devices.get(code)

@@ -35,7 +35,7 @@ from functools import partial
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.retries import ANNOUNCED_WAIT, announce_wait, open_with_retries, with_retries
+from pcopy.fsio.retries import WAIT_ANNOUNCEMENT_DELAY, announce_wait, call_with_retries, open_with_retries
 from pcopy.text import printable_path
 
 FIFO_READER_TIMEOUT = 5.0
@@ -44,17 +44,17 @@ program.
 """
 _FIFO_RETRY_PAUSE = 0.05
 """Seconds between two attempts to open a FIFO for writing."""
-_MAX_LINKS = 40
+_MAX_LINKS_IN_PATH = 40
 """Maximum number of symbolic links followed in one path, as in Linux (path_resolution(7)); a path with more fails with
 ELOOP.
 """
-_MAX_ATTEMPTS = 100
+_MAX_OPEN_ATTEMPTS = 100
 """Maximum number of attempts to open a name whose item is replaced between its check and its opening.
 
 One attempt takes some microseconds.
 """
 
-_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_O_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _STANDARD_STREAMS = {b"/dev/stdin": 0, b"/dev/stdout": 1, b"/dev/stderr": 2}
@@ -66,13 +66,13 @@ _REFUSED_FILE_TYPES = (
 )
 
 
-class UntrustedFile(OSError):
+class UntrustedFileError(OSError):
     """Error for a file that a rule for named files (owner of symbolic links, owner and mode of the file, file type)
     forbids to open. ``strerror`` says which rule, and what the user can do.
     """
 
 
-class WrongFileType(UntrustedFile):
+class WrongFileTypeError(UntrustedFileError):
     """Error for an item that cannot be opened as a named file because of its file type, such as a directory, a socket
     or a block device.
     """
@@ -193,7 +193,7 @@ def examine_parent_directory(path: bytes) -> ExaminedItem:
 @contextmanager
 def opened_for_status(path: bytes) -> Iterator[int]:
     """Context manager: yield an O_PATH descriptor of the item ``path``, of any type. It can only be used for
-    ``os.fstat`` and ``path_of_descriptor``. Raise ``OSError``.
+    ``os.fstat`` and ``proc_path_of_descriptor``. Raise ``OSError``.
     """
     with _resolved_path(path) as place:
         if place.inherited_number < 0 and place.item < 0:
@@ -201,7 +201,7 @@ def opened_for_status(path: bytes) -> Iterator[int]:
         yield place.inherited_number if place.inherited_number >= 0 else place.item
 
 
-def open_to_read(
+def open_named_file_to_read(
     path: bytes, *, regular: bool = False, trust_links: bool = False, keep_atime: bool = False
 ) -> OpenedFile:
     """Open ``path`` for reading. Raise ``OSError``.
@@ -211,7 +211,7 @@ def open_to_read(
         trust_links: follow all symbolic links; the caller itself checks who owns them.
         keep_atime: leave the access time unchanged (O_NOATIME), where the system allows that.
     """
-    for _ in range(_MAX_ATTEMPTS):
+    for _ in range(_MAX_OPEN_ATTEMPTS):
         with _resolved_path(path, trust_links=trust_links) as place:
             if place.inherited_number >= 0:
                 return _duplicate_inherited(place.inherited_number, path, os.O_WRONLY, regular=regular)
@@ -219,7 +219,7 @@ def open_to_read(
                 raise _system_error(errno.ENOENT)
             _check_file_type(os.fstat(place.item), regular=regular)
             try:
-                descriptor = with_retries(partial(_open_to_read, place, keep_atime))
+                descriptor = call_with_retries(partial(_open_to_read, place, keep_atime))
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOENT):  # the item was replaced after it was examined
                     continue
@@ -234,17 +234,17 @@ def open_to_read(
                 close_ignoring_errors(descriptor)
                 raise
             return OpenedFile(descriptor, place.path)
-    raise _replaced_error()
+    raise _repeatedly_replaced_error()
 
 
-def open_to_write(path: bytes) -> OpenedFile:
+def open_named_file_to_write(path: bytes) -> OpenedFile:
     """Open ``path`` for appending; create it if it does not exist, with mode 0666 less the umask. Raise ``OSError``.
 
     A regular file can also be read through the descriptor. Its contents remain unchanged.
     """
     deadline = time.monotonic() + FIFO_READER_TIMEOUT
     attempts = 0
-    while attempts < _MAX_ATTEMPTS:
+    while attempts < _MAX_OPEN_ATTEMPTS:
         with _resolved_path(path) as place:
             if place.inherited_number >= 0:
                 return _duplicate_inherited(place.inherited_number, path, os.O_RDONLY)
@@ -260,9 +260,9 @@ def open_to_write(path: bytes) -> OpenedFile:
         if is_without_reader:
             if time.monotonic() > deadline:
                 text = f"no program has opened this FIFO for reading in {FIFO_READER_TIMEOUT:.0f} seconds"
-                raise UntrustedFile(errno.ENXIO, f"{text}; start its reader first")
+                raise UntrustedFileError(errno.ENXIO, f"{text}; start its reader first")
             time.sleep(_FIFO_RETRY_PAUSE)
-    raise _replaced_error()
+    raise _repeatedly_replaced_error()
 
 
 class ParentDirectory(NamedTuple):
@@ -342,18 +342,18 @@ def replacement_obstacle(path: bytes, mode: int, kind: str) -> str:
     return ""
 
 
-def check_replaceable(directory: int, name: bytes) -> None:
-    """Raise ``UntrustedFile`` if the item ``name`` in the open ``directory`` exists and is not a regular file: pcopy
-    replaces only regular files by its output.
+def check_is_replaceable_file(directory: int, name: bytes) -> None:
+    """Raise ``UntrustedFileError`` if the item ``name`` in the open ``directory`` exists and is not a regular file:
+    pcopy replaces only regular files by its output.
     """
     try:
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise UntrustedFile(errno.ELOOP, "it is a symbolic link, which is not replaced")
+        raise UntrustedFileError(errno.ELOOP, "it is a symbolic link, which is not replaced")
     if not stat.S_ISREG(mode):
-        raise UntrustedFile(errno.EEXIST, "it is not a regular file, and only a regular file can be replaced")
+        raise UntrustedFileError(errno.EEXIST, "it is not a regular file, and only a regular file can be replaced")
 
 
 def _is_fifo(item: int) -> bool:
@@ -383,7 +383,9 @@ def _open_or_create(place: _ResolvedPath) -> int:
     status = os.fstat(place.item)
     check_writable(status)
     access = os.O_RDWR if stat.S_ISREG(status.st_mode) else os.O_WRONLY
-    descriptor = with_retries(partial(os.open, place.name, access | os.O_APPEND | _OPEN_FLAGS, dir_fd=place.parent))
+    descriptor = call_with_retries(
+        partial(os.open, place.name, access | os.O_APPEND | _OPEN_FLAGS, dir_fd=place.parent)
+    )
     try:
         check_writable(os.fstat(descriptor))
         os.set_blocking(descriptor, True)
@@ -394,32 +396,34 @@ def _open_or_create(place: _ResolvedPath) -> int:
 
 
 def check_writable(status: os.stat_result) -> None:
-    """Raise ``UntrustedFile`` if the type, owner or mode in ``status`` forbids to write to the file."""
+    """Raise ``UntrustedFileError`` if the type, owner or mode in ``status`` forbids to write to the file."""
     _check_file_type(status)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     if status.st_uid not in (0, os.geteuid()):
         text = f"it belongs to user {status.st_uid}; name a file of your own, or one that is not there yet"
-        raise UntrustedFile(errno.EPERM, text)
+        raise UntrustedFileError(errno.EPERM, text)
     if status.st_mode & stat.S_IWOTH:
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
-        raise UntrustedFile(errno.EPERM, f"other users may write to it (mode {mode}): chmod o-w, or name another file")
+        raise UntrustedFileError(
+            errno.EPERM, f"other users may write to it (mode {mode}): chmod o-w, or name another file"
+        )
 
 
 def _check_file_type(status: os.stat_result, *, regular: bool = False) -> None:
-    """Raise ``WrongFileType`` if ``status`` is that of a directory, a socket or a block device; with ``regular`` also
-    if it is not that of a regular file.
+    """Raise ``WrongFileTypeError`` if ``status`` is that of a directory, a socket or a block device; with ``regular``
+    also if it is not that of a regular file.
     """
     for is_kind, number, text in _REFUSED_FILE_TYPES:
         if is_kind(status.st_mode):
-            raise WrongFileType(number, text)
+            raise WrongFileTypeError(number, text)
     if regular and not stat.S_ISREG(status.st_mode):
-        raise WrongFileType(errno.EINVAL, "it is not a regular file")
+        raise WrongFileTypeError(errno.EINVAL, "it is not a regular file")
 
 
 def _duplicate_inherited(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
-    """Return a duplicate of the descriptor ``number``, with which this program was started. Raise ``UntrustedFile`` if
-    the descriptor is open only for the wrong direction.
+    """Return a duplicate of the descriptor ``number``, with which this program was started. Raise
+    ``UntrustedFileError`` if the descriptor is open only for the wrong direction.
 
     A regular file is read from the offset that it had when it was first opened (``_initial_offsets``). Sockets and
     devices are accepted, because services and some shells start programs with a socket as a standard stream.
@@ -434,7 +438,7 @@ def _duplicate_inherited(number: int, path: bytes, wrong: int, *, regular: bool 
 
     if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == wrong:
         text = "not open for reading" if wrong == os.O_WRONLY else "not open for writing"
-        raise UntrustedFile(errno.EBADF, f"descriptor {number} is {text}")
+        raise UntrustedFileError(errno.EBADF, f"descriptor {number} is {text}")
     status = os.fstat(number)
     if regular or stat.S_ISDIR(status.st_mode):
         _check_file_type(status, regular=regular)
@@ -457,13 +461,13 @@ def _path_of_descriptor(number: int, path: bytes) -> bytes:
 
 def _wait_for_writer(descriptor: int, path: bytes) -> None:
     """Wait until the FIFO ``descriptor`` has data, or until a writer has opened it and closed it again. If that takes
-    more than ``ANNOUNCED_WAIT`` seconds, announce to the user that the FIFO ``path`` has no writer.
+    more than ``WAIT_ANNOUNCEMENT_DELAY`` seconds, announce to the user that the FIFO ``path`` has no writer.
     """
     import select
 
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
-    if not waiting.poll(round(1000 * ANNOUNCED_WAIT)):
+    if not waiting.poll(round(1000 * WAIT_ANNOUNCEMENT_DELAY)):
         announce_wait(f"waiting for a program to write to the FIFO {printable_path(path)} (Ctrl-C ends this)")
         waiting.poll()
 
@@ -498,7 +502,7 @@ class _PathResolver:
         self._inherited_number = inherited_descriptor(path)
         self._directory, self._directory_path = -1, b""
         if self._inherited_number < 0:
-            self._open_start(path)
+            self._open_start_directory(path)
 
     def close(self) -> None:
         """Close the descriptors of the directory that was reached and of the last component."""
@@ -513,7 +517,7 @@ class _PathResolver:
             part, is_last = self._remaining.pop(), not self._remaining
             if part == b"..":
                 self._change_directory(
-                    open_with_retries(part, _PATH_FLAGS | os.O_DIRECTORY, dir_fd=self._directory),
+                    open_with_retries(part, _O_PATH_FLAGS | os.O_DIRECTORY, dir_fd=self._directory),
                     os.path.dirname(self._directory_path),
                 )
             elif part not in (b"", b"."):
@@ -530,7 +534,7 @@ class _PathResolver:
         self._item = os.dup(self._directory)
         return _ResolvedPath(self._directory, self._directory_path, b".", self._item)
 
-    def _open_start(self, path: bytes) -> None:
+    def _open_start_directory(self, path: bytes) -> None:
         """Open the directory in which the resolution of ``path`` begins: the root directory, or the working directory
         for a relative path.
         """
@@ -554,11 +558,11 @@ class _PathResolver:
         """
         if not is_last:  # O_DIRECTORY triggers automounts, which O_PATH alone does not
             try:
-                return open_with_retries(part, _PATH_FLAGS | os.O_DIRECTORY, dir_fd=self._directory)
+                return open_with_retries(part, _O_PATH_FLAGS | os.O_DIRECTORY, dir_fd=self._directory)
             except NotADirectoryError:
                 pass
         try:
-            item = open_with_retries(part, _PATH_FLAGS, dir_fd=self._directory)
+            item = open_with_retries(part, _O_PATH_FLAGS, dir_fd=self._directory)
         except FileNotFoundError:
             if is_last:
                 return -1
@@ -582,7 +586,7 @@ class _PathResolver:
         """Replace the symbolic link ``part`` by the components of its text ``target``, which are resolved next. Raise
         ``OSError``.
 
-        Raise ``UntrustedFile`` if neither root nor the effective user owns the link, unless all links are trusted.
+        Raise ``UntrustedFileError`` if neither root nor the effective user owns the link, unless all links are trusted.
         ``status`` is the status of the link.
         """
         if status.st_uid not in (0, os.geteuid()) and not self._trust_links:
@@ -592,9 +596,9 @@ class _PathResolver:
                 "followed"
             )
             why = "only links of root and of the user who runs the program are followed"
-            raise UntrustedFile(errno.EPERM, f"{text}: {why}; name what it leads to, or write --insecure-links")
+            raise UntrustedFileError(errno.EPERM, f"{text}: {why}; name what it leads to, or write --insecure-links")
         self._link_count += 1
-        if self._link_count > _MAX_LINKS:
+        if self._link_count > _MAX_LINKS_IN_PATH:
             raise _system_error(errno.ELOOP)
         if not target.startswith(b"/"):
             self._remaining += target.split(b"/")[::-1]
@@ -602,7 +606,7 @@ class _PathResolver:
         path = b"/".join([target, *self._remaining[::-1]])
         self._inherited_number = inherited_descriptor(path)
         if self._inherited_number < 0:
-            self._open_start(path)
+            self._open_start_directory(path)
 
 
 def _system_error(number: int) -> OSError:
@@ -610,6 +614,6 @@ def _system_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def _replaced_error() -> OSError:
-    """Return the error for an item that another program replaced at each of ``_MAX_ATTEMPTS`` attempts to open it."""
-    return UntrustedFile(errno.ESTALE, "another program replaces it each time it is opened; name another file")
+def _repeatedly_replaced_error() -> OSError:
+    """Return the error for an item that another program replaced at each of ``_MAX_OPEN_ATTEMPTS`` attempts."""
+    return UntrustedFileError(errno.ESTALE, "another program replaces it each time it is opened; name another file")

@@ -9,7 +9,8 @@ removed. If the process is killed between the two calls, the item has both names
 FUSE), so that the item cannot be recognised by its number. They still create a new file only where the name is free
 (O_EXCL). So first an empty file (placeholder) is created under the final name, and rename(2) replaces it by the item.
 If the process is killed between the two calls, the empty file remains. A later run recognises it with
-``is_placeholder``, if ``NoReplaceRenamer.needs_placeholders`` shows that pcopy needs placeholders on this file system.
+``is_placeholder_file``, if ``NoReplaceRenamer.needs_placeholders`` shows that pcopy needs placeholders on this file
+system.
 
 A network file system may send a request twice. Then the first request succeeds, and the second one fails: the final
 name exists already, or the old name does not exist any longer. So after such an error callers compare identities.
@@ -23,11 +24,11 @@ from enum import Enum
 
 from pcopy import libc
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.problem import LINK_UNSUPPORTED_ERRNOS, Problem
+from pcopy.fsio.problem import HARD_LINK_UNSUPPORTED_ERRNOS, Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import create_private_file, is_private_file, remove_if_present
 
-_HARD_LINK = -1
+_HARD_LINK_KEY = -1
 """Stands for link(2) in ``NoReplaceRenamer._unsupported``, a record of what file systems do not support. Its other keys
 are flags of renameat2(2).
 """
@@ -64,7 +65,7 @@ class NoReplaceRenamer:
 
         ``device`` is the st_dev of the directory.
         """
-        result = self._rename_directly(directory, temporary, device, name)
+        result = self._rename_without_placeholder(directory, temporary, device, name)
         return result or _rename_over_placeholder(directory, temporary, name)
 
     def needs_placeholders(self, directory: int, device: int, probe: bytes) -> bool:
@@ -76,12 +77,14 @@ class NoReplaceRenamer:
         close_ignoring_errors(create_private_file(directory, probe))
         other = probe + b"+"
         try:
-            return self._rename_directly(directory, probe, device, other) is None
+            return self._rename_without_placeholder(directory, probe, device, other) is None
         finally:
             remove_if_present(directory, probe)
             remove_if_present(directory, other)
 
-    def _rename_directly(self, directory: int, temporary: bytes, device: int, name: bytes) -> RenameResult | None:
+    def _rename_without_placeholder(
+        self, directory: int, temporary: bytes, device: int, name: bytes
+    ) -> RenameResult | None:
         """Rename ``temporary`` to ``name``, unless an item has that name, without a placeholder file: by renameat2(2)
         or link(2). Return None if the file system supports neither. ``device`` is the st_dev of the open ``directory``.
 
@@ -90,7 +93,7 @@ class NoReplaceRenamer:
         try:
             if self._renameat2(libc.RENAME_NOREPLACE, directory, temporary, device, name):
                 return RenameResult.RENAMED
-            if self._can_use_links(directory, temporary, device) and _rename_by_link(directory, temporary, name):
+            if self._can_rename_by_link(directory, temporary, device) and _rename_by_link(directory, temporary, name):
                 return RenameResult.RENAMED
         except FileExistsError:
             return RenameResult.NAME_TAKEN
@@ -98,7 +101,7 @@ class NoReplaceRenamer:
             return RenameResult.SOURCE_MISSING
         return None
 
-    def _can_use_links(self, directory: int, temporary: bytes, device: int) -> bool:
+    def _can_rename_by_link(self, directory: int, temporary: bytes, device: int) -> bool:
         """Return True if a file can be renamed by a hard link here: the second link has the same inode number as the
         first. Raise ``Problem``.
 
@@ -106,7 +109,7 @@ class NoReplaceRenamer:
         removed again. Also return True if that link cannot be created: link(2) to the final name then fails in the same
         way.
         """
-        if device in self._devices_with_links or (device, _HARD_LINK) in self._unsupported:
+        if device in self._devices_with_links or (device, _HARD_LINK_KEY) in self._unsupported:
             return device in self._devices_with_links
         probe = temporary + b"+"
         try:
@@ -123,10 +126,10 @@ class NoReplaceRenamer:
         if has_same_inode:
             self._devices_with_links.add(device)
         else:
-            self._unsupported.add((device, _HARD_LINK))
+            self._unsupported.add((device, _HARD_LINK_KEY))
         return has_same_inode
 
-    def may_exchange(self, device: int) -> bool:
+    def may_support_exchange(self, device: int) -> bool:
         """Return True unless the file system with the st_dev ``device`` is known not to support the exchange of two
         names (RENAME_EXCHANGE).
         """
@@ -160,7 +163,7 @@ class NoReplaceRenamer:
         return True
 
 
-def is_placeholder(status: os.stat_result) -> bool:
+def is_placeholder_file(status: os.stat_result) -> bool:
     """Return True if a file with this ``status`` can be a placeholder, an empty file that pcopy created to reserve a
     final name: empty, mode 0600, owned by this user.
 
@@ -180,12 +183,12 @@ def _rename_over_placeholder(directory: int, temporary: bytes, name: bytes) -> R
             return RenameResult.NAME_TAKEN
         raise
     try:
-        if not _has_name(placeholder, directory, name):
+        if not _is_name_of_open_file(placeholder, directory, name):
             return RenameResult.NAME_TAKEN
         try:
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         except OSError as error:
-            if _has_name(placeholder, directory, name):
+            if _is_name_of_open_file(placeholder, directory, name):
                 remove_if_present(directory, name)
             if error.errno == errno.ENOENT:
                 return RenameResult.SOURCE_MISSING
@@ -195,7 +198,7 @@ def _rename_over_placeholder(directory: int, temporary: bytes, name: bytes) -> R
     return RenameResult.RENAMED
 
 
-def _has_name(descriptor: int, directory: int, name: bytes) -> bool:
+def _is_name_of_open_file(descriptor: int, directory: int, name: bytes) -> bool:
     """Return True if ``name`` is still a name of the open file ``descriptor``. Raise ``Problem``."""
     try:
         return os.path.samestat(status_of(descriptor), os.stat(name, dir_fd=directory, follow_symlinks=False))
@@ -215,7 +218,7 @@ def _rename_by_link(directory: int, temporary: bytes, name: bytes) -> bool:
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError as error:
-        if error.errno in LINK_UNSUPPORTED_ERRNOS:
+        if error.errno in HARD_LINK_UNSUPPORTED_ERRNOS:
             return False
         raise Problem.from_error("link", error) from error
     remove_if_present(directory, temporary)  # It may not exist any longer: the server may have received the call twice.

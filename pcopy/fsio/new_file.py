@@ -7,7 +7,7 @@
 
 If the block ends without ``commit`` or ``close_and_keep``, by an error or not, the item is removed. ``close_and_keep``
 closes the item and leaves it under the name with which it was created. There are two uses of that: another task
-continues with the item (``continue_kept``) or names it later, or the item has had its final name from the start
+continues with the item (``continue_kept_file``) or names it later, or the item has had its final name from the start
 (``create``).
 
 An error ends the block with a ``Problem``. The exception is metadata that cannot be set: a file with wrong metadata,
@@ -31,7 +31,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from pcopy.fsio.attributes import Attributes, Handle, MetadataOutcome, apply_attributes, remove_inherited_file_acl
+from pcopy.fsio.attributes import (
+    ItemHandle,
+    ItemMetadata,
+    MetadataOutcome,
+    apply_item_metadata,
+    remove_inherited_file_acl,
+)
 from pcopy.fsio.close import (
     close_after_failure,
     close_after_write,
@@ -39,29 +45,34 @@ from pcopy.fsio.close import (
     close_ignoring_errors,
     must_set_times_after_close,
 )
-from pcopy.fsio.data import set_size
+from pcopy.fsio.data import set_file_size
 from pcopy.fsio.identity import Identity, identity_of
-from pcopy.fsio.in_place import OverwrittenFile, incomplete_file_problem, original_status, remove_old_xattrs
+from pcopy.fsio.in_place import (
+    OverwrittenFile,
+    incomplete_file_problem,
+    remove_xattrs_of_overwritten_file,
+    status_before_overwrite,
+)
 from pcopy.fsio.incomplete_mark import sidecar_name
 from pcopy.fsio.layout import (
-    DEFAULT_RECIPE,
-    LayoutResult,
-    Recipe,
+    DEFAULT_LAYOUT_RECIPE,
+    AssignedLayout,
+    LayoutRecipe,
     fewer_stripes_message,
     inherited_layout_message,
     set_layout,
 )
-from pcopy.fsio.nodes import Node, create_node, path_of_descriptor
+from pcopy.fsio.nodes import Node, create_node, proc_path_of_descriptor
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import MetadataProblem, Problem, as_problem, directory_not_empty
+from pcopy.fsio.problem import MetadataProblem, Problem, directory_not_empty_problem, errors_as_problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import (
     create_private_file,
-    differing_status,
     is_private_file,
     remove_if_present,
     rename_and_verify,
     reopen_temporary,
+    unusual_status_of_new_file,
 )
 
 
@@ -79,7 +90,7 @@ class NewFile:
     """Reason, for a message, why the file has another Lustre layout than wanted (fewer stripes, or the directory's
     default layout); empty if it has the wanted one.
     """
-    recipe: Recipe = DEFAULT_RECIPE
+    recipe: LayoutRecipe = DEFAULT_LAYOUT_RECIPE
     """Describes the layout that the file has: which servers hold its data (``pcopy.fsio.layout``)."""
     _original_mode_and_owner: tuple[int, ...] = ()
     """Mode, owner and group of an existing file before it was overwritten; empty for a new file."""
@@ -109,12 +120,12 @@ class NewFile:
             self._original_mode_and_owner = before
 
     @classmethod
-    def create(cls, directory: int, name: bytes, layout: Recipe = DEFAULT_RECIPE) -> Self:
+    def create(cls, directory: int, name: bytes, layout: LayoutRecipe = DEFAULT_LAYOUT_RECIPE) -> Self:
         """Create an empty file with mode 0600 as ``name``, which must be free, with the given layout. Raise
         ``Problem``. If the layout cannot be set, the file gets the default layout, and ``layout_reason`` says why.
         """
         new = cls(directory, name, create_private_file(directory, name, layout.flags))
-        if layout is not DEFAULT_RECIPE:
+        if layout is not DEFAULT_LAYOUT_RECIPE:
             new.layout_reason = (
                 inherited_layout_message(layout.fallback_reason)
                 if layout.fallback_reason
@@ -122,7 +133,7 @@ class NewFile:
             )
         return new
 
-    def _apply_layout(self, layout: Recipe) -> str:
+    def _apply_layout(self, layout: LayoutRecipe) -> str:
         """Give the new, empty file the ``layout`` that is wanted. Return, for a message, why the file has another
         layout; empty if it has the wanted one.
 
@@ -132,12 +143,12 @@ class NewFile:
         try:
             result = set_layout(self.descriptor, layout)
         except OSError as error:
-            result = LayoutResult(b"", error.strerror or "", is_acceptable=False)
+            result = AssignedLayout(b"", error.strerror or "", is_acceptable=False)
         except BaseException:
-            self._discard()
+            self._close_and_remove()
             raise
         if not result.is_acceptable:
-            self._discard()
+            self._close_and_remove()
             self.descriptor = create_private_file(self._directory, self._original_name)
             return inherited_layout_message(result.deviation)
         assert layout.attribute is not None
@@ -146,7 +157,12 @@ class NewFile:
 
     @classmethod
     def create_temporary(
-        cls, directory: int, temporary: bytes, *, layout: Recipe = DEFAULT_RECIPE, over: OverwrittenFile | None = None
+        cls,
+        directory: int,
+        temporary: bytes,
+        *,
+        layout: LayoutRecipe = DEFAULT_LAYOUT_RECIPE,
+        over: OverwrittenFile | None = None,
     ) -> Self:
         """Create an empty file with mode 0600 and the given ``layout`` under a free ``temporary`` name, and return an
         object for it. If ``over`` is given, create nothing: return an object for the existing file that ``over`` has
@@ -157,7 +173,9 @@ class NewFile:
         return cls(directory, b"", over.descriptor, over.original_mode_and_owner)
 
     @classmethod
-    def continue_kept(cls, directory: int, original_name: bytes, made: Identity, before: tuple[int, ...] = ()) -> Self:
+    def continue_kept_file(
+        cls, directory: int, original_name: bytes, made: Identity, before: tuple[int, ...] = ()
+    ) -> Self:
         """Return an object for a file that another task created and kept; ``reopen`` opens the file.
 
         Other tasks and later runs may continue with the file. So it is removed only after a ``Problem``, not after
@@ -183,10 +201,10 @@ class NewFile:
         if inherits_acl or not is_private_file(self.status):
             remove_inherited_file_acl(self.descriptor)
             self._status = status_of(self.descriptor)
-        return differing_status(self.status)
+        return unusual_status_of_new_file(self.status)
 
     def reopen(self, size: int, shown: tuple[int, ...] = (), *, extended: bool = True) -> None:
-        """Open the file that another task created and kept; this object was made by ``continue_kept``.
+        """Open the file that another task created and kept; this object was made by ``continue_kept_file``.
 
         Raise ``Problem`` if the name leads to another file by now, or if the file does not have this ``size`` in bytes.
 
@@ -207,7 +225,7 @@ class NewFile:
         Where nothing is written, a hole remains. ``commit`` brings the contents to stable storage before it renames the
         file.
         """
-        set_size(self.descriptor, size)
+        set_file_size(self.descriptor, size)
         self._is_extended = True
 
     @property
@@ -244,15 +262,15 @@ class NewFile:
 
     def apply_metadata(
         self,
-        attributes: Attributes,
+        attributes: ItemMetadata,
         preserve: Preserve,
         umask: int,
         *,
         existing: os.stat_result | None = None,
         inherits_acl: bool = False,
     ) -> MetadataOutcome:
-        """Apply owner, extended attributes, mode, ACLs and times (``pcopy.fsio.attributes.apply_attributes``). An error
-        is stored as the ``metadata_problem`` of the file and not raised.
+        """Apply owner, extended attributes, mode, ACLs and times (``pcopy.fsio.attributes.apply_item_metadata``). An
+        error is stored as the ``metadata_problem`` of the file and not raised.
 
         Args:
             attributes: metadata of the source.
@@ -264,9 +282,9 @@ class NewFile:
         """
         try:
             if self._original_mode_and_owner:
-                existing, inherits_acl = original_status(self._original_mode_and_owner), True
-                remove_old_xattrs(self.descriptor, attributes, preserve)
-            applied = apply_attributes(
+                existing, inherits_acl = status_before_overwrite(self._original_mode_and_owner), True
+                remove_xattrs_of_overwritten_file(self.descriptor, attributes, preserve)
+            applied = apply_item_metadata(
                 self._metadata_handle(), attributes, preserve, umask, existing=existing, inherits_acl=inherits_acl
             )
         except MetadataProblem as problem:
@@ -322,15 +340,15 @@ class NewFile:
         if self._is_done:
             return
         try:
-            self._discard(removes=self._kept_identity is None or error is None or isinstance(error, Problem))
+            self._close_and_remove(removes=self._kept_identity is None or error is None or isinstance(error, Problem))
         except Problem as problem:
             if not isinstance(error, Problem):
                 raise
-            raise with_leftover_notice(error, self._original_name, problem) from error
+            raise problem_with_leftover_notice(error, self._original_name, problem) from error
         if self._original_mode_and_owner and isinstance(error, Problem):
             raise incomplete_file_problem(error) from error
 
-    def _discard(self, *, removes: bool = True) -> None:
+    def _close_and_remove(self, *, removes: bool = True) -> None:
         """Close the file, ignoring errors, and remove it; do not remove it if ``removes`` is False or if it is an
         existing file that is overwritten.
         """
@@ -355,7 +373,7 @@ class NewFile:
         ) and self.metadata_problem is None:
             self.metadata_problem = MetadataProblem("utimensat", error.errno or errno.EIO)
 
-    def _metadata_handle(self) -> Handle:
+    def _metadata_handle(self) -> ItemHandle:
         """Return the descriptor, or the path below /proc/self/fd, through which the metadata of the item are set."""
         return self.descriptor
 
@@ -375,7 +393,7 @@ class NewNode(NewFile):
         try:
             new.descriptor, new._status = create_node(directory, name, node)
         except BaseException:
-            new._discard()
+            new._close_and_remove()
             raise
         return new
 
@@ -383,11 +401,11 @@ class NewNode(NewFile):
         descriptor, self.descriptor = self.descriptor, -1
         close_ignoring_errors(descriptor)
 
-    def _metadata_handle(self) -> Handle:
-        return path_of_descriptor(self.descriptor)
+    def _metadata_handle(self) -> ItemHandle:
+        return proc_path_of_descriptor(self.descriptor)
 
 
-def with_leftover_notice(problem: Problem, name: bytes, removal: Problem) -> Problem:
+def problem_with_leftover_notice(problem: Problem, name: bytes, removal: Problem) -> Problem:
     """Return ``problem``, the error of a copy, with the addition to its text that the new item ``name`` remains in the
     destination, because its removal failed with the error ``removal``.
     """
@@ -411,13 +429,13 @@ def move_into_place(
         present: status of the existing item, None if there is none.
         has_sidecar: remove the sidecar of ``name``, the mark file of ``--inplace``.
     """
-    make_way_for_rename(directory, name, present)
+    remove_empty_directory_for_rename(directory, name, present)
     rename_and_verify(directory, temporary, name, inode)
     if has_sidecar:
         remove_if_present(directory, sidecar_name(name))
 
 
-def make_way_for_rename(directory: int, name: bytes, present: os.stat_result | None) -> None:
+def remove_empty_directory_for_rename(directory: int, name: bytes, present: os.stat_result | None) -> None:
     """Remove the item ``name`` if it is an empty directory, so that an item of another type can be renamed to that
     name. Raise ``Problem``. ``present`` is the status of the item; None if there is none.
 
@@ -425,9 +443,9 @@ def make_way_for_rename(directory: int, name: bytes, present: os.stat_result | N
     """
     if present is not None and stat.S_ISDIR(present.st_mode):
         try:
-            with as_problem("rmdir"), suppress(FileNotFoundError):
+            with errors_as_problem("rmdir"), suppress(FileNotFoundError):
                 os.rmdir(name, dir_fd=directory)
         except Problem as problem:
             if problem.is_directory_not_empty:
-                raise directory_not_empty() from None
+                raise directory_not_empty_problem() from None
             raise

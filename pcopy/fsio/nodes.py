@@ -16,21 +16,21 @@ from contextlib import suppress
 from typing import TypeVar
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import Attributes, Handle, read_attributes
-from pcopy.fsio.close import close_ignoring_errors, closed_at_end
+from pcopy.fsio.attributes import ItemHandle, ItemMetadata, read_item_metadata
+from pcopy.fsio.close import close_ignoring_errors, closing_descriptor
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import REPLACED_TEXT, MetadataProblem, Problem, as_problem, source_changed
+from pcopy.fsio.problem import REPLACED_TEXT, MetadataProblem, Problem, errors_as_problem, source_changed_problem
 from pcopy.fsio.retries import (
     TOO_MANY_OPEN_FILES_ERRNOS,
     TRANSIENT_ERRNOS,
     TRANSIENT_OPEN_ERRNOS,
+    call_with_retries,
     open_with_retries,
-    with_retries,
 )
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import TEMPORARY_PREFIX
+from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX
 
-T = TypeVar("T")
+CallResult = TypeVar("CallResult")
 
 
 class Node(NamedTuple):
@@ -39,18 +39,18 @@ class Node(NamedTuple):
     """
 
     status: os.stat_result
-    attributes: Attributes
+    attributes: ItemMetadata
     link_target: bytes
 
 
-def path_of_descriptor(descriptor: int) -> bytes:
+def proc_path_of_descriptor(descriptor: int) -> bytes:
     """Return the path /proc/self/fd/N for the descriptor N. System calls that take no O_PATH descriptor accept this
     path.
     """
     return b"/proc/self/fd/%d" % descriptor
 
 
-def call_with_handle(directory: int, call: Callable[[Handle], T]) -> T:
+def call_with_descriptor_or_path(directory: int, call: Callable[[ItemHandle], CallResult]) -> CallResult:
     """Return ``call(directory)``, the result of a function that reads or sets metadata of an open directory. Raise
     ``Problem``.
 
@@ -62,10 +62,10 @@ def call_with_handle(directory: int, call: Callable[[Handle], T]) -> T:
     except Problem as problem:
         if problem.errno != errno.EBADF:
             raise
-        return call(path_of_descriptor(directory))
+        return call(proc_path_of_descriptor(directory))
 
 
-def open_without_access(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:
+def open_path_only(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:
     """Return an O_PATH descriptor of the item ``name`` in an open directory. If the item is a symbolic link, the link
     itself is opened; with ``follow`` it is followed.
 
@@ -88,14 +88,14 @@ def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, fo
     an item with another inode number than ``inode`` by now.
     """
     link = b""
-    with closed_at_end(open_without_access(directory, name, on_source=True, follow=follow)) as descriptor:
+    with closing_descriptor(open_path_only(directory, name, on_source=True, follow=follow)) as descriptor:
         status = status_of(descriptor, on_source=True)
         if status.st_ino != inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-            raise source_changed("open", "another item has taken its name")
-        attributes = read_attributes(path_of_descriptor(descriptor), status, preserve)
+            raise source_changed_problem("open", "another item has taken its name")
+        attributes = read_item_metadata(proc_path_of_descriptor(descriptor), status, preserve)
         if stat.S_ISLNK(status.st_mode):
-            with as_problem("readlink", on_source=True):
-                link = with_retries(lambda: os.readlink(b"", dir_fd=descriptor))
+            with errors_as_problem("readlink", on_source=True):
+                link = call_with_retries(lambda: os.readlink(b"", dir_fd=descriptor))
     return Node(status, attributes, link)
 
 
@@ -108,14 +108,14 @@ def create_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_r
     """
     mode = node.status.st_mode
     operation = "symlink" if stat.S_ISLNK(mode) else "mknod"
-    with as_problem(operation):
+    with errors_as_problem(operation):
         if stat.S_ISLNK(mode):
             os.symlink(node.link_target, name, dir_fd=directory)
         else:
             device = node.status.st_rdev if stat.S_ISBLK(mode) or stat.S_ISCHR(mode) else 0
             os.mknod(name, stat.S_IFMT(mode) | 0o600, device, dir_fd=directory)
     try:
-        made = open_without_access(directory, name, on_source=False)
+        made = open_path_only(directory, name, on_source=False)
     except Problem as problem:
         if problem.errno in TOO_MANY_OPEN_FILES_ERRNOS:  # a second attempt would find the name taken by this node
             raise MetadataProblem(problem.operation, problem.errno) from problem
@@ -151,7 +151,7 @@ def _is_own_new_node(made: os.stat_result, source: os.stat_result, directory: in
         return True
     from pcopy.fsio.server import new_file_status  # imported late: few servers need it
 
-    shown = new_file_status(directory, b"%b%d-%d" % (TEMPORARY_PREFIX, os.getpid(), time.monotonic_ns()))
+    shown = new_file_status(directory, b"%b%d-%d" % (TEMPORARY_NAME_PREFIX, os.getpid(), time.monotonic_ns()))
     return made.st_uid == shown.uid and not stat.S_IMODE(made.st_mode) & ~shown.mode
 
 
@@ -161,4 +161,4 @@ def restore_access_time(descriptor: int, before: os.stat_result) -> None:
     """
     with suppress(OSError):  # another user owns it, or the file system is mounted read-only
         if os.fstat(descriptor).st_atime_ns != before.st_atime_ns:
-            os.utime(path_of_descriptor(descriptor), ns=(before.st_atime_ns, before.st_mtime_ns))
+            os.utime(proc_path_of_descriptor(descriptor), ns=(before.st_atime_ns, before.st_mtime_ns))

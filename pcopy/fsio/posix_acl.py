@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pcopy.fsio.preserve import are_mapped
+from pcopy.fsio.preserve import are_ids_mapped
 
 _HEADER_SIZE, _ENTRY_SIZE = 4, 8
 """Bytes of the header of an ACL's encoded form (a version), and of each entry in it (tag, permissions, id)."""
 _TAG_OWNER, _TAG_USER, _TAG_OWNING_GROUP, _TAG_GROUP, _TAG_MASK, _TAG_OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 """Tags of the entries of an ACL: owner, named user, owning group, named group, mask, others."""
 
-_Entry = tuple[int, int, int]
+_AclEntry = tuple[int, int, int]
 """An entry of an ACL: (tag, permissions, id)."""
 
 
-def _entries(acl: bytes) -> list[_Entry]:
+def _acl_entries(acl: bytes) -> list[_AclEntry]:
     """Return the entries of the ACL ``acl`` as (tag, permissions, id). The id is a uid or gid, and has a meaning only
     for named users and groups.
     """
@@ -35,7 +35,7 @@ def mode_without_acl(acl: bytes) -> int:
     a named user falls under the group or the others, and a named group under the others. So group and others get no
     right that such an entry denies.
     """
-    entries = _entries(acl)
+    entries = _acl_entries(acl)
     first = {tag: permissions for tag, permissions, _ in reversed(entries)}
     mask = first.get(_TAG_MASK, 7)
     group, other = first.get(_TAG_OWNING_GROUP, 0) & mask, first.get(_TAG_OTHER, 0)
@@ -49,5 +49,7 @@ def mode_without_acl(acl: bytes) -> int:
 
 def has_unmapped_id(acl: bytes) -> bool:
     """Return True if the ACL ``acl`` names a user or group that is not mapped in the user namespace of this process."""
-    named = [(tag, number) for tag, _, number in _entries(acl) if tag in (_TAG_USER, _TAG_GROUP)]
-    return not all(are_mapped(number, -1) if tag == _TAG_USER else are_mapped(-1, number) for tag, number in named)
+    named = [(tag, number) for tag, _, number in _acl_entries(acl) if tag in (_TAG_USER, _TAG_GROUP)]
+    return not all(
+        are_ids_mapped(number, -1) if tag == _TAG_USER else are_ids_mapped(-1, number) for tag, number in named
+    )

@@ -6,7 +6,7 @@ import os
 from functools import cache
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, with_retries
+from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, call_with_retries
 
 PRESERVABLE_METADATA = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
 """Kinds of metadata that the user can select with ``--preserve``: the boolean fields of ``Preserve``."""
@@ -46,7 +46,7 @@ def has_capability(capability: int) -> bool:
     constants). The result is cached.
     """
     try:
-        with with_retries(lambda: open("/proc/self/status", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as status:
+        with call_with_retries(lambda: open("/proc/self/status", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as status:
             for line in status:
                 if line.startswith(b"CapEff:"):
                     return bool(int(line.split()[1], 16) >> capability & 1)
@@ -62,7 +62,7 @@ def maps_all_ids() -> bool:
     return sum(count for _, count in _mapped_id_ranges("uid")) >= (1 << 32) - 1
 
 
-def are_mapped(uid: int, gid: int) -> bool:
+def are_ids_mapped(uid: int, gid: int) -> bool:
     """Return True if the user namespace of this process maps the ids ``uid`` and ``gid`` (user_namespaces(7)); -1
     stands for no id.
     """
@@ -80,7 +80,7 @@ def _mapped_id_ranges(kind: str) -> tuple[tuple[int, int], ...]:
     Without /proc, or without user namespaces, the range is that of all ids.
     """
     try:
-        with with_retries(lambda: open(f"/proc/self/{kind}_map", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as ranges:
+        with call_with_retries(lambda: open(f"/proc/self/{kind}_map", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as ranges:
             return tuple((int(first), int(count)) for first, _, count in map(bytes.split, ranges))
     except OSError:
         return ((0, 1 << 32),)

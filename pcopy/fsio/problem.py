@@ -21,7 +21,7 @@ REPLACED_TEXT = "something else was put in its place meanwhile"
 EXCHANGED_TEXT = "another item took its name after it was examined: that one is not changed"
 
 
-LINK_UNSUPPORTED_ERRNOS = frozenset(
+HARD_LINK_UNSUPPORTED_ERRNOS = frozenset(
     (errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 )
 """Errors of link(2) after which a further hard link of a file must be created as a separate copy instead.
@@ -89,7 +89,7 @@ class Problem(OSError):
         return cls(operation, number, text=text, on_source=on_source, changed=changed, may_retry=again)
 
 
-class as_problem:  # noqa: N801 (used like a statement)
+class errors_as_problem:  # noqa: N801 (used like a statement)
     """Context manager that turns an ``OSError`` of its block into a ``Problem`` of the operation ``operation``, and
     leaves a ``Problem`` unchanged.
 
@@ -110,7 +110,7 @@ class as_problem:  # noqa: N801 (used like a statement)
             raise Problem.from_error(self._operation, error, on_source=self._on_source) from error
 
 
-def directory_not_empty() -> Problem:
+def directory_not_empty_problem() -> Problem:
     """Return the error of an item that cannot be created because its name in the target is taken by a directory that is
     not empty.
     """
@@ -127,7 +127,7 @@ class MetadataProblem(Problem):
     """Identity of the new item, if hard links to it may have to be created; else None."""
 
 
-class TargetChanged(Problem):
+class TargetChangedProblem(Problem):
     """An item in the target has changed since it was examined, and nothing has been done to it.
 
     This also happens when another rank replaces another hard link to the same file.
@@ -137,7 +137,7 @@ class TargetChanged(Problem):
         super().__init__("open", errno.ESTALE, text=REPLACED_TEXT, may_retry=True)
 
 
-def source_changed(operation: str, text: str) -> Problem:
+def source_changed_problem(operation: str, text: str) -> Problem:
     """Return the error of a source item that has changed since a scan found it. ``operation`` is the operation that
     noticed it, ``text`` says how the item has changed.
     """

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from pcopy.fsio.contents import early_end_problem
+from pcopy.fsio.contents import early_end_of_file_problem
 from pcopy.fsio.memory_copy import write_all
-from pcopy.fsio.problem import as_problem
-from pcopy.fsio.retries import with_retries
+from pcopy.fsio.problem import errors_as_problem
+from pcopy.fsio.retries import call_with_retries
 from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE
 
 USUAL_FRAME_SIZE = 4 << 20
-"""Bytes of uncompressed contents in one zstd frame, unless the file or its stripes are very large (``frame_size_for``).
+"""Bytes of uncompressed contents in one zstd frame, unless the file or its stripes are very large
+(``frame_size_for_file``).
 
 Larger frames compress slightly better, but more data must be decompressed to read any byte in them.
 """
@@ -29,7 +30,7 @@ _HOLE_BLOCK_SIZE = 16 << 10
 _ZEROS = bytes(_HOLE_BLOCK_SIZE)
 
 
-def frame_size_for(size: int, stripe: int) -> int:
+def frame_size_for_file(size: int, stripe: int) -> int:
     """Return how many bytes of contents each frame (separately compressed part) holds when a file of ``size`` bytes is
     compressed.
 
@@ -46,7 +47,7 @@ def frame_size_for(size: int, stripe: int) -> int:
     return span
 
 
-def compressed_bound(size: int, frames: int) -> int:
+def max_compressed_size(size: int, frames: int) -> int:
     """Return the maximum number of bytes that ``size`` bytes take after they are compressed in this number of
     ``frames`` (ZSTD_compressBound in zstd.h).
     """
@@ -61,12 +62,12 @@ def read_source_range(descriptor: int, at: int, length: int, *, to_end: bool = F
     """
     data = b""
     while len(data) < length:
-        with as_problem("read", on_source=True):
-            part = with_retries(partial(os.pread, descriptor, length - len(data), at + len(data)))
+        with errors_as_problem("read", on_source=True):
+            part = call_with_retries(partial(os.pread, descriptor, length - len(data), at + len(data)))
         if not part:
             if to_end:
                 break
-            raise early_end_problem("read", at + len(data), True)
+            raise early_end_of_file_problem("read", at + len(data), True)
         data = data + part if data else part
     return data
 

@@ -30,10 +30,10 @@ TRANSIENT_OPEN_ERRNOS = (errno.ESTALE, *NOTHING_DONE_ERRNOS)
 RETRY_PAUSES = (0.02, 0.1, 0.5)
 """Pauses in seconds before the second, third and fourth attempt of a call that failed with a transient error."""
 
-_SLEEP_STEP = 0.02
+_SLEEP_STEP_SECONDS = 0.02
 """A longer pause is divided into steps of this many seconds, so that the rank can process messages in between."""
 
-ANNOUNCED_WAIT = 2.0
+WAIT_ANNOUNCEMENT_DELAY = 2.0
 """Seconds after which the user is told that pcopy waits for another program. A program that was started normally needs
 less time.
 """
@@ -55,7 +55,7 @@ When the count grows, the rank processes fewer operations at the same time (``pc
 """
 
 
-class _Announcer:
+class _WaitAnnouncer:
     """Holds the function that shows the user that this process waits for another program (``set_wait_announcer``
     registers it); None before.
     """
@@ -67,18 +67,18 @@ def set_wait_announcer(announce: Callable[[str], None]) -> None:
     """Register ``announce``, the function that is called with a line for the user when this process waits long for
     another program.
     """
-    _Announcer.announce = announce
+    _WaitAnnouncer.announce = announce
 
 
 def announce_wait(text: str) -> None:
     """Show the line ``text`` to the user, about a program for which this process waits, by the function that
     ``set_wait_announcer`` has registered; do nothing if there is none.
     """
-    if _Announcer.announce is not None:
-        _Announcer.announce(text)
+    if _WaitAnnouncer.announce is not None:
+        _WaitAnnouncer.announce(text)
 
 
-def with_retries(call: Callable[[], Result], transient: Sequence[int] = TRANSIENT_ERRNOS) -> Result:
+def call_with_retries(call: Callable[[], Result], transient: Sequence[int] = TRANSIENT_ERRNOS) -> Result:
     """Return the result of ``call``. Call it again, after a pause, if it fails with an errno in ``transient``; raise
     the ``OSError`` of the last attempt.
     """
@@ -108,7 +108,7 @@ def open_with_retries(
     """
     if flags & os.O_CREAT:
         transient = NOTHING_DONE_ERRNOS
-    return with_retries(lambda: os.open(name, flags, mode, dir_fd=dir_fd), transient)
+    return call_with_retries(lambda: os.open(name, flags, mode, dir_fd=dir_fd), transient)
 
 
 def sleep_in_steps(pause: float) -> Iterator[None]:
@@ -116,6 +116,6 @@ def sleep_in_steps(pause: float) -> Iterator[None]:
     between.
     """
     while pause > 0:
-        time.sleep(min(_SLEEP_STEP, pause))
-        pause -= _SLEEP_STEP
+        time.sleep(min(_SLEEP_STEP_SECONDS, pause))
+        pause -= _SLEEP_STEP_SECONDS
         yield

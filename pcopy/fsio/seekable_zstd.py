@@ -21,8 +21,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.problem import Problem, as_problem
-from pcopy.fsio.retries import with_retries
+from pcopy.fsio.problem import Problem, errors_as_problem
+from pcopy.fsio.retries import call_with_retries
 from pcopy.units import format_size
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ _RLE_BLOCK, _COMPRESSED_BLOCK = 1, 2
 """Types of the blocks in a zstd frame: one repeated byte, and the usual compressed block."""
 
 
-class TrailingGarbage(Problem):
+class TrailingGarbageProblem(Problem):
     """Error of a compressed file: bytes follow its last frame (or its last member, with gzip) and do not begin another
     one.
 
@@ -81,7 +81,7 @@ class TrailingGarbage(Problem):
     """
 
     @classmethod
-    def from_offset(cls, offset: int, program: str) -> TrailingGarbage:
+    def from_offset(cls, offset: int, program: str) -> TrailingGarbageProblem:
         """Return the error for a file compressed by ``program`` ("zstd" or "gzip") in which unknown bytes follow from
         ``offset`` on.
         """
@@ -212,14 +212,16 @@ def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
         else:
             contents = b""
     except zstandard.ZstdError as error:
-        raise _damaged_frame(at, f"{error}{_WRONG_TABLE_HINT}") from error
+        raise _damaged_frame_problem(at, f"{error}{_WRONG_TABLE_HINT}") from error
     if len(contents) != size:
-        raise _damaged_frame(at, f"it does not hold as many bytes as the seek table says{_WRONG_TABLE_HINT}")
+        raise _damaged_frame_problem(at, f"it does not hold as many bytes as the seek table says{_WRONG_TABLE_HINT}")
     if table.checksums:
         import xxhash
 
         if xxhash.xxh64_intdigest(contents) & 0xFFFFFFFF != table.checksums[number]:
-            raise _damaged_frame(at, f"its contents do not match the checksum in the seek table{_WRONG_TABLE_HINT}")
+            raise _damaged_frame_problem(
+                at, f"its contents do not match the checksum in the seek table{_WRONG_TABLE_HINT}"
+            )
     return contents
 
 
@@ -229,13 +231,13 @@ def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
 
     A piece is empty after a long part of the file without contents, so that the caller can do other work in between.
 
-    Raise ``Problem``, also if the file does not consist of whole frames: ``TrailingGarbage`` if other bytes follow
-    them.
+    Raise ``Problem``, also if the file does not consist of whole frames: ``TrailingGarbageProblem`` if other bytes
+    follow them.
     """
     import zstandard
 
     if not size:
-        raise _damaged_frame(0, "the file is empty")
+        raise _damaged_frame_problem(0, "the file is empty")
     ahead, decompressor = (
         _SequentialReader(descriptor, size),
         zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_SIZE),
@@ -246,14 +248,14 @@ def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
             last_pause = at
             yield b""
         if at and not _may_begin_frame(ahead.read_range(at, min(at + 4, size), at)):
-            raise TrailingGarbage.from_offset(at, "zstd")
+            raise TrailingGarbageProblem.from_offset(at, "zstd")
         magic, follow = _SKIPPABLE_HEADER.unpack(ahead.read_range(at, at + _SKIPPABLE_HEADER.size, at))
         if magic & _SKIPPABLE_MASK != _SKIPPABLE_MAGIC:
             if magic != _FRAME_MAGIC:
                 raise Problem("decompress", errno.EBADMSG, on_source=True, text=f"no zstd frame begins at byte {at}")
             at = yield from _frame_contents(ahead, at, decompressor)
         elif at + _SKIPPABLE_HEADER.size + follow > size:
-            raise _damaged_frame(at, "it is cut short")
+            raise _damaged_frame_problem(at, "it is cut short")
         else:
             at += _SKIPPABLE_HEADER.size + follow
 
@@ -274,7 +276,7 @@ class _SequentialReader:
         self.data = b""
         self._descriptor, self._size, self._begin = descriptor, size, 0
 
-    def index_of(self, at: int, end: int, frame: int) -> int:
+    def index_in_memory(self, at: int, end: int, frame: int) -> int:
         """Make sure that the bytes of the file from the offset ``at`` to ``end`` are in ``data``, and return the index
         in ``data`` of the first of them.
 
@@ -283,7 +285,7 @@ class _SequentialReader:
         """
         if at < self._begin or end > self._begin + len(self.data):
             if end > self._size:
-                raise _damaged_frame(frame, "it is cut short")
+                raise _damaged_frame_problem(frame, "it is cut short")
             self.data = _read_exactly(self._descriptor, at, min(max(_PIECE_SIZE, end - at), self._size - at))
             self._begin = at
         return at - self._begin
@@ -292,7 +294,7 @@ class _SequentialReader:
         """Return the bytes of the file from the offset ``at`` to ``end``. Raise ``Problem``, also if the file ends
         before ``end``: then the frame that begins at the offset ``frame`` is truncated.
         """
-        index = self.index_of(at, end, frame)
+        index = self.index_in_memory(at, end, frame)
         return self.data[index : index + end - at]
 
     def frame_header(self, at: int) -> bytes:
@@ -319,7 +321,7 @@ def _frame_contents(ahead: _SequentialReader, at: int, decompressor: ZstdDecompr
         at += zstandard.frame_header_size(head)
         stream, is_last, content_bound = decompressor.decompressobj(), False, 0
         while not is_last:
-            index = ahead.index_of(start, at + _BLOCK_HEADER_SIZE, begin) + at - start
+            index = ahead.index_in_memory(start, at + _BLOCK_HEADER_SIZE, begin) + at - start
             block = int.from_bytes(ahead.data[index : index + _BLOCK_HEADER_SIZE], "little")
             is_last, block_type, length = block & 1 == 1, block >> 1 & 3, block >> 3
             at += _BLOCK_HEADER_SIZE + (1 if block_type == _RLE_BLOCK else length)
@@ -339,13 +341,13 @@ def _frame_contents(ahead: _SequentialReader, at: int, decompressor: ZstdDecompr
             )
             text = f"the zstd frame that begins at byte {begin} {needs}; zstd -d --long=31 decompresses it"
             raise Problem("decompress", errno.ENOTSUP, on_source=True, text=text) from error
-        raise _damaged_frame(begin, str(error)) from error
+        raise _damaged_frame_problem(begin, str(error)) from error
     if not stream.eof:
-        raise _damaged_frame(begin, "it does not end with its last block")
+        raise _damaged_frame_problem(begin, "it does not end with its last block")
     return at
 
 
-def _damaged_frame(at: int, why: str) -> Problem:
+def _damaged_frame_problem(at: int, why: str) -> Problem:
     """Return the error for a damaged frame that begins at the offset ``at``; ``why`` is the reason, a part of the
     message.
     """
@@ -374,9 +376,9 @@ def _read_up_to(descriptor: int, at: int, length: int) -> bytes:
     file. Raise ``Problem``.
     """
     data = b""
-    with as_problem("read", on_source=True):
+    with errors_as_problem("read", on_source=True):
         while len(data) < length:
-            part = with_retries(partial(os.pread, descriptor, length - len(data), at + len(data)))
+            part = call_with_retries(partial(os.pread, descriptor, length - len(data), at + len(data)))
             if not part:
                 break
             data += part

@@ -4,9 +4,9 @@ S3 mounts and other file systems over object stores cannot rename, refuse names 
 only at the end of a new file. But pcopy normally renames temporary files to their final names, and lets several ranks
 write to one large file.
 
-``examine_directory`` finds out whether that is possible in a directory: it creates, writes, renames and removes one
-small file. It is called once for a destination, and only on file systems that are not known to support all of this
-(``pcopy.fsio.copy_methods``).
+``examine_supported_operations`` finds out whether that is possible in a directory: it creates, writes, renames and
+removes one small file. It is called once for a destination, and only on file systems that are not known to support all
+of this (``pcopy.fsio.copy_methods``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from functools import partial
 from typing import TypeVar
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import close_after_failure, closed_at_end, is_mtime_set_on_close
+from pcopy.fsio.close import close_after_failure, closing_descriptor, is_mtime_set_on_close
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.server import determine_close_times
-from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_PREFIX, remove_if_present
+from pcopy.fsio.server import determine_if_close_sets_mtime
+from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_NAME_PREFIX, remove_if_present
 from pcopy.text import printable_path
 
 _UNSUPPORTED_ERRNOS = {
@@ -47,7 +47,7 @@ _LAST_BYTE_OFFSET = 1 << 16
 """Offset of the last byte of the test file, which is written before the first one."""
 
 
-TEST_FILE_NAME = TEMPORARY_PREFIX + b"examination"
+TEST_FILE_NAME = TEMPORARY_NAME_PREFIX + b"examination"
 """Name of the test file.
 
 The name is the same each time, so that test files do not accumulate where files cannot be removed. A test file without
@@ -55,7 +55,7 @@ a leading dot has a random name instead, because a fixed one could be the name o
 """
 
 
-class Examination(NamedTuple):
+class DirectoryExamination(NamedTuple):
     """Result of examining whether files can be created, renamed and written in any order in a directory.
 
     Fields:
@@ -74,29 +74,29 @@ class Examination(NamedTuple):
         return f"the file system {self.unsupported}{leftover_note}" if self.unsupported else ""
 
 
-def examine_directory(path: bytes, *, writes: bool = True) -> Examination:
+def examine_supported_operations(path: bytes, *, writes: bool = True) -> DirectoryExamination:
     """Find out, with a test file, whether an operation that pcopy needs (create, write in any order, rename, remove) is
     impossible in the directory ``path``, and return the result. Also find out whether closing a file changes its times
     there.
 
-    The latter is recorded by ``pcopy.fsio.server.determine_close_times``. The test is made in the parent directory, if
-    that is on the same file system and writable, so that the ctime of ``path`` remains unchanged if there is nothing to
-    copy. An operation for which the test has no result, for example on a full disk, is assumed to be possible: the copy
-    reports the error. No exception is raised.
+    The latter is recorded by ``pcopy.fsio.server.determine_if_close_sets_mtime``. The test is made in the parent
+    directory, if that is on the same file system and writable, so that the ctime of ``path`` remains unchanged if there
+    is nothing to copy. An operation for which the test has no result, for example on a full disk, is assumed to be
+    possible: the copy reports the error. No exception is raised.
 
     ``writes``: also test whether a file can be written in any order.
     """
-    return _in_test_directory(path, partial(_examine_open_directory, writes=writes)) or Examination()
+    return _call_in_test_directory(path, partial(_examine_open_directory, writes=writes)) or DirectoryExamination()
 
 
-def examine_close_times(path: bytes) -> None:
+def examine_times_after_close(path: bytes) -> None:
     """Find out, with a test file, whether closing a file changes its times in the directory ``path``. The result is
-    recorded by ``pcopy.fsio.server.determine_close_times``. No exception is raised.
+    recorded by ``pcopy.fsio.server.determine_if_close_sets_mtime``. No exception is raised.
     """
-    _in_test_directory(path, _determine_close_times)
+    _call_in_test_directory(path, _determine_if_close_sets_mtime)
 
 
-def _in_test_directory(path: bytes, find_out: Callable[[int], _Finding | None]) -> _Finding | None:
+def _call_in_test_directory(path: bytes, find_out: Callable[[int], _Finding | None]) -> _Finding | None:
     """Call ``find_out`` with the descriptor of a directory in which a test file may be created, and return its result.
     The parent directory of ``path`` is tried first, if it is on the same file system; if ``find_out`` returns None,
     ``path`` itself is tried.
@@ -107,7 +107,7 @@ def _in_test_directory(path: bytes, find_out: Callable[[int], _Finding | None]) 
     for place in (os.path.join(path, b".."), path):
         with (
             suppress(OSError),
-            closed_at_end(open_with_retries(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
+            closing_descriptor(open_with_retries(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
         ):
             status = os.fstat(directory)
             if status.st_dev != os.stat(path).st_dev:
@@ -121,36 +121,36 @@ def _in_test_directory(path: bytes, find_out: Callable[[int], _Finding | None]) 
     return None
 
 
-def _determine_close_times(directory: int) -> bool | None:
+def _determine_if_close_sets_mtime(directory: int) -> bool | None:
     """Find out, with a test file in an open directory, whether closing a file changes its times. Return True if the
     result is known then; None if not, so that the caller tries another directory.
     """
     device = os.fstat(directory).st_dev
     if device not in is_mtime_set_on_close:
         with suppress(Problem):  # the test file cannot be removed: the first rank to copy here reports that error
-            determine_close_times(directory, device, _random_name())
+            determine_if_close_sets_mtime(directory, device, _random_test_file_name())
     return device in is_mtime_set_on_close or None
 
 
-def _random_name() -> bytes:
+def _random_test_file_name() -> bytes:
     """Return a random name for a test file."""
     return b"%b-%b" % (TEST_FILE_NAME, os.urandom(5).hex().encode())
 
 
-def _examine_open_directory(directory: int, *, writes: bool) -> Examination | None:
+def _examine_open_directory(directory: int, *, writes: bool) -> DirectoryExamination | None:
     """Find out which operation is impossible in an open directory, and whether closing a file changes its times there.
     Return None if no file can be created in the directory. ``writes``: also test whether a file can be written in any
     order.
     """
-    result = _test_with_name(directory, TEST_FILE_NAME, writes=writes)
+    result = _test_operations(directory, TEST_FILE_NAME, writes=writes)
     if result is None:  # another job examines the directory at the same time
-        result = _test_with_name(directory, _random_name(), writes=writes)
+        result = _test_operations(directory, _random_test_file_name(), writes=writes)
     if result is not None and not result.unsupported:  # otherwise closing is assumed to change the times
-        _determine_close_times(directory)
+        _determine_if_close_sets_mtime(directory)
     return result
 
 
-def _test_with_name(directory: int, name: bytes, *, writes: bool) -> Examination | None:
+def _test_operations(directory: int, name: bytes, *, writes: bool) -> DirectoryExamination | None:
     """Create, write, rename and remove the test file ``name`` in an open directory; return which of these is not
     possible. ``writes``: also test whether the file can be written in any order.
 
@@ -159,11 +159,11 @@ def _test_with_name(directory: int, name: bytes, *, writes: bool) -> Examination
     try:
         descriptor = _create_test_file(directory, name)
     except Problem as problem:
-        return Examination(_unsupported_text("cannot remove files", problem), _test_file_path(directory, name))
+        return DirectoryExamination(_unsupported_text("cannot remove files", problem), _test_file_path(directory, name))
     except FileExistsError:
         return None
     except OSError as error:
-        return _test_without_dot(directory, error)
+        return _test_name_without_dot(directory, error)
     lacking, renamed = _test_writes(descriptor, writes=writes), name + b"-renamed"
     if not lacking:
         try:
@@ -177,12 +177,15 @@ def _test_with_name(directory: int, name: bytes, *, writes: bool) -> Examination
     return _remove_test_file(directory, name, lacking)
 
 
-def _test_without_dot(directory: int, refused: OSError) -> Examination | None:
+def _test_name_without_dot(directory: int, refused: OSError) -> DirectoryExamination | None:
     """Find out why a test file whose name has a leading dot was refused with the error ``refused``: create a file
     without a leading dot in an open directory. If that is possible, return the result that names with a leading dot are
     refused; else return None.
     """
-    name, lacking = _random_name().removeprefix(b"."), _unsupported_text("refuses names with a leading dot", refused)
+    name, lacking = (
+        _random_test_file_name().removeprefix(b"."),
+        _unsupported_text("refuses names with a leading dot", refused),
+    )
     if refused.errno not in _NAME_REFUSAL_ERRNOS:
         return None
     try:
@@ -192,17 +195,17 @@ def _test_without_dot(directory: int, refused: OSError) -> Examination | None:
     return _remove_test_file(directory, name, lacking)
 
 
-def _remove_test_file(directory: int, name: bytes, lacking: str) -> Examination:
+def _remove_test_file(directory: int, name: bytes, lacking: str) -> DirectoryExamination:
     """Remove the test file ``name`` from an open directory, and return the result of the examination. ``lacking``
     describes the operation that was found to be impossible; empty if none was.
     """
     try:
         remove_if_present(directory, name)
     except Problem as problem:
-        return Examination(
+        return DirectoryExamination(
             lacking or _unsupported_text("cannot remove files", problem), _test_file_path(directory, name)
         )
-    return Examination(lacking)
+    return DirectoryExamination(lacking)
 
 
 def _test_file_path(directory: int, name: bytes) -> str:

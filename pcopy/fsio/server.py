@@ -14,11 +14,11 @@ import stat
 
 from pcopy import libc
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import close_after_failure, closed_at_end, is_mtime_set_on_close
+from pcopy.fsio.close import close_after_failure, closing_descriptor, is_mtime_set_on_close
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import create_private_file, differing_status, is_private_file, remove_if_present
+from pcopy.fsio.temporary import create_private_file, is_private_file, remove_if_present, unusual_status_of_new_file
 
 _CREATE_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of open(2) which mean that no temporary file can be created on this server, now or later."""
@@ -49,7 +49,7 @@ class NewFileStatus(NamedTuple):
         return self.uid != os.geteuid()
 
 
-_known_status: dict[int, NewFileStatus] = {}
+_known_new_file_status: dict[int, NewFileStatus] = {}
 """Mode and owner that stat(2) shows for new files, by the st_dev of the file systems for which this is known."""
 
 
@@ -60,26 +60,26 @@ def new_file_status(directory: int, temporary: bytes) -> NewFileStatus:
     The first call for a file system creates such a file as ``temporary``, which must be free, and removes it.
     """
     device = status_of(directory).st_dev
-    if device not in _known_status:
+    if device not in _known_new_file_status:
         try:
             made = create_private_file(directory, temporary)
         except Problem:  # the file system may refuse names with a leading dot
             temporary = temporary.removeprefix(b".")
             made = create_private_file(directory, temporary)
         try:
-            _record_status(device, made)
+            _record_new_file_status(device, made)
         finally:
             close_after_failure(made)
             remove_if_present(directory, temporary)
-    return _known_status[device]
+    return _known_new_file_status[device]
 
 
-def _record_status(device: int, made: int) -> None:
+def _record_new_file_status(device: int, made: int) -> None:
     """Record, for the file system with the st_dev ``device``, the mode and owner that stat(2) shows for the new file
     ``made``, an open descriptor. Raise ``Problem``.
     """
     status = status_of(made)
-    _known_status[device] = NewFileStatus(stat.S_IMODE(status.st_mode), status.st_uid)
+    _known_new_file_status[device] = NewFileStatus(stat.S_IMODE(status.st_mode), status.st_uid)
 
 
 def looks_like_new_file(directory: int, status: os.stat_result, temporary: bytes) -> bool:
@@ -92,10 +92,10 @@ def looks_like_new_file(directory: int, status: os.stat_result, temporary: bytes
     if is_private_file(status) or not stat.S_ISREG(status.st_mode):
         return stat.S_ISREG(status.st_mode)
     mode, uid = new_file_status(directory, temporary)
-    return differing_status(status) == (stat.S_IFREG | mode, uid)
+    return unusual_status_of_new_file(status) == (stat.S_IFREG | mode, uid)
 
 
-def determine_close_times(directory: int, device: int, temporary: bytes) -> None:
+def determine_if_close_sets_mtime(directory: int, device: int, temporary: bytes) -> None:
     """Find out whether the server sets the modification time of a file when the file is closed.
 
     The result is recorded in ``pcopy.fsio.close.is_mtime_set_on_close``. A file is created as ``temporary``, which must
@@ -115,21 +115,21 @@ def determine_close_times(directory: int, device: int, temporary: bytes) -> None
             is_mtime_set_on_close[device] = False
         return
     try:
-        is_mtime_set_on_close[device] = _close_changes_mtime(made, device)
+        is_mtime_set_on_close[device] = _does_close_change_mtime(made, device)
     except OSError:  # the files that are copied next meet the same error and report it
         return
     finally:
         remove_if_present(directory, temporary)
 
 
-def _close_changes_mtime(made: int, device: int) -> bool:
+def _does_close_change_mtime(made: int, device: int) -> bool:
     """Write to the new file ``made`` (a descriptor), set its times to the past and close it. Return True if closing has
     changed the modification time. ``device`` is the st_dev of the file system. Raise ``OSError``.
     """
     try:
-        _record_status(device, made)
+        _record_new_file_status(device, made)
         path_descriptor = open_with_retries(b"/proc/self/fd/%d" % made, os.O_PATH | os.O_CLOEXEC)
-        with closed_at_end(path_descriptor):
+        with closing_descriptor(path_descriptor):
             os.write(made, b"pcopy")
             os.utime(made, ns=(_PAST_TIME, _PAST_TIME))
             closed, made = made, -1

@@ -12,21 +12,21 @@ import os
 import stat
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.problem import Problem, as_problem, source_changed
-from pcopy.fsio.retries import TRANSIENT_ERRNOS, open_with_retries, with_retries
+from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_problem
+from pcopy.fsio.retries import TRANSIENT_ERRNOS, call_with_retries, open_with_retries
 from pcopy.libc import type_of_file_system
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Flags of open(2) for reading a source file without side effects; O_NOATIME is added where permitted."""
 
-CONSUMED_BY_READING = frozenset((b"kmsg", b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"free_buffer"))
+FILE_NAMES_CONSUMED_BY_READING = frozenset((b"kmsg", b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"free_buffer"))
 """Names of files in /proc and tracefs whose contents are consumed by reading, or, for root, by opening them.
 
 The kernel keeps messages and traces in them. ``is_consumed`` of the C backend has the same list.
 """
 
 _CONSUMED_FILE_SYSTEMS = (0x9FA0, 0x74726163)
-"""Types (f_type) of the file systems that have files of ``CONSUMED_BY_READING``: proc, tracefs."""
+"""Types (f_type) of the file systems that have files of ``FILE_NAMES_CONSUMED_BY_READING``: proc, tracefs."""
 
 
 class FileVersion(NamedTuple):
@@ -45,7 +45,7 @@ class FileVersion(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def open_to_read(directory: int | None, name: bytes, *, follow: bool = False) -> int:
+def open_item_to_read(directory: int | None, name: bytes, *, follow: bool = False) -> int:
     """Return a descriptor for reading an item of source or target, with O_NOATIME where permitted. Raise ``OSError``.
     ``directory`` is the descriptor of the directory that contains ``name``; if it is None, ``name`` is a path. With
     ``follow`` a symbolic link is followed.
@@ -59,13 +59,13 @@ def open_to_read(directory: int | None, name: bytes, *, follow: bool = False) ->
         return open_with_retries(name, flags, dir_fd=directory, transient=TRANSIENT_ERRNOS)
 
 
-def check_not_consumed(directory: int, name: bytes) -> None:
+def check_not_consumed_by_reading(directory: int, name: bytes) -> None:
     """Raise ``Problem`` if reading the file ``name`` of the open ``directory`` would remove its contents.
 
     Nothing is opened.
     """
-    if name in CONSUMED_BY_READING:
-        with as_problem("statfs", on_source=True):
+    if name in FILE_NAMES_CONSUMED_BY_READING:
+        with errors_as_problem("statfs", on_source=True):
             kind = type_of_file_system(directory)
         if kind in _CONSUMED_FILE_SYSTEMS:
             text = "it is not read: reading would remove the messages that the kernel keeps in it"
@@ -79,9 +79,9 @@ def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
     The problem is ``changed`` (the source changed since it was found) if the name does not exist any longer, or is that
     of a symbolic link or a device by now.
     """
-    check_not_consumed(directory, name)
+    check_not_consumed_by_reading(directory, name)
     try:
-        return open_to_read(directory, name, follow=follow)
+        return open_item_to_read(directory, name, follow=follow)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ESTALE):
             raise Problem("open", error.errno, on_source=True, changed=True) from error
@@ -94,7 +94,7 @@ def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
     Raise ``Problem``, for example with ESTALE if the server has dropped the file.
     """
     try:
-        return with_retries(lambda: os.fstat(descriptor))
+        return call_with_retries(lambda: os.fstat(descriptor))
     except OSError as error:
         raise Problem.from_error("fstat", error, on_source=on_source) from error
 
@@ -105,7 +105,7 @@ def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.st
     Raise ``Problem``; it is ``changed`` (the source changed since it was found) if the name does not exist any longer.
     """
     try:
-        return with_retries(lambda: os.stat(name, dir_fd=directory, follow_symlinks=follow))
+        return call_with_retries(lambda: os.stat(name, dir_fd=directory, follow_symlinks=follow))
     except OSError as error:
         is_missing = error.errno == errno.ENOENT
         raise Problem("stat", error.errno or errno.EIO, on_source=True, changed=is_missing) from error
@@ -116,12 +116,12 @@ def check_is_found_file(status: os.stat_result, device: int | None, inode: int) 
     found: with the inode number ``inode`` and the st_dev ``device`` (None: any).
     """
     if not stat.S_ISREG(status.st_mode) or status.st_ino != inode or device not in (None, status.st_dev):
-        raise source_changed("open", "another file has taken its name")
+        raise source_changed_problem("open", "another file has taken its name")
 
 
-def check_unchanged(descriptor: int, version: FileVersion) -> None:
+def check_file_is_unchanged(descriptor: int, version: FileVersion) -> None:
     """Raise ``Problem`` if inode, size or times of the open source file ``descriptor`` are no longer those of
     ``version``, which were read before.
     """
     if FileVersion.from_status(status_of(descriptor, on_source=True)) != version:
-        raise source_changed("read", "the file changed while it was copied")
+        raise source_changed_problem("read", "the file changed while it was copied")

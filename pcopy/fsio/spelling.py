@@ -12,7 +12,7 @@ import unicodedata
 from contextlib import suppress
 
 from pcopy.fsio.close import open_directory_entries
-from pcopy.fsio.problem import as_problem
+from pcopy.fsio.problem import errors_as_problem
 from pcopy.fsio.source import status_of
 
 
@@ -37,14 +37,16 @@ class SpellingFinder:
         identity = status.st_dev, status.st_ino
         if identity == self._directory and name in self._names:
             return []
-        with as_problem("readdir"), open_directory_entries(directory) as entries:
+        with errors_as_problem("readdir"), open_directory_entries(directory) as entries:
             self._names = frozenset(os.fsencode(entry.name) for entry in entries)
         self._directory = identity
         if name in self._names:
             return []
-        folded = folded_name(name)
+        folded = casefolded_name(name)
         return [
-            other for other in self._names if folded_name(other) == folded and _is_name_of(directory, other, present)
+            other
+            for other in self._names
+            if casefolded_name(other) == folded and _is_name_of(directory, other, present)
         ]
 
 
@@ -66,7 +68,7 @@ def _is_name_of(directory: int, name: bytes, present: os.stat_result) -> bool:
     return False
 
 
-def folded_name(name: bytes) -> bytes:
+def casefolded_name(name: bytes) -> bytes:
     """Return a folded form of ``name``. Names that a file system may treat as equal (in case or Unicode normalisation)
     have the same form.
     """

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.identity import FUSE_TYPE
 from pcopy.fsio.layout import LayoutPolicy, TargetDirectory
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS
 from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, SyncProcess, open_for_sync
 
-_SYNCFS_REPORTS_ERRORS = (5, 8)
+_FIRST_LINUX_WITH_SYNCFS_ERRORS = (5, 8)
 """The first Linux version whose syncfs(2) reports errors of write-back."""
 
 _MAX_UNSYNCED_DIRECTORIES = 32
@@ -41,7 +41,7 @@ O_PATH.
 _NOT_WRITABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors that mean that no file may be created in a directory."""
 
-_NO_LAYOUT = LayoutPolicy()
+_NO_LAYOUT_POLICY = LayoutPolicy()
 
 
 class UnsyncedDirectories(OrderedDict[tuple[int, int], int]):
@@ -80,7 +80,7 @@ class WrittenFileSystems:
             layout_of: returns the ``LayoutPolicy`` of a file system, given its st_dev and an open directory on it;
                 raises ``Problem``.
         """
-        self._layout_of = layout_of or (lambda device, directory: _NO_LAYOUT)
+        self._layout_of = layout_of or (lambda device, directory: _NO_LAYOUT_POLICY)
         self.per_file_devices: set[int] = set()
         """The st_dev of file systems on which each file is synced before it is closed, and each directory at the end of
         a task.
@@ -117,9 +117,9 @@ class WrittenFileSystems:
             if key not in self._descriptors:
                 self._open_file_system(directory, key, layout)
             elif key in self._missing_anchors:
-                self._create_anchor(directory, key, layout)
+                self._create_sync_anchor(directory, key, layout)
         if device in self.per_file_devices:
-            self._record_directory(directory, (device, inode), changed)
+            self._add_unsynced_directory(directory, (device, inode), changed)
 
     def _open_file_system(self, directory: int, key: tuple[int, int], layout: LayoutPolicy) -> None:
         """Open the descriptor through which a file system is synced, when it is written to for the first time.
@@ -133,14 +133,14 @@ class WrittenFileSystems:
                 return  # no file can be created in this directory; try the next one on the device
             raise Problem.from_error("open", error) from error
         self._descriptors[key] = descriptor
-        with as_problem("statfs"):
+        with errors_as_problem("statfs"):
             is_fuse = self._type_of(descriptor) == FUSE_TYPE
-        if is_fuse or linux_version() < _SYNCFS_REPORTS_ERRORS:
+        if is_fuse or linux_version() < _FIRST_LINUX_WITH_SYNCFS_ERRORS:
             self._always_per_file.add(device)
             self.per_file_devices.add(device)
-        self._create_anchor(directory, key, layout)
+        self._create_sync_anchor(directory, key, layout)
 
-    def _create_anchor(self, directory: int, key: tuple[int, int], layout: LayoutPolicy) -> None:
+    def _create_sync_anchor(self, directory: int, key: tuple[int, int], layout: LayoutPolicy) -> None:
         """Create the anchor (an open file without a name by which all servers are synced) for ``key``, (st_dev, index
         of the metadata server), if ``layout`` says that the file system needs one. ``directory`` is an open directory
         on it.
@@ -149,7 +149,7 @@ class WrittenFileSystems:
         """
         device = key[0]
         try:
-            anchor = layout.create_anchor(directory, key[1])
+            anchor = layout.create_sync_anchor(directory, key[1])
         except OSError as error:
             self.per_file_devices.add(device)
             if error.errno in _NOT_WRITABLE_ERRNOS:  # try again in the next directory
@@ -164,25 +164,25 @@ class WrittenFileSystems:
         if device not in self._always_per_file and not any(each[0] == device for each in self._missing_anchors):
             self.per_file_devices.discard(device)
 
-    def anchor_of(self, key: tuple[int, int]) -> int:
+    def sync_anchor_of(self, key: tuple[int, int]) -> int:
         """Return the descriptor of the anchor (an open file without a name by which all servers are synced) for
         ``key``, (st_dev, index of the metadata server), or -1 if there is none. The caller must not close it.
         """
         return self._anchors.get(key, -1)
 
-    def _record_directory(self, directory: int, identity: tuple[int, int], changed: UnsyncedDirectories) -> None:
+    def _add_unsynced_directory(self, directory: int, identity: tuple[int, int], changed: UnsyncedDirectories) -> None:
         """Add the open ``directory`` to ``changed``, the directories of a task that wait for their sync. ``identity``
         is its (st_dev, inode number).
 
         A duplicate of the descriptor is kept, because the caller may close its own earlier.
         """
         if identity not in changed:
-            changed[identity] = self._duplicate(directory, changed)
+            changed[identity] = self._duplicate_descriptor(directory, changed)
         changed.move_to_end(identity)
         if len(changed) > _MAX_UNSYNCED_DIRECTORIES:
             self._sync_directory(changed)
 
-    def _duplicate(self, directory: int, changed: UnsyncedDirectories) -> int:
+    def _duplicate_descriptor(self, directory: int, changed: UnsyncedDirectories) -> int:
         """Return a duplicate of the descriptor ``directory``. Raise ``Problem``.
 
         If this process has too many open files, directories in ``changed``, which wait for their sync, are synced and
@@ -195,7 +195,7 @@ class WrittenFileSystems:
                 if error.errno not in TOO_MANY_OPEN_FILES_ERRNOS:
                     break
                 self._sync_directory(changed)
-        with as_problem("dup"):
+        with errors_as_problem("dup"):
             return os.dup(directory)
 
     def sync_directories(self, changed: UnsyncedDirectories) -> None:
@@ -235,7 +235,7 @@ class WrittenFileSystems:
         problem: Problem | None = None
         for key, descriptor in tuple(self._descriptors.items()):
             try:
-                self._syncer.sync(descriptor, self.anchor_of(key))
+                self._syncer.sync(descriptor, self.sync_anchor_of(key))
             except Problem as error:
                 problem = problem or error
         problem = problem or self._sync_failure

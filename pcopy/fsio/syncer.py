@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 ANCHOR_STRIPE_SIZE = 64 << 10
-"""Stripe size of an anchor (a file without a name that has data on all servers, see ``_sync_servers``): bytes on each
-server.
+"""Stripe size of an anchor (a file without a name that has data on all servers, see ``_sync_all_servers``): bytes on
+each server.
 """
 
-MAX_FILES = 16
+MAX_FILES_PER_REQUEST = 16
 """Maximum number of files in one request. Files that are synced together share one commit of the file system's
 journal.
 """
@@ -53,7 +53,7 @@ Files there are not synced again. Data that were written are safe if the job is 
 _FUSE_TYPE_WITH_SYNCFS = b"virtiofs"
 """File system type with the f_type of FUSE whose server does sync its file system at a syncfs(2)."""
 
-_SHUT_DOWN_ERRNOS = (errno.EROFS, errno.EIO, errno.EUCLEAN)
+_CHANGES_REFUSED_ERRNOS = (errno.EROFS, errno.EIO, errno.EUCLEAN)
 """Errors of a file system that does not accept changes any more, for example after an error of its journal."""
 
 
@@ -107,16 +107,16 @@ def record_unsyncable(descriptor: int, number: int) -> None:
     """
     device = os.fstat(descriptor).st_dev
     if device not in unsyncable_devices:
-        unsyncable_devices[device] = _mount_of(descriptor)[0], number
+        unsyncable_devices[device] = _mountinfo_of(descriptor)[0], number
 
 
 def _syncfs_reaches_storage(descriptor: int) -> bool:
     """Return True if syncfs(2) stores the data of this file system; on FUSE it does so only for virtiofs."""
     is_fuse = libc.type_of_file_system(descriptor) == libc.FUSE_TYPE
-    return not is_fuse or _mount_of(descriptor)[2] == _FUSE_TYPE_WITH_SYNCFS
+    return not is_fuse or _mountinfo_of(descriptor)[2] == _FUSE_TYPE_WITH_SYNCFS
 
 
-def _mount_of(descriptor: int) -> tuple[bytes, bytes, bytes]:
+def _mountinfo_of(descriptor: int) -> tuple[bytes, bytes, bytes]:
     """Return (mount point, options, file system type) of the mount on which a descriptor is open, from
     /proc/self/mountinfo.
 
@@ -139,9 +139,9 @@ def sync_file_system(descriptor: int) -> None:
 
     Raise ``Problem``, also for earlier errors of write-back.
     """
-    from pcopy.fsio.problem import as_problem
+    from pcopy.fsio.problem import errors_as_problem
 
-    with as_problem("syncfs"):
+    with errors_as_problem("syncfs"):
         _sync_file_system(descriptor)
 
 
@@ -151,7 +151,7 @@ def _sync_file_system(descriptor: int) -> None:
     _check_accepts_changes(descriptor)
 
 
-def _sync_servers(anchor: int) -> None:
+def _sync_all_servers(anchor: int) -> None:
     """Make all servers of a distributed file system bring their data to stable storage. (On such a file system
     syncfs(2) only transfers data to the servers.) Raise ``OSError``.
 
@@ -176,16 +176,16 @@ def _check_accepts_changes(descriptor: int) -> None:
     try:
         os.close(open_with_retries(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
     except OSError as error:
-        if error.errno in _SHUT_DOWN_ERRNOS and not _is_mounted_read_only(descriptor):
+        if error.errno in _CHANGES_REFUSED_ERRNOS and not _is_mounted_read_only(descriptor):
             raise
 
 
 def _is_mounted_read_only(descriptor: int) -> bool:
     """Return True if the mount has the option ``ro``, which a file system that makes itself read-only does not set."""
-    return b"ro" in _mount_of(descriptor)[1].split(b",")
+    return b"ro" in _mountinfo_of(descriptor)[1].split(b",")
 
 
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
+_HELPER_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
 """The helper's program text. Its argument is the directory from which the package is imported."""
 _IMPORT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _DESCRIPTOR_FORMAT = struct.Struct("=i")
@@ -222,7 +222,7 @@ class SyncRequest:
         if self._answer is None:
             self._answer_socket.settimeout(patience)
             try:
-                self._answer = self._answer_socket.recv(MAX_FILES * _RESULT_FORMAT.size)
+                self._answer = self._answer_socket.recv(MAX_FILES_PER_REQUEST * _RESULT_FORMAT.size)
             except TimeoutError:
                 return False
             except OSError:
@@ -298,15 +298,15 @@ class SyncProcess:
             finally:
                 order.close()
         if numbers is None:
-            _sync_here(descriptors)
+            _sync_in_this_process(descriptors)
         elif numbers[0]:
             from pcopy.fsio.problem import Problem
 
             raise Problem("syncfs", numbers[0])
 
     def request_file_sync(self, descriptors: list[int]) -> SyncRequest | None:
-        """Request fdatasync(2) of the open files ``descriptors``, at most ``MAX_FILES``, and return the request, which
-        the caller must close.
+        """Request fdatasync(2) of the open files ``descriptors``, at most ``MAX_FILES_PER_REQUEST``, and return the
+        request, which the caller must close.
 
         The caller may close the files immediately. Return None if there is no process, or if it has ended: then the
         caller must sync the files.
@@ -376,7 +376,7 @@ class SyncProcess:
         with suppress(OSError):
             try:
                 with helper_end:
-                    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _IMPORT_DIRECTORY]
+                    command = [sys.executable, "-I", "-S", "-c", _HELPER_PROGRAM, _IMPORT_DIRECTORY]
                     self._process = Popen(command, stdin=helper_end.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
                 self._socket = own_end
                 return
@@ -402,16 +402,16 @@ class SyncProcess:
                 self._process.poll()
 
 
-def _sync_here(descriptors: list[int]) -> None:
+def _sync_in_this_process(descriptors: list[int]) -> None:
     """Sync a file system in this process instead of the helper process. ``descriptors``: one on the file system, and,
     if there is an anchor (a file with data on all servers), that of the anchor. Raise ``Problem``.
     """
-    from pcopy.fsio.problem import as_problem
+    from pcopy.fsio.problem import errors_as_problem
 
     sync_file_system(descriptors[0])
     for anchor in descriptors[1:]:
-        with as_problem("fsync"):
-            _sync_servers(anchor)
+        with errors_as_problem("fsync"):
+            _sync_all_servers(anchor)
 
 
 def serve() -> None:
@@ -424,7 +424,7 @@ def serve() -> None:
         pass  # A sandbox refuses it: then the end of the connection ends this process.
     rank = _socket.socket(fileno=sys.stdin.fileno())
     rank.send(_RESULT_FORMAT.pack(0))
-    room = _socket.CMSG_SPACE((1 + MAX_FILES) * _DESCRIPTOR_FORMAT.size)
+    room = _socket.CMSG_SPACE((1 + MAX_FILES_PER_REQUEST) * _DESCRIPTOR_FORMAT.size)
     while True:
         message, ancillary, _, _ = rank.recvmsg(2, room)
         if not message:
@@ -500,7 +500,7 @@ def _sync_file_system_and_anchor(descriptors: list[int]) -> int:
     try:
         _sync_file_system(descriptors[0])
         for anchor in descriptors[1:]:
-            _sync_servers(anchor)
+            _sync_all_servers(anchor)
     except OSError as error:
         return error.errno or errno.EIO
     return 0

@@ -5,11 +5,11 @@ this user, with one link, that no other user can write. In a directory of anothe
 item by then.
 
 Some servers show another mode or owner than were requested (CIFS, root_squash on NFS, mount options of FUSE). Where the
-status of a new file shows that (``differing_status``), a file that is opened again must show the same mode and owner as
-before. Its identity, type and number of links are checked in any case.
+status of a new file shows that (``unusual_status_of_new_file``), a file that is opened again must show the same mode
+and owner as before. Its identity, type and number of links are checked in any case.
 
-While a file is exchanged with an existing item, it has another name (``exchange_name``), which contains its inode
-number. So after the exchange the old item under this name is never mistaken for a temporary file.
+While a file is exchanged with an existing item, it has another name (``name_during_exchange``), which contains its
+inode number. So after the exchange the old item under this name is never mistaken for a temporary file.
 
 The identity (``pcopy.fsio.identity``) of a temporary file has the mount code of its directory, not one of its own
 device. An item can have a name in a directory of another device only by a mount, and on an overlay file system files
@@ -28,14 +28,14 @@ from itertools import count
 
 from pcopy.fsio.close import close_after_failure, names_in_directory
 from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
-from pcopy.fsio.problem import REPLACED_TEXT, Problem, as_problem
+from pcopy.fsio.problem import REPLACED_TEXT, Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
 
-TEMPORARY_PREFIX = b".pcopy-"
+TEMPORARY_NAME_PREFIX = b".pcopy-"
 """Prefix of the names of temporary files."""
-_EXCHANGE_PATTERN = rb"exchanged-(\d+)-[0-9a-f]{8}"
-"""Pattern of the last part of a name that ``exchange_name`` returns; the group is the inode number."""
+_EXCHANGE_NAME_PATTERN = rb"exchanged-(\d+)-[0-9a-f]{8}"
+"""Pattern of the last part of a name that ``name_during_exchange`` returns; the group is the inode number."""
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of open(2) that create a new file for writing."""
 
@@ -56,7 +56,12 @@ class TemporaryNames:
             rank: number of the rank.
             hidden: begin names with a dot.
         """
-        self._stem = b"%s%s-%d-%d." % (TEMPORARY_PREFIX if hidden else TEMPORARY_PREFIX[1:], job.encode(), run, rank)
+        self._stem = b"%s%s-%d-%d." % (
+            TEMPORARY_NAME_PREFIX if hidden else TEMPORARY_NAME_PREFIX[1:],
+            job.encode(),
+            run,
+            rank,
+        )
         self._numbers = count(1)
 
     def next_name(self) -> bytes:
@@ -64,7 +69,7 @@ class TemporaryNames:
         return self._stem + b"%d" % next(self._numbers)
 
 
-def run_and_rank_of(name: bytes) -> tuple[int, int]:
+def run_and_rank_in_temporary_name(name: bytes) -> tuple[int, int]:
     """Return the numbers of the run of the job and of the rank in ``name``, a name of a temporary file that
     ``TemporaryNames`` has generated.
     """
@@ -79,7 +84,7 @@ def is_private_file(status: os.stat_result) -> bool:
     return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
 
 
-def differing_status(new: os.stat_result) -> tuple[int, ...]:
+def unusual_status_of_new_file(new: os.stat_result) -> tuple[int, ...]:
     """Return the (st_mode, st_uid) that the server shows for a new file, whose status is ``new``.
 
     Return an empty tuple if they are the ones that ``create_private_file`` requests: mode 0600, and the effective user.
@@ -87,11 +92,11 @@ def differing_status(new: os.stat_result) -> tuple[int, ...]:
     return () if is_private_file(new) else (new.st_mode, new.st_uid)
 
 
-def exchange_name(job: str, inode: int, name: bytes) -> bytes:
+def name_during_exchange(job: str, inode: int, name: bytes) -> bytes:
     """Return the name that a new item of ``job``, with the inode number ``inode``, has while it is exchanged with the
     existing item ``name`` by renameat2(2) with RENAME_EXCHANGE.
     """
-    return b"%s%s-exchanged-%d-%08x" % (TEMPORARY_PREFIX, job.encode(), inode, zlib.crc32(name))
+    return b"%s%s-exchanged-%d-%08x" % (TEMPORARY_NAME_PREFIX, job.encode(), inode, zlib.crc32(name))
 
 
 def create_private_file(directory: int, name: bytes, flags: int = 0) -> int:
@@ -119,8 +124,8 @@ def reopen_temporary(directory: int, name: bytes, made: Identity, size: int, sho
         directory: the open directory that contains it.
         made: identity of the file that was created.
         size: its size in bytes.
-        shown: mode and owner that the server showed for the new file, as ``differing_status`` returned them; empty if
-            they are the usual ones.
+        shown: mode and owner that the server showed for the new file, as ``unusual_status_of_new_file`` returned them;
+            empty if they are the usual ones.
     """
     try:
         descriptor = open_with_retries(
@@ -139,7 +144,7 @@ def reopen_temporary(directory: int, name: bytes, made: Identity, size: int, sho
         is not IdentityComparison.OTHER
         and status.st_size == size
         and status.st_nlink == 1
-        and differing_status(status) == shown
+        and unusual_status_of_new_file(status) == shown
     )
     if not ours:
         close_after_failure(descriptor)
@@ -157,18 +162,18 @@ def _is_write_protected(directory: int, name: bytes) -> bool:
 
 def remove_if_present(directory: int, name: bytes) -> None:
     """Remove the item ``name`` from an open directory if it exists. Raise ``Problem``."""
-    with as_problem("unlink"), suppress(FileNotFoundError):
+    with errors_as_problem("unlink"), suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
 
 
-def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[bytes]:
+def remove_leftover_temporary_files(directory: int, job: str, run: int | None = None) -> list[bytes]:
     """Remove the temporary files of runs of ``job`` before ``run`` (None: of all runs) from an open directory.
 
     Raise ``Problem``. Return the names of existing items of the user that remain after an interrupted exchange with
     their copies. These items are not removed, because they may be newer than the copies.
     """
-    stem = b"%s%s-" % (TEMPORARY_PREFIX, job.encode())
-    with as_problem("readdir"):
+    stem = b"%s%s-" % (TEMPORARY_NAME_PREFIX, job.encode())
+    with errors_as_problem("readdir"):
         names = [name for name in names_in_directory(directory) if name.startswith((stem, stem[1:]))]
     replaced_items = []
     for name in names:
@@ -176,8 +181,8 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
         kind = rest.partition(b"-")[0]
         if kind.isdigit() and (run is None or int(kind) < run):
             remove_if_present(directory, name)
-        elif exchanged := re.fullmatch(_EXCHANGE_PATTERN, rest):
-            with as_problem("stat"):
+        elif exchanged := re.fullmatch(_EXCHANGE_NAME_PATTERN, rest):
+            with errors_as_problem("stat"):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if status.st_ino == int(exchanged[1]):
                 remove_if_present(directory, name)
@@ -206,10 +211,10 @@ def rename_and_verify(directory: int, temporary: bytes, name: bytes, inode: int)
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
         raise Problem.from_error("rename", error) from error
-    verify_name(directory, name, inode)
+    verify_name_has_inode(directory, name, inode)
 
 
-def verify_name(directory: int, name: bytes, inode: int) -> None:
+def verify_name_has_inode(directory: int, name: bytes, inode: int) -> None:
     """Raise ``Problem`` if ``name`` does not lead to the item with this ``inode`` number: another program has replaced
     it.
     """

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from math import inf
 
-BUCKET_SECONDS = 0.1
+BUCKET_CAPACITY_SECONDS = 0.1
 """Capacity of a bucket, in seconds in which it fills at its rate. Tokens beyond the capacity are lost."""
 
 PIECE_SECONDS = 0.05
@@ -29,7 +29,7 @@ MIN_PIECE_SIZE = 4096
 MIN_PAUSE = 1e-6
 """Shortest pause in seconds. A shorter debt is ignored, because sums of fractions are not exact."""
 
-SLEEP_STEP = 0.02
+SLEEP_STEP_SECONDS = 0.02
 """Seconds that a rank sleeps at most, while it waits for a limit, before it processes messages again."""
 
 
@@ -50,9 +50,9 @@ class TokenBucket:
 
     def set_rate(self, rate: float, now: float) -> None:
         """Set the limit to ``rate`` tokens per second; ``inf`` means no limit, and cancels the debt."""
-        self._fill(now)
+        self._add_tokens_for_elapsed_time(now)
         self.rate = rate
-        self._level = 0.0 if rate == inf else min(self._level, rate * BUCKET_SECONDS)
+        self._level = 0.0 if rate == inf else min(self._level, rate * BUCKET_CAPACITY_SECONDS)
 
     def charge(self, tokens: float) -> None:
         """Take ``tokens`` out of the bucket, if there is a limit; the bucket may get into debt."""
@@ -64,24 +64,24 @@ class TokenBucket:
         """Return how many tokens were taken while there was a limit, less the current debt: these have been paid for by
         time.
         """
-        self._fill(now)
+        self._add_tokens_for_elapsed_time(now)
         return self._charged + min(0.0, self._level)
 
     def seconds_to_wait(self, now: float) -> float:
         """Return the seconds until the debt is paid at the current rate; 0 if there is none."""
         if self.rate == inf:
             return 0.0
-        self._fill(now)
+        self._add_tokens_for_elapsed_time(now)
         pause = -self._level / self.rate
         if pause < MIN_PAUSE:
             return 0.0
         self.has_waited = True
         return pause
 
-    def _fill(self, now: float) -> None:
+    def _add_tokens_for_elapsed_time(self, now: float) -> None:
         """Add the tokens for the time that has passed since the last call, up to the capacity of the bucket."""
         if self.rate != inf:
-            self._level = min(self._level + self.rate * (now - self._updated_at), self.rate * BUCKET_SECONDS)
+            self._level = min(self._level + self.rate * (now - self._updated_at), self.rate * BUCKET_CAPACITY_SECONDS)
         self._updated_at = now
 
 
@@ -159,11 +159,11 @@ class Throttle:
             pause = max(
                 self.bytes.seconds_to_wait(now),
                 self.operations.seconds_to_wait(now),
-                SLEEP_STEP if self._is_paused else 0.0,
+                SLEEP_STEP_SECONDS if self._is_paused else 0.0,
             )
             if pause <= 0:
                 return
-            self._sleep(min(pause, SLEEP_STEP))
+            self._sleep(min(pause, SLEEP_STEP_SECONDS))
             yield
 
 
@@ -175,7 +175,7 @@ class UntransferredBytes(int):
     __slots__ = ()
 
 
-def throttled(steps: Iterator[int], throttle: Throttle) -> Generator[int, None, None]:
+def throttled_steps(steps: Iterator[int], throttle: Throttle) -> Generator[int, None, None]:
     """Generator: yield the number of bytes of each of ``steps``, the steps of a copy, and charge them to ``throttle``.
     Yield 0 repeatedly during the pauses that its limits require.
     """

@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pcopy.checkpoint import directory as files
-from pcopy.checkpoint.directory import opened_directory
+from pcopy.checkpoint.directory import opened_trusted_directory
 from pcopy.checkpoint.layout import CONTROL_FILE, JOB_FILE, PROGRESS_FILE
-from pcopy.errors import PartlyRefused, RequestRefused
+from pcopy.errors import RequestPartlyRefused, RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.jobs.directories import NoJob, open_job
+from pcopy.jobs.directories import NoJobInDirectory, open_job
 from pcopy.jobs.lock import lock_holders
 from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_size
 
-ANSWER_TIMEOUT = 15.0
-"""Seconds that ``send_request`` waits until the job has carried out the request. A job looks for requests every half
-second, but on a network file system it may see them later.
+CONTROL_ANSWER_TIMEOUT = 15.0
+"""Seconds that ``send_control_request`` waits until the job has carried out the request. A job looks for requests every
+half second, but on a network file system it may see them later.
 """
 
 _PROGRESS_KEYS = frozenset(
@@ -35,8 +35,8 @@ _PROGRESS_KEYS = frozenset(
     )
 )
 """Keys that a progress file must have; a file that lacks one (such as that of another version) is ignored."""
-_POLL_INTERVAL = 0.1
-"""Seconds between two reads of the progress file, while ``send_request`` waits until the job answers in it."""
+_PROGRESS_READ_INTERVAL = 0.1
+"""Seconds between two reads of the progress file, while ``send_control_request`` waits until the job answers in it."""
 
 
 class ControlRequest(NamedTuple):
@@ -60,39 +60,39 @@ class ControlRequest(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
-def read_object(path: bytes, name: bytes) -> dict[str, Any] | None:
+def read_json_object(path: bytes, name: bytes) -> dict[str, Any] | None:
     """Return the JSON object in the file ``name`` of the job directory ``path``; None if the file is missing or holds
     no JSON object.
 
     The directory is opened again for each call, so that a network file system fetches its current contents. Raise
     ``RequestRefused`` or ``OSError`` if it cannot be read.
     """
-    with opened_directory(path) as descriptor:
+    with opened_trusted_directory(path) as descriptor:
         try:
-            values = json.loads(files.read_file(descriptor, name, where=path))
+            values = json.loads(files.read_trusted_file(descriptor, name, where=path))
         except (FileNotFoundError, ValueError):
             return None
     return values if isinstance(values, dict) else None
 
 
-def write_object(path: bytes, name: bytes, values: Mapping[str, Any]) -> None:
+def write_json_object(path: bytes, name: bytes, values: Mapping[str, Any]) -> None:
     """Write ``values`` as JSON to the file ``name`` of the job directory ``path``, replacing an existing file.
 
     Raise ``RequestRefused`` or ``OSError`` if ``path`` contains no job or the file cannot be written.
     """
-    with opened_directory(path) as descriptor:
+    with opened_trusted_directory(path) as descriptor:
         os.stat(JOB_FILE, dir_fd=descriptor, follow_symlinks=False)
         files.replace_file(descriptor, name, json.dumps(values).encode() + b"\n", durable=False)
 
 
-def progress_of(path: bytes, run: int) -> dict[str, Any] | None:
+def progress_of_run(path: bytes, run: int) -> dict[str, Any] | None:
     """Return the contents of the progress file in the job directory ``path``, if run number ``run`` of the job has
     written it.
 
     None if that run has not written one yet, or if the file cannot be read, as when the job has just ended.
     """
     try:
-        progress = read_object(path, PROGRESS_FILE)
+        progress = read_json_object(path, PROGRESS_FILE)
     except (RequestRefused, OSError):  # The job ended just now.
         return None
     return (
@@ -100,15 +100,18 @@ def progress_of(path: bytes, run: int) -> dict[str, Any] | None:
     )
 
 
-def send_request(path: bytes, wanted: ControlRequest, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+def send_control_request(
+    path: bytes, wanted: ControlRequest, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Any]:
     """Send the request ``wanted`` to the running job in the directory ``path``, and wait until the job has carried it
     out.
 
     Return the job's progress after the change. ``clock`` returns seconds. Raise ``RequestRefused`` if no job runs there
-    or the request is invalid, and ``PartlyRefused`` if the job does not answer within ``ANSWER_TIMEOUT``.
+    or the request is invalid, and ``RequestPartlyRefused`` if the job does not answer within
+    ``CONTROL_ANSWER_TIMEOUT``.
     """
-    until = clock() + ANSWER_TIMEOUT
-    _refuse_not_running(path)
+    until = clock() + CONTROL_ANSWER_TIMEOUT
+    _refuse_unless_running(path)
     run = open_job(path).file.runs
     progress = _wait_for_progress(path, run, until, clock, lambda progress: True)
     ranks = int(progress["ranks"])
@@ -119,21 +122,21 @@ def send_request(path: bytes, wanted: ControlRequest, clock: Callable[[], float]
     order = os.urandom(8).hex()
     with_order = {"id": order, "run": run, **wanted.changes}
     try:
-        write_object(path, CONTROL_FILE, with_order)
+        write_json_object(path, CONTROL_FILE, with_order)
     except OSError as error:
         raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
     try:
         return _wait_for_progress(path, run, until, clock, lambda progress: progress["control"] == order)
     except RequestRefused:
-        raise PartlyRefused(f"{printable_path(path)}: the job ended before it answered") from None
+        raise RequestPartlyRefused(f"{printable_path(path)}: the job ended before it answered") from None
 
 
-def _refuse_not_running(path: bytes) -> None:
+def _refuse_unless_running(path: bytes) -> None:
     """Raise ``RequestRefused`` unless a process works as rank 0 on the job in the directory ``path``."""
     try:
         open_job(path)
         active = lock_holders(path)
-    except NoJob:
+    except NoJobInDirectory:
         raise RequestRefused(f"{printable_path(path)}: no job runs there; pcopy --jobs lists all jobs") from None
     if not any(holder.rank == 0 for holder in active):
         shown = printable_path(path)
@@ -150,22 +153,23 @@ def _wait_for_progress(
         run: the number of the run that must have written the file.
         until: the time by ``clock`` at which the wait ends.
 
-    Raise ``PartlyRefused`` at the time ``until``, and ``RequestRefused`` if the job ends before.
+    Raise ``RequestPartlyRefused`` at the time ``until``, and ``RequestRefused`` if the job ends before.
     """
     while clock() < until:
-        progress = progress_of(path, run)
+        progress = progress_of_run(path, run)
         if progress is not None and is_answer(progress):
             return progress
-        _refuse_not_running(path)
-        time.sleep(_POLL_INTERVAL)
-    raise PartlyRefused(
-        f"{printable_path(path)}: the job has not answered for {ANSWER_TIMEOUT:.0f} s: it may be finishing, or its "
+        _refuse_unless_running(path)
+        time.sleep(_PROGRESS_READ_INTERVAL)
+    raise RequestPartlyRefused(
+        f"{printable_path(path)}: the job has not answered for {CONTROL_ANSWER_TIMEOUT:.0f} s: it may be finishing, "
+        "or its "
         "storage "
         "hangs; pcopy --jobs shows the time of its last report"
     )
 
 
-def limits_text(progress: Mapping[str, Any]) -> str:
+def job_limits_text(progress: Mapping[str, Any]) -> str:
     """Return the limits of a job as a text for people, such as ``500 MiB/s at most, 2 of 8 ranks active, paused``;
     empty if the job has no limits.
 

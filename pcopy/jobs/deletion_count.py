@@ -17,19 +17,19 @@ from contextlib import suppress
 from functools import cache
 from struct import Struct
 
-from pcopy.checkpoint.directory import opened_directory, read_file
-from pcopy.checkpoint.layout import DELETED_PATTERN
+from pcopy.checkpoint.directory import opened_trusted_directory, read_trusted_file
+from pcopy.checkpoint.layout import DELETION_COUNT_FILE_PATTERN
 from pcopy.errors import RequestRefused
-from pcopy.fsio.close import closed_at_end, names_in_directory
+from pcopy.fsio.close import closing_descriptor, names_in_directory
 from pcopy.fsio.retries import open_with_retries
 from pcopy.libc import type_of_file_system
 
-_COUNTERS = Struct("=QQ")
+_COUNTERS_FORMAT = Struct("=QQ")
 """Format of a file: the number of items that the C code of the rank has removed, and the number that Python has."""
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-_SAFE_TO_MAP = (0xEF53, 0x58465342, 0x01021994)
+_FILE_SYSTEMS_SAFE_TO_MAP = (0xEF53, 0x58465342, 0x01021994)
 """Types (f_type) of the file systems on which the file with the counters is mapped into memory: ext4, XFS, tmpfs.
 
 They write a changed page to the blocks that the file already has. On others, such as btrfs or a network file system, a
@@ -51,10 +51,10 @@ def deletion_counters(directory: bytes, rank: int, warn: Callable[[str], None]) 
     def found() -> tuple[memoryview, int] | None:
         try:
             with (
-                opened_directory(directory) as job,
-                closed_at_end(open_with_retries(b"deleted-%d" % rank, _OPEN_FLAGS, 0o600, dir_fd=job)) as file,
+                opened_trusted_directory(directory) as job,
+                closing_descriptor(open_with_retries(b"deleted-%d" % rank, _OPEN_FLAGS, 0o600, dir_fd=job)) as file,
             ):
-                return _counters_in(file)
+                return _counters_in_file(file)
         except (OSError, RequestRefused) as error:  # The job directory is missing if the job could not be recorded.
             reason = error.strerror if isinstance(error, OSError) else error
             warn(f"cannot record the number of deletions of rank {rank}: {reason}")
@@ -73,7 +73,7 @@ def deletion_counters(directory: bytes, rank: int, warn: Callable[[str], None]) 
     return numbers
 
 
-def _counters_in(file: int) -> tuple[memoryview, int]:
+def _counters_in_file(file: int) -> tuple[memoryview, int]:
     """Return memory with the counters in the open ``file``, and the descriptor to which the caller must write them.
 
     The descriptor is -1 if the memory is a mapping of the file, which needs no writing. Raise ``OSError`` if the
@@ -82,23 +82,23 @@ def _counters_in(file: int) -> tuple[memoryview, int]:
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise OSError(errno.EEXIST, "something else has its name")
-    if status.st_size != _COUNTERS.size:
+    if status.st_size != _COUNTERS_FORMAT.size:
         os.truncate(file, 0)
-        os.write(file, bytes(_COUNTERS.size))  # Allocate the blocks before the file is mapped.
-    if type_of_file_system(file) in _SAFE_TO_MAP:
+        os.write(file, bytes(_COUNTERS_FORMAT.size))  # Allocate the blocks before the file is mapped.
+    if type_of_file_system(file) in _FILE_SYSTEMS_SAFE_TO_MAP:
         from mmap import mmap
 
-        return memoryview(mmap(file, _COUNTERS.size)).cast("Q"), -1
-    return memoryview(bytearray(os.pread(file, _COUNTERS.size, 0))).cast("Q"), os.dup(file)
+        return memoryview(mmap(file, _COUNTERS_FORMAT.size)).cast("Q"), -1
+    return memoryview(bytearray(os.pread(file, _COUNTERS_FORMAT.size, 0))).cast("Q"), os.dup(file)
 
 
-def items_deleted(directory: bytes) -> int:
+def number_of_deleted_items(directory: bytes) -> int:
     """Return the sum of the counters of all ranks: the number of items that all runs of the job in ``directory`` have
     deleted.
 
     Raise ``RequestRefused`` for a file that another user may have written, and ``OSError`` if a file cannot be read.
     """
-    with opened_directory(directory) as job:
-        files = [name for name in names_in_directory(job) if re.fullmatch(DELETED_PATTERN, name)]
-        contents = [read_file(job, name, where=directory, most=_COUNTERS.size + 1) for name in files]
-    return sum(sum(_COUNTERS.unpack(each)) for each in contents if len(each) == _COUNTERS.size)
+    with opened_trusted_directory(directory) as job:
+        files = [name for name in names_in_directory(job) if re.fullmatch(DELETION_COUNT_FILE_PATTERN, name)]
+        contents = [read_trusted_file(job, name, where=directory, most=_COUNTERS_FORMAT.size + 1) for name in files]
+    return sum(sum(_COUNTERS_FORMAT.unpack(each)) for each in contents if len(each) == _COUNTERS_FORMAT.size)

@@ -21,35 +21,35 @@ from contextlib import suppress
 from typing import BinaryIO, TypeVar
 
 from pcopy.checkpoint import directory as files
-from pcopy.checkpoint.directory import CHECKPOINT_ADVICE, make_directories, opened_directory
+from pcopy.checkpoint.directory import CHECKPOINT_ADVICE, make_directories, opened_trusted_directory
 from pcopy.checkpoint.layout import (
-    CURRENT_FILE,
+    CURRENT_RUN_FILE,
     JOB_FILE,
-    LOCK_PATTERN,
+    LOCK_FILE_PATTERN,
     NFS_SILLY_PREFIX,
     OTHER_VERSION_ADVICE,
     PATH_LIST_FILE,
     check_only_job_files,
-    directory_names,
+    names_of_entries,
     remove_job_files,
 )
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory, sync_directory_at
-from pcopy.jobs.job_file import OVER, JobFile, JobRoot, OtherVersion, decode, decode_nonce, encode
-from pcopy.jobs.lock import JobLocked, Lock, take_only_lock
+from pcopy.jobs.job_file import JOB_OVER, JobFile, JobRoot, OtherVersionOfJobFile, decode_job, decode_nonce, encode_job
+from pcopy.jobs.lock import JobLocked, RankLock, take_only_lock
 from pcopy.text import printable_path, shell_quoted
 
 _Value = TypeVar("_Value")
 
-ABANDONED_AFTER = 86400.0
+ABANDONED_DIRECTORY_AGE = 86400.0
 """Age in seconds from which a directory in the state directory is removed if it contains no unfinished job.
 
 A killed process has left it there. A younger one may belong to a process that is creating its job now.
 """
 
 
-class NoJob(RequestRefused):
+class NoJobInDirectory(RequestRefused):
     """Error: the directory contains no job."""
 
 
@@ -120,7 +120,7 @@ def is_in_state_directory(path: bytes) -> bool:
     return False
 
 
-def job_word(path: bytes) -> str:
+def job_as_option_value(path: bytes) -> str:
     """Return the word that users give to ``--resume`` and ``--discard`` for the job in ``path``, quoted for a shell.
 
     It is the job's name if the job lies in the state directory, else the path.
@@ -130,7 +130,7 @@ def job_word(path: bytes) -> str:
 
 def create_job(
     directory: bytes | None, job: JobFile, *, durable: bool = True, list_of_files: BinaryIO | None = None
-) -> tuple[StoredJob, Lock]:
+) -> tuple[StoredJob, RankLock]:
     """Create a job directory with the file ``job``, and take its lock for rank 0; return the recorded job and the lock.
 
     Args:
@@ -153,10 +153,10 @@ def create_job(
         made = make_directories(path, durable=durable) + made
         if not is_in_state_directory(path):
             job = job._replace(above=tuple(made[1:]))
-        with opened_directory(path) as descriptor:
+        with opened_trusted_directory(path) as descriptor:
             check_only_job_files(path, descriptor)
-            lock = _lock_new(path, descriptor)
-            _write_new(path, descriptor, job, lock, durable, list_of_files)
+            lock = _lock_new_job(path, descriptor)
+            _write_new_job(path, descriptor, job, lock, durable, list_of_files)
     except BaseException:
         files.remove_empty_directories(made)
         raise
@@ -175,27 +175,28 @@ def sync_job(job: StoredJob) -> StoredJob:
         for path in job.unsynced_directories:
             sync_directory_at(path)
     except OSError as error:
-        raise _not_recorded(job.path, error) from None
+        raise _job_not_recorded_error(job.path, error) from None
     return job._replace(unsynced_directories=())
 
 
 def _remove_abandoned(state: bytes) -> None:
     """Remove job directories that killed processes left in the state directory.
 
-    These are directories older than ``ABANDONED_AFTER`` whose job was never recorded, or had ended already. One that
-    cannot be removed remains. Raise ``RequestRefused`` if another user may have created or changed the state directory.
+    These are directories older than ``ABANDONED_DIRECTORY_AGE`` whose job was never recorded, or had ended already. One
+    that cannot be removed remains. Raise ``RequestRefused`` if another user may have created or changed the state
+    directory.
     """
-    with opened_directory(state) as descriptor:
-        found = directory_names(descriptor)
+    with opened_trusted_directory(state) as descriptor:
+        found = names_of_entries(descriptor)
     for name in sorted(found):
         path = os.path.join(state, name)
         with suppress(RequestRefused, OSError):
-            if time.time() - os.lstat(path).st_mtime > ABANDONED_AFTER and not has_unfinished_job(path):
+            if time.time() - os.lstat(path).st_mtime > ABANDONED_DIRECTORY_AGE and not has_unfinished_job(path):
                 files.remove_empty_directories([path])  # has no effect on a directory that contains files
                 remove_unreadable_job(path)
 
 
-def _lock_new(path: bytes, descriptor: int) -> Lock:
+def _lock_new_job(path: bytes, descriptor: int) -> RankLock:
     """Take rank 0's lock of a new job directory, and return it.
 
     Args:
@@ -204,16 +205,18 @@ def _lock_new(path: bytes, descriptor: int) -> Lock:
     Raise ``JobLocked`` if a rank of another run works there. Raise ``RequestRefused`` if the directory cannot be
     locked; the lock file is then removed again if this call created it.
     """
-    was_there = b"lock-0" in directory_names(descriptor)
+    was_there = b"lock-0" in names_of_entries(descriptor)
     try:
-        return _lock_existing(path)
+        return _lock_existing_job(path)
     except RequestRefused as refused:
         if not was_there and not isinstance(refused, JobLocked):
-            _unlink_all(descriptor, b"lock-0")
+            _unlink_files(descriptor, b"lock-0")
         raise
 
 
-def _write_new(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable: bool, listed: BinaryIO | None) -> None:
+def _write_new_job(
+    path: bytes, descriptor: int, job: JobFile, lock: RankLock, durable: bool, listed: BinaryIO | None
+) -> None:
     """Write the files of a new job into its open directory.
 
     Args:
@@ -237,18 +240,18 @@ def _write_new(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable: 
     try:
         remove_job_files(descriptor)
         if listed is not None:
-            from pcopy.jobs.files_from import copy_into_job_directory as keep_list
+            from pcopy.jobs.files_from import copy_list_into_job_directory as keep_list
 
             keep_list(listed, descriptor, durable=durable)
         _replace_job_file(path, descriptor, job, durable=durable)
     except BaseException:
-        _unlink_all(descriptor, JOB_FILE, JOB_FILE + files.NEW_SUFFIX, PATH_LIST_FILE)
+        _unlink_files(descriptor, JOB_FILE, JOB_FILE + files.INCOMPLETE_FILE_SUFFIX, PATH_LIST_FILE)
         lock.close()  # An open file that is removed stays on NFS under another name.
-        _unlink_all(descriptor, b"lock-0")
+        _unlink_files(descriptor, b"lock-0")
         raise
 
 
-def _unlink_all(descriptor: int, *names: bytes) -> None:
+def _unlink_files(descriptor: int, *names: bytes) -> None:
     """Remove the files ``names`` of the open directory ``descriptor``; errors are ignored."""
     for name in names:
         with suppress(OSError):
@@ -266,7 +269,7 @@ def has_unfinished_job(path: bytes) -> bool:
         return False
     except OSError as error:
         raise RequestRefused(f"{printable_path(path)}: cannot be examined: {error.strerror}") from None
-    with opened_directory(path) as descriptor:
+    with opened_trusted_directory(path) as descriptor:
         return _contains_unfinished_job(path, descriptor)
 
 
@@ -275,64 +278,64 @@ def _contains_unfinished_job(path: bytes, descriptor: int) -> bool:
 
     ``path`` and ``descriptor`` are those of the directory. Raise ``RequestRefused`` if the job file cannot be read.
     """
-    with suppress(NoJob):
-        return _read_job_file(path, descriptor).state != OVER
+    with suppress(NoJobInDirectory):
+        return _read_job_file(path, descriptor).state != JOB_OVER
     return False
 
 
 def open_job(path: bytes) -> StoredJob:
     """Return the job in the directory ``path`` without taking a lock; raise ``RequestRefused`` if it cannot be read."""
     path = os.path.abspath(path)
-    with opened_directory(path) as descriptor:
+    with opened_trusted_directory(path) as descriptor:
         return StoredJob(path, _read_job_file(path, descriptor))
 
 
-def nonce_of(path: bytes) -> str:
+def nonce_of_job(path: bytes) -> str:
     """Return the nonce (random text that identifies the job) of the job in the directory ``path``.
 
     Sources and targets are not parsed: a job may have thousands of them, and that would take far longer. Raise
     ``RequestRefused`` if the job file cannot be read.
     """
-    with opened_directory(path) as descriptor:
+    with opened_trusted_directory(path) as descriptor:
         return _parse_job_file(decode_nonce, path, descriptor)
 
 
-def open_unfinished(path: bytes) -> tuple[StoredJob, Lock]:
+def open_and_lock_unfinished_job(path: bytes) -> tuple[StoredJob, RankLock]:
     """Return the unfinished job in the directory ``path``, which is to be resumed, and its lock for rank 0, which this
     function takes.
 
     Raise ``JobLocked`` while any rank of an earlier run is alive, and ``RequestRefused`` if the job has ended or its
     file cannot be used.
     """
-    job, lock = open_and_lock(path)
-    if job.file.state == OVER:
+    job, lock = open_and_lock_job(path)
+    if job.file.state == JOB_OVER:
         lock.close()
         raise RequestRefused(f"{printable_path(path)}: the job is finished, and cannot be resumed")
     return job, lock
 
 
-def open_and_lock(path: bytes) -> tuple[StoredJob, Lock]:
+def open_and_lock_job(path: bytes) -> tuple[StoredJob, RankLock]:
     """Return the job in the directory ``path``, finished or not, and its lock for rank 0, which this function takes.
 
     Raise ``JobLocked`` while any rank of an earlier run is alive, and ``RequestRefused`` if there is no job, or its
     file cannot be used.
     """
     open_job(path)  # Raises if there is no job, before a lock file is created there.
-    lock = _lock_existing(path)
+    lock = _lock_existing_job(path)
     try:
         return open_job(path), lock
-    except NoJob:
-        with suppress(OSError, RequestRefused), opened_directory(path) as descriptor:
+    except NoJobInDirectory:
+        with suppress(OSError, RequestRefused), opened_trusted_directory(path) as descriptor:
             os.unlink(b"lock-0", dir_fd=descriptor)
             files.remove_empty_directories([path])
         lock.close()
-        raise _finished_meanwhile(path) from None
+        raise _job_finished_meanwhile_error(path) from None
     except BaseException:
         lock.close()
         raise
 
 
-def _lock_existing(path: bytes) -> Lock:
+def _lock_existing_job(path: bytes) -> RankLock:
     """Take rank 0's lock of the job directory ``path``, which existed a moment ago, and return it.
 
     Raise ``JobLocked`` if a rank works on the job, and ``RequestRefused`` if the directory was removed in the meantime
@@ -343,10 +346,10 @@ def _lock_existing(path: bytes) -> Lock:
     except RequestRefused as refused:
         if isinstance(refused, JobLocked) or os.path.lexists(path):
             raise
-        raise _finished_meanwhile(path) from None
+        raise _job_finished_meanwhile_error(path) from None
 
 
-def _finished_meanwhile(path: bytes) -> RequestRefused:
+def _job_finished_meanwhile_error(path: bytes) -> RequestRefused:
     """Return the error for the job in ``path`` that another process finished or removed after this process had found
     it.
     """
@@ -357,7 +360,7 @@ def write_job_file(job: StoredJob) -> None:
     """Write ``job.file`` into the job directory, and wait until it is on stable storage; raise ``RequestRefused`` if
     that fails.
     """
-    with opened_directory(job.path) as descriptor:
+    with opened_trusted_directory(job.path) as descriptor:
         _replace_job_file(job.path, descriptor, job.file)
 
 
@@ -373,27 +376,27 @@ def unfinished_jobs(state: bytes) -> list[ListedJob]:
         return []
     except OSError as error:
         raise RequestRefused(f"{printable_path(state)}: cannot be examined: {error.strerror}") from None
-    with opened_directory(state) as descriptor:
-        there = directory_names(descriptor)
+    with opened_trusted_directory(state) as descriptor:
+        there = names_of_entries(descriptor)
     good, bad = [], []
     for name in sorted(there):
         path = os.path.join(state, name)
         try:
             job = open_job(path)
-        except NoJob:  # being created or removed
+        except NoJobInDirectory:  # being created or removed
             continue
         except RequestRefused as refused:
             if os.path.isdir(path):
                 roots = refused.roots if isinstance(refused, UnreadableJob) else ()
                 bad.append(ListedJob(path, None, str(refused), roots))
             continue
-        if job.file.state != OVER:
+        if job.file.state != JOB_OVER:
             good.append(ListedJob(path, job.file, ""))
     good.sort(key=lambda listed: listed.file.created if listed.file else 0.0, reverse=True)
     return good + bad
 
 
-def last_change_of(job: ListedJob) -> float:
+def last_change_of_job(job: ListedJob) -> float:
     """Return the latest modification time of any file of the job except lock files, in seconds since 1970.
 
     At least the time at which the job was created.
@@ -401,25 +404,27 @@ def last_change_of(job: ListedJob) -> float:
     times = [job.file.created if job.file else 0.0]
     for directory, _, found in os.walk(job.path):
         for name in found:
-            if not re.fullmatch(LOCK_PATTERN, name):  # An attempt to lock the job changes the times of a lock file.
+            if not re.fullmatch(
+                LOCK_FILE_PATTERN, name
+            ):  # An attempt to lock the job changes the times of a lock file.
                 with suppress(OSError):
                     times.append(os.lstat(os.path.join(directory, name)).st_mtime)
     return max(times)
 
 
-def remove_job(job: StoredJob, lock: Lock) -> Sequence[bytes]:
+def remove_job(job: StoredJob, lock: RankLock) -> Sequence[bytes]:
     """Remove the files of a job, and its directory unless that contains other files; return the names of those.
 
     ``lock`` is rank 0's lock, which is released here. All other ranks must have released theirs. Raise
     ``RequestRefused`` if a file cannot be removed.
     """
-    with opened_directory(job.path) as descriptor:
+    with opened_trusted_directory(job.path) as descriptor:
         if not job.unsynced_directories:
             with suppress(
                 RequestRefused
             ):  # Optional: a full file system cannot store the state ``over``, but the removal must succeed there.
-                _replace_job_file(job.path, descriptor, job.file._replace(state=OVER))
-        remaining = _remove_files(job.path, descriptor, lock, durable=not job.unsynced_directories)
+                _replace_job_file(job.path, descriptor, job.file._replace(state=JOB_OVER))
+        remaining = _remove_job_files(job.path, descriptor, lock, durable=not job.unsynced_directories)
     if not os.path.lexists(job.path):
         files.remove_empty_directories(job.file.above)
     return remaining
@@ -431,8 +436,8 @@ def remove_late_records(job: StoredJob) -> None:
     Errors are ignored: a directory with records but without the file ``job`` does not count as a job, so the records do
     no harm.
     """
-    with suppress(RequestRefused, OSError), opened_directory(job.path) as descriptor:
-        if JOB_FILE not in directory_names(descriptor):
+    with suppress(RequestRefused, OSError), opened_trusted_directory(job.path) as descriptor:
+        if JOB_FILE not in names_of_entries(descriptor):
             remove_job_files(descriptor)
             files.remove_empty_directories([job.path, *job.file.above])
 
@@ -443,14 +448,14 @@ def remove_unreadable_job(path: bytes) -> None:
     Raise ``RequestRefused`` if the directory contains other files, or no lock file of rank 0: then it may not be a job
     directory. Raise ``JobLocked`` if a rank works on the job.
     """
-    with opened_directory(path) as descriptor:
+    with opened_trusted_directory(path) as descriptor:
         check_only_job_files(path, descriptor)
-        if b"lock-0" not in directory_names(descriptor):  # A file "job" without a lock may belong to any program.
-            raise NoJob(f"{printable_path(path)}: no job is in this directory")
-        _remove_files(path, descriptor, take_only_lock(path))
+        if b"lock-0" not in names_of_entries(descriptor):  # A file "job" without a lock may belong to any program.
+            raise NoJobInDirectory(f"{printable_path(path)}: no job is in this directory")
+        _remove_job_files(path, descriptor, take_only_lock(path))
 
 
-def _remove_files(path: bytes, descriptor: int, lock: Lock, *, durable: bool = True) -> Sequence[bytes]:
+def _remove_job_files(path: bytes, descriptor: int, lock: RankLock, *, durable: bool = True) -> Sequence[bytes]:
     """Remove the job's files from the open directory ``path``, and the directory if it is empty then.
 
     Args:
@@ -473,7 +478,7 @@ def _remove_files(path: bytes, descriptor: int, lock: Lock, *, durable: bool = T
             sync_directory(descriptor)
     except OSError as error:
         raise RequestRefused(f"{printable_path(path)}: the job cannot be removed: {error.strerror}") from None
-    remaining = [name for name in directory_names(descriptor) if not name.startswith(NFS_SILLY_PREFIX)]
+    remaining = [name for name in names_of_entries(descriptor) if not name.startswith(NFS_SILLY_PREFIX)]
     if not remaining:
         files.remove_empty_directories(
             [path]
@@ -497,9 +502,9 @@ def _home_directory() -> bytes:
 def _read_job_file(path: bytes, descriptor: int) -> JobFile:
     """Return the contents of the job file in the open directory ``descriptor``; ``path`` is its path, for messages.
 
-    Raise ``NoJob`` if there is none, ``RequestRefused`` if it cannot be read or belongs to another user.
+    Raise ``NoJobInDirectory`` if there is none, ``RequestRefused`` if it cannot be read or belongs to another user.
     """
-    job = _parse_job_file(decode, path, descriptor)
+    job = _parse_job_file(decode_job, path, descriptor)
     if job.user != os.geteuid():
         where = printable_path(os.path.join(path, JOB_FILE))
         raise RequestRefused(f"{where}: a job of user {job.user}, and only that user can resume it")
@@ -509,24 +514,24 @@ def _read_job_file(path: bytes, descriptor: int) -> JobFile:
 def _parse_job_file(decoded: Callable[[bytes], _Value], path: bytes, descriptor: int) -> _Value:
     """Read the job file in the open directory ``path``, and return what ``decoded`` returns for its contents.
 
-    Raise ``NoJob`` if there is no job file, ``UnreadableJob`` if ``decoded`` raises ``ValueError``, and
+    Raise ``NoJobInDirectory`` if there is no job file, ``UnreadableJob`` if ``decoded`` raises ``ValueError``, and
     ``RequestRefused`` if the file cannot be read.
     """
     where = printable_path(os.path.join(path, JOB_FILE))
     try:
-        contents = files.read_file(descriptor, JOB_FILE, where=path)
-        if not contents.strip(b"\0") and CURRENT_FILE not in directory_names(descriptor):
+        contents = files.read_trusted_file(descriptor, JOB_FILE, where=path)
+        if not contents.strip(b"\0") and CURRENT_RUN_FILE not in names_of_entries(descriptor):
             # No contents, or zeros only, and no records: a power failure came before the job was on stable storage.
             raise FileNotFoundError
         return decoded(contents)
     except FileNotFoundError:
-        raise NoJob(f"{printable_path(path)}: no job is in this directory") from None
+        raise NoJobInDirectory(f"{printable_path(path)}: no job is in this directory") from None
     except OSError as error:
         raise RequestRefused(f"{where}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        advice = OTHER_VERSION_ADVICE if isinstance(error, OtherVersion) else "discard it: pcopy --discard JOB"
-        roots = error.roots if isinstance(error, OtherVersion) else ()
-        raise UnreadableJob(f"{where}: {error}", advice.replace("JOB", job_word(path)), roots) from None
+        advice = OTHER_VERSION_ADVICE if isinstance(error, OtherVersionOfJobFile) else "discard it: pcopy --discard JOB"
+        roots = error.roots if isinstance(error, OtherVersionOfJobFile) else ()
+        raise UnreadableJob(f"{where}: {error}", advice.replace("JOB", job_as_option_value(path)), roots) from None
 
 
 def _replace_job_file(path: bytes, descriptor: int, job: JobFile, *, durable: bool = True) -> None:
@@ -536,11 +541,11 @@ def _replace_job_file(path: bytes, descriptor: int, job: JobFile, *, durable: bo
     Raise ``RequestRefused`` if the file cannot be written.
     """
     try:
-        files.replace_file(descriptor, JOB_FILE, encode(job), durable=durable)
+        files.replace_file(descriptor, JOB_FILE, encode_job(job), durable=durable)
     except OSError as error:
-        raise _not_recorded(path, error) from None
+        raise _job_not_recorded_error(path, error) from None
 
 
-def _not_recorded(path: bytes, error: OSError) -> RequestRefused:
+def _job_not_recorded_error(path: bytes, error: OSError) -> RequestRefused:
     """Return the exception for a job whose file in the directory ``path`` cannot be written because of ``error``."""
     return RequestRefused(f"{printable_path(path)}: the job cannot be recorded: {error.strerror}; {CHECKPOINT_ADVICE}")

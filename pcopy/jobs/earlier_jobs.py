@@ -23,20 +23,20 @@ from contextlib import suppress
 from pcopy.checkpoint.layout import has_distrusted_records
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.jobs.directories import (
     ListedJob,
     StoredJob,
     is_in_state_directory,
-    last_change_of,
+    last_change_of_job,
     state_directory,
     unfinished_jobs,
 )
-from pcopy.jobs.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, JobFile, JobRoot, job_name
+from pcopy.jobs.job_file import JOB_FAILED_ITEMS, JOB_NOT_ALL_WRITTEN, JobFile, JobRoot, job_name
 from pcopy.jobs.lifecycle import resume_command
 from pcopy.jobs.lock import lock_holders_if_any
 from pcopy.jobs.paths import paths_in_trees, resolve_roots, source_path, target_path
-from pcopy.jobs.roots import check_roots, directory_identity, is_target_as_recorded
+from pcopy.jobs.roots import checked_roots_of_job, directory_identity, is_target_as_recorded
 from pcopy.tasks.base.job import Options, Root
 from pcopy.text import printable_path
 
@@ -46,14 +46,14 @@ _SELECTION_OPTIONS = ("dereference", "one_file_system")
 A new job can replace an older one only if both have the same values of them.
 """
 
-KEEP_WITHOUT_READING = {"newer": "-u (--existing newer)", "skip": "--existing skip"}
+POLICIES_KEEPING_UNREAD_FILES = {"newer": "-u (--existing newer)", "skip": "--existing skip"}
 """Policies of ``--existing`` that keep a file without reading it, so that an incomplete file would remain.
 
 The value is the spelling of the option in messages.
 """
 
 
-class EarlierJobs(NamedTuple):
+class EarlierJobsDecision(NamedTuple):
     """What a new job has to do about older, unfinished jobs with the same destination.
 
     Fields:
@@ -68,7 +68,9 @@ class EarlierJobs(NamedTuple):
     doubted: int = 0
 
 
-def earlier_jobs(roots: Sequence[Root], options: Options, *, has_default_directory: bool) -> EarlierJobs:
+def decide_about_earlier_jobs(
+    roots: Sequence[Root], options: Options, *, has_default_directory: bool
+) -> EarlierJobsDecision:
     """Return what a new job, which copies ``roots`` (sources and targets) with ``options``, has to do about older
     unfinished jobs.
 
@@ -80,12 +82,12 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, has_default_directo
     try:
         found = unfinished_jobs(state_directory())
     except RequestRefused:
-        return EarlierJobs()  # The error is reported when the new job is recorded.
+        return EarlierJobsDecision()  # The error is reported when the new job is recorded.
     notices, superseded = [], []
     for listed in found:
         if (file := listed.file) is None:
             if not listed.roots or _destinations_overlap(listed.roots, roots):
-                notices.append(_unreadable_notice(listed, options))
+                notices.append(_unreadable_job_notice(listed, options))
             continue
         if (
             has_default_directory
@@ -94,21 +96,21 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, has_default_directo
         ):
             raise _destination_moved_error(listed, file, roots[0])
         if (
-            options.existing in KEEP_WITHOUT_READING
+            options.existing in POLICIES_KEEPING_UNREAD_FILES
             and _may_have_incomplete_files(listed.path, file, roots)
             and not lock_holders_if_any(listed.path)
         ):
             raise RequestRefused(
-                f"{_unfinished_text(listed)}, and {_incomplete_kept_text(options)}: resume it "
+                f"{_unfinished_job_text(listed)}, and {_incomplete_files_kept_text(options)}: resume it "
                 f"({resume_command(listed.path)}), "
                 "or write --existing changed"
             )
-        if has_default_directory and _is_covered_by(file, roots, options) and not lock_holders_if_any(listed.path):
+        if has_default_directory and _is_job_covered_by(file, roots, options) and not lock_holders_if_any(listed.path):
             superseded.append(listed)
         else:
-            notices += _overlap_notice(listed, file, roots)
-    return EarlierJobs(
-        (*_superseding_notice(superseded), *notices), tuple(superseded), _oldest_unsynced_time(found, roots)
+            notices += _overlapping_job_notice(listed, file, roots)
+    return EarlierJobsDecision(
+        (*_superseded_jobs_notice(superseded), *notices), tuple(superseded), _oldest_unsynced_time(found, roots)
     )
 
 
@@ -124,7 +126,7 @@ def _oldest_unsynced_time(found: Sequence[ListedJob], roots: Sequence[Root]) -> 
         roots: sources and targets of the new job.
     """
     since = [
-        _unsynced_since(listed)
+        _time_of_last_durable_data(listed)
         for listed in found
         if _destinations_overlap(listed.file.roots if listed.file else listed.roots, roots)
         or not (listed.file or listed.roots)
@@ -133,13 +135,13 @@ def _oldest_unsynced_time(found: Sequence[ListedJob], roots: Sequence[Root]) -> 
     return min(filter(None, since), default=0)
 
 
-def _unsynced_since(listed: ListedJob) -> int:
+def _time_of_last_durable_data(listed: ListedJob) -> int:
     """Return a time for a job: all data that it wrote before is on stable storage. 0 if that holds for all its data.
 
     In nanoseconds since 1970. It is the time of the job's last record of its progress on stable storage, or else of the
     job's start.
     """
-    from pcopy.checkpoint.resume import last_cut_time  # slow to import, and rarely needed
+    from pcopy.checkpoint.resume import last_checkpoint_cut_time  # slow to import, and rarely needed
 
     file = listed.file
     if file is None:
@@ -147,10 +149,14 @@ def _unsynced_since(listed: ListedJob) -> int:
     with suppress(OSError):
         if has_distrusted_records(listed.path):
             return file.t0
-    if file.state in (FAILED_ITEMS, NOT_ALL_WRITTEN) and file.options.get("sync") and not file.totals.get("unsynced"):
+    if (
+        file.state in (JOB_FAILED_ITEMS, JOB_NOT_ALL_WRITTEN)
+        and file.options.get("sync")
+        and not file.totals.get("unsynced")
+    ):
         return 0  # The job came to its end, and its last phase has synced the destination.
     try:
-        return last_cut_time(listed.path) or file.stored or file.t0
+        return last_checkpoint_cut_time(listed.path) or file.stored or file.t0
     except (RequestRefused, OSError):
         return file.stored or file.t0
 
@@ -159,12 +165,12 @@ def _birth_of_directory(path: bytes) -> int:
     """Return the time of birth of a directory, in nanoseconds since 1970; 0 if its file system does not record that."""
     from pcopy import libc
 
-    with suppress(OSError), closed_at_end(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+    with suppress(OSError), closing_descriptor(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         return libc.birth_time(directory, b"")
     return 0
 
 
-def superseded_by_resume(job: StoredJob, roots: Sequence[Root], options: Options) -> EarlierJobs:
+def jobs_superseded_by_resume(job: StoredJob, roots: Sequence[Root], options: Options) -> EarlierJobsDecision:
     """Return the older jobs that are to be discarded after the resumed ``job`` has ended with status 0.
 
     They are the unfinished jobs whose sources and targets ``job`` also copies. A job is not included if its records
@@ -179,14 +185,14 @@ def superseded_by_resume(job: StoredJob, roots: Sequence[Root], options: Options
         for listed in found
         if listed.path != job.path
         and listed.file
-        and last_change_of(listed) < job.file.created
-        and _is_covered_by(listed.file, roots, options)
+        and last_change_of_job(listed) < job.file.created
+        and _is_job_covered_by(listed.file, roots, options)
         and not lock_holders_if_any(listed.path)
     ]
-    return EarlierJobs(tuple(_superseding_notice(superseded)), tuple(superseded))
+    return EarlierJobsDecision(tuple(_superseded_jobs_notice(superseded)), tuple(superseded))
 
 
-def _unreadable_notice(listed: ListedJob, options: Options) -> str:
+def _unreadable_job_notice(listed: ListedJob, options: Options) -> str:
     """Return the notice about the job ``listed``, which cannot be read and may have the same destination as the new
     job.
 
@@ -194,9 +200,9 @@ def _unreadable_notice(listed: ListedJob, options: Options) -> str:
     and no rank works on that.
     """
     name = job_name(listed.path)
-    if options.existing in KEEP_WITHOUT_READING and not lock_holders_if_any(listed.path):
+    if options.existing in POLICIES_KEEPING_UNREAD_FILES and not lock_holders_if_any(listed.path):
         raise RequestRefused(
-            f"job {name} cannot be read. It may have this destination, and {_incomplete_kept_text(options)}: "
+            f"job {name} cannot be read. It may have this destination, and {_incomplete_files_kept_text(options)}: "
             f"write --existing changed ({listed.reason})"
         )
     return f"job {name} cannot be read, and may have this destination: {listed.reason}"
@@ -210,29 +216,30 @@ def _destinations_overlap(old: Sequence[JobRoot], new: Sequence[Root]) -> bool:
     theirs, mine = {target_path(root) for root in old}, {target_path(root) for root in new}
     if any(paths_in_trees(theirs, mine)) or any(paths_in_trees(mine, theirs)):
         return True
-    parents = {target: _identity_of(target) for target in {root.target for root in old}}
+    parents = {target: _identity_of_directory(target) for target in {root.target for root in old}}
     if not {(parents[root.target], root.name) for root in old}.isdisjoint((root.target_id, root.name) for root in new):
         return True
-    existing = {*map(_identity_of, theirs)} - {None}
-    return bool(existing) and any(_identity_of(path) in existing for path in mine)
+    existing = {*map(_identity_of_directory, theirs)} - {None}
+    return bool(existing) and any(_identity_of_directory(path) in existing for path in mine)
 
 
-def _identity_of(path: bytes) -> tuple[int, int] | None:
+def _identity_of_directory(path: bytes) -> tuple[int, int] | None:
     """Return (device, inode) of the directory ``path``, which identify it; None if it cannot be opened."""
     with suppress(OSError):
         return directory_identity(path).identity
     return None
 
 
-def _incomplete_kept_text(options: Options) -> str:
+def _incomplete_files_kept_text(options: Options) -> str:
     """Return the middle of an error message: the new job's ``options`` would keep incomplete files of an older job."""
     return (
-        f"what it was writing when it ended early may be cut short, which {KEEP_WITHOUT_READING[options.existing]} "
+        "what it was writing when it ended early may be cut short, which "
+        f"{POLICIES_KEEPING_UNREAD_FILES[options.existing]} "
         "would keep"
     )
 
 
-def _superseding_notice(found: Sequence[ListedJob]) -> list[str]:
+def _superseded_jobs_notice(found: Sequence[ListedJob]) -> list[str]:
     """Return the notice that the new job will replace the older jobs ``found``, as a list of one line; empty if there
     are none.
 
@@ -243,18 +250,19 @@ def _superseding_notice(found: Sequence[ListedJob]) -> list[str]:
     older, they_are = len(found) - 1, "they are" if len(found) > 1 else "it is"
     also = f" (nor have {older} older ones)" if older > 1 else " (nor has an older one)" if older else ""
     return [
-        f"{_unfinished_text(found[0])}{also} with this destination: {resume_command(found[0].path)} would resume it "
+        f"{_unfinished_job_text(found[0])}{also} with this destination: {resume_command(found[0].path)} would resume "
+        "it "
         "instead; "
         f"{they_are} discarded when this one ends with status 0"
     ]
 
 
-def _unfinished_text(listed: ListedJob) -> str:
+def _unfinished_job_text(listed: ListedJob) -> str:
     """Return the beginning of a message: the job ``listed`` has not finished."""
     return f"job {job_name(listed.path)} has not finished"
 
 
-def _overlap_notice(listed: ListedJob, file: JobFile, roots: Sequence[Root]) -> list[str]:
+def _overlapping_job_notice(listed: ListedJob, file: JobFile, roots: Sequence[Root]) -> list[str]:
     """Return a notice, as a list of one line, if the destinations of the older job and of the new job overlap; else an
     empty list.
 
@@ -265,12 +273,12 @@ def _overlap_notice(listed: ListedJob, file: JobFile, roots: Sequence[Root]) -> 
         roots: sources and targets of the new job.
     """
     mine, theirs = [target_path(root) for root in roots], [target_path(root) for root in file.roots]
-    state, advice = _unfinished_text(listed), f"{resume_command(listed.path)} resumes it"
+    state, advice = _unfinished_job_text(listed), f"{resume_command(listed.path)} resumes it"
     if lock_holders_if_any(listed.path):
         state, advice = f"job {job_name(listed.path)} is still busy", "two jobs at once get into each other's way"
     else:
         try:
-            check_roots(file)
+            checked_roots_of_job(file)
         except RequestRefused:
             reason = "its source or destination is missing, or is another directory now"
             advice = f"{reason}; pcopy --discard {job_name(listed.path)} discards it"
@@ -299,8 +307,8 @@ def _destination_has_moved(file: JobFile, new: Root, options: Options) -> bool:
             directory_identity(target_path(old)).identity == new.target_id
             and is_target_as_recorded(old)
             and _is_same_source(old, new)
-            and _has_same_selection(file, options)
-            and same_paths(roots_of_command_now(file), [new])
+            and _selects_same_items(file, options)
+            and are_same_paths(roots_of_command_now(file), [new])
         )
     return False
 
@@ -318,24 +326,24 @@ def roots_of_command_now(file: JobFile) -> tuple[Root, ...]:
     )
 
 
-def same_paths(first: Sequence[Root], second: Sequence[Root]) -> bool:
+def are_same_paths(first: Sequence[Root], second: Sequence[Root]) -> bool:
     """True if ``first`` and ``second`` have the same paths of sources and targets, in the same order."""
     ends = [[(source_path(root), target_path(root)) for root in roots] for roots in (first, second)]
     return ends[0] == ends[1]
 
 
-def _has_same_selection(file: JobFile, options: Options) -> bool:
+def _selects_same_items(file: JobFile, options: Options) -> bool:
     """True if the new job (``options``) and the older one (``file``) select items from a source by the same options."""
     return all(file.options.get(name) == getattr(options, name) for name in _SELECTION_OPTIONS)
 
 
-def _is_covered_by(file: JobFile, roots: Sequence[Root], options: Options) -> bool:
+def _is_job_covered_by(file: JobFile, roots: Sequence[Root], options: Options) -> bool:
     """True if the new job copies all that the older job ``file`` was to copy, so that it can replace the older job.
 
     That is so if it copies all its sources to the same targets, and selects items by the same options. ``roots`` and
     ``options`` are those of the new job.
     """
-    return _has_same_selection(file, options) and all(
+    return _selects_same_items(file, options) and all(
         any(_is_same_root(old, new) for new in roots) for old in file.roots
     )
 

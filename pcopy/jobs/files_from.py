@@ -14,9 +14,9 @@ from contextlib import closing
 from typing import BinaryIO
 
 from pcopy.checkpoint.layout import PATH_LIST_FILE
-from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, SpillFailed, resource_error_text
+from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, TemporaryFileFailed, resource_error_text
 from pcopy.fsio.syncer import sync_if_supported
-from pcopy.jobs.suggestions import reason_starts_elsewhere, suggestion_for
+from pcopy.jobs.suggestions import reason_path_starts_elsewhere, suggestion_for_missing_path
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
 from pcopy.text import printable_path
@@ -27,7 +27,7 @@ _SORT_MEMORY = 64 << 20
 _NUL = b"\0"
 
 
-def sorted_list(
+def sorted_path_list(
     file: bytes,
     root: Root,
     open_spool: Callable[[], BinaryIO],
@@ -49,11 +49,14 @@ def sorted_list(
         omit_below_listed: True to leave out entries below a listed directory, because the job copies a listed directory
             with its contents.
 
-    Raise ``RequestRefused`` with file and line if the list is invalid, and ``SpillFailed`` if a temporary file cannot
-    be written.
+    Raise ``RequestRefused`` with file and line if the list is invalid, and ``TemporaryFileFailed`` if a temporary file
+    cannot be written.
     """
     sorter = ExternalSorter(open_spool, _SORT_MEMORY)
-    with closing(sorter), PathListReader(file, "--files-from", nul=nul, advice_for=suggestion_for) as listing:
+    with (
+        closing(sorter),
+        PathListReader(file, "--files-from", nul=nul, advice_for=suggestion_for_missing_path) as listing,
+    ):
         try:
             number_of_paths = 0
             for number, line, _ in listing:
@@ -63,25 +66,25 @@ def sorted_list(
                 if (
                     not number_of_paths
                     and not listing.is_saved
-                    and (reason := reason_starts_elsewhere(path, root.source))
+                    and (reason := reason_path_starts_elsewhere(path, root.source))
                 ):
                     raise listing.error_at_line(number, reason)
                 try:
-                    key = _sort_key(path, root, listing.directory, top)
+                    key = _path_sort_key(path, root, listing.directory, top)
                 except ValueError as error:
                     raise listing.error_at_line(number, f"{printable_path(path)} {error}") from None
                 sorter.add(key, b"")
                 number_of_paths += 1
             if not number_of_paths:
                 raise RequestRefused(f"{listing.name}: lists nothing, so there is {empty_text}")
-            return _write_unique(sorter, open_spool(), root.source if omit_below_listed else b"")
-        except SpillFailed:
+            return _write_unique_paths(sorter, open_spool(), root.source if omit_below_listed else b"")
+        except TemporaryFileFailed:
             raise
         except RESOURCE_EXCEPTIONS as error:
             raise RequestRefused(f"{listing.name}: {resource_error_text(error)}") from None
 
 
-def _sort_key(line: bytes, root: Root, directory: bytes | None, top: str) -> bytes:
+def _path_sort_key(line: bytes, root: Root, directory: bytes | None, top: str) -> bytes:
     """Return the key by which a listed path is sorted: its components below the source directory of ``root``, separated
     by NUL.
 
@@ -110,7 +113,7 @@ def _sort_key(line: bytes, root: Root, directory: bytes | None, top: str) -> byt
     return _NUL.join(parts)
 
 
-def _write_unique(sorter: ExternalSorter, written: BinaryIO, source: bytes) -> BinaryIO:
+def _write_unique_paths(sorter: ExternalSorter, written: BinaryIO, source: bytes) -> BinaryIO:
     """Write the sorted paths of ``sorter`` to the file ``written``, each path once, and return the file.
 
     ``source``: the source directory, if entries below a listed directory are to be left out; empty to write all
@@ -144,7 +147,7 @@ def is_real_directory(path: bytes) -> bool:
         return False
 
 
-def descriptor_path(listed: BinaryIO) -> bytes:
+def proc_path_of_descriptor(listed: BinaryIO) -> bytes:
     """Return a path through which this process, and the processes that it forks, can open the list ``listed`` a second
     time.
 
@@ -153,7 +156,7 @@ def descriptor_path(listed: BinaryIO) -> bytes:
     return b"/proc/self/fd/%d" % listed.fileno()
 
 
-def copy_into_job_directory(listed: BinaryIO, directory: int, *, durable: bool) -> None:
+def copy_list_into_job_directory(listed: BinaryIO, directory: int, *, durable: bool) -> None:
     """Copy the list ``listed`` into the open job directory ``directory``, so that a later run of the job has it.
 
     ``durable``: True to return only after the copy is on stable storage. Raise ``OSError`` if that fails.
@@ -168,7 +171,7 @@ def copy_into_job_directory(listed: BinaryIO, directory: int, *, durable: bool) 
             sync_if_supported(stored.fileno())
 
 
-def path_in_job_directory(directory: bytes) -> bytes:
+def list_path_in_job_directory(directory: bytes) -> bytes:
     """Return the path of the list in the directory of a resumed job; raise ``RequestRefused`` if it is missing."""
     path = os.path.join(directory, PATH_LIST_FILE)
     if not os.path.isfile(path):

@@ -15,29 +15,35 @@ from contextlib import closing, contextmanager, suppress
 from pcopy.errors import RequestRefused
 from pcopy.jobs.directories import (
     ListedJob,
-    NoJob,
+    NoJobInDirectory,
     StoredJob,
     UnreadableJob,
     is_in_state_directory,
-    open_and_lock,
-    open_unfinished,
+    open_and_lock_job,
+    open_and_lock_unfinished_job,
     remove_job,
     remove_unreadable_job,
     state_directory,
     unfinished_jobs,
 )
-from pcopy.jobs.job_file import RUNNING, job_name
+from pcopy.jobs.job_file import JOB_RUNNING, job_name
 from pcopy.jobs.listing import job_json, job_table
-from pcopy.jobs.lock import Lock, lock_holders_if_any
+from pcopy.jobs.lock import RankLock, lock_holders_if_any
 from pcopy.jobs.paths import absolute_path, source_path, target_path
-from pcopy.jobs.roots import DestinationRemoved, check_roots, check_targets, missing_targets, refuse_missing_mounts
-from pcopy.jobs.suggestions import most_similar_word, suggestion_for
+from pcopy.jobs.roots import (
+    DestinationRemoved,
+    check_targets,
+    checked_roots_of_job,
+    missing_or_replaced_targets,
+    refuse_missing_mounts,
+)
+from pcopy.jobs.suggestions import most_similar_word, suggestion_for_missing_path
 from pcopy.text import printable_path
 
-Report = Callable[[str], object]
+PrintMessage = Callable[[str], object]
 
 
-def job_to_resume(word: bytes, report: Report) -> tuple[StoredJob, Lock]:
+def job_to_resume(word: bytes, report: PrintMessage) -> tuple[StoredJob, RankLock]:
     """Return the unfinished job that ``word`` means, and rank 0's lock of that job, which this function takes.
 
     The device numbers of its source and target directories are updated: they may have changed since the job began.
@@ -49,19 +55,19 @@ def job_to_resume(word: bytes, report: Report) -> tuple[StoredJob, Lock]:
     Raise ``RequestRefused`` if there is no such job, if several can be meant, if a rank still works on the job, or if
     its source and target directories are not those with which the job began.
     """
-    path = job_path(word) if word else _only_resumable_job(report)
-    with _naming_job_of_root(path):
-        job, lock = open_unfinished(path)
-    if job.file.state == RUNNING:
+    path = path_of_named_job(word) if word else _only_resumable_job(report)
+    with _naming_job_with_path(path):
+        job, lock = open_and_lock_unfinished_job(path)
+    if job.file.state == JOB_RUNNING:
         job = job._replace(file=job.file._replace(killed=True))
     try:
-        return job._replace(file=job.file._replace(roots=check_roots(job.file))), lock
+        return job._replace(file=job.file._replace(roots=checked_roots_of_job(job.file))), lock
     except BaseException:
         lock.close()
         raise
 
 
-def job_path(word: bytes) -> bytes:
+def path_of_named_job(word: bytes) -> bytes:
     """Return the directory of the job that ``word`` means.
 
     A word with a slash is a path. Any other word is the name of a job in the state directory, or else a path. Raise
@@ -75,12 +81,12 @@ def job_path(word: bytes) -> bytes:
     path = absolute_path(word)
     if os.path.lexists(path):
         return path
-    raise RequestRefused(f"{printable_path(word)}: there is no such job; {_advice_for(word)}")
+    raise RequestRefused(f"{printable_path(word)}: there is no such job; {_advice_about_unknown_job(word)}")
 
 
-def _advice_for(word: bytes) -> str:
+def _advice_about_unknown_job(word: bytes) -> str:
     """Return advice about ``word``, which names no job: a similar name, or the command that lists all jobs."""
-    if b"/" in word and (text := suggestion_for(word)):
+    if b"/" in word and (text := suggestion_for_missing_path(word)):
         return text
     with suppress(RequestRefused):
         names = [job_name(listed.path) for listed in unfinished_jobs(state_directory())]
@@ -90,20 +96,22 @@ def _advice_for(word: bytes) -> str:
 
 
 @contextmanager
-def _naming_job_of_root(path: bytes) -> Iterator[None]:
-    """Context manager: if its block raises ``NoJob`` for ``path``, the message also names a job that copies from or to
-    ``path``.
+def _naming_job_with_path(path: bytes) -> Iterator[None]:
+    """Context manager: if its block raises ``NoJobInDirectory`` for ``path``, the message also names a job that copies
+    from or to ``path``.
 
     It helps users who have named the source or the destination of an unfinished job instead of the job.
     """
     try:
         yield
-    except NoJob as none:
+    except NoJobInDirectory as none:
         real = os.path.realpath(path)
         for listed in unfinished_jobs(state_directory()):
             roots = listed.file.roots if listed.file else ()
             if any(real in (source_path(root), root.target, target_path(root)) for root in roots):
-                raise NoJob(f"{none}; job {job_name(listed.path)} copies from or to it: was that meant?") from None
+                raise NoJobInDirectory(
+                    f"{none}; job {job_name(listed.path)} copies from or to it: was that meant?"
+                ) from None
         raise
 
 
@@ -121,7 +129,7 @@ def job_list_lines(as_json: bool) -> list[str]:
     return job_table(found)
 
 
-def discard_job(word: bytes, remove_temporaries: Callable[[StoredJob], object], report: Report) -> None:
+def discard_job(word: bytes, remove_temporaries: Callable[[StoredJob], object], report: PrintMessage) -> None:
     """Remove the job that ``word`` means, and its temporary files in the destination.
 
     Args:
@@ -132,20 +140,20 @@ def discard_job(word: bytes, remove_temporaries: Callable[[StoredJob], object], 
     Raise ``RequestRefused`` if there is no such job, if a rank works on it, or if its destination is missing but may
     come back (a missing mount).
     """
-    path = job_path(word)
+    path = path_of_named_job(word)
     try:
-        with _naming_job_of_root(path):
-            job, lock = open_and_lock(path)
+        with _naming_job_with_path(path):
+            job, lock = open_and_lock_job(path)
     except UnreadableJob as unreadable:
         job_name = printable_path(os.path.basename(path)) if is_in_state_directory(path) else "JOB"
         remove_unreadable_job(path)
         report(f"{unreadable.reason}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
         return
-    _discard_locked(job, lock, remove_temporaries, report)
+    _discard_locked_job(job, lock, remove_temporaries, report)
 
 
-def discard_superseded(
-    found: Sequence[ListedJob], remove_temporaries: Callable[[StoredJob], object], report: Report
+def discard_superseded_jobs(
+    found: Sequence[ListedJob], remove_temporaries: Callable[[StoredJob], object], report: PrintMessage
 ) -> None:
     """Remove those of the older jobs ``found`` that have not changed since they were listed; a newer job has replaced
     them.
@@ -158,18 +166,18 @@ def discard_superseded(
     """
     for listed in found:
         with suppress(RequestRefused):  # The job is over, or a rank works on it.
-            job, lock = open_and_lock(listed.path)
+            job, lock = open_and_lock_job(listed.path)
             if job.file != listed.file:
                 lock.close()
                 continue
             try:
-                _discard_locked(job, lock, remove_temporaries, report)
+                _discard_locked_job(job, lock, remove_temporaries, report)
             except RequestRefused as refused:
                 report(str(refused))
 
 
-def _discard_locked(
-    job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob], object], report: Report
+def _discard_locked_job(
+    job: StoredJob, lock: RankLock, remove_temporaries: Callable[[StoredJob], object], report: PrintMessage
 ) -> None:
     """Remove a job whose lock this process holds, and its temporary files in the destination; release the lock.
 
@@ -192,7 +200,7 @@ def _discard_locked(
                 f"{printable_path(path)}"
             ) from None
         else:
-            for target in missing_targets(job.file):
+            for target in missing_or_replaced_targets(job.file):
                 report(
                     f"{printable_path(target)}: missing, or not the directory that the job copied to; if that was "
                     "moved, "
@@ -208,7 +216,7 @@ def print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _only_resumable_job(report: Report) -> bytes:
+def _only_resumable_job(report: PrintMessage) -> bytes:
     """Return the directory of the only unfinished job on which no rank works.
 
     Raise ``RequestRefused`` if there is no such job, or more than one; ``report`` has then printed a list of the jobs.

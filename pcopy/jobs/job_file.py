@@ -17,28 +17,28 @@ from typing import Any
 
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.tasks.base.job import KEEPING_CHOICES, Root
+from pcopy.tasks.base.job import EXISTING_CHOICES_THAT_KEEP, Root
 from pcopy.tasks.base.kind import TASK_FORMAT
 from pcopy.text import printable_path
 
-RUNNING = "running"
-STOPPED = "stopped"
-FAILED_ITEMS = "failed items"
-NOT_ALL_WRITTEN = "not all written"
+JOB_RUNNING = "running"
+JOB_STOPPED = "stopped"
+JOB_FAILED_ITEMS = "failed items"
+JOB_NOT_ALL_WRITTEN = "not all written"
 """State of a job in which no item failed, but a result file (such as the signature) could not be written, or the
 destination could not be synced.
 """
-OVER = "over"
+JOB_OVER = "over"
 """State of a job that ended with status 0 or was discarded, until its directory is removed.
 
 Whatever remains in the directory is not a job any longer, and may be removed.
 """
-STATES = (RUNNING, STOPPED, FAILED_ITEMS, NOT_ALL_WRITTEN, OVER)
-"""All values of ``JobFile.state``. A job that was killed remains in the state ``RUNNING``."""
+JOB_STATES = (JOB_RUNNING, JOB_STOPPED, JOB_FAILED_ITEMS, JOB_NOT_ALL_WRITTEN, JOB_OVER)
+"""All values of ``JobFile.state``. A job that was killed remains in the state ``JOB_RUNNING``."""
 
 
-_MAGIC = b"pcopy job "
-_NONCE = b' "nonce": '
+_JOB_FILE_BEGINNING = b"pcopy job "
+_NONCE_LINE_BEGINNING = b' "nonce": '
 """Beginning of the line that contains the field ``nonce``: ``encode`` writes each field on a line of its own."""
 
 
@@ -95,13 +95,13 @@ class JobRoot(NamedTuple):
         return Root(**{name: getattr(self, name) for name in Root._fields})
 
 
-class _WrongStructure(ValueError):
+class _WrongJobFileStructure(ValueError):
     """Error: the JSON object in a job file has another structure than ``encode`` gives it; the text names the field,
     for users.
     """
 
 
-class OtherVersion(ValueError):
+class OtherVersionOfJobFile(ValueError):
     """Error: another version of pcopy has written the job file.
 
     ``roots``: the sources and targets of the job if they have the format of this version, else empty.
@@ -126,7 +126,7 @@ class JobFile(NamedTuple):
     - ``umask``, ``user``: umask and user ID of the process that started the job.
     - ``nonce``: random text that identifies the job.
     - ``runs``: number of runs that were started.
-    - ``state``: one of ``STATES``.
+    - ``state``: one of ``JOB_STATES``.
     - ``totals``: the latest known counters by name, for ``--jobs``.
     """
 
@@ -140,7 +140,7 @@ class JobFile(NamedTuple):
     user: int
     nonce: str
     runs: int = 1
-    state: str = RUNNING
+    state: str = JOB_RUNNING
     totals: Mapping[str, int] = {}
     mounts: tuple[tuple[Any, ...], ...] = ()
     """Mounts below the sources and targets: the path of each, and (f_type, file system id, inode, identity mark) of its
@@ -180,15 +180,17 @@ class JobFile(NamedTuple):
         False with an ``--existing`` policy that keeps existing files (newer, skip, fail): such a job gives a file its
         final name only when the file is complete.
         """
-        return (self.killed or self.state == RUNNING) and self.options.get("existing") not in KEEPING_CHOICES
+        return (self.killed or self.state == JOB_RUNNING) and self.options.get(
+            "existing"
+        ) not in EXISTING_CHOICES_THAT_KEEP
 
     def differing_keys(self, asked: Mapping[str, Any]) -> list[str]:
         """Return the names of the options whose values in ``asked`` differ from those of the recorded command line."""
-        mine, other = _as_read_back(self.asked), _as_read_back(asked)
+        mine, other = _value_as_read_back(self.asked), _value_as_read_back(asked)
         return [key for key in {**mine, **other} if key not in mine or key not in other or mine[key] != other[key]]
 
 
-_TYPES: dict[str, Any] = {
+_FIELD_TYPES: dict[str, Any] = {
     "name": str, "created": (int, float), "roots": tuple, "options": dict, "asked": dict, "t0": int, "umask": int,
     "user": int, "nonce": str, "runs": int, "state": str, "totals": dict, "mounts": tuple, "tasks": int,
     "above": tuple, "killed": bool, "stored": int, "doubted": int,
@@ -196,39 +198,39 @@ _TYPES: dict[str, Any] = {
 """Types that the values in a job file must have, by field; a file without one of the fields is refused."""
 
 
-def encode(job: JobFile) -> bytes:
+def encode_job(job: JobFile) -> bytes:
     """Return the contents of a job file for ``job``, in the format that the module's docstring describes.
 
     Raise ``TypeError`` if a field has a value that the format does not allow.
     """
     fields = job._asdict().items()
-    texts = {name: _roots_text(value) if name == "roots" else _json_text(value) for name, value in fields}
+    texts = {name: _roots_as_json_text(value) if name == "roots" else _json_text(value) for name, value in fields}
     lines = (f" {json.dumps(name)}: {text}" for name, text in texts.items())
     body = ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")  # json.dumps(indent=…) takes far longer
-    return b"%s%d %s\n%s" % (_MAGIC, JOB_FORMAT_VERSION, _digest(body), body)
+    return b"%s%d %s\n%s" % (_JOB_FILE_BEGINNING, JOB_FORMAT_VERSION, _digest_of_json_text(body), body)
 
 
-def decode(contents: bytes) -> JobFile:
+def decode_job(contents: bytes) -> JobFile:
     """Return the job whose file has these ``contents``, which ``encode`` wrote.
 
-    Raise ``OtherVersion`` if another version wrote it, and any other ``ValueError``, with the reason, if the contents
-    are damaged or are no job.
+    Raise ``OtherVersionOfJobFile`` if another version wrote it, and any other ``ValueError``, with the reason, if the
+    contents are damaged or are no job.
     """
-    body = _checked_body(contents)
+    body = _checked_json_text(contents)
     try:
         fields = json.loads(body)
         if isinstance(tasks := fields.get("tasks"), int) and tasks != TASK_FORMAT:
-            raise OtherVersion(
+            raise OtherVersionOfJobFile(
                 f"tasks of version {tasks}; this pcopy reads version {TASK_FORMAT}", _roots_of_other_version(body)
             )
         job = _job_from_object(fields)
-    except OtherVersion:
+    except OtherVersionOfJobFile:
         raise
-    except _WrongStructure as error:
+    except _WrongJobFileStructure as error:
         raise ValueError(f"not what pcopy writes: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError("not what pcopy writes: its contents have another structure") from None
-    if not job.name.isalnum() or job.state not in STATES or not job.roots or job.runs < 1:
+    if not job.name.isalnum() or job.state not in JOB_STATES or not job.roots or job.runs < 1:
         raise ValueError("not what pcopy writes: a name, a state, roots or runs that no job has")
     return job
 
@@ -237,29 +239,29 @@ def decode_nonce(contents: bytes) -> str:
     """Return the nonce (random text that identifies a job) from the contents of a job file, without parsing the other
     fields.
 
-    Raise ``OtherVersion`` if another version wrote the file, and any other ``ValueError``, with the reason, if the
-    contents are damaged or are no job.
+    Raise ``OtherVersionOfJobFile`` if another version wrote the file, and any other ``ValueError``, with the reason, if
+    the contents are damaged or are no job.
     """
-    found = [line for line in _checked_body(contents).splitlines() if line.startswith(_NONCE)]
+    found = [line for line in _checked_json_text(contents).splitlines() if line.startswith(_NONCE_LINE_BEGINNING)]
     if len(found) != 1:
         raise ValueError("not what pcopy writes: its contents have another structure")
-    return str(json.loads(found[0].removeprefix(_NONCE).rstrip(b",")))
+    return str(json.loads(found[0].removeprefix(_NONCE_LINE_BEGINNING).rstrip(b",")))
 
 
-def _checked_body(contents: bytes) -> bytes:
+def _checked_json_text(contents: bytes) -> bytes:
     """Check the digest in a job file with these ``contents``, and return the JSON text, which follows the first line.
 
-    Raise ``OtherVersion`` if the first line names another version, and any other ``ValueError`` if it is no first line
-    of a job file or if the digest is wrong.
+    Raise ``OtherVersionOfJobFile`` if the first line names another version, and any other ``ValueError`` if it is no
+    first line of a job file or if the digest is wrong.
     """
     head, _, body = contents.partition(b"\n")
-    if not head.startswith(_MAGIC):
+    if not head.startswith(_JOB_FILE_BEGINNING):
         raise ValueError("not a job of pcopy's")
-    version, _, digest = head.removeprefix(_MAGIC).partition(b" ")
-    is_whole = digest == _digest(body)
+    version, _, digest = head.removeprefix(_JOB_FILE_BEGINNING).partition(b" ")
+    is_whole = digest == _digest_of_json_text(body)
     if version != b"%d" % JOB_FORMAT_VERSION:
         roots = _roots_of_other_version(body) if is_whole else ()
-        raise OtherVersion(
+        raise OtherVersionOfJobFile(
             f"version {printable_path(version)} of pcopy's jobs; this pcopy reads version {JOB_FORMAT_VERSION}", roots
         )
     if not is_whole:
@@ -270,20 +272,20 @@ def _checked_body(contents: bytes) -> bytes:
 def _job_from_object(primitives: Mapping[str, Any]) -> JobFile:
     """Return the job that ``primitives``, the parsed JSON object of a job file, describe.
 
-    Raise ``_WrongStructure``, or any exception that unexpected values cause, if the object has another structure than
-    ``encode`` gives it.
+    Raise ``_WrongJobFileStructure``, or any exception that unexpected values cause, if the object has another structure
+    than ``encode`` gives it.
     """
     fields = {name: _from_json_value(value) for name, value in primitives.items()}
-    for name, kind in _TYPES.items():
+    for name, kind in _FIELD_TYPES.items():
         if name not in fields:
-            raise _WrongStructure(f"the field {name} is missing")
+            raise _WrongJobFileStructure(f"the field {name} is missing")
         if not isinstance(fields[name], kind):
-            raise _WrongStructure(f"the field {name} has a wrong type")
+            raise _WrongJobFileStructure(f"the field {name} has a wrong type")
     if not all(isinstance(path, bytes) for path in fields["above"]):
-        raise _WrongStructure("the field above has a wrong type")
+        raise _WrongJobFileStructure("the field above has a wrong type")
     for path, (_, _, _, _) in fields["mounts"]:
         if not isinstance(path, bytes):
-            raise _WrongStructure("the field mounts has a wrong type")
+            raise _WrongJobFileStructure("the field mounts has a wrong type")
     fields["roots"] = _roots_from_array(fields["roots"])
     return JobFile(**fields)
 
@@ -309,7 +311,7 @@ def _roots_of_other_version(body: bytes) -> tuple[JobRoot, ...]:
     return ()
 
 
-def _digest(body: bytes) -> bytes:
+def _digest_of_json_text(body: bytes) -> bytes:
     """Return the digest of ``body``, the JSON text of a job file, in hexadecimal."""
     return blake2b(body, digest_size=16).hexdigest().encode()
 
@@ -325,7 +327,7 @@ def _json_text(value: Any) -> str:
 
 
 @lru_cache(maxsize=1)  # The roots rarely change between two writes.
-def _roots_text(roots: tuple[JobRoot, ...]) -> str:
+def _roots_as_json_text(roots: tuple[JobRoot, ...]) -> str:
     """Return the sources and targets of a job as JSON text.
 
     The result is that of ``_json_text(roots)``, but faster: in a job with thousands of sources most fields are equal,
@@ -378,10 +380,10 @@ def _from_json_value(primitives: Any) -> Any:
     if kind == "bytes":
         return inner.encode("utf-8", "surrogateescape")
     if kind != "map":
-        raise _WrongStructure(f"no kind of value: {printable_path(os.fsencode(kind))}")
+        raise _WrongJobFileStructure(f"no kind of value: {printable_path(os.fsencode(kind))}")
     return {key: _from_json_value(one) for key, one in inner.items()}
 
 
-def _as_read_back(value: Any) -> Any:
+def _value_as_read_back(value: Any) -> Any:
     """Return ``value`` as it would be read back from the file: named tuples and lists become tuples."""
     return _from_json_value(_to_json_value(value))

@@ -17,20 +17,20 @@ from functools import lru_cache
 from typing import Any
 
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
-from pcopy.checkpoint.resume import is_run_recorded, load_progress
+from pcopy.checkpoint.resume import is_run_recorded, load_job_progress
 from pcopy.errors import InvariantBroken, RequestRefused
-from pcopy.fsio.close import closed_at_end, open_directory_entries
-from pcopy.fsio.directories import RootDirectories
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.close import closing_descriptor, open_directory_entries
+from pcopy.fsio.directories import DirectoriesBelowRoot
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import leftover_notice, remove_leftovers
+from pcopy.fsio.temporary import leftover_notice, remove_leftover_temporary_files
 from pcopy.jobs.directories import StoredJob
 from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
-from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.codec import decode_task
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.text import printable_path
 
-REMEMBERED_DIRECTORIES = 1 << 16
+MAX_REMEMBERED_DIRECTORIES = 1 << 16
 """Number of cleared directories that are remembered, so that a directory which many tasks name is listed only once."""
 
 _MISSING_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -39,10 +39,10 @@ link.
 """
 
 
-Report = Callable[[str], object]
+PrintMessage = Callable[[str], object]
 
 
-def remove_temporaries(job: StoredJob, report: Report) -> None:
+def remove_temporaries(job: StoredJob, report: PrintMessage) -> None:
     """Remove the temporary files of a stopped or killed job from its destination; report what cannot be removed.
 
     Raise ``RequestRefused`` if the search needs a temporary file of its own, in TMPDIR, and cannot write it.
@@ -53,13 +53,13 @@ def remove_temporaries(job: StoredJob, report: Report) -> None:
         try:
             for number, root in enumerate(job.file.roots):
                 if root.item:
-                    clearing.clear(number, b"")
+                    clearing.remove_files_in(number, b"")
                 elif not is_run_recorded(job.path):  # Without records any directory may contain temporary files.
-                    clearing.clear_below(number, b"")
+                    clearing.remove_files_below(number, b"")
             if is_run_recorded(job.path):
-                remaining, tasks = load_progress(job.path, open_spool=spool_factory(b""))
+                remaining, tasks = load_job_progress(job.path, open_spool=spool_factory(b""))
                 for task in tasks:
-                    clearing.clear_after(decode(task.payload), first=remaining.run == 1)
+                    clearing.remove_files_of_task(decode_task(task.payload), first=remaining.run == 1)
         except (InvariantBroken, RequestRefused) as refused:
             report(f"temporary files (.pcopy-{job.file.name}-*) were not removed from the destination: {refused}")
 
@@ -79,8 +79,8 @@ def remove_unfinished_results(options: Mapping[str, Any], job: str, run: int | N
     outputs = [path for path in (options.get("signature"), options.get("manifest")) if path]
     for path in sorted({os.path.dirname(output) or b"." for output in outputs}):
         try:
-            with closed_at_end(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
-                remove_leftovers(descriptor, job, run)
+            with closing_descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+                remove_leftover_temporary_files(descriptor, job, run)
         except OSError as error:
             messages.append(f"temporary files (.pcopy-{job}-*) may be left in {printable_path(path)}: {error.strerror}")
     return messages
@@ -90,28 +90,28 @@ class TemporaryFileRemover:
     """Removes the temporary files of one job from its destination; lists each directory only once.
 
     The methods take a directory as the number of its root (source and target pair), and its path below the source.
-    ``clear`` removes the files in one directory, and does nothing for a directory that was cleared before.
+    ``remove_files_in`` removes the files in one directory, and does nothing for a directory that was cleared before.
     """
 
-    def __init__(self, job: StoredJob, tell: Report) -> None:
+    def __init__(self, job: StoredJob, tell: PrintMessage) -> None:
         self._report = tell
         self._name = job.file.name
         self._roots = [root.as_root for root in job.file.roots]
         self._stack = ExitStack()
         self.close = self._stack.close
-        self._opened: dict[bytes, RootDirectories] = {}
-        self.clear = lru_cache(REMEMBERED_DIRECTORIES)(self._clear_directory)
+        self._opened: dict[bytes, DirectoriesBelowRoot] = {}
+        self.remove_files_in = lru_cache(MAX_REMEMBERED_DIRECTORIES)(self._remove_files_in_directory)
 
-    def clear_after(self, task: TaskKind, *, first: bool) -> None:
+    def remove_files_of_task(self, task: TaskKind, *, first: bool) -> None:
         """Remove the temporary files that ``task``, a remaining task, has left, or that tasks spawned by it have left.
 
         ``first``: True if the run that recorded the task was the first run of the job. Then no earlier run has left
         files.
         """
         for place in task.leftover_locations(after_first_run=first):
-            (self.clear_below if place.is_recursive else self.clear)(place.root, place.path)
+            (self.remove_files_below if place.is_recursive else self.remove_files_in)(place.root, place.path)
 
-    def clear_below(self, root: int, path: bytes) -> None:
+    def remove_files_below(self, root: int, path: bytes) -> None:
         """Remove the temporary files in a directory and in all directories below it.
 
         The directory is given by the number of its root (source and target pair) and its path below the source.
@@ -119,18 +119,18 @@ class TemporaryFileRemover:
         waiting = [path]
         while waiting:
             path = waiting.pop()
-            self.clear(root, path)
+            self.remove_files_in(root, path)
             waiting += (os.path.join(path, name) for name in self._directories_in(root, path))
 
-    def _clear_directory(self, root: int, path: bytes) -> None:
+    def _remove_files_in_directory(self, root: int, path: bytes) -> None:
         """Remove the temporary files in one directory; report errors, and ignore a missing directory.
 
         The directory is given by the number of its root (source and target pair) and its path below the source.
         """
         try:
-            directory = self._open(root, path)
-            with _restoring_times(directory):
-                still_named = remove_leftovers(directory, self._name)
+            directory = self._open_destination_directory(root, path)
+            with _restoring_directory_times(directory):
+                still_named = remove_leftover_temporary_files(directory, self._name)
             if still_named:
                 self._report(f"{self._destination_path(root, path)}: {leftover_notice(still_named)}")
         except Problem as problem:
@@ -146,16 +146,16 @@ class TemporaryFileRemover:
     def _directories_in(self, root: int, path: bytes) -> list[bytes]:
         """Return the names of the directories in a directory of the destination.
 
-        It is the copy of ``path`` of the source number ``root``. Empty if the directory cannot be read: ``clear`` has
-        reported that already.
+        It is the copy of ``path`` of the source number ``root``. Empty if the directory cannot be read:
+        ``remove_files_in`` has reported that already.
         """
         try:
-            with open_directory_entries(self._open(root, path)) as entries:
+            with open_directory_entries(self._open_destination_directory(root, path)) as entries:
                 return [os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
             return []
 
-    def _open(self, root: int, path: bytes) -> int:
+    def _open_destination_directory(self, root: int, path: bytes) -> int:
         """Open the directory in the destination to which ``path`` of the source number ``root`` is copied; return its
         descriptor.
 
@@ -163,15 +163,17 @@ class TemporaryFileRemover:
         """
         found = self._roots[root]
         if found.target not in self._opened:
-            with as_problem("open"):
+            with errors_as_problem("open"):
                 base = os.open(found.target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._stack.callback(os.close, base)
-            self._opened[found.target] = self._stack.enter_context(closing(RootDirectories(base, 0, on_source=False)))
+            self._opened[found.target] = self._stack.enter_context(
+                closing(DirectoriesBelowRoot(base, 0, on_source=False))
+            )
         return self._opened[found.target].open(found.path_below_target(path))
 
 
 @contextmanager
-def _restoring_times(directory: int) -> Iterator[None]:
+def _restoring_directory_times(directory: int) -> Iterator[None]:
     """Context manager: restore the access and modification times of ``directory`` after the block, which changes its
     entries.
 

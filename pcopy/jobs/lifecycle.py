@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from pcopy.background import BackgroundThread
-from pcopy.checkpoint.directory import check_can_make
-from pcopy.checkpoint.layout import OTHER_VERSION_ADVICE, has_distrusted_records, remove_record_reference
+from pcopy.checkpoint.directory import check_can_make_directory
+from pcopy.checkpoint.layout import OTHER_VERSION_ADVICE, has_distrusted_records, remove_current_run_file
 from pcopy.engine.task import ANY_RANK, Task
 from pcopy.errors import (
     EXIT_INCOMPLETE,
@@ -24,23 +24,23 @@ from pcopy.errors import (
     resource_error_text,
 )
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.retries import open_with_retries
 from pcopy.jobs.directories import (
     StoredJob,
     create_job,
-    job_word,
+    job_as_option_value,
     remove_job,
     remove_late_records,
     state_directory,
     sync_job,
     write_job_file,
 )
-from pcopy.jobs.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, RUNNING, STOPPED, JobFile
-from pcopy.jobs.lock import Lock
+from pcopy.jobs.job_file import JOB_FAILED_ITEMS, JOB_NOT_ALL_WRITTEN, JOB_RUNNING, JOB_STOPPED, JobFile
+from pcopy.jobs.lock import RankLock
 from pcopy.jobs.paths import destination_path, is_in_tree, source_path
-from pcopy.jobs.roots import with_file_systems, with_target_identity
+from pcopy.jobs.roots import root_with_target_identity, roots_with_file_systems
 from pcopy.jobs.spool import refusing_spool_errors, spool_factory
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Mount, Options, Root, Select, Totals
@@ -48,14 +48,14 @@ from pcopy.tasks.base.kind import TASK_FORMAT
 from pcopy.tasks.base.phases import Phase
 from pcopy.text import printable_path
 
-_RESTARTED_ON_RESUME = (Phase.COUNT, Phase.DELETE)
+_PHASES_RESTARTED_ON_RESUME = (Phase.COUNT, Phase.DELETE)
 """Phases that a resumed job repeats from their start: the count of extra items in the destination, and their deletion.
 
 No recorded task lists everything that remains to be deleted, and the number of extra items may have grown beyond
 ``--max-delete``.
 """
 
-END_TIMEOUT = 0.4
+FINAL_RECORD_TIMEOUT = 0.4
 """Seconds that a stopped job waits while its final state is recorded. The job can be resumed even without that record.
 """
 
@@ -91,7 +91,7 @@ class CheckpointSettings(NamedTuple):
     deleted: int = 0
 
 
-RECORDS_NOT_TRUSTED = (
+RECORDS_NOT_TRUSTED_TEXT = (
     "files could not be synced here, and this host was rebooted since, or is another one: the job begins anew"
 )
 """End of a notice that begins with the path of a destination: the job does not continue from its records, but copies
@@ -103,7 +103,7 @@ their contents have reached stable storage.
 
 
 @contextmanager
-def refusing_os_errors(directory: bytes) -> Iterator[None]:
+def refusing_errors_in_directory(directory: bytes) -> Iterator[None]:
     """Context manager: if its block raises ``OSError``, raise ``RequestRefused`` instead, with ``directory`` in the
     message.
 
@@ -127,7 +127,7 @@ class JobDirectory:
     - ``notices``: messages for the user about a job that is resumed.
     """
 
-    def __init__(self, checkpoint: CheckpointSettings, file: JobFile, lock: Lock | None = None) -> None:
+    def __init__(self, checkpoint: CheckpointSettings, file: JobFile, lock: RankLock | None = None) -> None:
         """Prepare to record a job, which ``file`` describes, as the settings ``checkpoint`` say; no file is created
         yet.
 
@@ -150,7 +150,7 @@ class JobDirectory:
             remove_job(self._job, self._lock)
             self.is_created = False
 
-    def abandon(self) -> None:
+    def remove_while_running(self) -> None:
         """Remove the job directory while the job runs on.
 
         Called if a record could not be written: the records are incomplete from now on, so a resume would be wrong.
@@ -186,7 +186,7 @@ class JobDirectory:
         ``durable``: True to return only after all is on stable storage. Raise ``RequestRefused`` if that fails.
         """
         directory = self.checkpoint.directory if self.checkpoint.durable_at_start else None
-        with refusing_os_errors(self.checkpoint.directory):
+        with refusing_errors_in_directory(self.checkpoint.directory):
             self._job, self._lock = create_job(
                 directory, self._job.file, durable=durable, list_of_files=self.list_of_files
             )
@@ -198,9 +198,9 @@ class JobDirectory:
         To be called once these directories are on stable storage: a recorded directory that a power failure has removed
         would prevent the resume. Raise ``RequestRefused`` if the job file cannot be written.
         """
-        roots = tuple(map(with_target_identity, self._job.file.roots))
+        roots = tuple(map(root_with_target_identity, self._job.file.roots))
         if roots != self._job.file.roots and self.is_created:
-            self._job = sync_job(self._with_fields(roots=roots))
+            self._job = sync_job(self._job_with_fields(roots=roots))
 
     def record_mounts(self, mounts: tuple[Mount, ...]) -> None:
         """Record the mounts below sources and targets in the job file, if that exists already.
@@ -208,12 +208,12 @@ class JobDirectory:
         A later run compares them with the current mounts, and so notices a file system that is missing.
         """
         if mounts != self._job.file.mounts:
-            self._job = self._with_fields(mounts=mounts)
+            self._job = self._job_with_fields(mounts=mounts)
             if self.is_created:
                 with suppress(RequestRefused):  # Mounts that appear now are automatic: the next run will see them, too.
                     write_job_file(self._job)
 
-    def _with_fields(self, **fields: Any) -> StoredJob:
+    def _job_with_fields(self, **fields: Any) -> StoredJob:
         """Return the stored job with ``fields`` of its job file replaced by new values; nothing is written."""
         return self._job._replace(file=self._job.file._replace(**fields))
 
@@ -251,9 +251,11 @@ class JobDirectory:
                 f"{printable_path(os.path.join(self.checkpoint.directory, name))}: not removed: pcopy did not create it"
                 for name in remaining
             ]
-        state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == EXIT_INCOMPLETE else STOPPED
+        state = (
+            (JOB_FAILED_ITEMS if totals.failed else JOB_NOT_ALL_WRITTEN) if status == EXIT_INCOMPLETE else JOB_STOPPED
+        )
         killed = self._job.file.killed or not is_durable
-        ended = self._with_fields(state=state, totals=totals._asdict(), killed=killed)
+        ended = self._job_with_fields(state=state, totals=totals._asdict(), killed=killed)
         if _run_within(patience, lambda: self.exists() and sync_job(ended)):
             self._lock.close()
         return []
@@ -287,7 +289,7 @@ def _run_within(patience: float | None, action: Callable[[], object]) -> bool:
 
 def resume_command(directory: bytes) -> str:
     """Return the command line that resumes the job in ``directory``."""
-    return f"pcopy --resume {job_word(directory)}"
+    return f"pcopy --resume {job_as_option_value(directory)}"
 
 
 def new_job_directory(job: Job, checkpoint: CheckpointSettings, asked: dict[str, Any]) -> tuple[Job, JobDirectory]:
@@ -304,12 +306,12 @@ def new_job_directory(job: Job, checkpoint: CheckpointSettings, asked: dict[str,
     """
     if checkpoint.directory:
         _refuse_inside_roots(checkpoint.directory, job.roots)
-    check_can_make(checkpoint.directory or state_directory())
+    check_can_make_directory(checkpoint.directory or state_directory())
     began = _destination_time(job)
     file = JobFile(
         job.name,
         time.time(),
-        with_file_systems(job.roots),
+        roots_with_file_systems(job.roots),
         options_as_primitives(job.options),
         asked,
         began,
@@ -345,7 +347,7 @@ def recorded_roots_and_options(job: StoredJob) -> tuple[tuple[Root, ...], Option
 
 
 def prepare_resume(
-    stored: StoredJob, lock: Lock, ranks: int, checkpoint: CheckpointSettings, options: Options
+    stored: StoredJob, lock: RankLock, ranks: int, checkpoint: CheckpointSettings, options: Options
 ) -> tuple[Job, JobDirectory]:
     """Prepare the next run of a recorded job and record that it has begun; return the job and its directory.
 
@@ -359,8 +361,8 @@ def prepare_resume(
     The records of the earlier runs are replaced by those of the new run. Raise ``RequestRefused`` if that fails.
     """
     from pcopy.checkpoint.resume import is_run_recorded, write_next_run
-    from pcopy.jobs.missing_directories import DirectoryRepair
-    from pcopy.tasks.base.codec import decode
+    from pcopy.jobs.missing_directories import MissingDirectoryRepair
+    from pcopy.tasks.base.codec import decode_task
     from pcopy.tasks.base.kind import TaskKind
 
     path, file = stored.path, stored.file
@@ -368,32 +370,32 @@ def prepare_resume(
     options = options._replace(umask=file.umask)
     job = Job(file.name, file.runs + 1, roots, options, began=file.t0, mounts=file.mounts, doubted=file.doubted)
     job = job._replace(cut_short=file.may_have_incomplete_files)
-    checkpoint = checkpoint._replace(directory=path, nonce=file.nonce, deleted=_items_deleted_before(path))
+    checkpoint = checkpoint._replace(directory=path, nonce=file.nonce, deleted=_items_deleted_by_earlier_runs(path))
     least = int(Phase.REPAIR_VERIFY)
 
     def address(task: Task) -> Task | None:
         # Return the task for the new number of ranks, or None if the resumed job does not need it. ``least`` becomes
         # the earliest phase of these tasks.
         nonlocal least
-        if task.phase in _RESTARTED_ON_RESUME and decode(task.payload).is_respawned_on_resume:
+        if task.phase in _PHASES_RESTARTED_ON_RESUME and decode_task(task.payload).is_respawned_on_resume:
             return None
         if task.owner == ANY_RANK:
             least = min(least, task.phase)
             return task
-        value: TaskKind = decode(task.payload)
-        new = value.reassigned(task, ranks)
+        value: TaskKind = decode_task(task.payload)
+        new = value.with_reassigned_owner(task, ranks)
         if new is not None and not value.depends_on_other_tasks:
             least = min(least, new.phase)
         return new
 
-    with refusing_os_errors(path):
+    with refusing_errors_in_directory(path):
         is_lost = has_distrusted_records(path)
     if is_lost or not is_run_recorded(path):
-        return _prepare_restart(stored, lock, job, checkpoint, is_untrusted=is_lost)
+        return _prepare_restart_from_beginning(stored, lock, job, checkpoint, is_untrusted=is_lost)
     spool = spool_factory(checkpoint.spool)
-    removed_directories = DirectoryRepair(roots, file.mounts, spool, options)
+    removed_directories = MissingDirectoryRepair(roots, file.mounts, spool, options)
     try:
-        with refusing_os_errors(path), refusing_spool_errors(checkpoint.spool):
+        with refusing_errors_in_directory(path), refusing_spool_errors(checkpoint.spool):
             remaining = write_next_run(
                 path,
                 ranks,
@@ -408,10 +410,10 @@ def prepare_resume(
             f"{broken}; this pcopy reads version {TASK_FORMAT} of tasks; {OTHER_VERSION_ADVICE}"
         ) from None
     job = job._replace(run=remaining.run, resumed=_destination_time(job))
-    file = file._replace(runs=remaining.run, state=RUNNING, stored=remaining.cut_time or file.stored)
+    file = file._replace(runs=remaining.run, state=JOB_RUNNING, stored=remaining.checkpoint_cut_time or file.stored)
     write_job_file(StoredJob(path, file))
     phase = min(least, remaining.phase)
-    if phase in _RESTARTED_ON_RESUME:
+    if phase in _PHASES_RESTARTED_ON_RESUME:
         phase = int(Phase.NAME)
     checkpoint = checkpoint._replace(resumed=True, phase=phase, counts=remaining.counts, durable_at_start=False)
     job_directory = JobDirectory(checkpoint, file, lock)
@@ -419,8 +421,8 @@ def prepare_resume(
     return job, job_directory
 
 
-def _prepare_restart(
-    stored: StoredJob, lock: Lock, job: Job, checkpoint: CheckpointSettings, *, is_untrusted: bool
+def _prepare_restart_from_beginning(
+    stored: StoredJob, lock: RankLock, job: Job, checkpoint: CheckpointSettings, *, is_untrusted: bool
 ) -> tuple[Job, JobDirectory]:
     """Prepare to run a job again from the beginning, because it has no usable records; return the job and its
     directory.
@@ -431,7 +433,7 @@ def _prepare_restart(
         stored: the job as it is recorded.
         lock: rank 0's lock of the job.
         job, checkpoint: the job and the settings of the new run.
-        is_untrusted: True if there are records, but they are not trusted (see ``RECORDS_NOT_TRUSTED``); they are
+        is_untrusted: True if there are records, but they are not trusted (see ``RECORDS_NOT_TRUSTED_TEXT``); they are
             removed. False if no run has left a record.
 
     Raise ``RequestRefused`` if a file cannot be written or removed.
@@ -440,26 +442,26 @@ def _prepare_restart(
     if is_untrusted:
         file = file._replace(killed=True, doubted=min(file.doubted or file.t0, file.t0))
         job = job._replace(doubted=file.doubted, cut_short=file.may_have_incomplete_files)
-    file = file._replace(runs=job.run, state=RUNNING)
+    file = file._replace(runs=job.run, state=JOB_RUNNING)
     write_job_file(StoredJob(path, file))
     if is_untrusted:
-        with refusing_os_errors(path):
-            remove_record_reference(path)
+        with refusing_errors_in_directory(path):
+            remove_current_run_file(path)
     job_directory = JobDirectory(checkpoint._replace(durable_at_start=True), file, lock)
     if is_untrusted:
-        job_directory.notices = [f"{printable_path(destination_path(job.roots))}: {RECORDS_NOT_TRUSTED}"]
+        job_directory.notices = [f"{printable_path(destination_path(job.roots))}: {RECORDS_NOT_TRUSTED_TEXT}"]
     return job, job_directory
 
 
-def _items_deleted_before(directory: bytes) -> int:
+def _items_deleted_by_earlier_runs(directory: bytes) -> int:
     """Return the number of items that earlier runs of the job in ``directory`` have deleted.
 
     Raise ``RequestRefused`` if the files with the numbers cannot be read.
     """
-    from pcopy.jobs.deletion_count import items_deleted
+    from pcopy.jobs.deletion_count import number_of_deleted_items
 
-    with refusing_os_errors(directory):
-        return items_deleted(directory)
+    with refusing_errors_in_directory(directory):
+        return number_of_deleted_items(directory)
 
 
 def _destination_time(job: Job) -> int:
@@ -474,12 +476,12 @@ def _destination_time(job: Job) -> int:
         return time.time_ns()
     target = job.roots[0].target
     flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not supported by all file systems
-    with suppress(OSError), closed_at_end(open_with_retries(target, flags, 0o600)) as descriptor:
+    with suppress(OSError), closing_descriptor(open_with_retries(target, flags, 0o600)) as descriptor:
         return os.fstat(descriptor).st_ctime_ns
     for path in (os.path.join(target, b".."), target):
         with (
             suppress(OSError),
-            closed_at_end(open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
+            closing_descriptor(open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
         ):
             if os.fstat(directory).st_dev == os.stat(target).st_dev:
                 return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())

@@ -21,24 +21,24 @@ import stat
 import time
 from _weakref import ref
 
-from pcopy.checkpoint.directory import CHECKPOINT_ADVICE, opened_directory
-from pcopy.checkpoint.layout import LOCK_PATTERN
+from pcopy.checkpoint.directory import CHECKPOINT_ADVICE, opened_trusted_directory
+from pcopy.checkpoint.layout import LOCK_FILE_PATTERN
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import close_ignoring_errors, closed_at_end, names_in_directory
+from pcopy.fsio.close import close_ignoring_errors, closing_descriptor, names_in_directory
 from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path, printable_text
 
-RETRY_SECONDS = 0.5
+LOCK_RETRY_SECONDS = 0.5
 """Seconds for which the attempt to take a lock is repeated, if another process holds it.
 
 That process may only have called ``lock_holders``, which takes each lock for a moment.
 """
 
 _OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_READ_LIMIT = 4096
+_LOCK_FILE_READ_LIMIT = 4096
 """Maximum number of bytes that are read from a lock file; what pcopy writes there is far shorter."""
-_MOVE_ADVICE = "copy that directory (cp -a) to a file system that has locks, and name the copy: --resume DIR"
+_MOVE_JOB_ADVICE = "copy that directory (cp -a) to a file system that has locks, and name the copy: --resume DIR"
 """Advice for an existing job whose directory lies on a file system without locks."""
 
 
@@ -70,7 +70,7 @@ class JobLocked(RequestRefused):
         )
 
 
-class Lock:
+class RankLock:
     """A lock of a rank, held until ``close`` or the end of the process. A forked child does not inherit it."""
 
     def __init__(self, descriptor: int, rank: int) -> None:
@@ -93,29 +93,29 @@ class Lock:
             close_ignoring_errors(descriptor)
 
 
-def take_lock(path: bytes, rank: int) -> Lock:
+def take_lock(path: bytes, rank: int) -> RankLock:
     """Take the lock of ``rank`` on the job directory ``path``.
 
     Raise ``JobLocked`` if another process has the lock. Raise ``RequestRefused`` if the lock file cannot be locked, or
     if another user may have created or changed the directory or the lock file.
     """
     name = b"lock-%d" % rank
-    with opened_directory(path) as directory:
-        until = time.monotonic() + RETRY_SECONDS
+    with opened_trusted_directory(path) as directory:
+        until = time.monotonic() + LOCK_RETRY_SECONDS
         while True:
             descriptor = _open_lock_file(directory, name, path)
             try:
                 # The file may have been removed between open and flock: then a lock on it protects nothing.
-                if _try_lock(descriptor, fcntl.LOCK_EX, path) and _is_same_file(directory, name, descriptor):
+                if _try_lock(descriptor, fcntl.LOCK_EX, path) and _is_still_named(directory, name, descriptor):
                     break
                 if time.monotonic() > until:
-                    raise JobLocked(path, [_holder_from_file(descriptor, rank)])
+                    raise JobLocked(path, [_read_lock_holder(descriptor, rank)])
             except BaseException:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
             time.sleep(0.02)
-    lock = Lock(descriptor, rank)
+    lock = RankLock(descriptor, rank)
     values = {"host": os.uname().nodename, "pid": os.getpid(), "began": time.time()}
     try:
         os.ftruncate(descriptor, 0)
@@ -126,7 +126,7 @@ def take_lock(path: bytes, rank: int) -> Lock:
     return lock
 
 
-def take_only_lock(path: bytes) -> Lock:
+def take_only_lock(path: bytes) -> RankLock:
     """Take rank 0's lock on the job directory ``path``, unless another rank of an earlier run still holds its own.
 
     Raise ``JobLocked`` if any rank holds a lock, and ``RequestRefused`` if the directory cannot be used or locked.
@@ -144,19 +144,19 @@ def lock_holders(path: bytes) -> list[LockHolder]:
     Raise ``RequestRefused`` if the directory cannot be read or locked.
     """
     found = []
-    with opened_directory(path) as directory:
+    with opened_trusted_directory(path) as directory:
         for name in names_in_directory(directory):
-            match = re.fullmatch(LOCK_PATTERN, name)
+            match = re.fullmatch(LOCK_FILE_PATTERN, name)
             if match is None:
                 continue
             try:
                 descriptor = open_with_retries(name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory)
             except OSError:  # removed meanwhile, or not a lock file
                 continue
-            with closed_at_end(descriptor):
+            with closing_descriptor(descriptor):
                 # A shared lock: processes that list locks do not see each other. Closing releases it.
                 if not _try_lock(descriptor, fcntl.LOCK_SH, path):
-                    found.append(_holder_from_file(descriptor, int(match[1])))
+                    found.append(_read_lock_holder(descriptor, int(match[1])))
     return sorted(found)
 
 
@@ -195,14 +195,14 @@ def _try_lock(descriptor: int, how: int, path: bytes) -> bool:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
         is_job = os.path.lexists(os.path.join(path, b"job"))
-        advice = _MOVE_ADVICE if is_job else CHECKPOINT_ADVICE
+        advice = _MOVE_JOB_ADVICE if is_job else CHECKPOINT_ADVICE
         raise RequestRefused(
             f"{printable_path(path)}: files in it cannot be locked: {error.strerror}; {advice}"
         ) from None
     return True
 
 
-def _is_same_file(directory: int, name: bytes, descriptor: int) -> bool:
+def _is_still_named(directory: int, name: bytes, descriptor: int) -> bool:
     """True if the entry ``name`` of the open ``directory`` is still the locked file ``descriptor``.
 
     False if that file was removed, as a job does when it ends.
@@ -214,13 +214,13 @@ def _is_same_file(directory: int, name: bytes, descriptor: int) -> bool:
     return os.path.samestat(now, os.fstat(descriptor))
 
 
-def _holder_from_file(descriptor: int, rank: int) -> LockHolder:
+def _read_lock_holder(descriptor: int, rank: int) -> LockHolder:
     """Return the holder of the lock of ``rank``, from the contents of the lock file.
 
     The contents may be missing, if the process died or has not written them yet: then host and process are unknown.
     """
     try:
-        contents = json.loads(os.pread(descriptor, _READ_LIMIT, 0))
+        contents = json.loads(os.pread(descriptor, _LOCK_FILE_READ_LIMIT, 0))
         host, pid = printable_text(str(contents["host"])), int(contents["pid"])
         return LockHolder(rank, host, pid, float(contents["began"]))
     except (OSError, ValueError, TypeError, KeyError):

@@ -27,46 +27,46 @@ from itertools import count, groupby
 from operator import itemgetter
 
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
-from pcopy.engine.backlog import OpenSpool, SpoolBacklog
+from pcopy.engine.backlog import OpenSpool, SpoolFileBacklog
 from pcopy.engine.task import ANY_RANK, Task
 from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.columns import pack_names
-from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.directories import DirectoryCache, RootDirectories, affordable_cache_capacity
+from pcopy.fsio.close import closing_descriptor
+from pcopy.fsio.directories import DirectoriesBelowRoot, DirectoryCache, affordable_cache_capacity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.both_sides import mounts_below
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Mount, Options, Root, mount_codes
 from pcopy.tasks.base.kind import TaskKind, places_in
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
-from pcopy.tasks.base.values import NO_DIRECTORY, Item, ItemCopy, Place, bucket_of, pack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, ItemCopy, Place, inode_bucket_number, pack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.sync_files import SyncFileSystems
-from pcopy.tasks.links.group_links import InodeCopiedNote, LinkNote
+from pcopy.tasks.links.group_links import HardLinkNamesNote, InodeCopiedNote
 from pcopy.text import count_with_noun, printable_path
 
-SEEN_LIMIT = 1 << 14
+MAX_REMEMBERED_DIRECTORIES = 1 << 14
 """Number of examined directories that are remembered, so that a directory is not sorted again when another task names
 it.
 
 When there are more, all are forgotten; that only costs time.
 """
 
-RESUME_RANK = (1 << 32) - 1
+RANK_NUMBER_OF_REPLACEMENTS = (1 << 32) - 1
 """Rank number in the ids of tasks that are created here. No rank has this number, so no other task has the same id."""
 
 PlacedNames = Sequence[tuple[Place, bytes]]
 """Names of items: pairs of a directory and the name in it."""
 
-_REPLACED_ERRORS = (errno.ESTALE, errno.ENOTDIR, errno.ELOOP)
+_DIRECTORY_REPLACED_ERRORS = (errno.ESTALE, errno.ENOTDIR, errno.ELOOP)
 """Errors of open(2) which mean that the recorded directory was replaced by another directory, a file or a symbolic
 link.
 """
-_ROOT_NUMBER = struct.Struct(">I")
+_ROOT_NUMBER_FORMAT = struct.Struct(">I")
 """Format of the number of a root (source and target pair) in sort keys: big-endian, so that keys sort by number."""
 
 
@@ -127,7 +127,7 @@ class MissingDirectories:
         """Return True if a directory is a removed one or lies in one. It is given by its root number and its path below
         the root.
         """
-        return any((root, above) in self.parents for above in _upwards(path))
+        return any((root, above) in self.parents for above in _path_and_directories_above(path))
 
     def contains(self, place: Place) -> bool:
         """Return True if ``place`` is a removed directory or lies in one."""
@@ -139,7 +139,7 @@ class MissingDirectories:
         ``path`` is its path in the copied data set: below the root, and if the job has several roots with the root's
         name in front.
         """
-        return any(above in self._entries for above in _upwards(path))
+        return any(above in self._entries for above in _path_and_directories_above(path))
 
     def is_chunk_obsolete(self, temporary: bytes) -> bool:
         """True if a chunk of a large file must not be written any more.
@@ -175,9 +175,9 @@ class MissingDirectories:
     def link_notes(self, item: Item, names: PlacedNames) -> Iterator[Task]:
         """Yield tasks that send names of the inode ``item`` again to the rank that collects its hard links.
 
-        They are the tasks (``LinkNote``) that were sent when the names were found, one for each directory. They contain
-        ``names``, which are not created yet, and the names that failed. Names in removed directories are left out,
-        because a scan finds them again.
+        They are the tasks (``HardLinkNamesNote``) that were sent when the names were found, one for each directory.
+        They contain ``names``, which are not created yet, and the names that failed. Names in removed directories are
+        left out, because a scan finds them again.
         """
         failed = tuple((place, name) for place, name, _ in item.failed_names)
         attempt = self.attempt_for(item, (*failed, *item.names))
@@ -186,7 +186,9 @@ class MissingDirectories:
             found.setdefault(place, []).append(name)
         for place, each in found.items():
             mounts, inodes, sizes = (pack_numbers([one] * len(each)) for one in (item.mount, item.inode, item.size))
-            note = LinkNote(place, pack_names(each), mounts, inodes, sizes, attempt, bucket_of(item.inode))
+            note = HardLinkNamesNote(
+                place, pack_names(each), mounts, inodes, sizes, attempt, inode_bucket_number(item.inode)
+            )
             yield self.new_task(note, owner=0)
 
     def copied_notes(self, item: Item, made: ItemCopy) -> Iterator[Task]:
@@ -208,10 +210,17 @@ class MissingDirectories:
             expands: True if the task spawns others.
             owner: the rank that must run the task, or ``ANY_RANK``.
         """
-        return Task((self.run, RESUME_RANK, next(self._numbers)), int(phase), encode(kind), cost, expands, owner)
+        return Task(
+            (self.run, RANK_NUMBER_OF_REPLACEMENTS, next(self._numbers)),
+            int(phase),
+            encode_task(kind),
+            cost,
+            expands,
+            owner,
+        )
 
 
-def _upwards(path: bytes) -> Iterator[bytes]:
+def _path_and_directories_above(path: bytes) -> Iterator[bytes]:
     """Yield ``path`` and the paths of all directories above it; the path of the root is empty."""
     while path:
         yield path
@@ -219,11 +228,11 @@ def _upwards(path: bytes) -> Iterator[bytes]:
     yield path
 
 
-class DirectoryRepair:
+class MissingDirectoryRepair:
     """Finds the removed directories, and replaces tasks of a resumed job so that these directories are filled again.
 
-    First ``examine`` is called with all remaining tasks, and then ``replacement_tasks`` once. Implements the protocol
-    ``pcopy.checkpoint.resume.TaskReplacement``.
+    First ``examine_tasks`` is called with all remaining tasks, and then ``replacement_tasks`` once. Implements the
+    protocol ``pcopy.checkpoint.resume.TaskReplacement``.
     """
 
     def __init__(self, roots: Sequence[Root], mounts: Sequence[Mount], open_spool: OpenSpool, options: Options) -> None:
@@ -236,7 +245,7 @@ class DirectoryRepair:
         self._roots = roots
         self._mounts = mounts
         self._open_spool = open_spool
-        self._tasks = SpoolBacklog(open_spool)
+        self._tasks = SpoolFileBacklog(open_spool)
         self._removed = MissingDirectories(
             roots, keeps_existing=options.keeps_existing, preserves_links=options.preserve.links
         )
@@ -245,7 +254,7 @@ class DirectoryRepair:
         self._replaced = 0
         self._idle: list[Place] = []
 
-    def examine(self, run: int, tasks: Iterable[Task]) -> None:
+    def examine_tasks(self, run: int, tasks: Iterable[Task]) -> None:
         """Store the ``tasks`` that run number ``run`` has not done, and find the removed directories that they name.
 
         Raise ``OSError`` if a temporary file cannot be written. Raise ``RequestRefused`` if the destination cannot be
@@ -256,28 +265,28 @@ class DirectoryRepair:
         seen: set[tuple[int, bytes, bool]] = set()
         for task in tasks:
             self._tasks.append(task)
-            value = decode(task.payload)
+            value = decode_task(task.payload)
             value.register_for_resume(task, self._removed)
             is_idle = value.depends_on_other_tasks
-            for place in _places_of(value):
+            for place in _directories_of_task(value):
                 key_of_place = (place.root, place.path, is_idle)
-                if place.target_id != NO_DIRECTORY and key_of_place not in seen:
-                    if len(seen) >= SEEN_LIMIT:
+                if place.target_id != NO_DIRECTORY_IDENTITY and key_of_place not in seen:
+                    if len(seen) >= MAX_REMEMBERED_DIRECTORIES:
                         seen.clear()
                     seen.add(key_of_place)
-                    key = _ROOT_NUMBER.pack(place.root) + place.path.replace(b"/", b"\0")
-                    places.add(key, bytes((is_idle,)) + encode(SyncFileSystems(place)))
+                    key = _ROOT_NUMBER_FORMAT.pack(place.root) + place.path.replace(b"/", b"\0")
+                    places.add(key, bytes((is_idle,)) + encode_task(SyncFileSystems(place)))
         target = self._roots[0].target  # All roots have the same target directory.
         with closing(places), closing(DirectoryCache(affordable_cache_capacity())) as kept:
             try:
                 target_directory = open_with_retries(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 raise RequestRefused(f"{printable_path(target)}: cannot be opened: {error.strerror}") from None
-            with closed_at_end(target_directory):
+            with closing_descriptor(target_directory):
                 mounted, codes = mounts_below(target, self._mounts), mount_codes(self._roots)
-                for number, of_root in groupby(_unique_places(places), key=lambda found: found[0].root):
+                for number, of_root in groupby(_unique_sorted_places(places), key=lambda found: found[0].root):
                     code = codes[number][1]
-                    below = RootDirectories(
+                    below = DirectoriesBelowRoot(
                         target_directory, code, on_source=False, cache=kept, root_number=number, expected_mounts=mounted
                     )
                     self._check_directories(below, of_root)
@@ -289,7 +298,7 @@ class DirectoryRepair:
                 f"{printable_path(self._first['gone'])}: {reason}: discard the job, and start a new one"
             )
 
-    def _check_directories(self, targets: RootDirectories, places: Iterable[tuple[Place, bool]]) -> None:
+    def _check_directories(self, targets: DirectoriesBelowRoot, places: Iterable[tuple[Place, bool]]) -> None:
         """Open the directories of one root, a directory before those below it, and record those that were removed or
         replaced.
 
@@ -301,25 +310,27 @@ class DirectoryRepair:
         ancestors: list[Place] = []  # opened directories that contain the next place, the innermost last
         failed: bytes | None = None
         for place, is_idle in places:
-            if failed is not None and _lies_in(place.path, failed):
+            if failed is not None and _is_path_in_directory(place.path, failed):
                 continue
-            while ancestors and not _lies_in(place.path, ancestors[-1].path):
+            while ancestors and not _is_path_in_directory(place.path, ancestors[-1].path):
                 ancestors.pop()
             try:
                 targets.open(self._roots[place.root].path_below_target(place.path), place.target_id)
             except Problem as problem:
                 failed = place.path
                 if problem.errno == errno.ENOENT:
-                    failed = self._record_removed(targets, place, ancestors)
-                elif problem.errno in _REPLACED_ERRORS:
-                    self._record_replaced(place)
+                    failed = self._record_removed_directory(targets, place, ancestors)
+                elif problem.errno in _DIRECTORY_REPLACED_ERRORS:
+                    self._count_replaced_directory(place)
                     if is_idle:
                         self._idle.append(place)
             else:
                 ancestors.append(place)
                 failed = None
 
-    def _record_removed(self, targets: RootDirectories, place: Place, ancestors: Sequence[Place]) -> bytes:
+    def _record_removed_directory(
+        self, targets: DirectoriesBelowRoot, place: Place, ancestors: Sequence[Place]
+    ) -> bytes:
         """Record the uppermost removed directory that is or contains ``place``, and return its path.
 
         If its parent is on another file system than ``place`` was, record ``place`` as replaced instead.
@@ -336,7 +347,7 @@ class DirectoryRepair:
                     parent = ancestors[-1]
                 else:
                     identity = targets.identity(self._roots[place.root].path_below_target(above), created_by_job=False)
-                    parent = Place(place.root, above, NO_DIRECTORY, identity, False, False)
+                    parent = Place(place.root, above, NO_DIRECTORY_IDENTITY, identity, False, False)
             except Problem as problem:
                 if problem.errno != errno.ENOENT:
                     break
@@ -346,11 +357,11 @@ class DirectoryRepair:
                     self._first.setdefault("gone", self._destination_path(place.root, path))
                     self._removed.add_directory(path, parent)
                 else:  # It was on another file system, which may not be mounted.
-                    self._record_replaced(place)
+                    self._count_replaced_directory(place)
                 return path
         return place.path  # The target itself is missing or cannot be entered: the tasks there report that.
 
-    def _record_replaced(self, place: Place) -> None:
+    def _count_replaced_directory(self, place: Place) -> None:
         """Count ``place`` as replaced: its path belongs to another directory now, or its file system may not be
         mounted.
         """
@@ -376,12 +387,12 @@ class DirectoryRepair:
         """
         lost = self._removed
         for (root, path), parent in lost.parents.items():
-            yield lost.new_task(ScanDir(root, path, NO_DIRECTORY, parent), SCAN_COST, expands=True)
+            yield lost.new_task(ScanDir(root, path, NO_DIRECTORY_IDENTITY, parent), SCAN_COST, expands=True)
         for place in self._idle:
             yield lost.new_task(FinishDir(place, None, False, -1, is_again=True), phase=Phase.FINISH)
         for task in self._tasks.pop_all():
             if lost.parents or lost.may_find_links:
-                yield from decode(task.payload).replacement_tasks(task, lost)
+                yield from decode_task(task.payload).replacement_tasks(task, lost)
             else:
                 yield task
 
@@ -408,22 +419,22 @@ def _more_directories_text(number: int) -> str:
     return f" and {count_with_noun(number, 'other directory', 'other directories')} are" if number else " is"
 
 
-def _lies_in(path: bytes, directory: bytes) -> bool:
+def _is_path_in_directory(path: bytes, directory: bytes) -> bool:
     """Return True if ``path`` is ``directory`` or lies below it."""
     return not directory or path == directory or path.startswith(directory + b"/")
 
 
-def _unique_places(places: ExternalSorter) -> Iterator[tuple[Place, bool]]:
+def _unique_sorted_places(places: ExternalSorter) -> Iterator[tuple[Place, bool]]:
     """Yield each of the sorted ``places`` once. The second value is True if only notes (tasks that bring data to a
     rank) name it.
     """
     for _, equal in groupby(places.sorted(), key=itemgetter(0)):
         packed = min(value for _, value in equal)
-        yield decode(packed[1:]).place, bool(packed[0])
+        yield decode_task(packed[1:]).place, bool(packed[0])
 
 
-def _places_of(task: TaskKind) -> Iterator[Place]:
+def _directories_of_task(task: TaskKind) -> Iterator[Place]:
     """Yield the directories in which a task works, including those of tasks that it contains."""
     yield from places_in(task)
     for packed in task.packed_tasks():
-        yield from _places_of(packed)
+        yield from _directories_of_task(packed)

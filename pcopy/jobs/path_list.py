@@ -17,19 +17,19 @@ from contextlib import closing
 from itertools import chain, takewhile
 from typing import BinaryIO
 
-from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, SpillFailed, resource_error_text
+from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, TemporaryFileFailed, resource_error_text
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.jobs.files_from import is_real_directory
-from pcopy.jobs.suggestions import reason_starts_elsewhere, suggestion_for
+from pcopy.jobs.suggestions import reason_path_starts_elsewhere, suggestion_for_missing_path
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
 from pcopy.tasks.listed.hand_out import (
+    ENDS_WITH_SLASH,
     HAS_DEVICE,
     HAS_INODE,
     HAS_MTIME,
     HAS_SIZE,
-    HAS_SLASH,
     IS_CONTRADICTORY,
     LISTED_RECORD,
 )
@@ -39,16 +39,16 @@ from pcopy.walk.saved_listing import PathListReader, RecordedStatus, absolute_pa
 _SORT_MEMORY = 64 << 20
 """Bytes of memory in which a list is sorted; a longer one is sorted with temporary files."""
 _NUL = b"\0"
-_TIME_LIMIT = 2**63 - 1
+_MAX_RECORDED_TIME = 2**63 - 1
 """Limit of times in a record, in seconds since 1970, and negated the limit of times before 1970.
 
 A time outside of the limits is replaced by the limit. No file has such a time, so the item will not match its record.
 """
-_EMPTY_RECORD = LISTED_RECORD.pack(0, 0, 0, 0, 0, 0, 0)
+_RECORD_WITHOUT_DATA = LISTED_RECORD.pack(0, 0, 0, 0, 0, 0, 0)
 """The record of an item about which the list says nothing but the path."""
 
 
-class PathList(NamedTuple):
+class SortedPathList(NamedTuple):
     """The sorted list of ``--from``.
 
     Fields:
@@ -64,7 +64,7 @@ class PathList(NamedTuple):
     item_count: int
 
 
-def read_list(
+def read_sorted_path_list(
     file: bytes,
     open_spool: Callable[[], BinaryIO],
     *,
@@ -72,7 +72,7 @@ def read_list(
     within: bytes | None,
     check: Callable[[bytes], str],
     omit_below_listed: bool = False,
-) -> PathList | None:
+) -> SortedPathList | None:
     """Read the user's list of paths, and return it sorted; None if it is empty.
 
     Args:
@@ -85,33 +85,40 @@ def read_list(
         omit_below_listed: True to leave out entries below a listed directory, because the program processes a listed
             directory with its contents.
 
-    Raise ``RequestRefused`` with file and line if the list is invalid, and ``SpillFailed`` if a temporary file cannot
-    be written.
+    Raise ``RequestRefused`` with file and line if the list is invalid, and ``TemporaryFileFailed`` if a temporary file
+    cannot be written.
     """
     sorter = ExternalSorter(open_spool, _SORT_MEMORY)
-    with closing(sorter), PathListReader(file, "--from", nul=nul, advice_for=suggestion_for) as listing:
+    with closing(sorter), PathListReader(file, "--from", nul=nul, advice_for=suggestion_for_missing_path) as listing:
         start = listing.directory or (os.getcwdb() if within is None else within)
         common: bytes | None = None
         is_absolute, has_records = False, listing.is_saved
         try:
             for number, listed_path, recorded in listing:
                 line = (
-                    listed_path if recorded is not None or nul else _checked_line(listed_path, start, listing, number)
+                    listed_path
+                    if recorded is not None or nul
+                    else _checked_list_line(listed_path, start, listing, number)
                 )
                 if not line:
                     continue
                 is_absolute = is_absolute or line.startswith(b"/")
                 path = absolute_path(start, line)
-                if common is None and recorded is None and within and (reason := reason_starts_elsewhere(line, within)):
+                if (
+                    common is None
+                    and recorded is None
+                    and within
+                    and (reason := reason_path_starts_elsewhere(line, within))
+                ):
                     raise listing.error_at_line(number, reason)
                 parts = [part for part in path.split(b"/") if part not in (b"", b".")]
-                reason = _reason_against(parts, within) or check(b"/" + b"/".join(parts))
+                reason = _reason_not_to_list(parts, within) or check(b"/" + b"/".join(parts))
                 if reason:
                     raise listing.error_at_line(number, f"{printable_path(line)} {reason}")
                 above = b"".join(part + _NUL for part in parts[:-1])
-                common = above if common is None else _common_beginning(common, above)
+                common = above if common is None else _common_leading_names(common, above)
                 has_slash = line.endswith((b"/", b"/."))
-                record = _record_of(recorded, has_slash=has_slash) if has_slash or recorded is not None else b""
+                record = _record_of_line(recorded, has_slash=has_slash) if has_slash or recorded is not None else b""
                 has_records = has_records or bool(record)
                 sorter.add(_NUL.join(parts), record)
             if common is None:
@@ -119,19 +126,19 @@ def read_list(
             identity, base = _deepest_directory(b"/" + common[:-1].replace(_NUL, b"/"), listing.name)
             written = open_spool()
             skipped = len(base.strip(b"/") + b"/") if base != b"/" else 0
-            listed = _write_unique(
+            listed = _write_unique_paths(
                 sorter, written, skipped, with_records=has_records, omit_below_listed=omit_below_listed
             )
-        except SpillFailed:
+        except TemporaryFileFailed:
             raise
         except RESOURCE_EXCEPTIONS as error:
             raise RequestRefused(f"{listing.name}: {resource_error_text(error)}") from None
-        called = _path_for_users(base, is_absolute)
+        called = _displayed_root_path(base, is_absolute)
         root = Root(base, base, b"", b"", called, called, identity, identity)
-        return PathList(root, written, LISTED_RECORD.size if has_records else 0, listed)
+        return SortedPathList(root, written, LISTED_RECORD.size if has_records else 0, listed)
 
 
-def _checked_line(line: bytes, start: bytes, listing: PathListReader, number: int) -> bytes:
+def _checked_list_line(line: bytes, start: bytes, listing: PathListReader, number: int) -> bytes:
     """Return ``line``, a line of a plain list; empty if it contains nothing but a carriage return.
 
     Raise ``RequestRefused`` if the line ends with a carriage return, and an item exists only under the name without it.
@@ -151,7 +158,7 @@ def _checked_line(line: bytes, start: bytes, listing: PathListReader, number: in
     return line if shorter else shorter
 
 
-def _reason_against(parts: list[bytes], within: bytes | None) -> str:
+def _reason_not_to_list(parts: list[bytes], within: bytes | None) -> str:
     """Return the end of a message that says why an absolute path may not be listed; empty if it may be listed.
 
     Args:
@@ -167,7 +174,7 @@ def _reason_against(parts: list[bytes], within: bytes | None) -> str:
     return ""
 
 
-def _common_beginning(one: bytes, other: bytes) -> bytes:
+def _common_leading_names(one: bytes, other: bytes) -> bytes:
     """Return the names with which both ``one`` and ``other`` begin. These are sequences of names, each terminated by a
     NUL.
     """
@@ -177,7 +184,7 @@ def _common_beginning(one: bytes, other: bytes) -> bytes:
     return b"".join(name + _NUL for name, _ in takewhile(lambda both: both[0] == both[1] != b"", names))
 
 
-def _record_of(recorded: RecordedStatus | None, *, has_slash: bool) -> bytes:
+def _record_of_line(recorded: RecordedStatus | None, *, has_slash: bool) -> bytes:
     """Return what one line of a list says about its item, as a packed record (``LISTED_RECORD``).
 
     Unknown fields are 0, and the first field has a bit for each known one.
@@ -186,14 +193,14 @@ def _record_of(recorded: RecordedStatus | None, *, has_slash: bool) -> bytes:
         recorded: what the line says of the item; None if it contains only a path.
         has_slash: True if the path ends with a slash.
     """
-    bits = HAS_SLASH if has_slash else 0
+    bits = ENDS_WITH_SLASH if has_slash else 0
     if recorded is None:
         return LISTED_RECORD.pack(bits, 0, 0, 0, 0, 0, 0)
     size, mtime = (None, None) if recorded.type == stat.S_IFDIR else (recorded.size, recorded.mtime_ns)
     fields = (recorded.inode, HAS_INODE), (recorded.device, HAS_DEVICE), (size, HAS_SIZE), (mtime, HAS_MTIME)
     bits += sum(bit for value, bit in fields if value is not None)
     seconds, nanoseconds = divmod(mtime or 0, 10**9)
-    seconds = min(max(seconds, -_TIME_LIMIT), _TIME_LIMIT)
+    seconds = min(max(seconds, -_MAX_RECORDED_TIME), _MAX_RECORDED_TIME)
     return LISTED_RECORD.pack(
         bits, recorded.type, recorded.inode or 0, recorded.device or 0, size or 0, seconds, nanoseconds
     )
@@ -207,8 +214,8 @@ def _combined_record(one: bytes, other: bytes) -> bytes:
     if one == other:
         return one
     (bits, *first), (further, *second) = (
-        LISTED_RECORD.unpack(one or _EMPTY_RECORD),
-        LISTED_RECORD.unpack(other or _EMPTY_RECORD),
+        LISTED_RECORD.unpack(one or _RECORD_WITHOUT_DATA),
+        LISTED_RECORD.unpack(other or _RECORD_WITHOUT_DATA),
     )
     known_twice = bits & further
     bits |= further
@@ -220,7 +227,7 @@ def _combined_record(one: bytes, other: bytes) -> bytes:
     return LISTED_RECORD.pack(bits, *(mine or theirs for mine, theirs in zip(first, second, strict=True)))
 
 
-def _write_unique(
+def _write_unique_paths(
     sorter: ExternalSorter, written: BinaryIO, skipped: int, *, with_records: bool, omit_below_listed: bool
 ) -> int:
     """Write each path once, with the combined record of all its lines; return the number of paths.
@@ -246,7 +253,9 @@ def _write_unique(
         is_directory = None
         if last:
             written.write(
-                last[skipped:].replace(_NUL, b"/") + _NUL + ((last_record or _EMPTY_RECORD) if with_records else b"")
+                last[skipped:].replace(_NUL, b"/")
+                + _NUL
+                + ((last_record or _RECORD_WITHOUT_DATA) if with_records else b"")
             )
             number += 1
         last, last_record = key, record
@@ -288,7 +297,7 @@ def _deepest_directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:
         close_ignoring_errors(descriptor)
 
 
-def _path_for_users(base: bytes, is_absolute: bool) -> bytes:
+def _displayed_root_path(base: bytes, is_absolute: bool) -> bytes:
     """Return the path of the root as messages show it.
 
     It is relative if the root ``base`` lies in the working directory and no listed path is absolute (``is_absolute`` is

@@ -20,9 +20,13 @@ from typing import TYPE_CHECKING
 
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.retries import open_with_retries
-from pcopy.jobs.suggestions import suggestion_for, suggestion_or_creation, unsearchable_directory_text
+from pcopy.jobs.suggestions import (
+    suggestion_for_missing_directory,
+    suggestion_for_missing_path,
+    unsearchable_directory_text,
+)
 from pcopy.tasks.base.job import DeviceInode, Options, Root
 from pcopy.text import printable_path, shell_quoted
 
@@ -30,16 +34,16 @@ if TYPE_CHECKING:
     from pcopy.jobs.job_file import JobRoot
 
 _BLOCK_DEVICE, _SOCKET = "block device", "socket"
-_SPECIAL_FILES = (
+_SPECIAL_FILE_TYPES = (
     (stat.S_ISBLK, _BLOCK_DEVICE),
     (stat.S_ISCHR, "character device"),
     (stat.S_ISFIFO, "FIFO"),
     (stat.S_ISSOCK, _SOCKET),
 )
 """Types of files that are refused as DST: a test of ``st_mode``, and the name in messages."""
-_DESCRIPTOR_LINK = rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+"
+_DESCRIPTOR_LINK_PATTERN = rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+"
 """Path of the link in /proc that stands for an open file of a process."""
-_HOST_PREFIX = rb"([A-Za-z][A-Za-z0-9.-]*|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+\]):"
+_REMOTE_HOST_PREFIX = rb"([A-Za-z][A-Za-z0-9.-]*|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+\]):"
 """Pattern of the beginning of a name that rsync and scp take for ``host:path``.
 
 Names that begin with a time, such as ``10:30`` and ``2026-11-24T18:00``, do not match.
@@ -48,7 +52,7 @@ Names that begin with a time, such as ``10:30`` and ``2026-11-24T18:00``, do not
 _MAX_LINKS = 40  # limit of the Linux kernel
 
 
-class _Source(NamedTuple):
+class _SourceArgument(NamedTuple):
     """A SRC argument, and the file or directory that it refers to.
 
     Fields:
@@ -71,7 +75,7 @@ class _Source(NamedTuple):
     link_target: DeviceInode | None
 
 
-class _Destination(NamedTuple):
+class _DestinationArgument(NamedTuple):
     """The DST argument, and the file or directory that it refers to.
 
     Fields:
@@ -125,9 +129,9 @@ def resolve_roots(
     target_item = _examine_destination(destination)
     _refuse_special_file(source_items, target_item)
     if len(source_items) > 1:
-        _refuse_colliding(source_items, target_item, no_target_directory)
-    targets = [_target_for(source, target_item, no_target_directory) for source in source_items]
-    ancestors = _identities_up_to_root(targets[0][0])
+        _refuse_equal_targets(source_items, target_item, no_target_directory)
+    targets = [_target_of_source(source, target_item, no_target_directory) for source in source_items]
+    ancestors = _identities_of_directories_above(targets[0][0])
     roots = []
     for source, (target, name) in zip(source_items, targets, strict=True):
         is_inside = bool(name) and target_item.directory is not None and not no_target_directory
@@ -135,9 +139,9 @@ def resolve_roots(
         source_id = identity_of(source.directory)
         root = Root(source.directory, target, source.item, name, source.argument, target_shown, source_id, ancestors[0])
         final_root = root if recoding is None else root_with_recoded_name(recoding, root)
-        _refuse_onto_itself(source, final_root, ancestors, one_file_system and not follow)
+        _refuse_copy_onto_itself(source, final_root, ancestors, one_file_system and not follow)
         roots.append(root)
-    _refuse_over_sources(roots)
+    _refuse_copy_over_sources(roots)
     return tuple(roots)
 
 
@@ -229,7 +233,7 @@ def _real_path(path: bytes) -> bytes:
     return os.path.realpath(path, strict=True)
 
 
-def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], bytes]) -> _Source:
+def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], bytes]) -> _SourceArgument:
     """Find out what the SRC argument ``path`` refers to.
 
     Args:
@@ -240,10 +244,10 @@ def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
     """
     if not path:
         raise RequestRefused("a SRC is the empty string: name a file or a directory (. for the current one)")
-    _refuse_remote(path)
-    stem, contents = _without_slash(path)
+    _refuse_remote_path(path)
+    stem, contents = _without_trailing_slashes(path)
     parent, name = os.path.split(stem)
-    with _refusing_os_errors(path):
+    with _refusing_errors_of_path(path):
         try:
             status = os.stat(path) if contents or follow else os.lstat(path)
         except FileNotFoundError:
@@ -253,7 +257,7 @@ def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
                 ) from None
             advice = (
                 _remote_path_advice(path)
-                or suggestion_for(path)
+                or suggestion_for_missing_path(path)
                 or "check the name, and the order: SRC comes before DST"
             )
             raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}") from None
@@ -268,10 +272,10 @@ def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
             directory, item = real_path(parent or b"."), name
             identity = (status.st_dev, status.st_ino)
     points_to = _link_target_identity(path) if stat.S_ISLNK(status.st_mode) else None
-    return _Source(path, contents, directory, item, b"" if contents else name, identity, points_to)
+    return _SourceArgument(path, contents, directory, item, b"" if contents else name, identity, points_to)
 
 
-def _examine_destination(path: bytes) -> _Destination:
+def _examine_destination(path: bytes) -> _DestinationArgument:
     """Find out what the DST argument ``path`` refers to.
 
     Raise ``RequestRefused`` if nothing can be copied to it: for example, it is empty, names another host, or has a
@@ -279,10 +283,10 @@ def _examine_destination(path: bytes) -> _Destination:
     """
     if not path:
         raise RequestRefused("DST is the empty string: name a file or a directory (. for the current one)")
-    _refuse_remote(path)
-    stem, slash = _without_slash(path)
+    _refuse_remote_path(path)
+    stem, slash = _without_trailing_slashes(path)
     parent, name = os.path.split(stem)
-    with _refusing_os_errors(path):
+    with _refusing_errors_of_path(path):
         is_directory = False
         try:
             is_directory = stat.S_ISDIR(os.stat(path).st_mode)
@@ -302,12 +306,12 @@ def _examine_destination(path: bytes) -> _Destination:
         raise RequestRefused(f"{printable_path(path)}: not a directory; {advice}")
     if directory is None and name in {b".", b".."}:
         raise RequestRefused(f"{printable_path(path)}: does not exist; make the directory first")
-    if entry is None and not parent and re.match(_HOST_PREFIX, name) and (advice := _remote_path_advice(path)):
-        raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}; {_file_name_advice(path)}")
-    return _Destination(path, slash, directory, entry, parent or b".", name)
+    if entry is None and not parent and re.match(_REMOTE_HOST_PREFIX, name) and (advice := _remote_path_advice(path)):
+        raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}; {_local_file_name_advice(path)}")
+    return _DestinationArgument(path, slash, directory, entry, parent or b".", name)
 
 
-def _refuse_remote(path: bytes) -> None:
+def _refuse_remote_path(path: bytes) -> None:
     """Raise ``RequestRefused`` if ``path`` is ``user@host:path`` and no file of that name exists.
 
     For rsync and scp it is a path on another host. For pcopy it would be the name of a local file, which is hardly
@@ -315,10 +319,10 @@ def _refuse_remote(path: bytes) -> None:
     """
     user, at, _ = path.partition(b":")[0].partition(b"@")
     if user and at and (advice := _remote_path_advice(path)):
-        raise RequestRefused(f"{printable_path(path)}: {advice}; {_file_name_advice(path)}")
+        raise RequestRefused(f"{printable_path(path)}: {advice}; {_local_file_name_advice(path)}")
 
 
-def _file_name_advice(path: bytes) -> str:
+def _local_file_name_advice(path: bytes) -> str:
     """Return advice how to write the name of a local file that looks like a path on another host."""
     return f"for a file of that name write ./{printable_path(path)}"
 
@@ -331,7 +335,7 @@ def _remote_path_advice(path: bytes) -> str:
     return "on another host? pcopy reaches no other hosts: use rsync, or mount the file system here"
 
 
-def _refuse_special_file(sources: Sequence[_Source], destination: _Destination) -> None:
+def _refuse_special_file(sources: Sequence[_SourceArgument], destination: _DestinationArgument) -> None:
     """Raise ``RequestRefused`` if DST is a device, FIFO or socket: a file would replace it, while the user probably
     means to write into it.
     """
@@ -347,7 +351,7 @@ def _refuse_special_file(sources: Sequence[_Source], destination: _Destination) 
 
 
 def _special_file_type(path: bytes, entry: os.stat_result | None) -> str:
-    """Return the type of ``path``, such as "FIFO", if it is or leads to one of ``_SPECIAL_FILES``; else empty.
+    """Return the type of ``path``, such as "FIFO", if it is or leads to one of ``_SPECIAL_FILE_TYPES``; else empty.
 
     ``entry`` is the status (lstat) of the name itself; None if it does not exist.
     """
@@ -355,7 +359,7 @@ def _special_file_type(path: bytes, entry: os.stat_result | None) -> str:
         mode = os.stat(path.rstrip(b"/") or b"/").st_mode
     except OSError:  # It does not exist, or is a dangling link.
         mode = entry.st_mode if entry else 0
-    return next((kind for is_one, kind in _SPECIAL_FILES if is_one(mode)), "")
+    return next((kind for is_one, kind in _SPECIAL_FILE_TYPES if is_one(mode)), "")
 
 
 def _leads_to_descriptor(path: bytes) -> bool:
@@ -365,13 +369,15 @@ def _leads_to_descriptor(path: bytes) -> bool:
         if not os.path.islink(path):
             return False
         directory = os.path.realpath(os.path.dirname(path) or b".")
-        if re.fullmatch(_DESCRIPTOR_LINK, os.path.join(directory, os.path.basename(path))):
+        if re.fullmatch(_DESCRIPTOR_LINK_PATTERN, os.path.join(directory, os.path.basename(path))):
             return True
         path = os.path.join(os.path.dirname(path), os.readlink(path))
     return False
 
 
-def _refuse_colliding(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:
+def _refuse_equal_targets(
+    sources: Sequence[_SourceArgument], destination: _DestinationArgument, no_target_directory: bool
+) -> None:
     """Raise ``RequestRefused`` if two of several ``sources`` would be copied to the same name in the target directory.
 
     The sources are copied in no defined order, so either of them could remain. Also raise it if DST is not an existing
@@ -382,22 +388,22 @@ def _refuse_colliding(sources: Sequence[_Source], destination: _Destination, no_
     if destination.directory is None:
         problem = "not a directory"
         if destination.entry is None:
-            problem = f"does not exist; {suggestion_or_creation(destination.argument, 'create it first')}"
+            problem = f"does not exist; {suggestion_for_missing_directory(destination.argument, 'create it first')}"
         raise RequestRefused(
             f"{printable_path(destination.argument)}: {problem}: several SRC need an existing directory as DST"
         )
-    by_name: dict[bytes, _Source] = {}
+    by_name: dict[bytes, _SourceArgument] = {}
     for source in sources:
         other = by_name.setdefault(source.name, source)
         if other is not source:
-            raise _collision(other, source, os.path.join(destination.argument, source.name))
+            raise _collision_error(other, source, os.path.join(destination.argument, source.name))
     if (merged := by_name.pop(b"", None)) is not None:
         for name, source in by_name.items():
             if os.path.lexists(os.path.join(merged.directory, name)):
-                raise _collision(merged, source, os.path.join(destination.argument, name))
+                raise _collision_error(merged, source, os.path.join(destination.argument, name))
 
 
-def _collision(first: _Source, second: _Source, target: bytes) -> RequestRefused:
+def _collision_error(first: _SourceArgument, second: _SourceArgument, target: bytes) -> RequestRefused:
     """Return the error for the sources ``first`` and ``second``, which would be copied to the same name in the
     directory ``target``.
     """
@@ -408,11 +414,14 @@ def _collision(first: _Source, second: _Source, target: bytes) -> RequestRefused
     )
 
 
-def _target_for(source: _Source, destination: _Destination, no_target_directory: bool) -> tuple[bytes, bytes]:
+def _target_of_source(
+    source: _SourceArgument, destination: _DestinationArgument, no_target_directory: bool
+) -> tuple[bytes, bytes]:
     """Return where a source is copied to: a directory, and the name in it (empty: the directory itself).
 
-    ``no_target_directory``: True if DST (``destination``) itself is the target, even if it is a directory (``-T``).
-    Raise ``RequestRefused`` if the source cannot be copied to DST: a directory onto a file, for example.
+    ``no_target_directory``: True if DST (``destination``) itself is the target, even if it is a directory
+    (``-T``). Raise ``RequestRefused`` if the source cannot be copied to DST: a directory onto a file, for
+    example.
     """
     given = printable_path(destination.argument)
     if destination.directory is not None:
@@ -431,17 +440,19 @@ def _target_for(source: _Source, destination: _Destination, no_target_directory:
         )
     elif source.item and destination.has_slash:
         raise RequestRefused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
-    with _refusing_os_errors(destination.parent):
+    with _refusing_errors_of_path(destination.parent):
         try:
             return os.path.realpath(destination.parent, strict=True), destination.name
         except FileNotFoundError:
-            told = _remote_path_advice(destination.argument) or suggestion_or_creation(destination.parent)
+            told = _remote_path_advice(destination.argument) or suggestion_for_missing_directory(destination.parent)
             raise RequestRefused(
                 f"{given}: its directory {printable_path(destination.parent)} does not exist; {told}"
             ) from None
 
 
-def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode], stays: bool) -> None:
+def _refuse_copy_onto_itself(
+    source: _SourceArgument, root: Root, ancestors: Sequence[DeviceInode], stays: bool
+) -> None:
     """Raise ``RequestRefused`` if a source would be copied onto or into itself.
 
     Args:
@@ -454,7 +465,7 @@ def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceI
     given, target = printable_path(source.argument), printable_path(root.target_shown)
     existing = None if root.name else root.target_id
     if root.name:
-        with _refusing_os_errors(root.target_shown), suppress(FileNotFoundError):
+        with _refusing_errors_of_path(root.target_shown), suppress(FileNotFoundError):
             status = os.lstat(os.path.join(root.target, root.name))
             existing = (status.st_dev, status.st_ino)
     if existing == source.identity:
@@ -472,7 +483,7 @@ def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceI
             )
 
 
-def _refuse_over_sources(roots: Sequence[Root]) -> None:
+def _refuse_copy_over_sources(roots: Sequence[Root]) -> None:
     """Raise ``RequestRefused`` if a copy would be written to the path of a source.
 
     Example: the contents of ``a/b/`` are copied to ``a``, and ``a/b/b`` exists: its copy would be the source ``a/b``.
@@ -494,7 +505,7 @@ def _refuse_over_sources(roots: Sequence[Root]) -> None:
                 )
 
 
-def _without_slash(path: bytes) -> tuple[bytes, bool]:
+def _without_trailing_slashes(path: bytes) -> tuple[bytes, bool]:
     """Return ``path`` without trailing slashes, and whether it is spelled as a directory: ``X/``, ``.``, ``..`` or
     ``X/.``.
     """
@@ -508,12 +519,12 @@ def _identity_of_directory(directory: bytes) -> DeviceInode:
     Raise ``RequestRefused`` if it cannot be opened.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _refusing_os_errors(directory), closed_at_end(open_with_retries(directory, flags)) as descriptor:
+    with _refusing_errors_of_path(directory), closing_descriptor(open_with_retries(directory, flags)) as descriptor:
         status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 
 
-def _identities_up_to_root(directory: bytes) -> list[DeviceInode]:
+def _identities_of_directories_above(directory: bytes) -> list[DeviceInode]:
     """Return (device, inode) of the real path ``directory`` and of all directories above it; the last one is ``/``."""
     found = [_identity_of_directory(directory)]
     while (parent := os.path.dirname(directory)) != directory:
@@ -531,7 +542,7 @@ def _link_target_identity(path: bytes) -> DeviceInode | None:
 
 
 @contextmanager
-def _refusing_os_errors(path: bytes) -> Iterator[None]:
+def _refusing_errors_of_path(path: bytes) -> Iterator[None]:
     """Context manager: if its block raises ``OSError``, raise ``RequestRefused`` that names ``path`` instead."""
     try:
         yield

@@ -19,30 +19,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pcopy.checkpoint.framing import RecordFileWriter
-from pcopy.checkpoint.layout import mark_not_durable
-from pcopy.checkpoint.record import FactRecord
+from pcopy.checkpoint.layout import mark_records_not_durable
+from pcopy.checkpoint.record import TaskFactRecord
 from pcopy.engine.node import RankNode
 from pcopy.engine.task import Task
 from pcopy.errors import RequestRefused
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import UnsyncedDirectories, WrittenFileSystems
 from pcopy.fsio.syncer import SyncProcess, unsyncable_devices
-from pcopy.jobs.directories import NoJob, nonce_of
-from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory, refusing_os_errors
-from pcopy.jobs.lock import Lock, take_lock
+from pcopy.jobs.directories import NoJobInDirectory, nonce_of_job
+from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory, refusing_errors_in_directory
+from pcopy.jobs.lock import RankLock, take_lock
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.counts import DEFERRED_COUNTERS
 from pcopy.tasks.base.job import Root
 from pcopy.text import printable_path
 
-VISIBLE_WITHIN = 90.0
+VISIBILITY_TIMEOUT = 90.0
 """Seconds within which other hosts must see the job directory that rank 0 created.
 
 An NFS client may cache for up to 60 s that a name does not exist.
 """
 
-_CHECK_INTERVAL = 0.1  # seconds between two checks whether the job directory is visible
+_VISIBILITY_CHECK_INTERVAL = 0.1  # seconds between two checks whether the job directory is visible
 _TOLERATED_MISSES = 2  # After more failed checks in a row, a job directory that was seen before counts as removed.
 
 
@@ -84,7 +84,7 @@ class RankRecords:
 
         Because of it, the records are not trusted after a reboot of this host.
         """
-        self.lock: Lock | None = None
+        self.lock: RankLock | None = None
         """This rank's lock; None until it is taken."""
         self._lock_mutex = allocate_lock()
         self._has_run_begun = bool(rank == 0 or checkpoint.resumed)
@@ -99,11 +99,11 @@ class RankRecords:
         from pcopy.checkpoint.resume import write_first_run
 
         assert self._job_directory is not None
-        with refusing_os_errors(self._checkpoint.directory):
+        with refusing_errors_in_directory(self._checkpoint.directory):
             self._job_directory.create_durably()
             write_first_run(self._checkpoint.directory, self._size, self._counts, tasks, run=self._run, phase=phase)
 
-    def append(self, record: FactRecord) -> None:
+    def append(self, record: TaskFactRecord) -> None:
         """Append a record of tasks that are done and tasks that they have spawned to the file of this rank.
 
         Before the first record, a rank other than 0 waits until this host sees the job directory, and takes its lock.
@@ -111,12 +111,14 @@ class RankRecords:
         directory does not become visible, or a file cannot be written.
         """
         if not self._has_run_begun:
-            check_job_visible(self._checkpoint, VISIBLE_WITHIN, b"current", was_seen=self._checkpoint.durable_at_start)
+            wait_until_job_is_visible(
+                self._checkpoint, VISIBILITY_TIMEOUT, b"current", was_seen=self._checkpoint.durable_at_start
+            )
             self.take_lock()
             self._has_run_begun = True
-        with refusing_os_errors(self._checkpoint.directory):
+        with refusing_errors_in_directory(self._checkpoint.directory):
             if unsyncable_devices and not self._is_recorded_not_durable:
-                mark_not_durable(self._checkpoint.directory)
+                mark_records_not_durable(self._checkpoint.directory)
                 self._is_recorded_not_durable = True
             self._writer.append(record)
         if self._job_directory is not None:
@@ -136,14 +138,14 @@ class RankRecords:
     def remove_job(self) -> None:
         """On rank 0: remove the job directory while the job runs on, because a record could not be written."""
         if self._job_directory is not None:
-            self._job_directory.abandon()
+            self._job_directory.remove_while_running()
 
     def close(self) -> None:
         """Close the file of records."""
         self._writer.close()
 
 
-def check_job_visible(
+def wait_until_job_is_visible(
     checkpoint: CheckpointSettings, patience: float, name: bytes = b"job", *, was_seen: bool = False
 ) -> None:
     """Wait until this host sees the job directory that rank 0 created; raise ``RequestRefused`` after ``patience``
@@ -165,9 +167,9 @@ def check_job_visible(
             missed += 1
         if was_seen and missed > _TOLERATED_MISSES:
             raise RequestRefused(f"{printable_path(checkpoint.directory)}: the job was removed by another process")
-        time.sleep(_CHECK_INTERVAL)
-    with suppress(NoJob):
-        if exists and nonce_of(checkpoint.directory) == checkpoint.nonce:
+        time.sleep(_VISIBILITY_CHECK_INTERVAL)
+    with suppress(NoJobInDirectory):
+        if exists and nonce_of_job(checkpoint.directory) == checkpoint.nonce:
             return
     raise RequestRefused(
         f"{printable_path(checkpoint.directory)}: not a directory that all hosts share; name a shared one: "
@@ -175,7 +177,7 @@ def check_job_visible(
     )
 
 
-def refuse_unsyncable(roots: Sequence[Root]) -> None:
+def refuse_unsyncable_targets(roots: Sequence[Root]) -> None:
     """Raise ``RequestRefused`` if a target's file system can be written to, but could not be synced at the end of the
     job.
 
@@ -184,7 +186,7 @@ def refuse_unsyncable(roots: Sequence[Root]) -> None:
     storage, changed = WrittenFileSystems(type_of_file_system, SyncProcess()), UnsyncedDirectories()
     path = roots[0].target  # the same for all roots
     try:
-        with closed_at_end(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+        with closing_descriptor(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
             status = os.fstat(directory)
             storage.register(directory, status.st_dev, status.st_ino, changed)
     except (OSError, Problem) as error:
@@ -194,15 +196,15 @@ def refuse_unsyncable(roots: Sequence[Root]) -> None:
         changed.close()
 
 
-def restore_rank(node: RankNode, checkpoint: CheckpointSettings, run: int) -> None:
+def restore_tasks_of_rank(node: RankNode, checkpoint: CheckpointSettings, run: int) -> None:
     """Load the tasks of a resumed job that remain for one rank from the job directory into ``node``, the rank's engine.
 
     Rank 0 also gets the counters of the earlier runs. ``run`` is the number of the new run.
     """
-    from pcopy.checkpoint.resume import read_base
+    from pcopy.checkpoint.resume import read_run_base_tasks
 
     def counted() -> Iterator[Task]:
-        for task in read_base(checkpoint.directory, run, node.rank):
+        for task in read_run_base_tasks(checkpoint.directory, run, node.rank):
             # A phase is run only if a counter says that tasks wait for it. The task that increased the counter may not
             # be recorded, so count the waiting tasks here.
             if task.phase > checkpoint.phase and (counter := DEFERRED_COUNTERS.get(task.phase)) is not None:

@@ -14,17 +14,17 @@ from functools import lru_cache
 
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.identity import XFS_TYPE, birth_time, file_system_id
 from pcopy.fsio.mounted import MountRoot, mount_root_of
 from pcopy.fsio.retries import open_with_retries
 from pcopy.jobs.job_file import JobFile, JobRoot, TargetIdentity
 from pcopy.jobs.paths import is_in_tree, target_path
-from pcopy.jobs.suggestions import reason_unwritable
+from pcopy.jobs.suggestions import reason_directory_is_unwritable
 from pcopy.tasks.base.job import Root
 from pcopy.text import printable_path
 
-CACHED_IDENTITIES = 128
+MAX_CACHED_IDENTITIES = 128
 """Number of directories whose identity is cached during a check: a job may have thousands of sources in few
 directories.
 """
@@ -55,29 +55,29 @@ def directory_identity(path: bytes) -> DirectoryIdentity:
         descriptor = open_with_retries(path, _OPEN_FLAGS)
     except PermissionError:  # O_PATH needs no permission, but through such a descriptor XFS does not return its UUID.
         descriptor = open_with_retries(path, _OPEN_FLAGS | os.O_PATH)
-    with closed_at_end(descriptor):
+    with closing_descriptor(descriptor):
         status = os.fstat(descriptor)
         return DirectoryIdentity((status.st_dev, status.st_ino), file_system_id(descriptor), birth_time(descriptor))
 
 
-def refuse_unwritable(roots: Sequence[Root]) -> None:
+def refuse_unwritable_targets(roots: Sequence[Root]) -> None:
     """Raise ``RequestRefused`` if all targets are new names in a directory in which this user cannot create files."""
     target = roots[0].target
     if not all(root.name and not os.path.lexists(target_path(root)) for root in roots):
         return
-    if reason := reason_unwritable(target):
+    if reason := reason_directory_is_unwritable(target):
         raise RequestRefused(
             f"{printable_path(roots[0].target_shown)}: cannot be created, since {reason}; name another DST"
         )
 
 
-def with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
+def roots_with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
     """Return ``roots`` together with the file systems of their source and target directories, as the job file records
     them.
 
     Raise ``RequestRefused`` if a directory cannot be opened, or was replaced since ``roots`` were resolved.
     """
-    examine = lru_cache(maxsize=CACHED_IDENTITIES)(_examine_root)
+    examine = lru_cache(maxsize=MAX_CACHED_IDENTITIES)(_identity_of_root)
     placed = []
     for root in roots:
         source, target = examine(root.source, "source"), examine(root.target, "destination")
@@ -88,7 +88,7 @@ def with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
     return tuple(placed)
 
 
-def with_target_identity(root: JobRoot) -> JobRoot:
+def root_with_target_identity(root: JobRoot) -> JobRoot:
     """Return ``root`` with the current identity of the directory to which its source is copied in the field ``made``.
 
     ``root`` is returned unchanged if that directory does not exist yet, if its identity is known already, or if no
@@ -108,19 +108,19 @@ def _target_identity(root: JobRoot) -> TargetIdentity:
     return TargetIdentity(current.identity[1], *current.file_system, current.birth)
 
 
-def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
+def checked_roots_of_job(job: JobFile) -> tuple[JobRoot, ...]:
     """Check that the sources and targets of a job are still those with which it began; return them with their current
     device numbers.
 
     Raise ``RequestRefused``, with the path and the difference, if a directory is another one.
     """
-    examine = lru_cache(maxsize=CACHED_IDENTITIES)(_examine_root)
+    examine = lru_cache(maxsize=MAX_CACHED_IDENTITIES)(_identity_of_root)
     checked = []
     for root in job.roots:
         source, target = examine(root.source, "source"), examine(root.target, "destination")
-        _refuse_different(job, root.source, source, root.source_id, root.source_place)
-        _refuse_different(job, root.target, target, root.target_id, root.target_place)
-        _check_target(job, root)
+        _refuse_different_directory(job, root.source, source, root.source_id, root.source_place)
+        _refuse_different_directory(job, root.target, target, root.target_id, root.target_place)
+        _check_recorded_target(job, root)
         checked.append(root._replace(source_id=source.identity, target_id=target.identity))
     return tuple(checked)
 
@@ -139,13 +139,17 @@ def check_targets(job: JobFile) -> None:
     """
     for root in job.roots:
         try:
-            _refuse_different(
-                job, root.target, _examine_root(root.target, "destination"), root.target_id, root.target_place
+            _refuse_different_directory(
+                job, root.target, _identity_of_root(root.target, "destination"), root.target_id, root.target_place
             )
         except RequestRefused:
             path = printable_path(root.target)
             current = _nearest_file_system(root.target)
-            if current and current[0] == root.target_place[0] and _equal_or_unknown(current[1], root.target_place[1]):
+            if (
+                current
+                and current[0] == root.target_place[0]
+                and _are_equal_or_unknown(current[1], root.target_place[1])
+            ):
                 raise DestinationRemoved(f"{path}: is gone, or another directory is in its place") from None
             raise RequestRefused(f"{path}: its file system does not seem to be mounted; mount it") from None
 
@@ -158,17 +162,17 @@ def refuse_missing_mounts(job: JobFile) -> None:
                 continue
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             try:
-                with closed_at_end(open_with_retries(path, flags)) as descriptor:
+                with closing_descriptor(open_with_retries(path, flags)) as descriptor:
                     found = mount_root_of(descriptor)
             except OSError as error:
                 raise RequestRefused(f"{printable_path(path)}: cannot be entered: {error.strerror}; mount it") from None
-            if not found.may_be_same(MountRoot(*root)):
+            if not found.may_be_same_mount(MountRoot(*root)):
                 raise RequestRefused(
                     f"{printable_path(path)}: the file system that the job wrote to is not mounted there; mount it"
                 )
 
 
-def missing_targets(job: JobFile) -> list[bytes]:
+def missing_or_replaced_targets(job: JobFile) -> list[bytes]:
     """Return the paths of directories that the job created, and that are missing now or have been replaced.
 
     The user may have moved the original ones, with temporary files of the job in them.
@@ -201,11 +205,13 @@ def _is_recorded_target(root: JobRoot, current: TargetIdentity) -> bool:
         return True
     is_same = (current.inode, current.f_type) == (recorded.inode, recorded.f_type)
     return (
-        is_same and _equal_or_unknown(current.fsid, recorded.fsid) and _equal_or_unknown(current.birth, recorded.birth)
+        is_same
+        and _are_equal_or_unknown(current.fsid, recorded.fsid)
+        and _are_equal_or_unknown(current.birth, recorded.birth)
     )
 
 
-def _equal_or_unknown(one: int, other: int) -> bool:
+def _are_equal_or_unknown(one: int, other: int) -> bool:
     """Return True if ``one`` and ``other`` are equal, or if one of them is 0, which stands for unknown."""
     return one == other or 0 in (one, other)
 
@@ -225,7 +231,7 @@ def _nearest_file_system(path: bytes) -> tuple[int, int] | None:
             return None
 
 
-def _check_target(job: JobFile, root: JobRoot) -> None:
+def _check_recorded_target(job: JobFile, root: JobRoot) -> None:
     """Raise ``RequestRefused`` if ``root`` has a recorded target directory, but that is missing now or another
     directory has its path.
     """
@@ -245,7 +251,7 @@ def _check_target(job: JobFile, root: JobRoot) -> None:
     )
 
 
-def _refuse_different(
+def _refuse_different_directory(
     job: JobFile, path: bytes, current: DirectoryIdentity, identity: tuple[int, int], place: tuple[int, int]
 ) -> None:
     """Raise ``RequestRefused`` if a source or target directory is another one than when the job began.
@@ -260,7 +266,7 @@ def _refuse_different(
     differing = []
     if current.file_system[0] != place[0]:
         differing.append(f"the type of its file system is {current.file_system[0]:#x}, was {place[0]:#x}")
-    if not _equal_or_unknown(current.file_system[1], place[1]):
+    if not _are_equal_or_unknown(current.file_system[1], place[1]):
         name = "UUID" if XFS_TYPE == current.file_system[0] == place[0] else "fsid"
         differing.append(f"its file system ({name}) is {current.file_system[1]:#x}, was {place[1]:#x}")
     if current.identity[1] != identity[1]:
@@ -272,7 +278,7 @@ def _refuse_different(
         )
 
 
-def _examine_root(path: bytes, role: str) -> DirectoryIdentity:
+def _identity_of_root(path: bytes, role: str) -> DirectoryIdentity:
     """Return the identity of the directory ``path``.
 
     Raise ``RequestRefused`` if it cannot be opened; the message calls it the job's ``role`` (source or destination).

@@ -7,12 +7,12 @@ import os
 import stat
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.suggestions import suggestion_for, unsearchable_directory_text
+from pcopy.jobs.suggestions import suggestion_for_missing_path, unsearchable_directory_text
 from pcopy.tasks.base.job import Root
 from pcopy.text import printable_path
 
 
-def read_only_root(path: bytes, *, follow: bool) -> Root:
+def root_for_reading(path: bytes, *, follow: bool) -> Root:
     """Return the root of a job that reads ``path``; source and target of the root are the same directory.
 
     ``follow``: True to read the target if ``path`` is a symbolic link. Raise ``RequestRefused`` if ``path`` does not
@@ -33,7 +33,7 @@ def read_only_root(path: bytes, *, follow: bool) -> Root:
     except OSError as error:
         if error.filename is None:  # The working directory was removed: the caller reports that.
             raise
-        raise cannot_examine(path, error) from None
+        raise cannot_examine_error(path, error) from None
     if stat.S_ISSOCK(status.st_mode):
         raise RequestRefused(f"{printable_path(path)}: is a socket, which has no contents to read")
     if not os.path.lexists(real):  # for example /dev/fd/63 of a shell's process substitution
@@ -44,13 +44,13 @@ def read_only_root(path: bytes, *, follow: bool) -> Root:
     return Root(directory, directory, name, name, path, path, identity, identity)
 
 
-def cannot_examine(path: bytes, error: OSError) -> RequestRefused:
+def cannot_examine_error(path: bytes, error: OSError) -> RequestRefused:
     """Return the exception for a ``path`` that cannot be examined: stat failed with ``error``. Its message also says
     what to do.
     """
     advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
     suggestion = (
-        suggestion_for(path)
+        suggestion_for_missing_path(path)
         if error.errno == errno.ENOENT
         else unsearchable_directory_text(path, error).removeprefix("; ")
     )

@@ -3,7 +3,7 @@ sorted.
 
 If a spool cannot be written, for example because its file system is full, nothing is lost: the job stops in an orderly
 way, and can be resumed with a spool directory that has space. Therefore such an error has a class of its own,
-``SpillFailed``.
+``TemporaryFileFailed``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
-from pcopy.engine.backlog import Backlog, OpenSpool
-from pcopy.errors import RequestRefused, SpillFailed
+from pcopy.engine.backlog import OpenSpool, TaskBacklog
+from pcopy.errors import RequestRefused, TemporaryFileFailed
 from pcopy.text import printable_path
 
 
@@ -31,14 +31,14 @@ def spool_factory(directory: bytes) -> OpenSpool:
     return open_spool
 
 
-def database_factory(directory: bytes) -> Callable[[], Backlog]:
+def task_database_factory(directory: bytes) -> Callable[[], TaskBacklog]:
     """Return a function that opens a temporary LMDB database in ``directory``, for waiting tasks.
 
     If ``directory`` is empty, the database is created in the system's directory for temporary files. The methods of the
     database raise ``OSError`` if it fails.
     """
 
-    def open_database() -> Backlog:
+    def open_database() -> TaskBacklog:
         from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
         from pcopy.jobs.spool_file import temporary_directory
 
@@ -68,7 +68,7 @@ def spool_error_text(directory: bytes, trouble: OSError, advice: str) -> str:
 
 @contextmanager
 def refusing_spool_errors(directory: bytes, advice: str = SPOOL_ADVICE) -> Iterator[None]:
-    """Context manager: if its block raises ``SpillFailed`` (a temporary file cannot be written), raise
+    """Context manager: if its block raises ``TemporaryFileFailed`` (a temporary file cannot be written), raise
     ``RequestRefused`` instead.
 
     For use before any task runs: the job then does not start. ``directory`` is the directory of temporary files (empty:
@@ -76,5 +76,5 @@ def refusing_spool_errors(directory: bytes, advice: str = SPOOL_ADVICE) -> Itera
     """
     try:
         yield
-    except SpillFailed as trouble:
+    except TemporaryFileFailed as trouble:
         raise RequestRefused(spool_error_text(directory, trouble, advice)) from None

@@ -11,35 +11,36 @@ from contextlib import suppress
 from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 
-from pcopy.errors import SpillFailed
+from pcopy.errors import TemporaryFileFailed
 from pcopy.fsio.named_file import stable_directory_path
 
-IN_MEMORY = 1 << 20
+MAX_SPOOL_IN_MEMORY = 1 << 20
 """Largest size in bytes of a spool that is kept in memory; a larger one is written to a file."""
 
 
 def _raising_spool_errors(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that does what ``method`` does, but raises ``SpillFailed`` instead of every ``OSError``."""
+    """Return a method that behaves as ``method`` does, but raises ``TemporaryFileFailed`` instead of ``OSError``."""
 
     def wrapped(*arguments: Any) -> Any:
         try:
             return method(*arguments)
         except OSError as error:
-            raise SpillFailed(error.errno, error.strerror) from error
+            raise TemporaryFileFailed(error.errno, error.strerror) from error
 
     return wrapped
 
 
 class SpoolFile(SpooledTemporaryFile[bytes]):
-    """A temporary file without a name, which is removed when it is closed; every error raises ``SpillFailed``."""
+    """An unnamed temporary file, which is removed when it is closed. Every error raises ``TemporaryFileFailed``."""
 
     def __init__(self, directory: bytes) -> None:
         """Create an empty file in memory.
 
-        When it grows beyond ``IN_MEMORY``, it is written to a file in ``directory`` (empty: the system's directory for
-        temporary files). A symbolic link in that path is followed only if it belongs to this user or to root.
+        When it grows beyond ``MAX_SPOOL_IN_MEMORY``, it is written to a file in ``directory`` (empty: the system's
+        directory for temporary files). A symbolic link in that path is followed only if it belongs to this user or to
+        root.
         """
-        super().__init__(max_size=IN_MEMORY)
+        super().__init__(max_size=MAX_SPOOL_IN_MEMORY)
         self._directory = directory
 
     def rollover(self) -> None:

@@ -1,7 +1,7 @@
 """Suggestions for messages about a path, a job or a word that does not exist: the most similar one that does exist.
 
 Rules: a suggestion is only shown, and never used instead of the user's word. The search is cheap: it lists few
-directories, and none with more than ``MAX_NAMES`` names.
+directories, and none with more than ``MAX_SEARCHED_NAMES`` names.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from stat import S_IMODE
 
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.text import printable_path
 
-MAX_NAMES = 10_000
+MAX_SEARCHED_NAMES = 10_000
 """A directory with more names is not searched for a similar one: listing it may take long on a file server."""
-_MAX_MISSPELT = 3
+_MAX_MISSPELT_COMPONENTS = 3
 """Maximum number of misspelt components in one path; a path with more is too different, and nothing is suggested."""
 _MIN_SIMILARITY = 0.75
 """Least similarity (the ratio of difflib, 0 to 1) of a suggested word. With a smaller value, --report would be
 suggested for --restart.
 """
-_MIN_PREFIX = 3
+_MIN_PREFIX_LENGTH = 3
 """Least number of letters of a word for which the only word that begins with it is suggested."""
 
 _SPACES = b" \t\r\n"
@@ -32,25 +32,25 @@ _QUOTES = "\"'\u2018\u2019\u201c\u201d"
 _DASHES = ("\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212")  # Text processors replace a "-" by one of these.
 
 
-def suggestion_for(path: bytes) -> str:
+def suggestion_for_missing_path(path: bytes) -> str:
     """Return the end of a message that says that ``path`` does not exist: a similar path, or the part of it that
     exists.
 
     Empty if there is neither.
     """
-    return _similar_path(path) or _suggest_existing_part(path)
+    return _first_suggestion(path) or _explain_existing_part(path)
 
 
-def suggestion_or_creation(path: bytes, make_it: str = "create that first (mkdir -p)") -> str:
+def suggestion_for_missing_directory(path: bytes, make_it: str = "create that first (mkdir -p)") -> str:
     """Return a suggestion for the missing directory ``path``: a similar one if there is one, and how to create it.
 
     ``make_it``: the words that say how to create it.
     """
-    text = _similar_path(path)
+    text = _first_suggestion(path)
     return joined_sentences(text, f"else {make_it}") if text else make_it
 
 
-def reason_unwritable(directory: bytes) -> str:
+def reason_directory_is_unwritable(directory: bytes) -> str:
     """Return why this user cannot create files in ``directory``; empty if the user can.
 
     Raise ``OSError`` if that cannot be found out.
@@ -67,7 +67,7 @@ def reason_unwritable(directory: bytes) -> str:
     )
 
 
-def _similar_path(path: bytes) -> str:
+def _first_suggestion(path: bytes) -> str:
     """Return the suggestion for ``path`` from the first function in ``_SUGGESTERS`` that has one; empty if none has."""
     return next((text for suggestion in _SUGGESTERS if (text := suggestion(path))), "")
 
@@ -79,7 +79,7 @@ def joined_sentences(text: str, more: str) -> str:
     return f"{text} {more[:1].upper()}{more[1:]}" if text.endswith("?") else f"{text}; {more}"
 
 
-def reason_starts_elsewhere(path: bytes, directory: bytes) -> str:
+def reason_path_starts_elsewhere(path: bytes, directory: bytes) -> str:
     """Return a message if the user has listed paths relative to the working directory, although the list must contain
     paths relative to ``directory``.
 
@@ -107,13 +107,13 @@ def most_similar_word(word: str, words: Iterable[str]) -> str | None:
     from difflib import get_close_matches
 
     lower, by_lower = word.lower(), {one.lower(): one for one in words}
-    similar = [one for one in by_lower if one.startswith(lower)] if len(word) >= _MIN_PREFIX else []
+    similar = [one for one in by_lower if one.startswith(lower)] if len(word) >= _MIN_PREFIX_LENGTH else []
     if len(similar) != 1:
         similar = get_close_matches(lower, by_lower, 1, _MIN_SIMILARITY)
     return by_lower[similar[0]] if similar else None
 
 
-def _suggest_for_link(path: bytes) -> str:
+def _explain_dangling_link(path: bytes) -> str:
     """If ``path`` is a symbolic link to a missing file, return a text that says so; else an empty text."""
     link = path.rstrip(b"/")
     target = os.path.realpath(link)
@@ -122,7 +122,7 @@ def _suggest_for_link(path: bytes) -> str:
     return f"it is a symbolic link to {printable_path(target)}, which does not exist"
 
 
-def _suggest_for_dash(path: bytes) -> str:
+def _suggest_option_with_dash(path: bytes) -> str:
     """If ``path`` is an option whose dash is another, similar character, return a text with the option in its right
     form.
 
@@ -131,11 +131,12 @@ def _suggest_for_dash(path: bytes) -> str:
     text = os.fsdecode(path)
     option = text.lstrip("-" + "".join(_DASHES))
     if text.startswith(_DASHES) and option:
-        return f"its dash is not the one of options: write {'-' if len(option) == 1 else '--'}{_shown_text(option)}"
+        dashes = "-" if len(option) == 1 else "--"
+        return f"its dash is not the one of options: write {dashes}{_printable_suggestion(option)}"
     return ""
 
 
-def _suggest_expanded(path: bytes) -> str:
+def _suggest_expanded_path(path: bytes) -> str:
     """If ``path`` contains ``~`` or a variable, say that a shell does not expand these in quotes, and name the expanded
     path if it exists.
 
@@ -150,7 +151,7 @@ def _suggest_expanded(path: bytes) -> str:
     return f"a shell does not replace {sign.decode()} in {quotes}{suggestion or ': write the path in full'}"
 
 
-def _suggest_stripped(path: bytes) -> str:
+def _suggest_stripped_path(path: bytes) -> str:
     """Suggest the existing path that remains of ``path`` without superfluous characters; if there is none, return an
     empty text.
 
@@ -170,7 +171,7 @@ def _suggest_stripped(path: bytes) -> str:
     return ""
 
 
-def _suggest_several(path: bytes) -> str:
+def _suggest_several_paths(path: bytes) -> str:
     """If ``path`` consists of several existing paths, separated by spaces or commas, suggest how to write them; else
     return an empty text.
     """
@@ -181,7 +182,7 @@ def _suggest_several(path: bytes) -> str:
     return ""
 
 
-def _suggest_for_pattern(path: bytes) -> str:
+def _explain_shell_pattern(path: bytes) -> str:
     """If ``path`` is a shell pattern that the shell has not replaced by names, return a text that says so; else an
     empty text.
     """
@@ -199,7 +200,7 @@ def _suggest_for_pattern(path: bytes) -> str:
     return "no name matches this pattern, so the shell has left it as it is"
 
 
-def _suggest_corrected(path: bytes) -> str:
+def _suggest_similar_path(path: bytes) -> str:
     """Suggest an existing path: ``path`` with similar names in place of components that do not exist; if there is none,
     return an empty text.
     """
@@ -208,7 +209,9 @@ def _suggest_corrected(path: bytes) -> str:
     for part in filter(None, path.split(b"/")):
         name = os.path.join(reached, part)
         if not os.path.lexists(name):
-            similar = most_similar_word(os.fsdecode(part), _names_in(reached)) if slips < _MAX_MISSPELT else None
+            similar = (
+                most_similar_word(os.fsdecode(part), _names_in(reached)) if slips < _MAX_MISSPELT_COMPONENTS else None
+            )
             if similar is None:
                 return ""
             slips += 1
@@ -217,7 +220,7 @@ def _suggest_corrected(path: bytes) -> str:
     return f"{printable_path(os.path.join(reached, b'') if path.endswith(b'/') else reached)} does: was that meant?"
 
 
-def _suggest_existing_part(path: bytes) -> str:
+def _explain_existing_part(path: bytes) -> str:
     """Return a text that names the deepest existing directory above ``path`` and the component that it lacks.
 
     Empty if that directory is the root directory or the working directory.
@@ -236,18 +239,18 @@ def _suggest_existing_part(path: bytes) -> str:
 
 
 def _names_in(directory: bytes) -> list[str]:
-    """Return the names in a directory; empty if they are more than ``MAX_NAMES`` or it cannot be listed."""
+    """Return the names in a directory; empty if they are more than ``MAX_SEARCHED_NAMES`` or it cannot be listed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         try:
             descriptor = os.open(directory or b".", flags | os.O_NOATIME)
         except PermissionError:  # O_NOATIME is permitted to the owner only.
             descriptor = os.open(directory or b".", flags)
-        with closed_at_end(descriptor), os.scandir(descriptor) as entries:
-            names = [entry.name for entry in islice(entries, MAX_NAMES + 1)]
+        with closing_descriptor(descriptor), os.scandir(descriptor) as entries:
+            names = [entry.name for entry in islice(entries, MAX_SEARCHED_NAMES + 1)]
     except OSError:
         return []
-    return names if len(names) <= MAX_NAMES else []
+    return names if len(names) <= MAX_SEARCHED_NAMES else []
 
 
 def unsearchable_directory_text(path: bytes, error: OSError) -> str:
@@ -270,12 +273,13 @@ def _directories_above(path: bytes) -> Iterator[bytes]:
         yield b"/".join(parts[:end]) or b"/"
 
 
-def _shown_text(text: str) -> str:
+def _printable_suggestion(text: str) -> str:
     """Return ``text`` with unprintable characters escaped, for messages."""
     return printable_path(os.fsencode(text))
 
 
 _SUGGESTERS: tuple[Callable[[bytes], str], ...] = (
-    _suggest_for_link, _suggest_for_dash, _suggest_expanded, _suggest_stripped, _suggest_several,
-    _suggest_for_pattern, _suggest_corrected
+    _explain_dangling_link, _suggest_option_with_dash, _suggest_expanded_path, _suggest_stripped_path,
+    _suggest_several_paths,
+    _explain_shell_pattern, _suggest_similar_path
 )  # fmt: skip

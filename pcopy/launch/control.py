@@ -14,16 +14,16 @@ from typing import Any
 from pcopy.background import BackgroundThread, OneShotSignal
 from pcopy.checkpoint.layout import CONTROL_FILE, PROGRESS_FILE
 from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused
-from pcopy.jobs.control import ControlRequest, limits_text, read_object, write_object
+from pcopy.jobs.control import ControlRequest, job_limits_text, read_json_object, write_json_object
 from pcopy.launch.rank_control import RankLimits, UserLimits
-from pcopy.report.progress_gauge import ProgressGauge, Stages
+from pcopy.report.progress_gauge import ProgressGauge, StagesByPhase
 from pcopy.report.screen import progress_json_values
 from pcopy.tasks.base.job import Totals
 
-POLL_INTERVAL = 0.5
+REQUEST_POLL_INTERVAL = 0.5
 """Seconds between two checks for a request of ``pcopy --control`` in the job directory."""
 
-REPORT_INTERVAL = 2.0
+PROGRESS_REPORT_INTERVAL = 2.0
 """Seconds between two progress reports that a running job writes for ``pcopy --jobs``."""
 
 _STOP_TIMEOUT = 1.0
@@ -32,7 +32,7 @@ the file server of the job directory may hang.
 """
 
 
-class ControlDirectory:
+class JobControlThread:
     """On rank 0: a thread that reads the user's requests (``pcopy --control``) from the job directory and writes
     progress reports (for ``pcopy --jobs``) there. Requests are applied by the main thread.
     """
@@ -42,7 +42,7 @@ class ControlDirectory:
         directory: bytes,
         run: int,
         ranks: int,
-        stages: Stages,
+        stages: StagesByPhase,
         rank_limits: RankLimits,
         on_change: Callable[[str], object],
     ) -> None:
@@ -95,7 +95,7 @@ class ControlDirectory:
         has_changed = self._apply_request()
         if now < self._report_due and not has_changed:
             return
-        self._report_due = now + REPORT_INTERVAL
+        self._report_due = now + PROGRESS_REPORT_INTERVAL
         wanted = self._limits.requested
         values = progress_json_values(phase, totals, self._gauge.read(now, totals), silent)
         if wanted.paused:
@@ -115,12 +115,12 @@ class ControlDirectory:
         wanted = UserLimits(**{**self._limits.requested._asdict(), **change.changes})
         if wanted != self._limits.requested:
             self._limits.requested = wanted
-            self._on_change(limits_text({**wanted._asdict(), "ranks": self._ranks}))
+            self._on_change(job_limits_text({**wanted._asdict(), "ranks": self._ranks}))
         return True
 
     def _run_thread(self) -> None:
         """Body of the thread: read requests of the user and write progress reports until the end of the job."""
-        while not self._end.wait(POLL_INTERVAL):
+        while not self._end.wait(REQUEST_POLL_INTERVAL):
             with suppress(
                 RequestRefused, *RESOURCE_EXCEPTIONS
             ):  # The thread tries again after the next interval; the job does not depend on these files.
@@ -130,16 +130,16 @@ class ControlDirectory:
         """Read the request of the user in the job directory, if there is one; write the progress report there if there
         is a new one.
         """
-        asked = read_object(self._directory, CONTROL_FILE)
-        if asked is not None and asked.get("run") == self._run and _is_valid_request(asked, self._ranks):
+        asked = read_json_object(self._directory, CONTROL_FILE)
+        if asked is not None and asked.get("run") == self._run and _is_valid_control_request(asked, self._ranks):
             self._request = asked
         news = self._report
         if news is not None and news is not self._written_report:
-            write_object(self._directory, PROGRESS_FILE, news)
+            write_json_object(self._directory, PROGRESS_FILE, news)
             self._written_report = news
 
 
-def _is_valid_request(values: dict[str, Any], ranks: int) -> bool:
+def _is_valid_control_request(values: dict[str, Any], ranks: int) -> bool:
     """Return True if ``values``, the contents of a request of ``pcopy --control``, are valid for a job with this number
     of ranks.
     """

@@ -73,26 +73,26 @@ class ProcessGroup:
         return [value]
 
 
-def first_ranks_of_hosts(hellos: Sequence[RankDescription]) -> list[int]:
-    """Return the lowest rank on each host, in ascending order. ``hellos`` are the descriptions of all ranks."""
-    hosts = [hello.host for hello in hellos]
+def first_ranks_of_hosts(descriptions: Sequence[RankDescription]) -> list[int]:
+    """Return the lowest rank on each host, in ascending order. ``descriptions`` are the descriptions of all ranks."""
+    hosts = [hello.host for hello in descriptions]
     return [hosts.index(host) for host in dict.fromkeys(hosts)]
 
 
-def backends_text(hellos: Sequence[RankDescription]) -> str:
+def backends_text(descriptions: Sequence[RankDescription]) -> str:
     """Return a text for the user that names the backend (the code that performs system calls: c or python) in use. If
-    hosts use different ones, the text lists the hosts of each, with semicolons between. ``hellos`` are the
+    hosts use different ones, the text lists the hosts of each, with semicolons between. ``descriptions`` are the
     descriptions of all ranks.
     """
     hosts: dict[str, dict[str, None]] = {}
-    for hello in hellos:
+    for hello in descriptions:
         hosts.setdefault(hello.backend or backend_name(), {})[hello.host] = None
     if len(hosts) == 1:
         return f"backend {next(iter(hosts))}"
     return "; ".join(f"backend {backend} on {', '.join(names)}" for backend, names in hosts.items())
 
 
-def run_on_root(group: ProcessGroup, action: Callable[[], _Value]) -> _Value | None:
+def run_on_rank_0(group: ProcessGroup, action: Callable[[], _Value]) -> _Value | None:
     """Call ``action`` on rank 0 only; return its result on rank 0, and None on other ranks. Collective: all ranks must
     call this function.
 
@@ -110,7 +110,7 @@ def run_on_root(group: ProcessGroup, action: Callable[[], _Value]) -> _Value | N
     return value
 
 
-def run_on_all(group: ProcessGroup, action: Callable[[], _Value]) -> _Value:
+def run_on_all_ranks(group: ProcessGroup, action: Callable[[], _Value]) -> _Value:
     """Call ``action`` on each rank; return its result on this rank. Collective: all ranks must call this function.
 
     If ``action`` raises ``RequestRefused`` on any rank, all ranks raise it. The text then names the host of that rank,

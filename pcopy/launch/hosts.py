@@ -27,7 +27,7 @@ from pcopy.fsio.retries import open_with_retries
 from pcopy.launch.group import ProcessGroup, RankDescription
 from pcopy.text import printable_path
 
-VISIBLE_WITHIN = 3.0
+PROBE_VISIBLE_TIMEOUT = 3.0
 """Seconds that another host waits until it sees a file that rank 0 has created; attribute caches of file systems cause
 a delay.
 """
@@ -35,7 +35,7 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def own_description(words: Sequence[str]) -> RankDescription:
+def own_rank_description(words: Sequence[str]) -> RankDescription:
     """Return the description that this rank sends to all other ranks: version of pcopy, host, namespaces and so on.
     ``words`` are its command line arguments.
     """
@@ -49,7 +49,7 @@ def own_description(words: Sequence[str]) -> RankDescription:
     return RankDescription(__version__, host, *places, os.getpid(), arguments, backend=backend)
 
 
-def checked_descriptions(messages: Sequence[Sequence[Any]]) -> list[RankDescription]:
+def checked_rank_descriptions(messages: Sequence[Sequence[Any]]) -> list[RankDescription]:
     """Return the descriptions of all ranks, after checking that all ranks run the same version of pcopy with the same
     arguments. ``messages`` are the fields of each description, as they were received.
 
@@ -75,18 +75,20 @@ def checked_descriptions(messages: Sequence[Sequence[Any]]) -> list[RankDescript
     return hellos
 
 
-def next_rank_on_host(hellos: Sequence[RankDescription], rank: int) -> int | None:
+def next_rank_on_host(descriptions: Sequence[RankDescription], rank: int) -> int | None:
     """Return the rank that ``rank`` is to watch: the next one on the same host (in the same process namespace). After
-    the last one the first one follows. Return None if there is no other one. ``hellos`` are the descriptions of all
-    ranks.
+    the last one the first one follows. Return None if there is no other one. ``descriptions`` are the descriptions of
+    all ranks.
     """
-    namespaces = [(hello.machine, hello.process_namespace) for hello in hellos]
+    namespaces = [(hello.machine, hello.process_namespace) for hello in descriptions]
     ring = [other for other, namespace in enumerate(namespaces) if namespace == namespaces[rank]]
     following = ring[(ring.index(rank) + 1) % len(ring)]
     return None if following == rank else following
 
 
-def check_same_directory(group: ProcessGroup, directory: int, path: bytes, name: str, *, required: bool = True) -> None:
+def check_directory_is_same_on_all_hosts(
+    group: ProcessGroup, directory: int, path: bytes, name: str, *, required: bool = True
+) -> None:
     """Check that ``directory`` is the same directory on all hosts (and in all mount namespaces) as on rank 0.
     Collective: all ranks must call it.
 
@@ -104,7 +106,7 @@ def check_same_directory(group: ProcessGroup, directory: int, path: bytes, name:
     if not readers:
         return
     nonce = os.urandom(16).hex()
-    before, error = _create_probe(directory, name, nonce.encode()) if group.rank == 0 else (None, "")
+    before, error = _create_probe_file(directory, name, nonce.encode()) if group.rank == 0 else (None, "")
     try:
         if error := group.broadcast(error):
             if not required:
@@ -112,10 +114,10 @@ def check_same_directory(group: ProcessGroup, directory: int, path: bytes, name:
             raise RequestRefused(
                 f"{printable_path(path)}: cannot be written to, so other hosts cannot verify that they see it: {error}"
             )
-        contents = group.gather(_read_probe(directory, name) if group.rank in readers else "")
+        contents = group.gather(_read_probe_file(directory, name) if group.rank in readers else "")
     finally:
         if before is not None:
-            _remove_probe(directory, name, before)
+            _remove_probe_file(directory, name, before)
     nonce = group.broadcast(nonce)
     for reader in readers:
         if contents[reader] != nonce:
@@ -124,7 +126,7 @@ def check_same_directory(group: ProcessGroup, directory: int, path: bytes, name:
             )
 
 
-def _create_probe(directory: int, name: str, content: bytes) -> tuple[os.stat_result | None, str]:
+def _create_probe_file(directory: int, name: str, content: bytes) -> tuple[os.stat_result | None, str]:
     """On rank 0: create the file ``name`` with this ``content`` in ``directory``; other hosts read it, to find out
     whether they see the same directory. Return the status of the directory before that (None if it cannot be read),
     and an error message (empty if the file was created).
@@ -139,7 +141,7 @@ def _create_probe(directory: int, name: str, content: bytes) -> tuple[os.stat_re
     return before, ""
 
 
-def _remove_probe(directory: int, name: str, before: os.stat_result) -> None:
+def _remove_probe_file(directory: int, name: str, before: os.stat_result) -> None:
     """Remove the file ``name``, with which hosts have compared ``directory``, and restore the times of the directory to
     those in ``before``. Ignore errors.
     """
@@ -149,11 +151,11 @@ def _remove_probe(directory: int, name: str, before: os.stat_result) -> None:
         os.utime(".", ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=directory)
 
 
-def _read_probe(directory: int, name: str) -> str:
+def _read_probe_file(directory: int, name: str) -> str:
     """Return the contents of the file ``name`` in ``directory``, which rank 0 has created on another host; empty if it
-    cannot be read within ``VISIBLE_WITHIN`` seconds.
+    cannot be read within ``PROBE_VISIBLE_TIMEOUT`` seconds.
     """
-    end = time.monotonic() + VISIBLE_WITHIN
+    end = time.monotonic() + PROBE_VISIBLE_TIMEOUT
     while True:
         with contextlib.suppress(OSError):
             descriptor = open_with_retries(name, _READ_FLAGS, dir_fd=directory)

@@ -1,8 +1,8 @@
 """Decides how many operations (system calls on one item) a rank keeps in progress at the same time: one while the
 operations hardly wait for storage, otherwise as many threads as increase the throughput.
 
-``ThreadCountPolicy`` decides from measurements. ``OperationLimit`` measures, and sets the number of the threads that
-perform operations (the backend's pool) and of the tasks that the rank may have begun.
+``ThreadCountPolicy`` decides from measurements. ``ThreadCountController`` measures, and sets the number of the threads
+that perform operations (the backend's pool) and of the tasks that the rank may have begun.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextlib import suppress
 
 from pcopy.engine.begun_tasks import BegunTasks
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.interface import PoolLoad, ThreadPool
+from pcopy.fsio.backend.interface import ThreadPool, ThreadPoolLoad
 from pcopy.fsio.directories import affordable_thread_count
 from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.fsio.retries import descriptor_shortage
 
-MAX_PER_HOST = 64
+MAX_THREADS_PER_HOST = 64
 """Maximum number of threads that perform operations, for all ranks of one host together, if the user does not give a
 number.
 """
@@ -34,27 +34,27 @@ MIN_WAITING_TIME = 0.00005
 average. Operations on local file systems wait for less time, even on a busy host.
 """
 
-MIN_GAIN = 1.1
+MIN_THROUGHPUT_GAIN = 1.1
 """Factor by which an increase of the number of threads must increase the operations per second; otherwise it is
 undone.
 """
 
-FIRST_PAUSE = 1.0
+FIRST_PAUSE_BEFORE_RETRY = 1.0
 """Seconds to wait after an increase of the number of threads that did not increase the throughput enough, before the
 next attempt.
 """
-LONGEST_PAUSE = 60.0
-"""Maximum seconds to wait before more threads are tried again. The wait doubles, from ``FIRST_PAUSE``, with each
-attempt that did not increase the throughput enough.
+LONGEST_PAUSE_BEFORE_RETRY = 60.0
+"""Maximum seconds to wait before more threads are tried again. The wait doubles, from ``FIRST_PAUSE_BEFORE_RETRY``,
+with each attempt that did not increase the throughput enough.
 """
 
-MIN_MEASUREMENT = 0.05
+MIN_MEASUREMENT_SECONDS = 0.05
 """Minimum length of a measurement of the throughput, in seconds in which at least one operation was in progress."""
 
-MIN_OPERATIONS = 20
+MIN_OPERATIONS_PER_THREAD = 20
 """Minimum length of a measurement of the throughput, in operations per thread."""
 
-EXTRA_SLOTS = 4
+EXTRA_TASK_SLOTS = 4
 """A rank may have begun, and not ended, this number of tasks plus half the number of its threads.
 
 With several tasks the threads have enough directories to work on, even if each has few files.
@@ -68,7 +68,7 @@ _DEFAULT_MODIFYING_REQUESTS = 7
 """
 
 
-class Measurement(NamedTuple):
+class ThroughputMeasurement(NamedTuple):
     """What the threads of a rank did in one period: operations (system calls on files), and how long these ran and
     waited.
 
@@ -125,7 +125,7 @@ class ThreadCountPolicy:
         self._just_started = (
             False  # The first threads were just started: an operation of the main thread may still be in progress.
         )
-        self._next_pause = FIRST_PAUSE
+        self._next_pause = FIRST_PAUSE_BEFORE_RETRY
 
     @property
     def is_final(self) -> bool:
@@ -134,14 +134,14 @@ class ThreadCountPolicy:
         """
         return self.threads >= self._most and self._before_increase is None and self._doubtful_increase is None
 
-    def shrink(self) -> None:
+    def halve_thread_limit(self) -> None:
         """Halve the number of threads, and let the new number be the maximum from now on. Called when the process lacks
         file descriptors.
         """
         self.threads //= 2
         self._most, self._before_increase, self._doubtful_increase, self._just_started = self.threads, None, None, False
 
-    def next_count(self, measured: Measurement) -> int:
+    def next_thread_count(self, measured: ThroughputMeasurement) -> int:
         """Return the number of threads to use from now on, after the throughput was measured; set ``pause``.
 
         ``measured`` must begin when the last measurement ended, or after the pause.
@@ -152,50 +152,54 @@ class ThreadCountPolicy:
             return self.threads
         if self._before_increase is not None:
             fewer, rate = self._before_increase
-            if measured.concurrency < MIN_GAIN * max(1, fewer):
-                return self.threads if _is_waiting(measured) or not measured.wall else self._reduce(fewer)
+            if measured.concurrency < MIN_THROUGHPUT_GAIN * max(1, fewer):
+                return (
+                    self.threads
+                    if _are_operations_waiting(measured) or not measured.wall
+                    else self._reduce_threads(fewer)
+                )
             self._before_increase = None
-            if measured.rate < MIN_GAIN * rate:
+            if measured.rate < MIN_THROUGHPUT_GAIN * rate:
                 self._doubtful_increase = fewer, self.threads, measured.rate
                 # Not 0, because the main thread could perform operations only after those of all threads have ended.
                 self.threads = max(1, fewer)
                 return self.threads
-            self._next_pause = FIRST_PAUSE
+            self._next_pause = FIRST_PAUSE_BEFORE_RETRY
         if self._doubtful_increase is not None:
             return self._recheck_increase(measured, *self._doubtful_increase)
-        if not _is_waiting(measured):
-            self.pause = FIRST_PAUSE
+        if not _are_operations_waiting(measured):
+            self.pause = FIRST_PAUSE_BEFORE_RETRY
         elif self.threads < self._most:
             self._before_increase = self.threads, measured.rate
             self._just_started = not self.threads
             self.threads = min(max(2, 2 * self.threads), self._most)
         return self.threads
 
-    def _recheck_increase(self, measured: Measurement, fewer: int, more: int, rate: float) -> int:
+    def _recheck_increase(self, measured: ThroughputMeasurement, fewer: int, more: int, rate: float) -> int:
         """Decide again whether to use ``more`` threads. They seemed not to help, so ``fewer`` threads were measured in
         between (``measured``); return the number of threads.
 
         If the fewer threads are as slow now, the work itself has become slower, and the increase is repeated. ``rate``
         is the number of operations per second with ``more`` threads.
         """
-        if measured.concurrency > MIN_GAIN * self.threads:
+        if measured.concurrency > MIN_THROUGHPUT_GAIN * self.threads:
             return self.threads  # The additional threads have not stopped yet.
         self._doubtful_increase = None
-        if rate >= MIN_GAIN * measured.rate:
+        if rate >= MIN_THROUGHPUT_GAIN * measured.rate:
             self.threads = more
             return more
-        return self._reduce(fewer)
+        return self._reduce_threads(fewer)
 
-    def _reduce(self, fewer: int) -> int:
+    def _reduce_threads(self, fewer: int) -> int:
         """Reduce the threads to ``fewer``, and pause before the next attempt with more; the pause doubles each time.
         Return ``fewer``.
         """
         self._before_increase, self.threads, self.pause = None, fewer, self._next_pause
-        self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE)
+        self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE_BEFORE_RETRY)
         return fewer
 
 
-def _is_waiting(measured: Measurement) -> bool:
+def _are_operations_waiting(measured: ThroughputMeasurement) -> bool:
     """Return True if the measured operations spend so much time waiting (for storage) that more threads may increase
     the throughput.
     """
@@ -205,7 +209,7 @@ def _is_waiting(measured: Measurement) -> bool:
     )
 
 
-class OperationLimit:
+class ThreadCountController:
     """Adapts the number of threads that perform the operations (system calls on files) of one rank, and the number of
     tasks that the rank may have begun. The rank's main thread calls it often.
     """
@@ -237,13 +241,13 @@ class OperationLimit:
         self._modifying: Callable[[], int] | None = modifying
         self._under_way = under_way
         most = affordable_thread_count()
-        self._policy = ThreadCountPolicy(0 if asked else min(MAX_PER_HOST // ranks, most))
+        self._policy = ThreadCountPolicy(0 if asked else min(MAX_THREADS_PER_HOST // ranks, most))
         self._known_shortages = 0
         """How often system calls had failed for lack of file descriptors when this was checked last."""
         self._clock = clock
         self._delay = delay or processor_wait_seconds
         self._due = 0.0
-        self._start_of_measurement: tuple[float, float, PoolLoad] | None = (
+        self._start_of_measurement: tuple[float, float, ThreadPoolLoad] | None = (
             None  # time, delay and load at the start of the measurement
         )
         if min(asked, most) > 1:
@@ -256,13 +260,13 @@ class OperationLimit:
         """
         if descriptor_shortage.error_count != self._known_shortages:
             self._known_shortages = descriptor_shortage.error_count
-            self._policy.shrink()
+            self._policy.halve_thread_limit()
             self._set_threads(self._policy.threads)
             self._start_of_measurement = None
         now = self._clock()
         if now < self._due or self._policy.is_final:
             return
-        self._due = now + MIN_MEASUREMENT
+        self._due = now + MIN_MEASUREMENT_SECONDS
         load = self._pool.load()
         if self._start_of_measurement is None:
             self._start_of_measurement = now, self._delay(), load
@@ -270,15 +274,17 @@ class OperationLimit:
         began, delay, before = self._start_of_measurement
         threads = self._policy.threads
         busy, operations = load.busy - before.busy, load.operations - before.operations
-        if busy < MIN_MEASUREMENT or operations < MIN_OPERATIONS * max(1, threads):
+        if busy < MIN_MEASUREMENT_SECONDS or operations < MIN_OPERATIONS_PER_THREAD * max(1, threads):
             return
         delays, wall = self._delay(), load.wall - before.wall
         part = min(
             1.0, wall / ((now - began) * max(1, threads))
         )  # share of the time in which a thread performed operations
-        window = Measurement(busy, wall, load.processor - before.processor, (delays - delay) * part, operations)
+        window = ThroughputMeasurement(
+            busy, wall, load.processor - before.processor, (delays - delay) * part, operations
+        )
         self._start_of_measurement = now, delays, load
-        if self._policy.next_count(window) != threads:
+        if self._policy.next_thread_count(window) != threads:
             self._set_threads(self._policy.threads)
         if self._policy.pause:
             self._due, self._start_of_measurement = now + self._policy.pause, None
@@ -289,12 +295,12 @@ class OperationLimit:
             self._pool.set_limits(self._ranks, self._modifying())
             self._modifying = None
         self._pool.request_threads(threads)
-        self._under_way.set_slots(task_slots(threads))
+        self._under_way.set_max_begun_tasks(task_slots_for_threads(threads))
 
 
-def task_slots(threads: int) -> int:
+def task_slots_for_threads(threads: int) -> int:
     """Return how many tasks a rank may have begun and not ended, if it has this number of threads."""
-    return EXTRA_SLOTS + threads // 2 if threads else 1
+    return EXTRA_TASK_SLOTS + threads // 2 if threads else 1
 
 
 def _read_file(path: str) -> bytes:
@@ -315,7 +321,9 @@ def processor_wait_seconds() -> float:
     return total / 1e9
 
 
-def max_modifying_rows(kinds: Iterable[int], ranks: int, places: Iterable[str] = _LUSTRE_CLIENT_DIRECTORIES) -> int:
+def max_modifying_operations(
+    kinds: Iterable[int], ranks: int, places: Iterable[str] = _LUSTRE_CLIENT_DIRECTORIES
+) -> int:
     """Return how many operations of one rank should modify metadata (create, remove, chmod, ...) at the same time; 0:
     any number.
 

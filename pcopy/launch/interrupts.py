@@ -15,7 +15,7 @@ INTERRUPTED_STATUS = 130
 """Exit status of a program that SIGINT has ended: 128 + number of the signal."""
 
 
-class _ExitHandler:
+class _SigintExitHandler:
     """Signal handler that prints a line and exits the process."""
 
     def __init__(self, program: str) -> None:
@@ -33,12 +33,12 @@ def exit_on_sigint(program: str) -> None:
     ``program``, instead of a traceback. If the process was started with SIGINT ignored, change nothing.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, _ExitHandler(program))
+        _signal.signal(_signal.SIGINT, _SigintExitHandler(program))
 
 
 def restore_keyboard_interrupt() -> None:
     """Undo ``exit_on_sigint``: let SIGINT raise ``KeyboardInterrupt``, since the code that follows handles that."""
-    if isinstance(_signal.getsignal(_signal.SIGINT), _ExitHandler):
+    if isinstance(_signal.getsignal(_signal.SIGINT), _SigintExitHandler):
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 

@@ -30,7 +30,7 @@ class LauncherInterface(Enum):
     """``srun --mpi=none``: only a library that was built with Slurm's own interface can find the other ranks."""
 
 
-class Launch(NamedTuple):
+class LauncherInfo(NamedTuple):
     """What the environment says about the launcher (mpiexec, srun) of this process: the interface by which MPI finds
     the other ranks, the number ``size`` of ranks that it has started, and whether it is srun.
     """
@@ -61,12 +61,12 @@ class Launch(NamedTuple):
         return self.is_single_rank and self.is_by_srun
 
     @property
-    def started_text(self) -> str:
+    def launcher_started_text(self) -> str:
         """Beginning of a message about the launcher: "NAME has started N ranks"."""
         return f"{self.name} has started {self.size} ranks"
 
 
-def is_launched(environment: Mapping[str, str]) -> bool:
+def is_started_by_launcher(environment: Mapping[str, str]) -> bool:
     """Return True if mpiexec or srun started this process: one of their variables is set, even if its value is
     invalid.
     """
@@ -83,11 +83,12 @@ def is_reporting_rank(environment: Mapping[str, str]) -> bool:
     names = [name for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if environment.get(name)]
     if not names and environment.get("SLURM_STEP_ID"):
         names = ["SLURM_PROCID"]
-    return not is_launched(environment) or not names or "0" in [environment.get(name, "0") for name in names]
+    return not is_started_by_launcher(environment) or not names or "0" in [environment.get(name, "0") for name in names]
 
 
-def identify_launch(environment: Mapping[str, str]) -> Launch:
-    """Return which launcher has started this process, with how many ranks. Only called if ``is_launched`` returns True.
+def identify_launcher(environment: Mapping[str, str]) -> LauncherInfo:
+    """Return which launcher has started this process, with how many ranks. Only called if ``is_started_by_launcher``
+    returns True.
 
     Raise ``RequestRefused`` if a number of ranks in the environment is invalid, or if two numbers differ.
     """
@@ -102,13 +103,13 @@ def identify_launch(environment: Mapping[str, str]) -> Launch:
         raise RequestRefused(
             f"{assignments} differ: start pcopy by one launcher only, or unset the variables of the other one"
         )
-    wire = _interface_of(environment)
+    wire = _launcher_interface(environment)
     # mpiexec starts its own daemons by srun, so a step alone does not show which launcher it is.
     by_srun = bool(environment.get("SLURM_STEP_ID")) and (
         wire in (LauncherInterface.PMIX, LauncherInterface.NOTHING)
         or (wire is LauncherInterface.PMI and "HYDI_CONTROL_FD" not in environment)
     )
-    return Launch(wire, next(iter(sizes)), by_srun)
+    return LauncherInfo(wire, next(iter(sizes)), by_srun)
 
 
 def _size_variables(environment: Mapping[str, str]) -> list[str]:
@@ -121,7 +122,7 @@ def _size_variables(environment: Mapping[str, str]) -> list[str]:
     return names
 
 
-def _interface_of(environment: Mapping[str, str]) -> LauncherInterface:
+def _launcher_interface(environment: Mapping[str, str]) -> LauncherInterface:
     """Return the interface by which MPI learns from the launcher of this process which ranks there are."""
     if environment.get("OMPI_COMM_WORLD_SIZE"):
         return LauncherInterface.OPEN_MPI
@@ -130,8 +131,8 @@ def _interface_of(environment: Mapping[str, str]) -> LauncherInterface:
     return LauncherInterface.PMIX if environment.get("PMIX_NAMESPACE") else LauncherInterface.NOTHING
 
 
-def conflicting_prefixes(wire: LauncherInterface) -> tuple[str, ...]:
+def conflicting_variable_prefixes(interface: LauncherInterface) -> tuple[str, ...]:
     """Return prefixes of environment variables that must be removed before MPI is initialised, because they mislead a
-    library that uses the interface ``wire``. An outer launcher or Slurm may have set them.
+    library that uses the interface ``interface``. An outer launcher or Slurm may have set them.
     """
-    return {LauncherInterface.OPEN_MPI: ("PMI_",), LauncherInterface.PMI: ("PMIX_",)}.get(wire, ())
+    return {LauncherInterface.OPEN_MPI: ("PMI_",), LauncherInterface.PMI: ("PMIX_",)}.get(interface, ())

@@ -20,43 +20,43 @@ from pcopy.fast_named_tuple import NamedTuple
 CORRECTION_SECONDS = 1.0
 """If all ranks together have used more or less than the user's limit, seconds within which they compensate for it."""
 
-MAX_UNUSED = 0.3
+MAX_UNUSED_SECONDS = 0.3
 """If the ranks have used less than the user's limit, they may use more later: at most what the limit allows in this
 number of seconds.
 
 It is small, so that no burst follows.
 """
 
-MAX_EXCESS = 5.0
+MAX_EXCESS_SECONDS = 5.0
 """If the ranks have used more than the user's limit, they use less later: at most by what the limit allows in this
 number of seconds.
 """
 
-MAX_RATE, MIN_RATE = 1.25, 0.25
+MAX_RATE_FRACTION, MIN_RATE_FRACTION = 1.25, 0.25
 """Maximum and minimum rate of all ranks together while they compensate for having used too little or too much, as
 fractions of the user's limit.
 """
 
-INITIAL_PART = 0.2
+INITIAL_LIMIT_FRACTION = 0.2
 """Fraction of the user's limit that all ranks together may use at first, before they have reported that they need
 it.
 """
 
-MODEST_GROWTH = 1.25
+RATE_GROWTH_WITHOUT_WAIT = 1.25
 """Factor by which a rank that did not have to wait because of its limit may exceed its recent use."""
 
-WAITING_GROWTH = 1.5
+RATE_GROWTH_AFTER_WAIT = 1.5
 """Factor by which the rate of a rank that had to wait because of its limit grows with each query of rank 0, until rank
 0 has certainly received the rank's report of that.
 """
 
-REPORTS_UNTIL_KNOWN = 4
+REPORTS_UNTIL_RECEIVED = 4
 """If a rank has reported this number of times in succession that it had to wait because of its limit, rank 0 has
 certainly received the first report.
 """
 
 
-class Usage(NamedTuple):
+class LimitUsage(NamedTuple):
     """Report of one rank to rank 0: what it has used of a limit of the user (bytes or operations per second). Also the
     sums of such reports over several ranks.
 
@@ -96,7 +96,7 @@ class DividedLimit:
             self.share = limit / self._ranks if limit else inf
             self._credit, self._last_usage = 0.0, None
 
-    def receive_usage(self, sums: Usage, now: float) -> None:
+    def receive_usage(self, sums: LimitUsage, now: float) -> None:
         """Change the share after the reports of all ranks, whose sums are ``sums``, were received at the time ``now``
         in seconds.
         """
@@ -107,17 +107,19 @@ class DividedLimit:
             self._adapt_share(sums, now - then, sums.used - used)
         self._last_usage = now, sums.used
 
-    def _adapt_share(self, sums: Usage, seconds: float, used: float) -> None:
+    def _adapt_share(self, sums: LimitUsage, seconds: float, used: float) -> None:
         """Compute the new share from ``sums``, the reports of all ranks. ``used`` is the amount that all ranks together
         have used in the last ``seconds``.
         """
         limit = self.limit
         credit = self._credit + limit * seconds - used
         most_missed = (
-            limit * MAX_UNUSED if sums.has_waited else 0.0
+            limit * MAX_UNUSED_SECONDS if sums.has_waited else 0.0
         )  # If no rank had to wait, an unused amount was not needed and may not be used later.
-        self._credit = max(-limit * MAX_EXCESS, min(credit, most_missed))
-        target = max(MIN_RATE * limit, min(limit + self._credit / CORRECTION_SECONDS, MAX_RATE * limit))
+        self._credit = max(-limit * MAX_EXCESS_SECONDS, min(credit, most_missed))
+        target = max(
+            MIN_RATE_FRACTION * limit, min(limit + self._credit / CORRECTION_SECONDS, MAX_RATE_FRACTION * limit)
+        )
         available = max(target - sums.rate_without_wait, target / self._ranks)
         self.share = available / max(1.0, sums.has_waited)
 
@@ -130,12 +132,12 @@ class RankAllowance:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._rate = inf
-        self._reports_of_waiting = REPORTS_UNTIL_KNOWN + 1  # number of consecutive reports of having waited
+        self._reports_of_waiting = REPORTS_UNTIL_RECEIVED + 1  # number of consecutive reports of having waited
         self._used = 0.0
         self._reported_at: float | None = None
-        self._last_report = Usage(has_waited=1)  # Before the first report all ranks are treated alike.
+        self._last_report = LimitUsage(has_waited=1)  # Before the first report all ranks are treated alike.
 
-    def rate(self, limit: int, share: float) -> float:
+    def allowed_rate(self, limit: int, share: float) -> float:
         """Return the amount per second that this rank may use from now on; infinity if there is no limit.
 
         Both arguments come from rank 0: ``limit`` is the limit of all ranks together (0: none), and ``share`` is what a
@@ -145,15 +147,15 @@ class RankAllowance:
             self._rate = inf
             return inf
         more = (
-            WAITING_GROWTH * self._rate
+            RATE_GROWTH_AFTER_WAIT * self._rate
             if self._last_report.has_waited
-            else MODEST_GROWTH * self._last_report.rate_without_wait
+            else RATE_GROWTH_WITHOUT_WAIT * self._last_report.rate_without_wait
         )
-        allowed = INITIAL_PART * limit / self._ranks + more
-        self._rate = share if self._reports_of_waiting > REPORTS_UNTIL_KNOWN else min(share, allowed)
+        allowed = INITIAL_LIMIT_FRACTION * limit / self._ranks + more
+        self._rate = share if self._reports_of_waiting > REPORTS_UNTIL_RECEIVED else min(share, allowed)
         return self._rate
 
-    def report(self, used: float, now: float, *, has_waited: bool) -> Usage:
+    def usage_report(self, used: float, now: float, *, has_waited: bool) -> LimitUsage:
         """Return the report to rank 0 about the use since the last report.
 
         Args:
@@ -164,6 +166,6 @@ class RankAllowance:
         seconds = now - self._reported_at if self._reported_at is not None else 0.0
         modest = (used - self._used) / seconds if seconds > 0 and not has_waited else 0.0
         self._used, self._reported_at = used, now
-        self._last_report = Usage(used, float(has_waited), modest)
+        self._last_report = LimitUsage(used, float(has_waited), modest)
         self._reports_of_waiting = self._reports_of_waiting + 1 if has_waited else 0
         return self._last_report

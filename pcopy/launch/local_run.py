@@ -18,13 +18,13 @@ from pcopy.launch.watch.watchdog import NoticePipe
 MAX_DEFAULT_RANKS = 8
 """If the user does not give the number of ranks (``-n``), a job has one for each processor, but at most this number."""
 
-KILL_GRACE = 2.0
+KILL_GRACE_SECONDS = 2.0
 """At the end of the job: seconds that rank 0 waits until the other ranks on its host have exited, before it kills
 them.
 """
 
 
-def run_locally(words: Sequence[str], command: Command, default_ranks: int = 0) -> int:
+def run_on_forked_ranks(words: Sequence[str], command: Command, default_ranks: int = 0) -> int:
     """Run the job of a command line on ranks that this process forks; return its exit status.
 
     Args:
@@ -33,10 +33,12 @@ def run_locally(words: Sequence[str], command: Command, default_ranks: int = 0) 
         default_ranks: number of ranks if the user does not give one; 0: the number of processors, up to
             ``MAX_DEFAULT_RANKS``.
     """
-    return run_job(command, words, ForkedRanks(default_ranks or min(len(os.sched_getaffinity(0)), MAX_DEFAULT_RANKS)))
+    return run_job(
+        command, words, ForkedRankStarter(default_ranks or min(len(os.sched_getaffinity(0)), MAX_DEFAULT_RANKS))
+    )
 
 
-class ForkedRanks(RankStarter):
+class ForkedRankStarter(RankStarter):
     """Implementation of ``RankStarter`` for a job on one host: starts the ranks by forking this process, which is rank
     0 itself.
     """
@@ -64,37 +66,37 @@ class ForkedRanks(RankStarter):
         """
         assert self._transport and self._notices
         if setup.sink is None:
-            _run_child(setup)
+            _run_forked_rank(setup)
         ended = run_rank(setup)
-        self._transport.children.reap(KILL_GRACE)
-        for _, text in self._notices.take():
+        self._transport.children.reap(KILL_GRACE_SECONDS)
+        for _, text in self._notices.take_messages():
             setup.sink.notice(text)
         return ended
 
-    def fail(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
+    def end_failed_job(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
         """Print why the job failed, end all other ranks, and call ``advise``, which prints what the user can do.
         ``abort`` is the exception that has ended the job on this rank.
         """
         assert self._transport
-        sys.stderr.write(_error_text(tool.name, abort))
+        sys.stderr.write(_standard_error_text(tool.name, abort))
         # With another exception, or if rank 0's messages could not be sent, other ranks may not know of the failure.
         if not isinstance(abort, JobAborted) or self._transport.has_unsent:
             self._transport.children.kill()
         else:
             # the end of the connection shows the other ranks that rank 0 has printed the reason
             self._transport.close()
-        self._transport.children.reap(KILL_GRACE)
+        self._transport.children.reap(KILL_GRACE_SECONDS)
         advise()
 
 
-def _error_text(program: str, error: PcopyError) -> str:
+def _standard_error_text(program: str, error: PcopyError) -> str:
     """Return what to print on standard error for ``error``: the name of the program and the message. The text of a
     ``JobAborted`` is complete already, or empty.
     """
     return str(error) if isinstance(error, JobAborted) else f"{program}: {error}\n"
 
 
-def _run_child(setup: RankSetup) -> NoReturn:
+def _run_forked_rank(setup: RankSetup) -> NoReturn:
     """Run one of the forked ranks, and exit the process with the rank's status.
 
     ``os._exit`` skips Python's cleanup: the child must not close or flush files that its parent has opened.
@@ -104,7 +106,7 @@ def _run_child(setup: RankSetup) -> NoReturn:
         status = run_rank(setup).status
     except PcopyError as error:
         status = error.status
-        sys.stderr.write(_error_text(setup.tool.name, error))
+        sys.stderr.write(_standard_error_text(setup.tool.name, error))
     except Exception:
         sys.stderr.write(current_traceback())
     finally:

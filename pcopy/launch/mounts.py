@@ -20,12 +20,12 @@ from typing import Any
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.directories import DirectoryCache, RootDirectories, affordable_cache_capacity
+from pcopy.fsio.directories import DirectoriesBelowRoot, DirectoryCache, affordable_cache_capacity
 from pcopy.fsio.mounted import (
     ANY_OTHER_FILE_SYSTEM,
     MountRoot,
     MountRootTuple,
-    is_local_to_machine,
+    is_file_system_local_to_machine,
     mount_points,
     mount_root_of,
 )
@@ -38,7 +38,7 @@ from pcopy.tasks.base.job import DeviceInode, Job, Mount, Options, Root
 from pcopy.text import printable_path
 
 
-def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptors]:
+def open_root_directories(job: Job, *, compare_devices: bool = True) -> list[RootDescriptors]:
     """Open the source and target directory of each root (pair of source and target). Raise ``RequestRefused`` if one
     has another inode number than in the job, so that it is not the directory that rank 0 has found.
 
@@ -142,7 +142,7 @@ class MountsBelowRoots:
         )  # all of them are closed before the job needs descriptors
         sides = {(tree.descriptor, tree.on_source): None for tree in self._trees}
         self._directories = {
-            side: RootDirectories(side[0], 0, on_source=side[1], cache=self._open_directories, root_number=number)
+            side: DirectoriesBelowRoot(side[0], 0, on_source=side[1], cache=self._open_directories, root_number=number)
             for number, side in enumerate(sides)
         }
         self._number_by_path: dict[bytes, int] = {}
@@ -156,13 +156,13 @@ class MountsBelowRoots:
         use.
         """
 
-    def points_below_roots(self) -> dict[bytes, bool]:
+    def mount_points_below_roots(self) -> dict[bytes, bool]:
         """Return the mount points in the directories of the job. The keys are their paths, as the job names them; the
         values are True for automounts (mounted when they are entered).
 
         Raise ``OSError`` if the mounts of this process cannot be read.
         """
-        trees, automatic_by_path = self._by_real_path(), dict[bytes, bool]()
+        trees, automatic_by_path = self._trees_grouped_by_real_path(), dict[bytes, bool]()
         for point in mount_points():
             for top in _paths_up_to_root(point.path):
                 for tree in trees.get(top, ()):
@@ -172,7 +172,7 @@ class MountsBelowRoots:
                         automatic_by_path[path] = automatic_by_path.get(path, False) or point.is_automount
         return automatic_by_path
 
-    def _by_real_path(self) -> dict[bytes, list[RootSide]]:
+    def _trees_grouped_by_real_path(self) -> dict[bytes, list[RootSide]]:
         """Return the source and target directories of the job, as ``RootSide``, by their real paths (without symbolic
         links, as /proc/self/fd shows them).
         """
@@ -185,7 +185,7 @@ class MountsBelowRoots:
                 self._trees_by_real_path.setdefault(top, []).append(tree)
         return self._trees_by_real_path
 
-    def states_of(self, paths: Iterable[bytes]) -> dict[bytes, MountState]:
+    def mount_states_of(self, paths: Iterable[bytes]) -> dict[bytes, MountState]:
         """Return for each of ``paths``, which lie in the directories of the job, what is mounted there. Omit paths on
         file systems that the job does not enter (``-x``).
         """
@@ -193,13 +193,13 @@ class MountsBelowRoots:
         left_out: list[bytes] = []
         points: dict[bytes, bool] = {}
         with suppress(OSError):
-            points = self.points_below_roots()
+            points = self.mount_points_below_roots()
         for path in sorted(paths):
             if any(_is_in_tree(path, above) for above in left_out):
                 continue
-            tree, directories, below = self._tree_of(path)
+            tree, directories, below = self._tree_containing(path)
             try:
-                answer = _state_of_path(directories, below, path in points)
+                answer = _mount_state_of_path(directories, below, path in points)
                 if self._one_file_system and tree.on_source:
                     around = os.fstat(directories.open(below.rpartition(b"/")[0]))
                     if answer.device != around.st_dev:
@@ -210,25 +210,25 @@ class MountsBelowRoots:
             answers[path] = answer
         return answers
 
-    def source_states(self) -> dict[bytes, MountState]:
+    def mount_states_of_sources(self) -> dict[bytes, MountState]:
         """Return which file system each source directory itself is on. The keys are the paths with a trailing slash,
         which distinguishes them from mount points inside these directories.
         """
         tops = {os.path.join(tree.path, b""): tree.descriptor for tree in self._trees if tree.on_source}
-        return {path: _state_of_source(descriptor) for path, descriptor in tops.items()}
+        return {path: _mount_state_of_source(descriptor) for path, descriptor in tops.items()}
 
     def open_target(self, path: bytes) -> int:
         """Return a descriptor of the directory ``path`` in a target; this object closes it later. Raise ``Problem``."""
-        _, directories, below = self._tree_of(path)
+        _, directories, below = self._tree_containing(path)
         return directories.open(below)
 
     def is_target(self, path: bytes) -> bool:
         """Return True if ``path``, which lies in a directory of the job, lies in a target; False if it lies in a
         source.
         """
-        return not self._tree_of(path)[0].on_source
+        return not self._tree_containing(path)[0].on_source
 
-    def _tree_of(self, path: bytes) -> tuple[RootSide, RootDirectories, bytes]:
+    def _tree_containing(self, path: bytes) -> tuple[RootSide, DirectoriesBelowRoot, bytes]:
         """Return the source or target directory of the job that contains ``path``, the object that opens directories
         inside it, and the rest of ``path`` below it. Raise ``RequestRefused`` if no directory of the job contains
         ``path``.
@@ -261,17 +261,17 @@ def _paths_up_to_root(path: bytes) -> Iterator[bytes]:
     yield path
 
 
-def _state_of_source(descriptor: int) -> MountState:
+def _mount_state_of_source(descriptor: int) -> MountState:
     """Return which file system the open source directory ``descriptor`` is on. The result says that the directory is a
     mount point, even if it is none, so that messages name the file system.
     """
     try:
-        return _state_of_descriptor(descriptor, mounted=True)
+        return _mount_state_of_descriptor(descriptor, mounted=True)
     except OSError as error:
         return MountState(error.strerror or str(error))
 
 
-def _state_of_path(directories: RootDirectories, below: bytes, mounted: bool) -> MountState:
+def _mount_state_of_path(directories: DirectoriesBelowRoot, below: bytes, mounted: bool) -> MountState:
     """Return what is mounted at a path in a directory of the job. Raise ``Problem`` or ``OSError`` if the path cannot
     be opened.
 
@@ -281,25 +281,25 @@ def _state_of_path(directories: RootDirectories, below: bytes, mounted: bool) ->
         mounted: True if the path is a mount point.
     """
     try:
-        return _state_of_descriptor(directories.open(below), mounted=mounted)
+        return _mount_state_of_descriptor(directories.open(below), mounted=mounted)
     except Problem as problem:
         if problem.errno != errno.ENOTDIR:
             raise
     above, _, name = below.rpartition(b"/")  # A file can be a mount point, too.
     descriptor = open_with_retries(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directories.open(above))
     try:
-        return _state_of_descriptor(descriptor, mounted=mounted)
+        return _mount_state_of_descriptor(descriptor, mounted=mounted)
     finally:
         close_ignoring_errors(descriptor)
 
 
-def _state_of_descriptor(descriptor: int, *, mounted: bool) -> MountState:
+def _mount_state_of_descriptor(descriptor: int, *, mounted: bool) -> MountState:
     """Return which file system an open file or directory is on; ``mounted``: True if it is a mount point."""
     root, device = mount_root_of(descriptor), os.fstat(descriptor).st_dev
-    return MountState("", mounted, root[:], device, is_local_to_machine(root.file_system_type, device))
+    return MountState("", mounted, root[:], device, is_file_system_local_to_machine(root.file_system_type, device))
 
 
-StatesOfRanks = list[tuple[int, dict[bytes, MountState]]]
+MountStatesOfRanks = list[tuple[int, dict[bytes, MountState]]]
 """What each host (and mount namespace) sees at the mount points of the job: a list of (rank, states by path), with one
 rank for each host and namespace, rank 0 first.
 """
@@ -321,7 +321,9 @@ def agree_on_mounts(job: Job, below: MountsBelowRoots, group: ProcessGroup) -> t
     several = len(set(places)) > 1
     before = {path: MountRoot(*root) for path, root in job.mounts}
     paths, automatic = _all_mount_points(below, examines, group.gather, set(before))
-    own_states = {**below.states_of(paths), **(below.source_states() if several else {})} if examines else {}
+    own_states = (
+        {**below.mount_states_of(paths), **(below.mount_states_of_sources() if several else {})} if examines else {}
+    )
     answers_of_ranks = group.gather({path: tuple(answer) for path, answer in own_states.items()} if examines else None)
     answers = [
         (rank, {path: MountState(*states) for path, states in primitives.items()})
@@ -329,8 +331,8 @@ def agree_on_mounts(job: Job, below: MountsBelowRoots, group: ProcessGroup) -> t
         if primitives is not None
     ]
     if several:
-        _refuse_different(answers, hellos)
-    _refuse_changed(job, before, automatic, answers, hellos)
+        _refuse_different_mounts(answers, hellos)
+    _refuse_changed_mounts(job, before, automatic, answers, hellos)
     return tuple(
         (path, answer.root)
         for path, answer in sorted(answers[0][1].items())
@@ -339,7 +341,7 @@ def agree_on_mounts(job: Job, below: MountsBelowRoots, group: ProcessGroup) -> t
 
 
 def _all_mount_points(
-    below: MountsBelowRoots, looks: bool, gather: Callable[[Any], list[Any]], paths: set[bytes]
+    below: MountsBelowRoots, examines: bool, gather: Callable[[Any], list[Any]], paths: set[bytes]
 ) -> tuple[set[bytes], set[bytes]]:
     """Return the paths of the mount points that any host (and mount namespace) sees in the job's directories, and the
     paths of those that are automounts. Collective: all ranks must call it.
@@ -349,7 +351,7 @@ def _all_mount_points(
 
     Args:
         below: the mounts that this process sees.
-        looks: True if this rank examines its host and namespace, for all ranks there.
+        examines: True if this rank examines its host and namespace, for all ranks there.
         gather: returns the values of all ranks.
         paths: mount points that are known already.
     """
@@ -357,10 +359,10 @@ def _all_mount_points(
     entered: set[bytes] = set()
     while True:
         points, trouble = {}, ""
-        if looks:
-            below.states_of(paths - entered)
+        if examines:
+            below.mount_states_of(paths - entered)
             try:
-                points = below.points_below_roots()
+                points = below.mount_points_below_roots()
             except OSError as error:
                 trouble = error.strerror or str(error)
         entered |= paths
@@ -373,17 +375,17 @@ def _all_mount_points(
             return paths, automatic
 
 
-def _refuse_different(answers: StatesOfRanks, hellos: Sequence[RankDescription]) -> None:
+def _refuse_different_mounts(answers: MountStatesOfRanks, descriptions: Sequence[RankDescription]) -> None:
     """Raise ``RequestRefused`` unless all hosts (and mount namespaces) see the same at the mount points of the job.
 
     Args:
         answers: what is mounted at each path, for one rank of each host and namespace.
-        hellos: descriptions of all ranks, for their host names.
+        descriptions: descriptions of all ranks, for their host names.
     """
-    first = hellos[0]
+    first = descriptions[0]
     for path, mine in sorted(answers[0][1].items()):
         for rank, states in answers[1:]:
-            here = hellos[rank]
+            here = descriptions[rank]
             theirs = states.get(path, MountState("it is on another file system, which -x excludes"))
             both = f"on {first.host}: {mine}; on {here.host}: {theirs}"
             is_on_one = here.machine == first.machine
@@ -394,18 +396,18 @@ def _refuse_different(answers: StatesOfRanks, hellos: Sequence[RankDescription])
                 )
             if (
                 bool(mine.error) != bool(theirs.error)
-                or not MountRoot(*mine.root).may_be_same_on_other_host(MountRoot(*theirs.root))
+                or not MountRoot(*mine.root).may_be_same_mount_on_other_host(MountRoot(*theirs.root))
                 or (mine.is_of_one_machine and is_on_one and mine.device != theirs.device)
             ):
                 raise RequestRefused(f"{printable_path(path)}: is not the same on all hosts: {both}")
 
 
-def _refuse_changed(
+def _refuse_changed_mounts(
     job: Job,
     before: Mapping[bytes, MountRoot],
     automatic: set[bytes],
-    answers: StatesOfRanks,
-    hellos: Sequence[RankDescription],
+    answers: MountStatesOfRanks,
+    descriptions: Sequence[RankDescription],
 ) -> None:
     """If the job is resumed, raise ``RequestRefused`` unless each mount of the earlier runs is the same as before, and
     all other mounts are automounts.
@@ -415,22 +417,22 @@ def _refuse_changed(
         before: identities of the mounts in the earlier runs, by path.
         automatic: paths of automounts.
         answers: what is mounted at each path, for one rank of each host and mount namespace.
-        hellos: descriptions of all ranks, for their host names.
+        descriptions: descriptions of all ranks, for their host names.
     """
     if job.run == 1:
         return
     for rank, states in answers:
-        where = f"on {hellos[rank].host}: " if len(hellos) > 1 else ""
+        where = f"on {descriptions[rank].host}: " if len(descriptions) > 1 else ""
         for path, recorded in before.items():
             answer = states.get(path, MountState("it is on another file system, which -x excludes"))
-            if answer.error or not MountRoot(*answer.root).may_be_same(recorded):
-                raise _mount_changed(path, job.name, f"{where}{answer}", str(recorded))
+            if answer.error or not MountRoot(*answer.root).may_be_same_mount(recorded):
+                raise _changed_mount_error(path, job.name, f"{where}{answer}", str(recorded))
         for path, answer in states.items():
             if answer.is_mount_point and path not in before and path not in automatic and not path.endswith(b"/"):
-                raise _mount_changed(path, job.name, f"{where}{answer}", "nothing was mounted there")
+                raise _changed_mount_error(path, job.name, f"{where}{answer}", "nothing was mounted there")
 
 
-def _mount_changed(path: bytes, name: str, now: str, then: str) -> RequestRefused:
+def _changed_mount_error(path: bytes, name: str, now: str, then: str) -> RequestRefused:
     """Return the error for the mount ``path``, which has changed since an earlier run of the job ``name``. ``now`` and
     ``then`` describe what is and what was mounted there.
     """
@@ -440,12 +442,12 @@ def _mount_changed(path: bytes, name: str, now: str, then: str) -> RequestRefuse
     )
 
 
-def refuse_other_mounts(file: JobFile, roots: tuple[Root, ...], options: Options) -> None:
+def check_mounts_before_resume(file: JobFile, roots: tuple[Root, ...], options: Options) -> None:
     """Raise ``RequestRefused`` if this host has other mounts in the directories of a job than in the job's earlier
     runs. Called before the job recorded in ``file`` is resumed.
     """
     job = Job(file.name, file.runs + 1, roots, options, mounts=file.mounts)
-    opened = open_roots(job)
+    opened = open_root_directories(job)
     try:
         with closing(MountsBelowRoots(job, opened, targets=True)) as below:
             agree_on_mounts(job, below, ProcessGroup())
@@ -454,7 +456,7 @@ def refuse_other_mounts(file: JobFile, roots: tuple[Root, ...], options: Options
             close_ignoring_errors(descriptor)
 
 
-def check_same_targets(group: ProcessGroup, below: MountsBelowRoots, job: Job, target: int) -> None:
+def check_targets_are_same_on_all_hosts(group: ProcessGroup, below: MountsBelowRoots, job: Job, target: int) -> None:
     """Check that the target directory, and mounts in the targets, are the same on all hosts (and in all mount
     namespaces) as on rank 0. Collective: all ranks must call it.
 
@@ -468,14 +470,14 @@ def check_same_targets(group: ProcessGroup, below: MountsBelowRoots, job: Job, t
     """
     if len(group.descriptions) == 1:
         return
-    from pcopy.launch.hosts import check_same_directory
+    from pcopy.launch.hosts import check_directory_is_same_on_all_hosts
 
     name = f".pcopy-{job.name}-probe"
-    check_same_directory(group, target, job.roots[0].target, name)
+    check_directory_is_same_on_all_hosts(group, target, job.roots[0].target, name)
     for path, _ in job.mounts:
         if below.is_target(path):
             try:
                 directory = below.open_target(path)
             except Problem:  # A file is mounted at this path. With the descriptor -1 rank 0 skips the check.
                 directory = -1
-            check_same_directory(group, directory, path, name, required=False)
+            check_directory_is_same_on_all_hosts(group, directory, path, name, required=False)

@@ -22,7 +22,7 @@ from types import ModuleType
 
 from pcopy import libc
 from pcopy.errors import RequestRefused
-from pcopy.launch.launcher import Launch, LauncherInterface, conflicting_prefixes
+from pcopy.launch.launcher import LauncherInfo, LauncherInterface, conflicting_variable_prefixes
 from pcopy.text import printable_path
 
 OPEN_MPI_VENDORS = ("Open MPI",)
@@ -30,7 +30,7 @@ OPEN_MPI_VENDORS = ("Open MPI",)
 MPICH_VENDORS = ("MPICH", "MPICH2", "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPICH")
 """Vendor names that ``MPI.get_vendor()`` returns for libraries with MPICH's ABI."""
 
-_ADVICE = {
+_ADVICE_FOR_INTERFACE = {
     LauncherInterface.OPEN_MPI: "install Open MPI's library, or use the mpiexec of the MPI that is loaded",
     LauncherInterface.PMI: "use the mpiexec of the MPI that is loaded; for Open MPI in Slurm: srun --mpi=pmix",
     LauncherInterface.PMIX: "for MPICH and its kin: srun --mpi=pmi2",
@@ -47,14 +47,14 @@ be a shell, time, numactl and the like.
 """
 
 
-def load_transport(launch: Launch, words: Sequence[str]) -> ModuleType:
+def load_mpi_transport(launch: LauncherInfo, words: Sequence[str]) -> ModuleType:
     """Import the module ``pcopy.engine.transports.mpi``, and with it an MPI library that supports the launcher's
     interface; return the module. Raise ``RequestRefused`` if there is no such library.
 
     If the imported library does not support it, and another one may, the process is replaced (exec) and starts again
     with the other one; ``words`` are its command line arguments.
     """
-    misleading = conflicting_prefixes(launch.interface)
+    misleading = conflicting_variable_prefixes(launch.interface)
     for name in [name for name in os.environ if name.startswith(misleading)]:
         del os.environ[
             name
@@ -70,48 +70,50 @@ def load_transport(launch: Launch, words: Sequence[str]) -> ModuleType:
         advice = _debian_mpich_advice(launch.interface, "")
         reason = f"mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
     else:
-        if is_compatible(launch.interface, mpi.library_name(), mpi.is_linked_with_pmix()):
+        if is_mpi_library_compatible(launch.interface, mpi.mpi_library_name(), mpi.is_mpi_linked_with_pmix()):
             return mpi
-        if mpi.can_switch_library():
+        if mpi.can_switch_mpi_library():
             _restart_with_other_library(launch, words)
-        advice = _debian_mpich_advice(launch.interface, _ADVICE[launch.interface])
-        reason = f"mpi4py loads {mpi.library_name()}, which doesn't fit: {advice}"
-    raise RequestRefused(f"{launch.started_text}, but {reason}")
+        advice = _debian_mpich_advice(launch.interface, _ADVICE_FOR_INTERFACE[launch.interface])
+        reason = f"mpi4py loads {mpi.mpi_library_name()}, which doesn't fit: {advice}"
+    raise RequestRefused(f"{launch.launcher_started_text}, but {reason}")
 
 
-def is_compatible(wire: LauncherInterface, vendor: str, speaks_pmix: bool) -> bool:
-    """Return True if an MPI library can be used under a launcher with the interface ``wire``: it finds the other ranks,
-    or at least does not abort the process (``wrong_size`` then reports that it sees a single rank).
+def is_mpi_library_compatible(interface: LauncherInterface, vendor: str, speaks_pmix: bool) -> bool:
+    """Return True if an MPI library can be used under a launcher with the interface ``interface``: it finds the other
+    ranks, or at least does not abort the process (``wrong_rank_count_error`` then reports that it sees a single rank).
 
     Args:
-        wire: interface of the launcher.
+        interface: interface of the launcher.
         vendor: vendor name of the library, as mpi4py returns it.
         speaks_pmix: True if the library is linked with PMIx.
     """
     if vendor in OPEN_MPI_VENDORS:
-        return wire in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX)
+        return interface in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX)
     if vendor in MPICH_VENDORS:
-        return wire in (LauncherInterface.PMI, LauncherInterface.NOTHING) or speaks_pmix
+        return interface in (LauncherInterface.PMI, LauncherInterface.NOTHING) or speaks_pmix
     return True
 
 
-def wrong_size(launch: Launch, vendor: str, size: int) -> RequestRefused:
+def wrong_rank_count_error(launch: LauncherInfo, vendor: str, size: int) -> RequestRefused:
     """Return the error for an MPI library that sees another number of ranks (``size``) than the launcher has started.
     ``vendor`` is the name of the library.
     """
-    return RequestRefused(f"{launch.started_text}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.interface]}")
+    return RequestRefused(
+        f"{launch.launcher_started_text}, but MPI ({vendor}) sees {size}: {_ADVICE_FOR_INTERFACE[launch.interface]}"
+    )
 
 
-def _restart_with_other_library(launch: Launch, words: Sequence[str]) -> None:
+def _restart_with_other_library(launch: LauncherInfo, words: Sequence[str]) -> None:
     """Replace this process (exec) by one that loads another MPI library: the next one in the list of libraries that
     could support the launcher's interface. Return if there is none left, or if the command line cannot be repeated.
     """
     if not sys.executable or list(words) != sys.argv[1:]:
         return
     tried = os.environ.get("MPI4PY_LIBMPI")
-    libraries = candidate_libraries(launch.interface)
+    libraries = candidate_mpi_libraries(launch.interface)
     for library in libraries[libraries.index(tried) + 1 :] if tried in libraries else libraries:
-        if _is_library_compatible(library, launch.interface):
+        if _is_library_file_compatible(library, launch.interface):
             os.environ.pop("MPI4PY_MPIABI", None)
             os.environ["MPI4PY_LIBMPI"] = library
             sys.stdout.flush()
@@ -129,11 +131,11 @@ def _safe_path_option() -> Sequence[str]:
     return ["-P"] if is_module and os.path.realpath(os.curdir) != os.path.realpath(packages) else []
 
 
-def candidate_libraries(wire: LauncherInterface) -> list[str]:
-    """Return paths or names of MPI libraries that may support the launcher's interface ``wire``, the likeliest first:
-    those in the installation of the launcher, then those of the environment, of Python and of the system.
+def candidate_mpi_libraries(interface: LauncherInterface) -> list[str]:
+    """Return paths or names of MPI libraries that may support the launcher's interface ``interface``, the likeliest
+    first: those in the installation of the launcher, then those of the environment, of Python and of the system.
     """
-    soname = "libmpi.so.40" if wire in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX) else _MPICH_SONAME
+    soname = "libmpi.so.40" if interface in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX) else _MPICH_SONAME
     return list(dict.fromkeys((*_installed_libraries(soname), soname)))
 
 
@@ -142,7 +144,7 @@ def _installed_libraries(soname: str) -> Iterator[str]:
     launcher's installation first.
     """
     prefixes = [
-        *_parent_prefixes(),
+        *_installation_prefixes_of_parents(),
         *filter(None, [os.environ.get("OPAL_PREFIX"), os.environ.get("MPI_HOME")]),
         sys.prefix,
     ]
@@ -151,20 +153,20 @@ def _installed_libraries(soname: str) -> Iterator[str]:
             yield from sorted(glob.glob(os.path.join(glob.escape(prefix), directory, soname)))
 
 
-def _debian_mpich_advice(wire: LauncherInterface, other: str) -> str:
+def _debian_mpich_advice(interface: LauncherInterface, other: str) -> str:
     """Return advice how to make Debian's MPICH available, if it is installed and supports the launcher's interface
-    ``wire``; otherwise the advice ``other``.
+    ``interface``; otherwise the advice ``other``.
 
     Debian installs it under another name than libmpi.so.12, by which mpi4py's wheels look for it.
     """
-    renamed = next(_installed_libraries("libmpich.so.12"), "") if wire is LauncherInterface.PMI else ""
+    renamed = next(_installed_libraries("libmpich.so.12"), "") if interface is LauncherInterface.PMI else ""
     if not renamed:
         return other
     link = f"mkdir DIR && ln -s {printable_path(os.fsencode(renamed))} DIR/{_MPICH_SONAME}"
     return f"Debian's MPICH is installed under another name: {link}, and start again with DIR in LD_LIBRARY_PATH"
 
 
-def _parent_prefixes() -> Iterator[str]:
+def _installation_prefixes_of_parents() -> Iterator[str]:
     """Yield the installation directories of the programs that run as parent processes, one of which is the launcher:
     /opt/mpi for /opt/mpi/bin/hydra_pmi_proxy.
     """
@@ -179,15 +181,15 @@ def _parent_prefixes() -> Iterator[str]:
         yield os.path.dirname(os.path.dirname(program))
 
 
-def _is_library_compatible(library: str, wire: LauncherInterface) -> bool:
+def _is_library_file_compatible(library: str, interface: LauncherInterface) -> bool:
     """Return True if the file ``library`` can be loaded as an MPI library and supports the launcher's interface
-    ``wire``. The symbols of the library are checked, since its file name proves nothing.
+    ``interface``. The symbols of the library are checked, since its file name proves nothing.
     """
     try:
-        found = libc.defined_symbols(library, ["MPI_Get_library_version", "ompi_mpi_comm_self", "PMIx_Init"])
+        found = libc.symbols_defined_in_library(library, ["MPI_Get_library_version", "ompi_mpi_comm_self", "PMIx_Init"])
     except OSError:
         return False
     if "MPI_Get_library_version" not in found:
         return False
     vendor = OPEN_MPI_VENDORS[0] if "ompi_mpi_comm_self" in found else MPICH_VENDORS[0]
-    return is_compatible(wire, vendor, "PMIx_Init" in found)
+    return is_mpi_library_compatible(interface, vendor, "PMIx_Init" in found)

@@ -19,36 +19,36 @@ from typing import Any
 from pcopy.errors import EXIT_INTERNAL, JobAborted, PcopyError, PeerLost, RequestRefused, ResourceUnavailable
 from pcopy.launch import hosts
 from pcopy.launch.interrupts import restore_keyboard_interrupt
-from pcopy.launch.launcher import Launch, identify_launch, is_reporting_rank
-from pcopy.launch.local_run import run_locally
-from pcopy.launch.mpi_library import load_transport, wrong_size
+from pcopy.launch.launcher import LauncherInfo, identify_launcher, is_reporting_rank
+from pcopy.launch.local_run import run_on_forked_ranks
+from pcopy.launch.mpi_library import load_mpi_transport, wrong_rank_count_error
 from pcopy.launch.rank import RankSetup, run_rank
 from pcopy.launch.run import RankStarter, run_job
 from pcopy.launch.tool import Command, JobResult, Tool
 from pcopy.launch.watch.watchdog import NoticePipe
 from pcopy.report.streams import print_error
-from pcopy.report.unexpected import report_unexpected
+from pcopy.report.unexpected import report_unexpected_exception
 
-INIT_TIMEOUT = 30.0
-INIT_TIMEOUT_PER_RANK = 0.1
-"""Maximum seconds for MPI_Init: ``INIT_TIMEOUT``, plus this time for each rank, since large jobs start slowly."""
+MPI_INIT_TIMEOUT = 30.0
+MPI_INIT_TIMEOUT_PER_RANK = 0.1
+"""Maximum seconds for MPI_Init: ``MPI_INIT_TIMEOUT``, plus this time for each rank, since large jobs start slowly."""
 
-REFUSAL_DELAY = 5.0
+EXIT_DELAY_AFTER_REFUSAL = 5.0
 """If the job is refused before MPI is initialised: seconds that ranks other than 0 wait before they exit, so that rank
 0 can print the reason. Open MPI's mpiexec kills all ranks as soon as one has exited.
 """
 
-MESSAGE_DELAY = 1.0
+MPI_ABORT_DELAY = 1.0
 """Seconds that a rank waits before it calls MPI_Abort, so that messages which were printed before reach the
 launcher.
 """
 
-CLOSING_TIMEOUT = 2.0
+RECORD_CLOSING_TIMEOUT = 2.0
 """After the job: maximum seconds that a rank waits until all other ranks have written their last records, before it
 prints the result.
 """
 
-FAILURE_TIMEOUT = 5.0
+FINALISE_TIMEOUT_AFTER_FAILURE = 5.0
 """After a failure: maximum seconds that a rank waits until all ranks have finalised MPI. Then it ends them all with
 MPI_Abort.
 """
@@ -61,28 +61,28 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
     """
     restore_keyboard_interrupt()
     try:
-        launch = identify_launch(os.environ)
+        launch = identify_launcher(os.environ)
         transport = None if launch.is_single_rank else _initialise_mpi(launch, words, command)
     except RequestRefused as refusal:
         return _exit_after_refusal(refusal, command)
     if transport is None:
-        return run_locally(words, command, 0 if launch.is_single_task_step else 1)
+        return run_on_forked_ranks(words, command, 0 if launch.is_single_task_step else 1)
     try:
-        return run_job(command, words, LaunchedRanks(transport))
+        return run_job(command, words, LaunchedRankStarter(transport))
     except KeyboardInterrupt:
         transport.abort(128 + signal.SIGINT)
     except PcopyError as error:
         print_error(command.tool.name, error)
         _abort_all_ranks(transport, error.status)
     except Exception as error:  # Without MPI_Abort the other ranks would wait for this one.
-        _abort_all_ranks(transport, report_unexpected(command.tool.name, error))
+        _abort_all_ranks(transport, report_unexpected_exception(command.tool.name, error))
     except BaseException:
         traceback.print_exc()
         _abort_all_ranks(transport, EXIT_INTERNAL)
     return EXIT_INTERNAL
 
 
-class LaunchedRanks(RankStarter):
+class LaunchedRankStarter(RankStarter):
     """Implementation of ``RankStarter`` for ranks that a launcher (mpiexec, srun) has started; they communicate by MPI.
     Each process has one such object.
     """
@@ -99,7 +99,7 @@ class LaunchedRanks(RankStarter):
         return answers
 
     def exchange_descriptions(self, words: Sequence[str]) -> None:
-        self.descriptions = hosts.checked_descriptions(self.gather(tuple(hosts.own_description(words))))
+        self.descriptions = hosts.checked_rank_descriptions(self.gather(tuple(hosts.own_rank_description(words))))
         following = hosts.next_rank_on_host(self.descriptions, self.rank)
         if following is not None:
             self._transport.watch_process(following, self.descriptions[following].pid)
@@ -114,18 +114,18 @@ class LaunchedRanks(RankStarter):
         return self._transport, None
 
     def run_rank(self, setup: RankSetup) -> JobResult:
-        """Run this rank of the job and return the result. Before that, wait up to ``CLOSING_TIMEOUT`` seconds until all
-        other ranks have ended their part.
+        """Run this rank of the job and return the result. Before that, wait up to ``RECORD_CLOSING_TIMEOUT`` seconds
+        until all other ranks have ended their part.
         """
         ended = run_rank(setup)
-        with suppress(PeerLost):  # ``end`` raises it again, after rank 0 has printed the result of the job.
-            self._transport.wait_for_all_ranks(CLOSING_TIMEOUT)
+        with suppress(PeerLost):  # ``allow_exit_of_ranks`` raises it again, after rank 0 has printed the result.
+            self._transport.wait_for_all_ranks(RECORD_CLOSING_TIMEOUT)
         return ended
 
-    def end(self) -> None:
+    def allow_exit_of_ranks(self) -> None:
         self._transport.finalise()
 
-    def fail(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
+    def end_failed_job(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
         """Print why the job failed, and end all ranks. Rank 0 prints the reason; if rank 0 is lost, each rank prints
         the text of its own ``abort``, which is empty except on a rank that knows a reason. Call ``advise``, which
         prints what the user can do.
@@ -138,7 +138,7 @@ class LaunchedRanks(RankStarter):
         if self.rank == 0:
             _report_failure(abort, advise)
         try:
-            missing = None if self._transport.finalise(FAILURE_TIMEOUT) else 0
+            missing = None if self._transport.finalise(FINALISE_TIMEOUT_AFTER_FAILURE) else 0
         except PcopyError as error:
             missing = error.rank if isinstance(error, PeerLost) else self.rank
         if missing is None:
@@ -162,26 +162,27 @@ def _abort_all_ranks(transport: Any, status: int) -> None:
     that they have not read by then.
     """
     sys.stderr.flush()
-    time.sleep(MESSAGE_DELAY)
+    time.sleep(MPI_ABORT_DELAY)
     transport.abort(status)
 
 
-def _initialise_mpi(launch: Launch, words: Sequence[str], command: Command) -> Any:
+def _initialise_mpi(launch: LauncherInfo, words: Sequence[str], command: Command) -> Any:
     """Initialise MPI and return the transport, which sends and receives the messages of this rank. Raise
     ``RequestRefused`` if that is impossible, or if MPI has another number of ranks than the launcher. ``words`` are
     the command line arguments, for a restart with another MPI library.
     """
-    mpi = load_transport(launch, words)
-    patience = INIT_TIMEOUT + launch.size * INIT_TIMEOUT_PER_RANK
+    mpi = load_mpi_transport(launch, words)
+    patience = MPI_INIT_TIMEOUT + launch.size * MPI_INIT_TIMEOUT_PER_RANK
     text = (
-        f"{command.tool.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.library_name()}) has not "
+        f"{command.tool.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.mpi_library_name()}) has "
+        "not "
         f"found all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
     )
-    transport = mpi.initialise(patience, text if is_reporting_rank(os.environ) else "")
+    transport = mpi.initialise_mpi(patience, text if is_reporting_rank(os.environ) else "")
     if transport.size != launch.size:
         if transport.size == 1:
             transport.finalise()
-        raise wrong_size(launch, mpi.library_name(), transport.size)
+        raise wrong_rank_count_error(launch, mpi.mpi_library_name(), transport.size)
     return transport
 
 
@@ -190,13 +191,13 @@ def _exit_after_refusal(refusal: RequestRefused, command: Command) -> int:
     this rank.
 
     Open MPI's mpiexec kills all ranks as soon as one has exited with a status other than 0. So a rank that still lives
-    ``REFUSAL_DELAY`` seconds later knows that rank 0 was not refused and has printed nothing. Then one rank of each
-    host prints its own reason.
+    ``EXIT_DELAY_AFTER_REFUSAL`` seconds later knows that rank 0 was not refused and has printed nothing. Then one rank
+    of each host prints its own reason.
     """
     if not is_reporting_rank(os.environ):
         if not os.environ.get("OMPI_COMM_WORLD_SIZE"):
             return refusal.status
-        time.sleep(REFUSAL_DELAY)
+        time.sleep(EXIT_DELAY_AFTER_REFUSAL)
         if os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
             return refusal.status
         refusal = RequestRefused(f"on {socket.gethostname()}: {refusal}")

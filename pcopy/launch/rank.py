@@ -9,15 +9,15 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
-from pcopy.checkpoint.journal import FactJournal
-from pcopy.checkpoint.record import FactCollector
-from pcopy.engine.driver import Driver, Outcome, TaskGenerator
+from pcopy.checkpoint.journal import TaskFactJournal
+from pcopy.checkpoint.record import TaskFactCollector
+from pcopy.engine.driver import RankDriver, TaskGenerator, TaskOutcome
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import LAST_EPOCH, CounterSums, Halt
+from pcopy.engine.messages import ABANDONED_EPOCH, CounterSums, Halt
 from pcopy.engine.node import RankNode
-from pcopy.engine.phase_end import Director
+from pcopy.engine.phase_end import PhaseDirector
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.steering import Steering
+from pcopy.engine.steering import RankSteering
 from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
 from pcopy.engine.victim import DivideTask
@@ -27,23 +27,23 @@ from pcopy.errors import (
     SYNC_FAILED_CODE,
     RequestRefused,
     ResourceUnavailable,
-    SpillFailed,
+    TemporaryFileFailed,
     resource_error_text,
 )
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import create_backend
 from pcopy.fsio.backend.interface import Backend, BackendSettings, RowInProgress, ThreadPool, WakeDescriptor
-from pcopy.fsio.close import oldest_sync
+from pcopy.fsio.close import oldest_sync_under_way
 from pcopy.fsio.storage import WrittenFileSystems
 from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
-from pcopy.jobs.rank_store import RankRecords, restore_rank
-from pcopy.jobs.spool import database_factory, spool_error_text, spool_factory
-from pcopy.launch.control import ControlDirectory
-from pcopy.launch.in_flight import OperationLimit, max_modifying_rows
+from pcopy.jobs.rank_store import RankRecords, restore_tasks_of_rank
+from pcopy.jobs.spool import spool_error_text, spool_factory, task_database_factory
+from pcopy.launch.control import JobControlThread
+from pcopy.launch.in_flight import ThreadCountController, max_modifying_operations
 from pcopy.launch.rank_control import RankLimits, UserLimits
 from pcopy.launch.tool import CompleteJob, JobResult, Tool
-from pcopy.launch.watch.signals import StopSignals
-from pcopy.launch.watch.watchdog import Heartbeat, NoticePipe, RankMessages, Watchdog
+from pcopy.launch.watch.signals import StopSignalHandler
+from pcopy.launch.watch.watchdog import MainThreadHeartbeat, NoticePipe, RankWatchdog, SilenceMessagePrinter
 from pcopy.libc import type_of_file_system
 from pcopy.report.streams import print_error as print_line
 from pcopy.tasks.base import counts
@@ -54,7 +54,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.files.layouts import RankLayouts
 from pcopy.tasks.runner import TaskRunner, current_activity, is_droppable_work, is_slow_note
 
-TASK_SLOTS = 8
+TASK_SLOTS_WITHOUT_THREAD_POOL = 8
 """Number of tasks that a rank may have begun and not ended, if its backend (the code that performs system calls) works
 in the background without a pool of threads. With a pool, its size determines the number of tasks.
 """
@@ -64,7 +64,7 @@ JOURNAL_TIMEOUT = 1.0
 for the records that it needs.
 """
 
-DATABASE_MEMORY = 1 << 20
+DATABASE_BACKLOG_MEMORY_BYTES = 1 << 20
 """Bytes of waiting tasks that a rank keeps in memory before it uses a database (``--checkpoint-store lmdb``)."""
 
 
@@ -100,7 +100,7 @@ class RankSetup(NamedTuple):
     roots: Sequence[RootDescriptors]
     first_ranks: Sequence[int]
     hosts: Sequence[str]
-    signals: StopSignals
+    signals: StopSignalHandler
     notices: NoticePipe | None = None
     in_flight: int = 0
     collects_report: bool = False
@@ -123,7 +123,7 @@ def run_rank(setup: RankSetup) -> JobResult:
     memory.
     """
     try:
-        return _RankRun(setup).run()
+        return _RankRunner(setup).run()
     except RESOURCE_EXCEPTIONS as error:
         raise ResourceUnavailable(
             f"{setup.rank_and_host} cannot go on: {resource_error_text(error)}", setup.tool.unfinished_status
@@ -163,23 +163,25 @@ def make_rank(setup: RankSetup) -> Rank:
     return rank
 
 
-def open_journal(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankRecords | None]:
+def open_journal(setup: RankSetup, rank: Rank) -> tuple[TaskFactJournal | None, RankRecords | None]:
     """Return the journal, which records the tasks of this rank, and the object that writes its records to the job
     directory; (None, None) if the job is not recorded.
     """
     if not setup.checkpoint.directory:
         return None, None
-    rank.storage = WrittenFileSystems(type_of_file_system, rank.syncer, rank.instance(RankLayouts).layout_of_device)
+    rank.storage = WrittenFileSystems(
+        type_of_file_system, rank.syncer, rank.shared_instance(RankLayouts).layout_policy_of_device
+    )
     for target in {root.target: None for root in setup.roots}:
         status = os.fstat(target)
         rank.storage.register(target, status.st_dev, status.st_ino, rank.running.changed_directories)
     rank.running.changed_directories.close()  # Nothing has been created in the targets yet, so none must be synced.
-    first = initial_counts(setup)
+    first = initial_counters_of_job(setup)
     store = RankRecords(setup.checkpoint, setup.job.run, rank.number, rank.size, setup.job_directory, first)
     if setup.checkpoint.resumed and rank.number:
         store.take_lock()
-    window = FactCollector(setup.job.run, rank.number, rank.size, rank.destination_time)
-    return FactJournal(window, store, rank.storage.sync), store
+    window = TaskFactCollector(setup.job.run, rank.number, rank.size, rank.destination_time)
+    return TaskFactJournal(window, store, rank.storage.sync), store
 
 
 def make_rank_limits(setup: RankSetup, rank: Rank) -> RankLimits:
@@ -189,7 +191,7 @@ def make_rank_limits(setup: RankSetup, rank: Rank) -> RankLimits:
     return RankLimits(rank.hosts.ranks_round_robin.index(rank.number), rank.size, rank.throttle, wanted)
 
 
-def make_control_directory(setup: RankSetup, limits: RankLimits, ranks: int) -> ControlDirectory | None:
+def make_job_control_thread(setup: RankSetup, limits: RankLimits, ranks: int) -> JobControlThread | None:
     """On rank 0: return the object that applies the requests of ``pcopy --control`` and writes progress reports. Return
     None on other ranks, or if the job is not recorded.
 
@@ -200,7 +202,7 @@ def make_control_directory(setup: RankSetup, limits: RankLimits, ranks: int) -> 
     """
     if setup.job_directory is None:
         return None
-    return ControlDirectory(
+    return JobControlThread(
         setup.checkpoint.directory, setup.job.run, ranks, setup.tool.stages, limits, setup.on_control
     )
 
@@ -208,10 +210,10 @@ def make_control_directory(setup: RankSetup, limits: RankLimits, ranks: int) -> 
 def make_node(
     setup: RankSetup,
     rank: Rank,
-    director: Director,
-    journal: FactJournal | None,
+    director: PhaseDirector,
+    journal: TaskFactJournal | None,
     divide: DivideTask,
-    steering: Steering,
+    steering: RankSteering,
 ) -> RankNode:
     """Return the node (state machine) of this rank. If the job is resumed, it has the rank's remaining tasks and
     counts.
@@ -226,15 +228,15 @@ def make_node(
     """
     tool, job, keeping = setup.tool, setup.job, setup.checkpoint
     size, on_host = rank.size, rank.size / len(setup.first_ranks)
-    limits = engine_limits(size, on_host, keeping)._replace(phases_after_cut=tool.durable_before)
+    limits = engine_limits(size, on_host, keeping)._replace(phases_after_checkpoint_cut=tool.durable_before)
     if rank.backend.wake is not None and rank.backend.pool is None:
-        limits = limits._replace(task_slots=TASK_SLOTS)
-    overflow = None if keeping.store == "pickle" else database_factory(keeping.spool)
+        limits = limits._replace(task_slots=TASK_SLOTS_WITHOUT_THREAD_POOL)
+    overflow = None if keeping.store == "pickle" else task_database_factory(keeping.spool)
     node = RankNode(
         rank.number,
         size,
         run=job.run,
-        counters=counts.COUNTER_COUNT,
+        counters=counts.NUMBER_OF_COUNTERS,
         director=director,
         random=Random(f"{job.name} {job.run} {rank.number}"),
         queue=TaskQueue(limits, spool_factory(keeping.spool), overflow, is_droppable_work, is_slow_note),
@@ -250,16 +252,16 @@ def make_node(
     work, queue = node.begun_tasks, node.queue
     rank.total_task_slots = lambda: size * work.slots
     rank.all_ranks_have_work = lambda: (
-        (size == 1 or queue.has_enough_to_share) and (work.slots == 1 or queue.stealable >= work.slots)
+        (size == 1 or queue.has_enough_to_share) and (work.slots == 1 or queue.stealable_count >= work.slots)
     )
     if keeping.resumed:
-        restore_rank(node, keeping, job.run)
+        restore_tasks_of_rank(node, keeping, job.run)
     elif rank.number == 0:
-        node.counters[:] = initial_counts(setup)
+        node.counters[:] = initial_counters_of_job(setup)
     return node
 
 
-def initial_counts(setup: RankSetup) -> list[int]:
+def initial_counters_of_job(setup: RankSetup) -> list[int]:
     """Return the counters with which rank 0 begins a job that has no records. If earlier runs of the job have deleted
     items and left no records, the counters include these items.
     """
@@ -282,14 +284,18 @@ def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSetti
         checkpoint: how the job is recorded.
     """
     limits = Limits()
-    in_core = DATABASE_MEMORY if checkpoint.store == "lmdb" else max(1 << 20, 4 * limits.queue_memory_bytes // ranks)
+    in_core = (
+        DATABASE_BACKLOG_MEMORY_BYTES
+        if checkpoint.store == "lmdb"
+        else max(1 << 20, 4 * limits.queue_memory_bytes // ranks)
+    )
     crowd = max(1.0, ranks_per_host / len(os.sched_getaffinity(0)))
     return limits._replace(
         first_steal_wait=limits.first_steal_wait * crowd,
         longest_steal_wait=limits.longest_steal_wait * min(4.0, max(crowd, 2.0 if ranks == ranks_per_host else 1.0)),
         scan_ahead_bytes=min(limits.scan_ahead_bytes // 2, 2 * limits.scan_ahead_bytes // ranks),
         queue_memory_bytes=int(checkpoint.memory / ranks_per_host) if checkpoint.memory else in_core,
-        cut_interval=checkpoint.interval,
+        checkpoint_cut_interval=checkpoint.interval,
     )
 
 
@@ -299,12 +305,12 @@ def oldest_operation(pool: ThreadPool | None) -> RowInProgress | None:
 
     May be called from any thread.
     """
-    row, sync = pool.oldest_row() if pool is not None else None, oldest_sync()
+    row, sync = pool.oldest_row() if pool is not None else None, oldest_sync_under_way()
     calls = [call for call in (row, RowInProgress(*sync) if sync else None) if call is not None]
     return min(calls, key=lambda call: call.since, default=None)
 
 
-def make_operation_limit(setup: RankSetup, rank: Rank, node: RankNode) -> OperationLimit | None:
+def make_operation_limit(setup: RankSetup, rank: Rank, node: RankNode) -> ThreadCountController | None:
     """Return the object that adapts the number of operations that the rank performs at the same time; None if the
     backend has no threads.
     """
@@ -312,14 +318,14 @@ def make_operation_limit(setup: RankSetup, rank: Rank, node: RankNode) -> Operat
 
     def modifying() -> int:
         descriptors = {root.target if setup.tool.writes_to_targets else root.source for root in setup.roots}
-        return max_modifying_rows(map(type_of_file_system, descriptors), on_host)
+        return max_modifying_operations(map(type_of_file_system, descriptors), on_host)
 
     if rank.backend.pool is None:
         return None
-    return OperationLimit(rank.backend.pool, node.begun_tasks, setup.in_flight, on_host, modifying)
+    return ThreadCountController(rank.backend.pool, node.begun_tasks, setup.in_flight, on_host, modifying)
 
 
-class BackendWake:
+class BackendWakeDescriptor:
     """File descriptor that wakes the sleeping rank when an operation of the backend (the code that performs system
     calls) is complete; implements ``pcopy.engine.ticket.WakeDescriptor``.
 
@@ -336,7 +342,7 @@ class BackendWake:
         self._backend.poll()
 
 
-class _RankRun:
+class _RankRunner:
     """Runs one rank, from its first task to its end: owns the node, the journal, the backend and the watchdog of the
     rank.
     """
@@ -350,37 +356,37 @@ class _RankRun:
         self._limits = make_rank_limits(setup, self._rank)
         self._node = make_node(setup, self._rank, self._director, self._journal, self._run_task.divide, self._limits)
         self._in_flight = make_operation_limit(setup, self._rank, self._node)
-        self._control = make_control_directory(setup, self._limits, self._rank.size)
-        self._heartbeat = Heartbeat()
+        self._control = make_job_control_thread(setup, self._limits, self._rank.size)
+        self._heartbeat = MainThreadHeartbeat()
         self._advice = setup.resume_advice
         self._store_to_lock = self._store if setup.hosts and self._rank.number else None
-        self._driver: Driver | None = None
+        self._driver: RankDriver | None = None
         self._began = time.monotonic()
         self._counters_at_start = tuple(self._node.counters)
         if setup.collects_report:
-            self._node.barrier.combine_reports = self._work_of_ranks
+            self._node.barrier.combine_reports = self._combined_rank_statistics
 
     def run(self) -> JobResult:
         """Run the rank until the job ends; return how it ended."""
         setup, journal, backend = self._setup, self._journal, self._rank.backend
-        driver = self._driver = Driver(
+        driver = self._driver = RankDriver(
             self._node,
             setup.transport,
-            self._run_and_catch,
+            self._run_task_or_stop_job,
             host=os.uname().nodename,
             program=setup.tool.name,
             status_if_refused=setup.tool.unfinished_status,
             on_report=self._report_progress if setup.sink else None,
             stop_reason=self._stop_reason,
-            wake=None if backend.wake is None else BackendWake(backend, backend.wake),
+            wake=None if backend.wake is None else BackendWakeDescriptor(backend, backend.wake),
         )
         report: Callable[[str], object] = partial(print_line, setup.tool.name)
         if setup.sink is not None:
             report = setup.sink.notice
         elif setup.notices is not None:
             report = partial(setup.notices.send, self._rank.number)
-        voice = RankMessages(self._rank.number, setup.hosts, report, setup.notices)
-        watchdog = Watchdog(
+        voice = SilenceMessagePrinter(self._rank.number, setup.hosts, report, setup.notices)
+        watchdog = RankWatchdog(
             voice, self._heartbeat, lambda: current_activity(self._rank), oldest=partial(oldest_operation, backend.pool)
         )
         if setup.job_directory is not None and journal is not None:
@@ -404,10 +410,10 @@ class _RankRun:
         return self._director.result._replace(
             status=status,
             work_of_ranks=self._node.barrier.combined_report,
-            is_durable=self._node.cut_schedule.is_complete,
+            is_durable=self._node.cut_schedule.are_all_records_durable,
         )
 
-    def _run_and_catch(self, task: Task) -> TaskGenerator:
+    def _run_task_or_stop_job(self, task: Task) -> TaskGenerator:
         """Generator that runs one task, and yields whenever the rank may handle messages. An error that concerns no
         item (no memory, no space for waiting tasks) stops the job; the task is then not recorded as done, so that a
         resumed job runs it again.
@@ -417,13 +423,13 @@ class _RankRun:
             self._take_lock_first(self._store_to_lock)
         try:
             return (yield from self._run_task(task))
-        except SpillFailed as trouble:
+        except TemporaryFileFailed as trouble:
             node.queue.spill_error = trouble
         except RESOURCE_EXCEPTIONS as error:  # The task has not reported it as the failure of an item.
-            self._rank.stop(f"{self._setup.rank_and_host}: {resource_error_text(error)}")
+            self._rank.request_stop(f"{self._setup.rank_and_host}: {resource_error_text(error)}")
         while node.halt_reason is None:  # Wait until the job is being stopped, so that the driver drops this task.
             yield None
-        return Outcome(is_deferred=True)
+        return TaskOutcome(is_deferred=True)
 
     def _take_lock_first(self, store: RankRecords) -> None:
         """Lock this rank's lock file in the job directory, by means of ``store``, before the rank writes anything;
@@ -436,12 +442,12 @@ class _RankRun:
         with suppress(RequestRefused, OSError):  # The attempt to write the first record reports the error.
             store.take_lock()
 
-    def _work_of_ranks(self, below: Sequence[bytes]) -> bytes:
+    def _combined_rank_statistics(self, below: Sequence[bytes]) -> bytes:
         """Return statistics of this rank and of all ranks below it in the tree of ranks, packed, for ``--report``.
 
         ``below`` are the results of this function on the child ranks.
         """
-        from pcopy.tasks.base.rank_sums import RankSums, RankWork
+        from pcopy.tasks.base.rank_sums import RankWorkStatistics, ReportSums
 
         assert self._driver is not None
         now, before = Totals(*self._node.counters), Totals(*self._counters_at_start)
@@ -449,8 +455,8 @@ class _RankRun:
         bytes_moved = sum(getattr(now, name) - getattr(before, name) for name in ("moved", "verified_bytes"))
         seconds, work = time.monotonic() - self._began, self._node.begun_tasks
         busy = max(0.0, seconds - self._driver.idle_seconds)
-        sums = self._rank.instance(RankSums)
-        row = RankWork(
+        sums = self._rank.shared_instance(ReportSums)
+        row = RankWorkStatistics(
             self._rank.number,
             items,
             bytes_moved,
@@ -474,7 +480,7 @@ class _RankRun:
         if self._in_flight is not None:
             self._in_flight.measure_and_adapt()
         if journal is not None:
-            self._report_records(journal)
+            self._report_checkpoint_news(journal)
         reason = setup.signals.reason or self._rank.stop_reason
         if reason is None and journal is not None and journal.data_loss_reason:
             reason = Halt(journal.data_loss_reason, SYNC_FAILED_CODE)
@@ -482,19 +488,19 @@ class _RankRun:
             reason = Halt(spool_error_text(setup.checkpoint.spool, trouble, setup.tool.spool_advice))
         return reason
 
-    def _report_records(self, journal: FactJournal) -> None:
+    def _report_checkpoint_news(self, journal: TaskFactJournal) -> None:
         """Print how to resume the job, once its first record is on storage. Print the warning of the journal that the
         job can no longer be recorded, if there is one.
         """
-        if self._advice and 0 < journal.durable_epoch < LAST_EPOCH and not self._node.is_job_over:
-            self._warn(self._advice)
+        if self._advice and 0 < journal.durable_epoch < ABANDONED_EPOCH and not self._node.is_job_over:
+            self._print_warning(self._advice)
             self._advice = ""
         if journal.warning is not None:
-            if self._setup.notices is None or self._setup.notices.claim_first():
-                self._warn(journal.warning)
+            if self._setup.notices is None or self._setup.notices.claim_first_report():
+                self._print_warning(journal.warning)
             journal.warning = None
 
-    def _warn(self, text: str) -> None:
+    def _print_warning(self, text: str) -> None:
         """Print ``text`` as a warning; on rank 0 through the sink, which does not disturb the progress display."""
         if self._setup.sink is not None:
             self._setup.sink.notice(text)
@@ -517,9 +523,9 @@ class _RankRun:
         journal, rank, store = self._journal, self._rank, self._store
         ended = journal is None or journal.close(JOURNAL_TIMEOUT)  # Closed first: then ``durable_epoch`` is final.
         if journal is None or (
-            ended and journal.durable_epoch in (0, LAST_EPOCH)
+            ended and journal.durable_epoch in (0, ABANDONED_EPOCH)
         ):  # Otherwise a resumed job continues with the temporary files.
-            unrecorded = journal is None or journal.durable_epoch == LAST_EPOCH
+            unrecorded = journal is None or journal.durable_epoch == ABANDONED_EPOCH
             since = 1 if unrecorded else self._setup.job.run  # A resumed job continues with files of earlier runs.
             rank.stop_reason = rank.stop_reason or self._node.halt_reason
             self._setup.tool.remove_temporaries(rank, self._node.queue.pop_dropped(), since)

@@ -2,7 +2,7 @@
 ranks, and pauses.
 
 Rank 0 knows what the user wants, from the job's options and from ``pcopy --control`` (``pcopy.launch.control``). It
-sends these values to all ranks as orders. ``RankLimits`` implements ``pcopy.engine.steering.Steering``.
+sends these values to all ranks as orders. ``RankLimits`` implements ``pcopy.engine.steering.RankSteering``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-from pcopy.engine.steering import Duty, Orders, ReportedNumbers
+from pcopy.engine.steering import AllowedTasks, Orders, ReportedNumbers
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.throttle import Throttle
-from pcopy.launch.limits import DividedLimit, RankAllowance, Usage
+from pcopy.launch.limits import DividedLimit, LimitUsage, RankAllowance
 
-QUERY_INTERVAL = 0.1
+LIMIT_QUERY_INTERVAL = 0.1
 """While the user limits bytes or operations per second: seconds between two queries by which rank 0 learns what each
 rank has used. A rank that becomes idle keeps its share of the limit for that long.
 """
@@ -39,7 +39,7 @@ class UserLimits(NamedTuple):
 
 class RankLimits:
     """Applies the user's limits (bytes and operations per second, number of active ranks, pause) to one rank. On rank 0
-    it also returns the orders that bring them to all ranks. Implements ``pcopy.engine.steering.Steering``.
+    it also returns the orders that bring them to all ranks. Implements ``pcopy.engine.steering.RankSteering``.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RankLimits:
             wanted: the user's limits.
             clock: returns the time in seconds.
         """
-        self.duty = Duty.ALL
+        self.allowed_tasks = AllowedTasks.ALL
         self.query_interval = inf
         self.requested = wanted
         """On rank 0: the user's limits, which the next query of rank 0 brings to all ranks. The caller changes them
@@ -83,27 +83,31 @@ class RankLimits:
         """Apply the limits in ``orders``, which ``orders()`` has returned on rank 0, to this rank."""
         *wanted, byte_share, operation_share = orders
         self.current = now = UserLimits(*wanted)
-        self.duty = (
-            Duty.NOTES if now.paused else Duty.ADDRESSED if 0 < now.active <= self._activation_order else Duty.ALL
+        self.allowed_tasks = (
+            AllowedTasks.NOTES
+            if now.paused
+            else AllowedTasks.ADDRESSED
+            if 0 < now.active <= self._activation_order
+            else AllowedTasks.ALL
         )
-        self.query_interval = QUERY_INTERVAL if now.bwlimit or now.oplimit else inf
+        self.query_interval = LIMIT_QUERY_INTERVAL if now.bwlimit or now.oplimit else inf
         was_on, self._is_throttled = self._is_throttled, bool(now.bwlimit or now.oplimit or now.paused)
         if self._is_throttled or was_on:
             bytes_, operations = self._allowed
             byte_rate, operation_rate = (
-                bytes_.rate(now.bwlimit, byte_share),
-                operations.rate(now.oplimit, operation_share),
+                bytes_.allowed_rate(now.bwlimit, byte_share),
+                operations.allowed_rate(now.oplimit, operation_share),
             )
             self._throttle.set_limits(byte_rate, operation_rate, is_paused=now.paused)
 
     def numbers_to_report(self) -> ReportedNumbers:
-        """Return what this rank reports to rank 0 about its use of the limits: the fields of ``Usage`` for bytes, then
-        those for operations.
+        """Return what this rank reports to rank 0 about its use of the limits: the fields of ``LimitUsage`` for bytes,
+        then those for operations.
         """
         found: list[float] = []
         now = self._clock()
         for bucket, allowed in zip((self._throttle.bytes, self._throttle.operations), self._allowed, strict=True):
-            found += allowed.report(bucket.paid_tokens(now), now, has_waited=bucket.has_waited)
+            found += allowed.usage_report(bucket.paid_tokens(now), now, has_waited=bucket.has_waited)
             bucket.has_waited = False
         return tuple(found)
 
@@ -111,6 +115,6 @@ class RankLimits:
         """On rank 0: adapt the shares of the limits that ranks may use. ``reported`` are the sums of what
         ``numbers_to_report`` has returned on all ranks.
         """
-        now, width = self._clock(), len(Usage._fields)
+        now, width = self._clock(), len(LimitUsage._fields)
         for divided, sums in zip(self._divided, (reported[:width], reported[width:]), strict=True):
-            divided.receive_usage(Usage(*sums), now)
+            divided.receive_usage(LimitUsage(*sums), now)

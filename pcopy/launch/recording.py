@@ -13,7 +13,7 @@ from pcopy.launch.group import ProcessGroup, backends_text
 from pcopy.launch.rank import RankSetup
 from pcopy.launch.tool import JobResult, PreparedJob
 from pcopy.launch.watch.signals import stop_message
-from pcopy.report.recorder import JobEnd, JobRecorder, RecorderSink, RunFacts
+from pcopy.report.recorder import JobEnd, JobRecorder, RecorderSink, RunDescription
 from pcopy.report.screen import OutputOptions, ProgressScreen
 from pcopy.tasks.base.job import Sink, Totals
 
@@ -29,13 +29,13 @@ class JobRecording:
         """
         recorders: list[JobRecorder] = []
         if output_options.metrics:
-            from pcopy.report.metrics import MetricsFile
+            from pcopy.report.metrics import MetricsRecorder
 
-            recorders.append(MetricsFile(output_options.metrics, output_options.umask, output_options.interval))
+            recorders.append(MetricsRecorder(output_options.metrics, output_options.umask, output_options.interval))
         if output_options.reports:
-            from pcopy.report.report import JobReport
+            from pcopy.report.report import JobReportRecorder
 
-            recorders.append(JobReport(output_options.reports, output_options.umask))
+            recorders.append(JobReportRecorder(output_options.reports, output_options.umask))
         self._records = RecorderSink(recorders)
 
     def begin(self, screen: ProgressScreen, setup: RankSetup, preparation: PreparedJob, group: ProcessGroup) -> Sink:
@@ -43,7 +43,7 @@ class JobRecording:
         notices of the job; it passes them on to the recorders and to ``screen``.
         """
         tool, hosts = setup.tool, setup.hosts or [os.uname().nodename] * setup.transport.size
-        facts = RunFacts(
+        facts = RunDescription(
             tool.name,
             tool.done_word,
             tool.writes_to_targets,

@@ -26,14 +26,19 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.durable import boot_ids_of_job
 from pcopy.jobs.lifecycle import CheckpointSettings, options_as_primitives, options_from_primitives, resume_command
-from pcopy.jobs.rank_store import check_job_visible
-from pcopy.launch.group import ProcessGroup, backends_text, first_ranks_of_hosts, run_on_all, run_on_root
-from pcopy.launch.mounts import MountsBelowRoots, agree_on_mounts, check_same_targets, open_roots
+from pcopy.jobs.rank_store import wait_until_job_is_visible
+from pcopy.launch.group import ProcessGroup, backends_text, first_ranks_of_hosts, run_on_all_ranks, run_on_rank_0
+from pcopy.launch.mounts import (
+    MountsBelowRoots,
+    agree_on_mounts,
+    check_targets_are_same_on_all_hosts,
+    open_root_directories,
+)
 from pcopy.launch.rank import RankSetup
 from pcopy.launch.tool import Command, JobResult, PreparedJob, Tool
-from pcopy.launch.watch.signals import StoppedBeforeStart, StopSignals
+from pcopy.launch.watch.signals import StoppedBeforeStart, StopSignalHandler
 from pcopy.launch.watch.watchdog import NoticePipe
-from pcopy.report.bar import open_screen
+from pcopy.report.bar import open_progress_screen
 from pcopy.report.screen import OutputOptions, ProgressScreen
 from pcopy.report.streams import print_error
 from pcopy.report.unexpected import missing_package_text
@@ -43,7 +48,7 @@ from pcopy.tasks.base.job import Job, Root
 if TYPE_CHECKING:
     from pcopy.launch.recording import JobRecording
 
-VISIBLE_WITHIN = 3.0
+JOB_FILE_VISIBLE_TIMEOUT = 3.0
 """Maximum seconds until other hosts see the file that rank 0 has created in the job directory. If they do not, the job
 is refused.
 """
@@ -79,13 +84,13 @@ class RankStarter(ProcessGroup):
         """
         raise NotImplementedError
 
-    def fail(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
+    def end_failed_job(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
         """Print why the job failed, call ``advise``, which prints what the user can do, and end all ranks. ``abort`` is
         the exception that has ended the job on this rank.
         """
         raise NotImplementedError
 
-    def end(self) -> None:
+    def allow_exit_of_ranks(self) -> None:
         """Wait until all ranks have called this, so that each may exit. Called after rank 0 has printed the result of
         the job. Collective: all ranks must call it. Forked ranks need no such wait.
         """
@@ -113,25 +118,25 @@ def run_job(command: Command, words: Sequence[str], ranks: RankStarter) -> int:
     """Run the job of the command line arguments ``words`` on ``ranks``; return the exit status on which all ranks
     agree.
     """
-    signals = StopSignals()
+    signals = StopSignalHandler()
     prepared: list[PreparedJob] = []  # filled on rank 0 only
     try:
         ranks.exchange_descriptions(words)
-        run_on_all(ranks, backend_name)
+        run_on_all_ranks(ranks, backend_name)
         boot_ids_of_job.update(hello.machine for hello in ranks.descriptions)
-        run_on_root(ranks, lambda: prepared.append(_prepare(command, words, ranks)))
-        return _run_prepared(command.tool, prepared[0] if prepared else None, ranks, signals)
+        run_on_rank_0(ranks, lambda: prepared.append(_prepare_job(command, words, ranks)))
+        return _run_prepared_job(command.tool, prepared[0] if prepared else None, ranks, signals)
     except (RequestRefused, StoppedBeforeStart) as refusal:
         status = max(ranks.gather(refusal.status))
         if ranks.rank == 0:
             print_error(command.tool.name, refusal)
             if prepared and isinstance(refusal, StoppedBeforeStart):
                 prepared[0].print_resume_advice()
-        ranks.end()
+        ranks.allow_exit_of_ranks()
         return int(status)
 
 
-def _prepare(command: Command, words: Sequence[str], ranks: RankStarter) -> PreparedJob:
+def _prepare_job(command: Command, words: Sequence[str], ranks: RankStarter) -> PreparedJob:
     """On rank 0: read the command line arguments ``words``, and return the job that they describe, prepared so far that
     the number of ranks is known. Raise ``RequestRefused``.
     """
@@ -149,26 +154,32 @@ def _prepare(command: Command, words: Sequence[str], ranks: RankStarter) -> Prep
     return preparation
 
 
-def _run_prepared(tool: Tool, preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignals) -> int:
+def _run_prepared_job(
+    tool: Tool, preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignalHandler
+) -> int:
     """Run a job that was prepared on rank 0; return the exit status. ``preparation`` is None on all other ranks."""
     job, keeping, size, in_flight, gathers = _share_job(preparation, ranks, signals)
-    roots = run_on_all(
+    roots = run_on_all_ranks(
         ranks,
-        partial(open_roots, job, compare_devices=ranks.descriptions[ranks.rank].place == ranks.descriptions[0].place),
+        partial(
+            open_root_directories,
+            job,
+            compare_devices=ranks.descriptions[ranks.rank].place == ranks.descriptions[0].place,
+        ),
     )
-    job = _with_mounts(tool, job, roots, ranks)
+    job = _job_with_mounts(tool, job, roots, ranks)
     if preparation and preparation.job_directory:
         preparation.job_directory.record_mounts(job.mounts)
     with ExitStack() as stack:
         try:
             _create_job_directory(preparation, keeping, ranks, signals)
-            opened = run_on_root(
+            opened = run_on_rank_0(
                 ranks, lambda: preparation and _open_screen_and_recording(tool, preparation.output, stack)
             )
             screen, recording = opened or (None, None)
             if not screen:
                 os.umask(0o077)  # The preparation has done the same on rank 0.
-            signals.install()
+            signals.install_handlers()
             sys.stderr.flush()  # A forked rank would inherit buffered text, and print it again.
             transport, notices = ranks.start(size, tool.name)
         except (RequestRefused, StoppedBeforeStart):
@@ -179,22 +190,22 @@ def _run_prepared(tool: Tool, preparation: PreparedJob | None, ranks: RankStarte
         first = first_ranks_of_hosts(ranks.descriptions)
         setup = RankSetup(tool, job, keeping, transport, roots, first, hosts, signals, notices, in_flight, gathers)
         if transport.rank == 0 and preparation and screen:
-            setup = _root_setup(setup, preparation, screen, recording, ranks)
+            setup = _rank_0_setup(setup, preparation, screen, recording, ranks)
         try:
             ended = ranks.run_rank(setup)
         except (JobAborted, ResourceUnavailable) as abort:
             if recording:
                 recording.end_after_failure(abort.status)
             stack.close()
-            ranks.fail(abort, tool, partial(_print_advice, tool, preparation, keeping))
+            ranks.end_failed_job(abort, tool, partial(_print_resume_advice, tool, preparation, keeping))
             return abort.status
         status = ended.status
     if preparation:
-        status = _report_end(tool, preparation, ended, size)
+        status = _report_end_of_job(tool, preparation, ended, size)
         if recording:
             recording.end(preparation, ended, status)
-    ranks.end()
-    signals.ignore()
+    ranks.allow_exit_of_ranks()
+    signals.ignore_stop_signals()
     return status
 
 
@@ -206,7 +217,7 @@ def _open_screen_and_recording(
 
     ``stack`` closes the screen at the end, and removes the created files if the job is refused.
     """
-    screen = stack.enter_context(closing(open_screen(tool.name, tool.stages, output_options, sys.stderr)))
+    screen = stack.enter_context(closing(open_progress_screen(tool.name, tool.stages, output_options, sys.stderr)))
     stack.push(partial(_remove_created_files, screen))
     if not (output_options.metrics or output_options.reports):
         return screen, None
@@ -223,7 +234,7 @@ def _remove_created_files(screen: ProgressScreen, kind: object, error: BaseExcep
         screen.remove_new_files()
 
 
-def _root_setup(
+def _rank_0_setup(
     setup: RankSetup,
     preparation: PreparedJob,
     screen: ProgressScreen,
@@ -250,7 +261,7 @@ def _root_setup(
     return setup
 
 
-def _share_job(preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignals) -> _SharedJob:
+def _share_job(preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignalHandler) -> _SharedJob:
     """Complete the preparation of the job on rank 0, and send the job to all ranks; return it. Collective: all ranks
     must call it.
 
@@ -258,12 +269,13 @@ def _share_job(preparation: PreparedJob | None, ranks: RankStarter, signals: Sto
     launcher.
     """
     if ranks.broadcast(preparation is not None and preparation.job_directory is not None):
-        signals.install()
+        signals.install_handlers()
         ranks.gather(None)  # a barrier: all ranks handle signals before the job is prepared
-    begun = ranks.broadcast(run_on_root(ranks, lambda: _complete_preparation(preparation, ranks, signals)))
+    begun = ranks.broadcast(run_on_rank_0(ranks, lambda: _complete_preparation(preparation, ranks, signals)))
     size, in_flight, gathers, job, keeping = begun
     if len(ranks.descriptions) > 1:
-        signals.install()  # A signal must not kill one rank during collective calls while the others handle it.
+        # A signal must not kill one rank during collective calls while the others handle it.
+        signals.install_handlers()
     roots = tuple(Root(**root) for root in job["roots"])
     options = options_from_primitives(job["options"])
     return _SharedJob(
@@ -272,7 +284,7 @@ def _share_job(preparation: PreparedJob | None, ranks: RankStarter, signals: Sto
 
 
 def _complete_preparation(
-    preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignals
+    preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignalHandler
 ) -> tuple[int, int, bool, Any, Any]:
     """On rank 0: complete the preparation of the job, now that the number of ranks is known. Return the fields of
     ``_SharedJob`` as numbers, strings and containers, which can be sent to all ranks, in the order size, in_flight,
@@ -288,19 +300,19 @@ def _complete_preparation(
     return size, preparation.in_flight, bool(preparation.output.reports), primitives, preparation.checkpoint._asdict()
 
 
-def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: RankStarter) -> Job:
+def _job_with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: RankStarter) -> Job:
     """Return the job with the mounts in its sources and destination, after checking that all hosts see the same mounts
     and the same destination. Collective: all ranks must call it.
     """
     with closing(MountsBelowRoots(job, roots, targets=tool.writes_to_targets)) as mounts:
         job = job._replace(mounts=agree_on_mounts(job, mounts, ranks))
         if tool.writes_to_targets and not job.options.dry_run:  # This check creates a file.
-            check_same_targets(ranks, mounts, job, roots[0].target)
+            check_targets_are_same_on_all_hosts(ranks, mounts, job, roots[0].target)
     return job
 
 
 def _create_job_directory(
-    preparation: PreparedJob | None, keeping: CheckpointSettings, ranks: RankStarter, signals: StopSignals
+    preparation: PreparedJob | None, keeping: CheckpointSettings, ranks: RankStarter, signals: StopSignalHandler
 ) -> None:
     """Create the job directory if that must be done before the first task, and check that each host sees it.
     Collective: all ranks must call it. Raise ``RequestRefused``, or ``StoppedBeforeStart`` after a signal.
@@ -312,17 +324,17 @@ def _create_job_directory(
     kept = preparation.job_directory if preparation else None
 
     def create() -> None:
-        signals.install()
+        signals.install_handlers()
         assert kept is not None
         kept.create_durably()
         signals.raise_if_stopped()
 
     def look() -> None:
         if ranks.rank in first_ranks_of_hosts(ranks.descriptions)[1:]:
-            check_job_visible(keeping, VISIBLE_WITHIN)
+            wait_until_job_is_visible(keeping, JOB_FILE_VISIBLE_TIMEOUT)
 
-    run_on_root(ranks, create)
-    run_on_all(ranks, look)
+    run_on_rank_0(ranks, create)
+    run_on_all_ranks(ranks, look)
 
 
 def _report_backends(screen: ProgressScreen, preparation: PreparedJob, ranks: RankStarter) -> None:
@@ -338,7 +350,7 @@ def _report_backends(screen: ProgressScreen, preparation: PreparedJob, ranks: Ra
         screen.notice(text)
 
 
-def _print_advice(tool: Tool, preparation: PreparedJob | None, keeping: CheckpointSettings) -> None:
+def _print_resume_advice(tool: Tool, preparation: PreparedJob | None, keeping: CheckpointSettings) -> None:
     """Print how to resume the job after a failure, if it was recorded. ``preparation`` is None on ranks other than 0;
     ``keeping`` says how the job is recorded.
     """
@@ -348,7 +360,7 @@ def _print_advice(tool: Tool, preparation: PreparedJob | None, keeping: Checkpoi
         print_error(tool.name, f"to go on: {resume_command(keeping.directory)}")
 
 
-def _report_end(tool: Tool, preparation: PreparedJob, ended: JobResult, size: int) -> int:
+def _report_end_of_job(tool: Tool, preparation: PreparedJob, ended: JobResult, size: int) -> int:
     """Print the result ``ended`` of the job, which ran on ``size`` ranks; return the exit status. If the result cannot
     be printed, return a status other than 0.
     """

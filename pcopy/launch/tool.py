@@ -13,19 +13,19 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from pcopy.engine.messages import Halt
-from pcopy.engine.phase_end import Director
+from pcopy.engine.phase_end import PhaseDirector
 from pcopy.engine.task import Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
-from pcopy.report.progress_gauge import Stages
+from pcopy.report.progress_gauge import StagesByPhase
 from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Sink, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
-from pcopy.walk.visitor import Visitor
+from pcopy.walk.visitor import DirectoryVisitor
 
 
 class JobResult(NamedTuple):
@@ -48,7 +48,7 @@ class JobResult(NamedTuple):
     """
 
 
-class JobDirector(Director, Protocol):
+class JobDirector(PhaseDirector, Protocol):
     """Protocol: decides on rank 0 which phase follows, and what the result of the job is."""
 
     result: JobResult
@@ -74,7 +74,7 @@ class Tool:
     """Exit status of a job that ends before everything is done, for example because of a signal."""
     spool_advice: str
     """Advice in the error message if there is no space for the temporary files with waiting tasks."""
-    stages: Stages
+    stages: StagesByPhase
     """What is counted as progress in each phase, for the progress display."""
     done_word = "copied"
     """What the program does to an item, as a past participle for messages, such as "copied". The number of such items
@@ -106,11 +106,11 @@ class Tool:
         """Return the counters before the first task. Each source that is a directory is counted as found and not yet
         scanned; items below it are counted when they are found.
         """
-        first = [0] * counts.COUNTER_COUNT
+        first = [0] * counts.NUMBER_OF_COUNTERS
         first[counts.FOUND] = first[counts.UNSCANNED] = sum(1 for root in job.roots if not root.item)
         return first
 
-    def make_visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> Visitor:
+    def make_visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> DirectoryVisitor:
         """Return the visitor for one directory: the object that receives the items that a scan of the directory finds.
 
         Args:

@@ -12,24 +12,30 @@ import struct
 
 from pcopy.fast_named_tuple import NamedTuple
 
-V1, V3, SPECIFIC, COMPOSITE, FOREIGN = 0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0, 0x0BD60BD0, 0x0BD70BD0
-"""Magic numbers, which identify the types of layouts. ``SPECIFIC`` has the format of ``V3`` and lists its OSTs; the
-data of a ``FOREIGN`` layout are not in Lustre.
+V1_MAGIC, V3_MAGIC, SPECIFIC_MAGIC, COMPOSITE_MAGIC, FOREIGN_MAGIC = (
+    0x0BD10BD0,
+    0x0BD30BD0,
+    0x0BD50BD0,
+    0x0BD60BD0,
+    0x0BD70BD0,
+)
+"""Magic numbers, which identify the types of layouts. ``SPECIFIC_MAGIC`` has the format of ``V3_MAGIC`` and lists its
+OSTs; the data of a ``FOREIGN_MAGIC`` layout are not in Lustre.
 """
 
-RAID0, ON_MDT, OVERSTRIPED, RELEASED = 1, 0x100, 0x200, 0x80000000
-"""Patterns of a component, which say where its data are: ``RAID0`` on OSTs, ``ON_MDT`` on the MDT. ``OVERSTRIPED``
-(several stripes on one OST) and ``RELEASED`` (the data are only in an archive of HSM) are flags that are added to
-``RAID0``.
+RAID0_PATTERN, MDT_PATTERN, OVERSTRIPED_FLAG, RELEASED_FLAG = 1, 0x100, 0x200, 0x80000000
+"""Patterns of a component, which say where its data are: ``RAID0_PATTERN`` on OSTs, ``MDT_PATTERN`` on the MDT.
+``OVERSTRIPED_FLAG`` (several stripes on one OST) and ``RELEASED_FLAG`` (the data are only in an archive of HSM) are
+flags that are added to ``RAID0_PATTERN``.
 """
 
-STALE, INITIALISED, EXTENSION = 1, 0x10, 0x40
-"""Flags of a component. ``STALE``: it is part of a mirror that is out of date. ``INITIALISED``: its objects exist on
-OSTs. ``EXTENSION``: it is not used for data, but extends the component before it (self-extending layout).
+STALE_FLAG, INITIALISED_FLAG, EXTENSION_FLAG = 1, 0x10, 0x40
+"""Flags of a component. ``STALE_FLAG``: it is part of a mirror that is out of date. ``INITIALISED_FLAG``: its objects
+exist on OSTs. ``EXTENSION_FLAG``: it is not used for data, but extends the component before it (self-extending layout).
 """
 
 END_OF_FILE = 2**64 - 1
-"""Value of ``Component.end`` for a component that extends to the end of the file."""
+"""Value of ``LayoutComponent.end`` for a component that extends to the end of the file."""
 ALL_OSTS = 0xFFFF
 """Special value. As the number of stripes: one on each OST. As the index of the first OST: the server chooses it."""
 
@@ -48,29 +54,29 @@ _MAX_COMPONENTS = 1024
 """Maximum number of components: a layout with more, which no real file has, is taken as invalid."""
 
 
-class InvalidLayout(ValueError):
+class InvalidLayoutError(ValueError):
     """Error for bytes that are not a layout, or a layout of an unknown type. The text is the reason."""
 
 
-class Component(NamedTuple):
+class LayoutComponent(NamedTuple):
     """One component of a layout: the bytes from ``start`` to ``end`` of the file.
 
     Fields:
         stripes: number of stripes; ``ALL_OSTS`` for one on each OST, 0 if the file system chooses.
         stripe_size: number of bytes of a stripe; 0 if the file system chooses.
-        pattern: ``RAID0`` or ``ON_MDT``, with flags.
+        pattern: ``RAID0_PATTERN`` or ``MDT_PATTERN``, with flags.
         pool: name of the OST pool; empty for none.
         first_ost: index of the first OST; ``ALL_OSTS`` if the server chooses.
         osts: indices of the OSTs of its objects; empty if it has no objects.
         start: offset of the first byte of its extent.
         end: offset of the first byte behind its extent.
-        flags: sum of ``STALE``, ``INITIALISED`` and ``EXTENSION``.
+        flags: sum of ``STALE_FLAG``, ``INITIALISED_FLAG`` and ``EXTENSION_FLAG``.
         component_id: id of the component within the file.
     """
 
     stripes: int = 0
     stripe_size: int = 0
-    pattern: int = RAID0
+    pattern: int = RAID0_PATTERN
     pool: bytes = b""
     first_ost: int = ALL_OSTS
     osts: tuple[int, ...] = ()
@@ -80,40 +86,40 @@ class Component(NamedTuple):
     component_id: int = 0
 
 
-class Striping(NamedTuple):
+class ParsedLayout(NamedTuple):
     """A layout of a file or directory, parsed. It has one component unless it is composite.
 
     ``mirrors`` is the number of copies of the whole file; 1: it is not mirrored. ``generation`` and ``state`` are
     fields of the attribute that Lustre maintains.
     """
 
-    components: tuple[Component, ...]
+    components: tuple[LayoutComponent, ...]
     is_composite: bool = False
     mirrors: int = 1
     generation: int = 0
     state: int = 0
 
     @property
-    def single_component(self) -> Component | None:
+    def single_component(self) -> LayoutComponent | None:
         """The only component of a plain layout; None for a composite one."""
         return None if self.is_composite else self.components[0]
 
     @property
-    def normalised(self) -> Striping:
+    def normalised(self) -> ParsedLayout:
         """The layout without everything that may differ between files which were created with the same request:
         objects, first OSTs, generations, states, ids, and whether the data exist.
 
         Two layouts are compared in this form. A component on the MDT has no pool in it, even if the attribute names
         one.
         """
-        return Striping(
+        return ParsedLayout(
             tuple(
                 each._replace(
-                    pattern=each.pattern & ~RELEASED,
-                    pool=b"" if each.pattern & ON_MDT or each.pool == NO_POOL else each.pool,
+                    pattern=each.pattern & ~RELEASED_FLAG,
+                    pool=b"" if each.pattern & MDT_PATTERN or each.pool == NO_POOL else each.pool,
                     first_ost=ALL_OSTS,
                     osts=(),
-                    flags=each.flags & ~(INITIALISED | STALE),
+                    flags=each.flags & ~(INITIALISED_FLAG | STALE_FLAG),
                     component_id=0,
                 )
                 for each in self.components
@@ -123,7 +129,7 @@ class Striping(NamedTuple):
         )
 
     @property
-    def without_default_pool(self) -> Striping:
+    def without_default_pool(self) -> ParsedLayout:
         """The layout that must be requested so that a file gets this one in a directory whose default layout has a
         pool.
 
@@ -131,7 +137,8 @@ class Striping(NamedTuple):
         """
         return self._replace(
             components=tuple(
-                each if each.pool or each.pattern & ON_MDT else each._replace(pool=NO_POOL) for each in self.components
+                each if each.pool or each.pattern & MDT_PATTERN else each._replace(pool=NO_POOL)
+                for each in self.components
             )
         )
 
@@ -140,13 +147,13 @@ class Striping(NamedTuple):
         """The largest stripe size of the components, in bytes; only sizes that are a power of two count; 0 if there is
         none.
         """
-        sizes = (each.stripe_size for each in self.components if not each.flags & EXTENSION)
+        sizes = (each.stripe_size for each in self.components if not each.flags & EXTENSION_FLAG)
         return max((size for size in sizes if size & (size - 1) == 0), default=0)
 
     @property
     def bytes_on_mdt(self) -> int:
         """Number of bytes of the file that are stored on its MDT."""
-        return sum(each.end - each.start for each in self.components if each.pattern & ON_MDT)
+        return sum(each.end - each.start for each in self.components if each.pattern & MDT_PATTERN)
 
     @property
     def pools(self) -> frozenset[bytes]:
@@ -154,25 +161,28 @@ class Striping(NamedTuple):
         return frozenset(each.pool for each in self.components if each.pool)
 
 
-def parse_layout(blob: bytes) -> Striping:
-    """Return the layout in ``blob``, the value of the extended attribute with a layout. Raise ``InvalidLayout`` if it
-    cannot be parsed.
+def parse_layout(blob: bytes) -> ParsedLayout:
+    """Return the layout in ``blob``, the value of the extended attribute with a layout. Raise ``InvalidLayoutError`` if
+    it cannot be parsed.
     """
     try:
-        if _read_magic(blob, 0) != COMPOSITE:
-            return Striping((_parse_component(blob, 0, len(blob)),))
+        if _read_magic(blob, 0) != COMPOSITE_MAGIC:
+            return ParsedLayout((_parse_component(blob, 0, len(blob)),))
         _, size, generation, state, entries, more_mirrors = _COMPOSITE_FORMAT.unpack_from(blob)
         if not 0 < entries <= _MAX_COMPONENTS or size > len(blob):
-            raise InvalidLayout(f"a layout of {len(blob)} bytes says that it has {entries} components in {size} bytes")
+            raise InvalidLayoutError(
+                f"a layout of {len(blob)} bytes says that it has {entries} components in {size} bytes"
+            )
         components = tuple(
-            _parse_entry(blob, _COMPOSITE_FORMAT.size + index * _COMPONENT_FORMAT.size) for index in range(entries)
+            _parse_component_entry(blob, _COMPOSITE_FORMAT.size + index * _COMPONENT_FORMAT.size)
+            for index in range(entries)
         )
     except struct.error as error:
-        raise InvalidLayout(f"a layout of {len(blob)} bytes is cut short") from error
-    return Striping(components, True, more_mirrors + 1, generation, state)
+        raise InvalidLayoutError(f"a layout of {len(blob)} bytes is cut short") from error
+    return ParsedLayout(components, True, more_mirrors + 1, generation, state)
 
 
-def pack_layout(striping: Striping) -> bytes:
+def pack_layout(striping: ParsedLayout) -> bytes:
     """Return the value of the extended attribute with which setxattr(2) requests the layout ``striping``. It contains
     no objects, because the server chooses the OSTs.
     """
@@ -182,13 +192,13 @@ def pack_layout(striping: Striping) -> bytes:
     offset = _COMPOSITE_FORMAT.size + _COMPONENT_FORMAT.size * len(bodies)
     entries = b""
     for number, (component, body) in enumerate(zip(striping.components, bodies, strict=True), 1):
-        flags = component.flags & ~(INITIALISED | STALE)
+        flags = component.flags & ~(INITIALISED_FLAG | STALE_FLAG)
         entries += _COMPONENT_FORMAT.pack(
             component.component_id or number, flags, component.start, component.end, offset, len(body)
         )
         offset += len(body)
     head = _COMPOSITE_FORMAT.pack(
-        COMPOSITE, offset, striping.generation, striping.state, len(bodies), striping.mirrors - 1
+        COMPOSITE_MAGIC, offset, striping.generation, striping.state, len(bodies), striping.mirrors - 1
     )
     return head + entries + b"".join(bodies)
 
@@ -197,23 +207,23 @@ def without_released_flag(blob: bytes) -> bytes:
     """Return ``blob``, the value of the extended attribute with a layout, without the flags of a released file (whose
     data are only in an archive of HSM), to request the same layout for a file with data.
 
-    Raise ``InvalidLayout`` if ``blob`` is not a layout.
+    Raise ``InvalidLayoutError`` if ``blob`` is not a layout.
     """
     changed = bytearray(blob)
     offsets = [0]
-    if _read_magic(blob, 0) == COMPOSITE:
+    if _read_magic(blob, 0) == COMPOSITE_MAGIC:
         entries = _COMPOSITE_FORMAT.unpack_from(blob)[4]
         offsets = [
             _COMPONENT_FORMAT.unpack_from(blob, _COMPOSITE_FORMAT.size + index * _COMPONENT_FORMAT.size)[4]
             for index in range(entries)
         ]
     for offset in offsets:
-        pattern = int.from_bytes(changed[offset + 4 : offset + 8], "little") & ~RELEASED
+        pattern = int.from_bytes(changed[offset + 4 : offset + 8], "little") & ~RELEASED_FLAG
         changed[offset + 4 : offset + 8] = pattern.to_bytes(4, "little")
     return bytes(changed)
 
 
-def describe_layout(striping: Striping) -> str:
+def describe_layout(striping: ParsedLayout) -> str:
     """Return a short description of the layout ``striping`` for the user, such as ``8 stripes of 4 MiB``."""
     if not striping.is_composite:
         return _component_text(striping.components[0])
@@ -230,7 +240,7 @@ def describe_layout(striping: Striping) -> str:
     return text if starts else f"({text})"
 
 
-def _extent_text(component: Component) -> str:
+def _extent_text(component: LayoutComponent) -> str:
     """Return where ``component`` ends, as a part of the description of a layout: ``to SIZE``, or ``then`` for the last
     component.
     """
@@ -245,22 +255,21 @@ def _size_text(number: int) -> str:
     return f"{number} B"
 
 
-def _component_text(component: Component) -> str:
+def _component_text(component: LayoutComponent) -> str:
     """Return the description of one component, without the bytes that it covers, as a part of the description of a
     layout.
     """
-    if component.pattern & ON_MDT:
+    if component.pattern & MDT_PATTERN:
         return "on the MDT"
     count = "all OSTs" if component.stripes == ALL_OSTS else f"{component.stripes or 'default'}"
     stripes = "stripe" if component.stripes == 1 else "stripes"
     text = count if component.stripes == ALL_OSTS else f"{count} {stripes}"
     if component.stripe_size:  # of a self-extending component it is the step of the extension, in KiB
-        text += (
-            f" of {_size_text(component.stripe_size * 1024 if component.flags & EXTENSION else component.stripe_size)}"
-        )
-    if component.pattern & OVERSTRIPED:
+        unit = 1024 if component.flags & EXTENSION_FLAG else 1
+        text += f" of {_size_text(component.stripe_size * unit)}"
+    if component.pattern & OVERSTRIPED_FLAG:
         text += ", overstriped"
-    if component.flags & EXTENSION:
+    if component.flags & EXTENSION_FLAG:
         text += ", extending itself"
     if component.pool:
         text += f" in the pool {component.pool.decode('ascii', 'backslashreplace')}"
@@ -269,51 +278,51 @@ def _component_text(component: Component) -> str:
 
 def _read_magic(blob: bytes, at: int) -> int:
     """Return the magic number, which shows the type, of the layout at the offset ``at`` of ``blob``. Raise
-    ``InvalidLayout`` if it is unknown.
+    ``InvalidLayoutError`` if it is unknown.
     """
     magic = int.from_bytes(blob[at : at + 4], "little")
-    if magic == FOREIGN:
-        raise InvalidLayout("the data of the file are not in Lustre (a foreign layout)")
-    if magic not in (V1, V3, SPECIFIC, COMPOSITE):
-        raise InvalidLayout(f"unknown type of layout (0x{magic:08x})")
+    if magic == FOREIGN_MAGIC:
+        raise InvalidLayoutError("the data of the file are not in Lustre (a foreign layout)")
+    if magic not in (V1_MAGIC, V3_MAGIC, SPECIFIC_MAGIC, COMPOSITE_MAGIC):
+        raise InvalidLayoutError(f"unknown type of layout (0x{magic:08x})")
     return magic
 
 
-def _parse_component(blob: bytes, at: int, end: int) -> Component:
+def _parse_component(blob: bytes, at: int, end: int) -> LayoutComponent:
     """Return the component that the plain layout from the offset ``at`` to ``end`` of ``blob`` describes, with its
-    objects. Raise ``InvalidLayout``.
+    objects. Raise ``InvalidLayoutError``.
     """
     magic = _read_magic(blob, at)
-    if magic == COMPOSITE:
-        raise InvalidLayout("a composite layout within another")
+    if magic == COMPOSITE_MAGIC:
+        raise InvalidLayoutError("a composite layout within another")
     _, pattern, size, count, offset = _PLAIN_FORMAT.unpack_from(blob, at)
     at += _PLAIN_FORMAT.size
     pool = b""
-    if magic != V1:
+    if magic != V1_MAGIC:
         pool = _POOL_FORMAT.unpack_from(blob, at)[0].partition(b"\0")[0]
         at += _POOL_FORMAT.size
     objects = min(count, (min(end, len(blob)) - at) // _OBJECT_FORMAT.size) if count != ALL_OSTS else 0
     osts = tuple(
         _OBJECT_FORMAT.unpack_from(blob, at + index * _OBJECT_FORMAT.size)[0] for index in range(max(0, objects))
     )
-    return Component(count, size, pattern, pool, offset, osts)
+    return LayoutComponent(count, size, pattern, pool, offset, osts)
 
 
-def _parse_entry(blob: bytes, at: int) -> Component:
+def _parse_component_entry(blob: bytes, at: int) -> LayoutComponent:
     """Return one component of the composite layout ``blob``. Its entry in the layout's list of components is at the
-    offset ``at``. Raise ``InvalidLayout``.
+    offset ``at``. Raise ``InvalidLayoutError``.
     """
     number, flags, start, end, offset, size = _COMPONENT_FORMAT.unpack_from(blob, at)
     if offset + size > len(blob) or start > end:
-        raise InvalidLayout(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
+        raise InvalidLayoutError(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
     inner = _parse_component(blob, offset, offset + size)
-    osts = inner.osts if flags & INITIALISED else ()
+    osts = inner.osts if flags & INITIALISED_FLAG else ()
     return inner._replace(osts=osts, start=start, end=end, flags=flags, component_id=number)
 
 
-def _pack_component(component: Component) -> bytes:
+def _pack_component(component: LayoutComponent) -> bytes:
     """Return the bytes of a plain layout that requests ``component``."""
-    magic = V3 if component.pool else V1
-    pattern = component.pattern & ~RELEASED
+    magic = V3_MAGIC if component.pool else V1_MAGIC
+    pattern = component.pattern & ~RELEASED_FLAG
     head = _PLAIN_FORMAT.pack(magic, pattern, component.stripe_size, component.stripes, component.first_ost)
     return head + (_POOL_FORMAT.pack(component.pool) if component.pool else b"")

@@ -10,14 +10,14 @@ import errno
 import os
 from typing import Any
 
-from pcopy.fsio.attributes import Handle
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.attributes import ItemHandle
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.layout import TargetDirectory
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, has_capability
-from pcopy.fsio.problem import as_problem
-from pcopy.lustre.blob import ALL_OSTS, Component, Striping, pack_layout
+from pcopy.fsio.problem import errors_as_problem
+from pcopy.lustre.blob import ALL_OSTS, LayoutComponent, ParsedLayout, pack_layout
 from pcopy.lustre.layout_comparison import normalised_layout
-from pcopy.lustre.volatile import create_volatile
+from pcopy.lustre.volatile import create_volatile_file
 
 LAYOUT_ATTRIBUTE = "lustre.lov"
 """Extended attribute with the layout of a file, or the default layout of a directory."""
@@ -35,7 +35,7 @@ be set afterwards.
 _NO_LAYOUT_ERRNOS = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 """Errors of getxattr(2) for an item without a layout."""
 
-MAX_CACHED = 1024
+MAX_CACHE_ENTRIES = 1024
 """Maximum number of entries of a cache, which is cleared when it is full: each directory may have its own default
 layout.
 """
@@ -45,7 +45,7 @@ class InheritedLayouts:
     """Finds and caches the layouts that files inherit in the directories of one Lustre file system."""
 
     def __init__(self) -> None:
-        self._layouts: dict[bytes, Striping] = {}
+        self._layouts: dict[bytes, ParsedLayout] = {}
         """Layout that a new file gets, by the default layout (attribute value) of its directory."""
         self._max_stripes: dict[tuple[bytes, bytes], int] = {}
         """Number of stripes of a file that requests one on each OST, by default layout of the directory and pool."""
@@ -54,16 +54,16 @@ class InheritedLayouts:
         self._top_defaults: dict[int, bytes] = {}
         """Default layout (attribute value) of the topmost directory of a source file system, by its st_dev."""
 
-    def layout_in(self, target: TargetDirectory) -> Striping:
+    def inherited_layout_in(self, target: TargetDirectory) -> ParsedLayout:
         """Return the layout that new files inherit in the directory ``target``, in the form in which layouts are
-        compared (``Striping.normalised``). Raise ``Problem``, for example if no file can be created there.
+        compared (``ParsedLayout.normalised``). Raise ``Problem``, for example if no file can be created there.
         """
-        default = self._default_of(target)
+        default = self._default_layout_of(target)
         inherited = self._layouts.get(default)
         if inherited is None:
-            with closed_at_end(create_volatile(target.descriptor)) as made, as_problem("getstripe"):
+            with closing_descriptor(create_volatile_file(target.descriptor)) as made, errors_as_problem("getstripe"):
                 inherited = normalised_layout(read_layout(made))
-            clear_if_full(self._layouts)
+            clear_cache_if_full(self._layouts)
             self._layouts[default] = inherited
         return inherited
 
@@ -74,37 +74,39 @@ class InheritedLayouts:
         The OSTs are those of ``pool``; if ``pool`` is empty, those that the directory's default layout allows. Raise
         ``Problem``.
         """
-        key = self._default_of(target), pool
+        key = self._default_layout_of(target), pool
         most = self._max_stripes.get(key)
         if most is None:
-            with closed_at_end(create_volatile(target.descriptor, DELAYED_LAYOUT_FLAG)) as made:
+            with closing_descriptor(create_volatile_file(target.descriptor, DELAYED_LAYOUT_FLAG)) as made:
                 try:
-                    os.setxattr(made, LAYOUT_ATTRIBUTE, pack_layout(Striping((Component(ALL_OSTS, pool=pool),))))
+                    os.setxattr(
+                        made, LAYOUT_ATTRIBUTE, pack_layout(ParsedLayout((LayoutComponent(ALL_OSTS, pool=pool),)))
+                    )
                     component = normalised_layout(read_layout(made)).single_component
                 except OSError:
                     component = None
-            clear_if_full(self._max_stripes)
+            clear_cache_if_full(self._max_stripes)
             most = self._max_stripes[key] = (
                 component.stripes if component is not None and component.stripes != ALL_OSTS else 0
             )
         return most
 
-    def clear_defaults(self) -> None:
+    def clear_cached_default_layouts(self) -> None:
         """Clear the cache of the directories' default layouts. Must be called when a directory gets another one."""
         self._defaults.clear()
 
-    def _default_of(self, target: TargetDirectory) -> bytes:
+    def _default_layout_of(self, target: TargetDirectory) -> bytes:
         """Return the default layout of the directory ``target``, the value of its extended attribute. It is cached.
         Raise ``Problem``.
         """
         default = self._defaults.get(target.inode)
         if default is None:
-            clear_if_full(self._defaults)
-            with as_problem("getstripe"):
+            clear_cache_if_full(self._defaults)
+            with errors_as_problem("getstripe"):
                 default = self._defaults[target.inode] = read_layout(target.descriptor)
         return default
 
-    def own_default(self, source: Handle) -> bytes:
+    def own_default_layout_of(self, source: ItemHandle) -> bytes:
         """Return the default layout of the directory ``source``, the value of its extended attribute; empty if the
         directory has none of its own, so that the default of the file system applies. Raise ``OSError``.
         """
@@ -117,9 +119,9 @@ class InheritedLayouts:
             except OSError as error:
                 if error.errno == errno.ENODATA:
                     return b""
-        return b"" if default == self._top_default(source) else default
+        return b"" if default == self._default_layout_of_file_system(source) else default
 
-    def _top_default(self, source: Handle) -> bytes:
+    def _default_layout_of_file_system(self, source: ItemHandle) -> bytes:
         """Return the default layout of the file system of the directory ``source``: the value of the extended attribute
         of its topmost directory, or of the topmost one in the part of it that is mounted. Raise ``OSError``.
         """
@@ -130,7 +132,7 @@ class InheritedLayouts:
         return self._top_defaults[device]
 
 
-def read_layout(item: Handle, *, follow: bool = True) -> bytes:
+def read_layout(item: ItemHandle, *, follow: bool = True) -> bytes:
     """Return the value of the layout attribute of an item; empty if the item has none. Raise ``OSError``.
 
     If ``follow`` is True and the item is given by a path that is a symbolic link, the link is followed.
@@ -143,9 +145,9 @@ def read_layout(item: Handle, *, follow: bool = True) -> bytes:
         raise
 
 
-def clear_if_full(known: dict[Any, Any]) -> None:
-    """Clear ``known``, a cache, if it has ``MAX_CACHED`` entries, so that it does not grow without limit."""
-    if len(known) >= MAX_CACHED:
+def clear_cache_if_full(known: dict[Any, Any]) -> None:
+    """Clear ``known``, a cache, if it has ``MAX_CACHE_ENTRIES`` entries, so that it does not grow without limit."""
+    if len(known) >= MAX_CACHE_ENTRIES:
         known.clear()
 
 

@@ -1,6 +1,6 @@
 """Comparison of the layout of a file with the requested layout, because Lustre may assign another one without an error.
 
-A layout is read as the value of the extended attribute ``lustre.lov``; ``Striping`` is the parsed form.
+A layout is read as the value of the extended attribute ``lustre.lov``; ``ParsedLayout`` is the parsed form.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from collections.abc import Callable
 
 from pcopy.lustre.blob import (
     ALL_OSTS,
-    EXTENSION,
-    INITIALISED,
-    Component,
-    InvalidLayout,
-    Striping,
+    EXTENSION_FLAG,
+    INITIALISED_FLAG,
+    InvalidLayoutError,
+    LayoutComponent,
+    ParsedLayout,
     describe_layout,
     parse_layout,
 )
 
 
-def normalised_layout(blob: bytes) -> Striping:
+def normalised_layout(blob: bytes) -> ParsedLayout:
     """Return the layout in ``blob``, the value of the extended attribute with a layout, without everything that differs
-    from file to file (``Striping.normalised``). If ``blob`` cannot be parsed, return a layout in which the file system
-    chooses everything.
+    from file to file (``ParsedLayout.normalised``). If ``blob`` cannot be parsed, return a layout in which the file
+    system chooses everything.
     """
     try:
         return parse_layout(blob).normalised
-    except InvalidLayout:
-        return Striping((Component(),))
+    except InvalidLayoutError:
+        return ParsedLayout((LayoutComponent(),))
 
 
-def layout_deviation(wanted: Striping, back: bytes) -> str:
+def layout_deviation(wanted: ParsedLayout, back: bytes) -> str:
     """Return, for a message, how the layout of a file differs from the requested layout ``wanted`` (normalised); empty
     if it does not. ``back`` is the attribute value that was read from the file.
     """
@@ -38,7 +38,7 @@ def layout_deviation(wanted: Striping, back: bytes) -> str:
     return "" if got == wanted else f"wanted: {describe_layout(wanted)}; Lustre gave {describe_layout(got)}"
 
 
-def has_fewer_stripes(wanted: Striping, back: bytes) -> bool:
+def has_fewer_stripes(wanted: ParsedLayout, back: bytes) -> bool:
     """Return True if the layout of a file is the requested layout ``wanted``, except that some components have fewer
     stripes than requested. ``back`` is the attribute value that was read from the file.
 
@@ -59,7 +59,9 @@ def has_fewer_stripes(wanted: Striping, back: bytes) -> bool:
     return True
 
 
-def is_derived_from(striping: Striping, inherited: Striping, most_stripes: Callable[[bytes], int]) -> bool:
+def is_layout_derived_from(
+    striping: ParsedLayout, inherited: ParsedLayout, most_stripes: Callable[[bytes], int]
+) -> bool:
     """Return True if a file with the layout ``striping`` may have been created with the layout ``inherited``, even if
     the file has grown since.
 
@@ -76,26 +78,26 @@ def is_derived_from(striping: Striping, inherited: Striping, most_stripes: Calla
         return True
     if not (striping.is_composite and inherited.is_composite) or striping.mirrors != inherited.mirrors:
         return False
-    if any(each.flags & EXTENSION for each in inherited.components):
-        return _pools_and_sizes(striping) == _pools_and_sizes(inherited)
+    if any(each.flags & EXTENSION_FLAG for each in inherited.components):
+        return _pools_and_stripe_sizes(striping) == _pools_and_stripe_sizes(inherited)
     if len(striping.components) != len(inherited.components):
         return False
     for full, got, wanted in zip(
         striping.components, striping.normalised.components, inherited.components, strict=True
     ):
-        has_fewer = full.flags & INITIALISED and got.stripes < wanted.stripes
+        has_fewer = full.flags & INITIALISED_FLAG and got.stripes < wanted.stripes
         is_all = has_fewer and not 0 < wanted.stripes <= most_stripes(wanted.pool)
         if got != (wanted._replace(stripes=got.stripes) if is_all else wanted):
             return False
     return True
 
 
-def _pools_and_sizes(striping: Striping) -> set[tuple[bytes, int]]:
+def _pools_and_stripe_sizes(striping: ParsedLayout) -> set[tuple[bytes, int]]:
     """Return the pool and the stripe size in bytes of each component, as a set of pairs."""
     return {(each.pool, each.stripe_size) for each in striping.components}
 
 
-def stripe_count_deviation(wanted: Component, back: bytes, *, exactly: bool) -> str:
+def stripe_count_deviation(wanted: LayoutComponent, back: bytes, *, exactly: bool) -> str:
     """Return, for a message, how the layout of a file differs from the requested component ``wanted`` in the number of
     stripes (and in the stripe size, if that of ``wanted`` is not 0); empty if it does not. ``back`` is the attribute
     value that was read from the file.
@@ -107,4 +109,4 @@ def stripe_count_deviation(wanted: Component, back: bytes, *, exactly: bool) -> 
     fits = component is not None and wanted.stripe_size in (0, component.stripe_size)
     if component is not None and component.stripes != wanted.stripes:
         fits = fits and component.stripes < wanted.stripes and not exactly
-    return "" if fits else layout_deviation(Striping((wanted,)), back)
+    return "" if fits else layout_deviation(ParsedLayout((wanted,)), back)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.lustre.blob import ALL_OSTS, Component
+from pcopy.lustre.blob import ALL_OSTS, LayoutComponent
 
-PRESERVE, AUTO, INHERIT, EXPLICIT_COUNT = "preserve", "auto", "inherit", "counted"
-"""Kinds of choice of a layout. ``PRESERVE``: the layout of the source file. ``AUTO``: a number of stripes by the size
-of the file. ``INHERIT``: the default layout of the target directory. ``EXPLICIT_COUNT``: a number of stripes that the
-user has given.
+PRESERVE_LAYOUT, AUTO_STRIPE_COUNT, INHERIT_LAYOUT, EXPLICIT_STRIPE_COUNT = "preserve", "auto", "inherit", "counted"
+"""Kinds of choice of a layout. ``PRESERVE_LAYOUT``: the layout of the source file. ``AUTO_STRIPE_COUNT``: a number of
+stripes by the size of the file. ``INHERIT_LAYOUT``: the default layout of the target directory.
+``EXPLICIT_STRIPE_COUNT``: a number of stripes that the user has given.
 """
 
 MAX_STRIPES = 2000
@@ -36,30 +36,31 @@ StripeTable = tuple[tuple[int, int], ...]
 """
 
 
-class StripeRequest(NamedTuple):
+class LayoutRequest(NamedTuple):
     """The user's choice of layouts for new files (``--stripe`` and ``--stripe-table``).
 
     Fields:
-        kind: one of ``PRESERVE``, ``AUTO``, ``INHERIT``, ``EXPLICIT_COUNT``.
-        stripes: number of stripes for ``EXPLICIT_COUNT``; ``ALL_OSTS`` for one on each OST.
-        size: stripe size in bytes for ``EXPLICIT_COUNT``; 0 if the file system chooses.
-        table: for ``AUTO``, the user's table, which replaces the rule of ``BYTES_PER_STRIPE``; empty: that rule.
+        kind: one of ``PRESERVE_LAYOUT``, ``AUTO_STRIPE_COUNT``, ``INHERIT_LAYOUT``, ``EXPLICIT_STRIPE_COUNT``.
+        stripes: number of stripes for ``EXPLICIT_STRIPE_COUNT``; ``ALL_OSTS`` for one on each OST.
+        size: stripe size in bytes for ``EXPLICIT_STRIPE_COUNT``; 0 if the file system chooses.
+        table: for ``AUTO_STRIPE_COUNT``, the user's table, which replaces the rule of ``BYTES_PER_STRIPE``; empty: that
+            rule.
     """
 
-    kind: str = PRESERVE
+    kind: str = PRESERVE_LAYOUT
     stripes: int = 0
     size: int = 0
     table: StripeTable = ()
 
     @property
-    def component(self) -> Component:
-        """For the kind ``EXPLICIT_COUNT``: the single component of the layout that the user requests, with the given
-        number of stripes and stripe size. It has no meaning for other kinds.
+    def component(self) -> LayoutComponent:
+        """For the kind ``EXPLICIT_STRIPE_COUNT``: the single component of the layout that the user requests, with the
+        given number of stripes and stripe size. It has no meaning for other kinds.
         """
-        return Component(self.stripes, self.size)
+        return LayoutComponent(self.stripes, self.size)
 
 
-def stripe_count_for(size: int, hosts: int, ranks: int, osts: int, table: StripeTable = ()) -> int:
+def automatic_stripe_count(size: int, hosts: int, ranks: int, osts: int, table: StripeTable = ()) -> int:
     """Return the number of stripes that ``--stripe auto`` chooses for a file, at least 1.
 
     By the usual rule, one stripe for each ``BYTES_PER_STRIPE`` bytes and host, a file gets no more stripes than ranks
@@ -81,33 +82,35 @@ def stripe_count_for(size: int, hosts: int, ranks: int, osts: int, table: Stripe
     return max(1, min(wanted, limit, osts or limit, MAX_STRIPES))
 
 
-def capped_count_notice(stripe: str, osts: int) -> str:
+def capped_stripe_count_notice(stripe: str, osts: int) -> str:
     """Return a notice if ``stripe``, the value of ``--stripe``, requests more stripes than the ``osts`` OSTs of the
     file system; otherwise an empty text. ``osts`` is 0 if their number is unknown.
     """
-    wanted = parse_stripe(stripe or PRESERVE).stripes
+    wanted = parse_stripe_option(stripe or PRESERVE_LAYOUT).stripes
     if not 0 < osts < wanted < ALL_OSTS:
         return ""
     return f"--stripe {stripe}: the file system has only {osts} OSTs, so files get {osts} stripes"
 
 
-def parse_stripe_options(stripe: str, table: str) -> StripeRequest:
+def parse_stripe_options(stripe: str, table: str) -> LayoutRequest:
     """Return the user's choice of layouts. ``stripe`` and ``table`` are the values of ``--stripe`` and
     ``--stripe-table``, empty if the option was not given. Raise ``ValueError`` if a value is invalid.
     """
-    return parse_stripe(stripe or PRESERVE)._replace(table=parse_stripe_table(table) if table else ())
+    return parse_stripe_option(stripe or PRESERVE_LAYOUT)._replace(table=parse_stripe_table(table) if table else ())
 
 
-def parse_stripe(text: str) -> StripeRequest:
+def parse_stripe_option(text: str) -> LayoutRequest:
     """Return the user's choice of layouts from ``text``, the value of ``--stripe``: ``preserve``, ``auto``,
     ``inherit``, or ``COUNT[:SIZE]``, where COUNT -1 means one stripe on each OST. Raise ``ValueError`` if ``text`` is
     invalid.
     """
-    if text in (PRESERVE, AUTO, INHERIT):
-        return StripeRequest(text)
+    if text in (PRESERVE_LAYOUT, AUTO_STRIPE_COUNT, INHERIT_LAYOUT):
+        return LayoutRequest(text)
     count, colon, size = text.partition(":")
     example = "not preserve, auto, inherit, or COUNT[:SIZE] such as 8 or 8:4M (COUNT -1: one stripe on each OST)"
-    return StripeRequest(EXPLICIT_COUNT, _parse_count(count, example), _parse_stripe_size(size) if colon else 0)
+    return LayoutRequest(
+        EXPLICIT_STRIPE_COUNT, _parse_stripe_count(count, example), _parse_stripe_size(size) if colon else 0
+    )
 
 
 def parse_stripe_table(text: str) -> StripeTable:
@@ -126,7 +129,7 @@ def parse_stripe_table(text: str) -> StripeTable:
         rows.append(
             (
                 parse_size(least) if equals else 0,
-                _parse_count(
+                _parse_stripe_count(
                     count if equals else least, "not a number of stripes; a table has a form such as 1,1G=8,10G=24"
                 ),
             )
@@ -136,7 +139,7 @@ def parse_stripe_table(text: str) -> StripeTable:
     return tuple(rows)
 
 
-def _parse_count(text: str, example: str) -> int:
+def _parse_stripe_count(text: str, example: str) -> int:
     """Return the number of stripes in ``text``; -1 or ``all`` mean one on each OST. Raise ``ValueError`` if it is out
     of range, or if it is not a number; then the message is ``example``, which shows a correct value.
     """

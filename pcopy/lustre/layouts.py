@@ -2,8 +2,8 @@
 the file, or one that the user requests.
 
 Setting a layout costs two more requests to the metadata server for each file. So the layout of a new file is set only
-if it differs from the layout that the file would inherit. A ``Recipe`` says how a file is created: flags of open(2),
-and the extended attribute that requests its layout, if one is requested.
+if it differs from the layout that the file would inherit. A ``LayoutRecipe`` says how a file is created: flags of
+open(2), and the extended attribute that requests its layout, if one is requested.
 """
 
 from __future__ import annotations
@@ -15,19 +15,26 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import Handle
+from pcopy.fsio.attributes import ItemHandle
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.layout import DEFAULT_RECIPE, LUSTRE_TYPE, FileStripes, LayoutPolicy, Recipe, TargetDirectory
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.layout import (
+    DEFAULT_LAYOUT_RECIPE,
+    LUSTRE_TYPE,
+    FileStripes,
+    LayoutPolicy,
+    LayoutRecipe,
+    TargetDirectory,
+)
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import ANCHOR_STRIPE_SIZE
 from pcopy.libc import type_of_file_system
 from pcopy.lustre import llapi
 from pcopy.lustre.blob import (
     ALL_OSTS,
-    Component,
-    InvalidLayout,
-    Striping,
+    InvalidLayoutError,
+    LayoutComponent,
+    ParsedLayout,
     describe_layout,
     pack_layout,
     parse_layout,
@@ -37,26 +44,26 @@ from pcopy.lustre.default_layout import (
     DELAYED_LAYOUT_FLAG,
     LAYOUT_ATTRIBUTE,
     InheritedLayouts,
-    clear_if_full,
+    clear_cache_if_full,
     read_layout,
 )
 from pcopy.lustre.layout_comparison import (
     has_fewer_stripes,
-    is_derived_from,
+    is_layout_derived_from,
     layout_deviation,
     normalised_layout,
     stripe_count_deviation,
 )
 from pcopy.lustre.layout_request import (
-    AUTO,
+    AUTO_STRIPE_COUNT,
     COMPOSITE_LAYOUT_LIMIT,
-    INHERIT,
-    PRESERVE,
-    StripeRequest,
-    capped_count_notice,
-    stripe_count_for,
+    INHERIT_LAYOUT,
+    PRESERVE_LAYOUT,
+    LayoutRequest,
+    automatic_stripe_count,
+    capped_stripe_count_notice,
 )
-from pcopy.lustre.volatile import create_volatile
+from pcopy.lustre.volatile import create_volatile_file
 
 MAX_STRIPES_IN_INODE = 160
 """Maximum number of stripes of a file if the MDTs' file system can store extended attributes only within inodes
@@ -64,7 +71,7 @@ MAX_STRIPES_IN_INODE = 160
 """
 
 
-class Writers(NamedTuple):
+class WritingProcesses(NamedTuple):
     """The processes that write files: the number of ``hosts``, and of ``ranks`` on all hosts.
 
     ``is_split`` is called with the size of a file in bytes; it returns True if all ranks write parts of such a file,
@@ -76,14 +83,14 @@ class Writers(NamedTuple):
     is_split: Callable[[int], bool]
 
 
-class LustreLayout(LayoutPolicy):
+class LustreLayoutPolicy(LayoutPolicy):
     """Decides and sets the layouts of new files on one Lustre file system. The base class
     ``pcopy.fsio.layout.LayoutPolicy`` describes the methods that have no description here.
     """
 
     uses_only_default = False
 
-    def __init__(self, request: StripeRequest, writers: Writers, next_name: Callable[[], bytes]) -> None:
+    def __init__(self, request: LayoutRequest, writers: WritingProcesses, next_name: Callable[[], bytes]) -> None:
         """Create the object for one file system; nothing is read from it yet.
 
         Args:
@@ -101,15 +108,15 @@ class LustreLayout(LayoutPolicy):
         """Indices of the MDTs that store the entries of a directory, by the inode number of the directory."""
         self._pools: dict[bytes, bool | None] = {}
         """True if a pool exists, False if not, None if that is unknown; by the name of the pool."""
-        self._recipes: dict[tuple[Striping, bool], Recipe] = {}
+        self._recipes: dict[tuple[ParsedLayout, bool], LayoutRecipe] = {}
         """Cache of recipes. The key is the requested layout, and True if Lustre must assign exactly that layout."""
-        self._impossible_recipes: dict[str, Recipe] = {}
+        self._impossible_recipes: dict[str, LayoutRecipe] = {}
         """Recipes for files that inherit their layout because the wanted one is impossible, by the reason."""
         self._osts: int | None = None
         """Number of OSTs of the file system; None if it was not determined yet."""
 
-    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> Recipe:
-        return self._recipe_for(partial(read_layout, source), status.st_size, target)
+    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
+        return self._recipe_for_new_file(partial(read_layout, source), status.st_size, target)
 
     def recipes_for_small_files(
         self,
@@ -119,35 +126,35 @@ class LustreLayout(LayoutPolicy):
         target: TargetDirectory,
         *,
         follow: bool = False,
-    ) -> list[tuple[Recipe, list[int]]]:
-        found: dict[Recipe, list[int]] = {}
-        has_layouts = self._request.kind == PRESERVE and self._is_on_lustre(source)
+    ) -> list[tuple[LayoutRecipe, list[int]]]:
+        found: dict[LayoutRecipe, list[int]] = {}
+        has_layouts = self._request.kind == PRESERVE_LAYOUT and self._is_on_lustre(source)
         for row, (name, size) in enumerate(zip(names, sizes, strict=True)):
-            read = partial(read_layout, proc_path(source, name), follow=follow) if has_layouts else bytes
-            found.setdefault(self._recipe_for(read, size, target), []).append(row)
+            read = partial(read_layout, proc_path_of_item(source, name), follow=follow) if has_layouts else bytes
+            found.setdefault(self._recipe_for_new_file(read, size, target), []).append(row)
         return list(found.items())
 
-    def set_directory_default(self, source: Handle, target: int) -> str:
-        if self._request.kind != PRESERVE:
+    def set_default_layout_of_directory(self, source: ItemHandle, target: int) -> str:
+        if self._request.kind != PRESERVE_LAYOUT:
             return ""
         try:
-            default = self._inherited.own_default(source)
+            default = self._inherited.own_default_layout_of(source)
             if not default or parse_layout(default).normalised == normalised_layout(read_layout(target)):
                 return ""
             wanted = parse_layout(default).normalised
             if why := self._missing_pool_text(wanted, target):  # setxattr accepts any pool name, so it is checked here
                 return why
-            self._inherited.clear_defaults()
+            self._inherited.clear_cached_default_layouts()
             os.setxattr(target, LAYOUT_ATTRIBUTE, default)
             return layout_deviation(wanted, read_layout(target))
-        except InvalidLayout as error:
+        except InvalidLayoutError as error:
             return str(error)
         except OSError as error:
             return error.strerror or ""
 
-    def recipe_description(self, recipe: Recipe, target: TargetDirectory) -> str:
+    def layout_description_of_recipe(self, recipe: LayoutRecipe, target: TargetDirectory) -> str:
         try:
-            inherited = self._inherited.layout_in(target)
+            inherited = self._inherited.inherited_layout_in(target)
         except Problem:  # for example, the file system is too full to create a file that inherits the layout
             return "the default layout of the directory"
         if recipe.attribute is None:
@@ -155,7 +162,7 @@ class LustreLayout(LayoutPolicy):
         requested = parse_layout(recipe.attribute[1])
         component, default = requested.single_component, inherited.single_component
         if component is not None and default is not None:  # properties that are not requested are inherited
-            requested = Striping(
+            requested = ParsedLayout(
                 (
                     component._replace(
                         stripe_size=component.stripe_size or default.stripe_size, pool=component.pool or default.pool
@@ -164,29 +171,29 @@ class LustreLayout(LayoutPolicy):
             )
         return describe_layout(requested.normalised)
 
-    def file_description(self, descriptor: int, recipe: Recipe, target: TargetDirectory) -> str:
+    def layout_description_of_file(self, descriptor: int, recipe: LayoutRecipe, target: TargetDirectory) -> str:
         try:
             blob = read_layout(descriptor)
             striping = parse_layout(blob)
-        except (InvalidLayout, OSError):
+        except (InvalidLayoutError, OSError):
             return "unknown"
         if recipe.attribute and not recipe.deviation(blob):
-            return self.recipe_description(recipe, target)
+            return self.layout_description_of_recipe(recipe, target)
         candidates = [parse_layout(recipe.attribute[1]).normalised] if recipe.attribute else []
         with suppress(Problem):  # the file system may be too full to find out the inherited layout
-            for candidate in (*candidates, self._inherited.layout_in(target)):
-                if is_derived_from(striping, candidate, partial(self._max_stripes_in, target)):
+            for candidate in (*candidates, self._inherited.inherited_layout_in(target)):
+                if is_layout_derived_from(striping, candidate, partial(self._max_stripes_in, target)):
                     return describe_layout(candidate)
         return describe_layout(striping.normalised)
 
     def lacks_layout(self, directory: int, name: bytes) -> bool:
-        with as_problem("getstripe"):
-            return not read_layout(proc_path(directory, name), follow=False)
+        with errors_as_problem("getstripe"):
+            return not read_layout(proc_path_of_item(directory, name), follow=False)
 
     def stripes_of_file(self, descriptor: int) -> FileStripes:
         try:
             striping = parse_layout(read_layout(descriptor))
-        except (InvalidLayout, OSError):
+        except (InvalidLayoutError, OSError):
             return FileStripes()
         component = striping.single_component
         if component is None or not component.stripe_size or len(component.osts) < 2:
@@ -196,39 +203,41 @@ class LustreLayout(LayoutPolicy):
     def group_lock(
         self, descriptor: int, group: int, *, is_required: bool
     ) -> Generator[None, None, AbstractContextManager[None]]:
-        return llapi.group_lock(descriptor, group, is_required=is_required)
+        return llapi.acquire_group_lock(descriptor, group, is_required=is_required)
 
-    def create_anchor(self, directory: int, server: int) -> int:
-        return create_lustre_anchor(directory, server)
+    def create_sync_anchor(self, directory: int, server: int) -> int:
+        return create_lustre_sync_anchor(directory, server)
 
     def metadata_servers(self, directory: TargetDirectory) -> tuple[int, ...]:
         servers = self._servers.get(directory.inode)
         if servers is None:
-            clear_if_full(self._servers)
-            servers = self._servers[directory.inode] = llapi.mdts_of(directory.descriptor)
+            clear_cache_if_full(self._servers)
+            servers = self._servers[directory.inode] = llapi.mdts_of_directory(directory.descriptor)
         return servers
 
     def _is_on_lustre(self, source: int) -> bool:
         """Return True if the open directory ``source`` is on Lustre. Raise ``Problem``."""
         device = status_of(source, on_source=True).st_dev
         if device not in self._lustre_devices:
-            with as_problem("statfs", on_source=True):
+            with errors_as_problem("statfs", on_source=True):
                 self._lustre_devices[device] = type_of_file_system(source) == LUSTRE_TYPE
         return self._lustre_devices[device]
 
-    def striping_of(self, file: Handle) -> Striping | None:
+    def striping_of(self, file: ItemHandle) -> ParsedLayout | None:
         """Return the layout of ``file`` (a path or descriptor), or None if the file has none yet.
 
         Raise ``Problem`` if the layout cannot be read, or is of an unknown type.
         """
-        with as_problem("getstripe", on_source=True):
+        with errors_as_problem("getstripe", on_source=True):
             blob = read_layout(file, follow=False)
         try:
             return parse_layout(blob) if blob else None
-        except InvalidLayout as error:
+        except InvalidLayoutError as error:
             raise Problem("getstripe", errno.EINVAL, on_source=True, text=str(error)) from None
 
-    def required_change(self, striping: Striping | None, size: int, target: TargetDirectory) -> Recipe | None:
+    def recipe_for_required_change(
+        self, striping: ParsedLayout | None, size: int, target: TargetDirectory
+    ) -> LayoutRecipe | None:
         """Return how a file with the layout that the user has requested is created, if an existing file has to get that
         layout; None if the layout of the file need not be changed.
 
@@ -239,10 +248,10 @@ class LustreLayout(LayoutPolicy):
             size: size of the file in bytes.
             target: directory of the file.
         """
-        recipe = self._recipe_for(bytes, size, target)
-        if striping is None or self._is_suitable(recipe, striping, size, target):
+        recipe = self._recipe_for_new_file(bytes, size, target)
+        if striping is None or self._is_layout_suitable(recipe, striping, size, target):
             return None
-        wanted = parse_layout(recipe.attribute[1]) if recipe.attribute else self._inherited.layout_in(target)
+        wanted = parse_layout(recipe.attribute[1]) if recipe.attribute else self._inherited.inherited_layout_in(target)
         why = ""
         if striping.mirrors > 1:
             why = "it has several mirrors, and would keep one (lfs mirror split can remove the others)"
@@ -254,7 +263,9 @@ class LustreLayout(LayoutPolicy):
             raise Problem("stripe", errno.ENOTSUP, on_source=True, text=f"{why}: its layout is not changed")
         return recipe
 
-    def _is_suitable(self, recipe: Recipe, striping: Striping, size: int, target: TargetDirectory) -> bool:
+    def _is_layout_suitable(
+        self, recipe: LayoutRecipe, striping: ParsedLayout, size: int, target: TargetDirectory
+    ) -> bool:
         """Return True if the present layout ``striping`` of a file is what the user has requested, so that it need not
         be changed. Raise ``Problem``.
 
@@ -265,19 +276,19 @@ class LustreLayout(LayoutPolicy):
             target: directory of the file.
         """
         kind = self._request.kind
-        if kind == AUTO and striping.is_composite and size < COMPOSITE_LAYOUT_LIMIT:
+        if kind == AUTO_STRIPE_COUNT and striping.is_composite and size < COMPOSITE_LAYOUT_LIMIT:
             return True
         if recipe.attribute is not None:
             return not recipe.deviation(pack_layout(striping))
-        inherited = self._inherited.layout_in(target)
-        if kind == INHERIT or inherited.single_component is None:
-            return is_derived_from(striping, inherited, partial(self._max_stripes_in, target))
-        stripe_size = 0 if kind == AUTO else self._request.component.stripe_size
+        inherited = self._inherited.inherited_layout_in(target)
+        if kind == INHERIT_LAYOUT or inherited.single_component is None:
+            return is_layout_derived_from(striping, inherited, partial(self._max_stripes_in, target))
+        stripe_size = 0 if kind == AUTO_STRIPE_COUNT else self._request.component.stripe_size
         return not stripe_count_deviation(
-            Component(inherited.single_component.stripes, stripe_size), pack_layout(striping), exactly=True
+            LayoutComponent(inherited.single_component.stripes, stripe_size), pack_layout(striping), exactly=True
         )
 
-    def _recipe_for(self, read: Callable[[], bytes], size: int, target: TargetDirectory) -> Recipe:
+    def _recipe_for_new_file(self, read: Callable[[], bytes], size: int, target: TargetDirectory) -> LayoutRecipe:
         """Return how a new file of ``size`` bytes is created in the directory ``target``, so that it gets the layout
         that the user has requested. Raise ``Problem``.
 
@@ -285,40 +296,40 @@ class LustreLayout(LayoutPolicy):
         called only if the layout of the source is to be preserved.
         """
         kind = self._request.kind
-        if kind == INHERIT:
-            return DEFAULT_RECIPE
-        if kind == PRESERVE:
+        if kind == INHERIT_LAYOUT:
+            return DEFAULT_LAYOUT_RECIPE
+        if kind == PRESERVE_LAYOUT:
             try:
                 blob = read()
             except OSError as error:
-                return self._impossible_recipe(f"the source's layout cannot be read: {error.strerror}")
+                return self._recipe_without_wanted_layout(f"the source's layout cannot be read: {error.strerror}")
             return self._recipe_like_source(blob, target)
-        if kind == AUTO:
+        if kind == AUTO_STRIPE_COUNT:
             return self._recipe_by_size(size, target)
         return self._recipe_by_count(self._request.component, target)
 
-    def _recipe_like_source(self, blob: bytes, target: TargetDirectory) -> Recipe:
+    def _recipe_like_source(self, blob: bytes, target: TargetDirectory) -> LayoutRecipe:
         """Return how a file is created in the directory ``target``, so that it gets the layout of its source. ``blob``
         is the attribute value of the source; empty: the source has no layout, and the file inherits one. Raise
         ``Problem``.
         """
         if not blob:
-            return DEFAULT_RECIPE
+            return DEFAULT_LAYOUT_RECIPE
         try:
             wanted = parse_layout(blob).normalised
-        except InvalidLayout as error:
-            return self._impossible_recipe(str(error))
-        inherited = self._inherited.layout_in(target)
+        except InvalidLayoutError as error:
+            return self._recipe_without_wanted_layout(str(error))
+        inherited = self._inherited.inherited_layout_in(target)
         if wanted == inherited:
-            return DEFAULT_RECIPE
+            return DEFAULT_LAYOUT_RECIPE
         asked = wanted.without_default_pool if inherited.pools else wanted
         recipe = self._recipes.get((asked, True))
         if recipe is None:
             if why := self._missing_pool_text(wanted, target.descriptor):
-                return self._impossible_recipe(why)
+                return self._recipe_without_wanted_layout(why)
             value = without_released_flag(blob) if asked == wanted else pack_layout(asked)
-            clear_if_full(self._recipes)
-            recipe = self._recipes[asked, True] = Recipe(
+            clear_cache_if_full(self._recipes)
+            recipe = self._recipes[asked, True] = LayoutRecipe(
                 DELAYED_LAYOUT_FLAG,
                 (LAYOUT_ATTRIBUTE, value),
                 partial(layout_deviation, wanted),
@@ -326,20 +337,20 @@ class LustreLayout(LayoutPolicy):
             )
         return recipe
 
-    def _impossible_recipe(self, why: str) -> Recipe:
+    def _recipe_without_wanted_layout(self, why: str) -> LayoutRecipe:
         """Return the recipe of a file that inherits its layout because it cannot get the wanted one. ``why`` is the
         reason, for a message.
         """
-        clear_if_full(self._impossible_recipes)
-        return self._impossible_recipes.setdefault(why, Recipe(fallback_reason=why))
+        clear_cache_if_full(self._impossible_recipes)
+        return self._impossible_recipes.setdefault(why, LayoutRecipe(fallback_reason=why))
 
-    def _recipe_by_size(self, size: int, target: TargetDirectory) -> Recipe:
+    def _recipe_by_size(self, size: int, target: TargetDirectory) -> LayoutRecipe:
         """Return how a file of ``size`` bytes is created in the directory ``target``, so that it gets the layout that
         ``--stripe auto`` chooses. Raise ``Problem``.
         """
-        if self._inherited.layout_in(target).is_composite and size < COMPOSITE_LAYOUT_LIMIT:
-            return DEFAULT_RECIPE
-        return self._recipe_by_count(Component(self.suitable_stripe_count(size, target.descriptor)), target)
+        if self._inherited.inherited_layout_in(target).is_composite and size < COMPOSITE_LAYOUT_LIMIT:
+            return DEFAULT_LAYOUT_RECIPE
+        return self._recipe_by_count(LayoutComponent(self.suitable_stripe_count(size, target.descriptor)), target)
 
     def suitable_stripe_count(self, size: int, target: int) -> int:
         """Return the number of stripes that ``--stripe auto`` chooses for a file of ``size`` bytes. ``target`` is a
@@ -347,16 +358,16 @@ class LustreLayout(LayoutPolicy):
         """
         writers = self._writers
         hosts, ranks = (writers.hosts, writers.ranks) if writers.is_split(size) else (1, 1)
-        return stripe_count_for(size, hosts, ranks, self.count_osts(target), self._request.table)
+        return automatic_stripe_count(size, hosts, ranks, self.count_osts(target), self._request.table)
 
-    def _recipe_by_count(self, wanted: Component, target: TargetDirectory) -> Recipe:
+    def _recipe_by_count(self, wanted: LayoutComponent, target: TargetDirectory) -> LayoutRecipe:
         """Return how a file is created in the directory ``target``, so that it gets the number of stripes and the
         stripe size of ``wanted``. Raise ``Problem``.
 
         The number is limited to the number of OSTs of the file system, or of the pool in the directory's default
         layout.
         """
-        inherited = self._inherited.layout_in(target)
+        inherited = self._inherited.inherited_layout_in(target)
         osts = self._inherited.max_stripes(target) if inherited.pools else self.count_osts(target.descriptor)
         if wanted.stripes == ALL_OSTS or (osts and wanted.stripes > osts):
             wanted = wanted._replace(stripes=osts or wanted.stripes)
@@ -366,14 +377,14 @@ class LustreLayout(LayoutPolicy):
             and component.stripes == wanted.stripes
             and wanted.stripe_size in (0, component.stripe_size)
         ):
-            return DEFAULT_RECIPE
-        striping = Striping((wanted,))
+            return DEFAULT_LAYOUT_RECIPE
+        striping = ParsedLayout((wanted,))
         exactly = osts > 0
         recipe = self._recipes.get((striping, exactly))
         if recipe is None:
             deviation = partial(stripe_count_deviation, wanted, exactly=exactly)
-            clear_if_full(self._recipes)
-            recipe = self._recipes[striping, exactly] = Recipe(
+            clear_cache_if_full(self._recipes)
+            recipe = self._recipes[striping, exactly] = LayoutRecipe(
                 DELAYED_LAYOUT_FLAG,
                 (LAYOUT_ATTRIBUTE, pack_layout(striping)),
                 deviation,
@@ -397,14 +408,14 @@ class LustreLayout(LayoutPolicy):
             self._osts = llapi.count_osts(target)
         return self._osts
 
-    def _missing_pool_text(self, wanted: Striping, target: int) -> str:
+    def _missing_pool_text(self, wanted: ParsedLayout, target: int) -> str:
         """Return, for a message, that a pool of the layout ``wanted`` does not exist; empty if all pools exist, or if
         that cannot be determined. ``target`` is a descriptor of a directory on the file system.
         """
         for pool in sorted(wanted.pools):
             has_pool = self._pools.get(pool)
             if has_pool is None:  # not asked yet, or it could not be determined
-                clear_if_full(self._pools)
+                clear_cache_if_full(self._pools)
                 has_pool = self._pools[pool] = llapi.has_pool(target, self._next_name(), pool)
             if has_pool is False:
                 return f"there is no pool {pool.decode('ascii', 'backslashreplace')}"
@@ -420,20 +431,20 @@ def stripe_count_notice(stripe: str, directory: bytes) -> str:
     except OSError:
         return ""
     try:
-        return capped_count_notice(stripe, llapi.count_osts(descriptor))
+        return capped_stripe_count_notice(stripe, llapi.count_osts(descriptor))
     finally:
         os.close(descriptor)
 
 
-def create_lustre_anchor(directory: int, server: int) -> int:
+def create_lustre_sync_anchor(directory: int, server: int) -> int:
     """Create an anchor: a file without a name that is kept open so that one fsync(2) on it reaches the metadata target
     (MDT) with the index ``server`` and every OST that accepts new files. Return its descriptor.
 
     The MDT must be one of those that store the entries of the open ``directory``. Raise ``OSError``.
     """
-    made = create_volatile(directory, DELAYED_LAYOUT_FLAG, server=server)
+    made = create_volatile_file(directory, DELAYED_LAYOUT_FLAG, server=server)
     try:
-        os.setxattr(made, LAYOUT_ATTRIBUTE, pack_layout(Striping((Component(ALL_OSTS, ANCHOR_STRIPE_SIZE),))))
+        os.setxattr(made, LAYOUT_ATTRIBUTE, pack_layout(ParsedLayout((LayoutComponent(ALL_OSTS, ANCHOR_STRIPE_SIZE),))))
         component = parse_layout(os.getxattr(made, LAYOUT_ATTRIBUTE)).single_component
         if (
             component is None
@@ -442,7 +453,7 @@ def create_lustre_anchor(directory: int, server: int) -> int:
         ):
             raise OSError(errno.EOPNOTSUPP, "no file could be created that has data on all OSTs")
         os.ftruncate(made, component.stripes * component.stripe_size)
-    except InvalidLayout as error:
+    except InvalidLayoutError as error:
         close_ignoring_errors(made)
         raise OSError(errno.EOPNOTSUPP, str(error)) from None
     except BaseException:
@@ -451,7 +462,7 @@ def create_lustre_anchor(directory: int, server: int) -> int:
     return made
 
 
-def proc_path(directory: int, name: bytes) -> bytes:
+def proc_path_of_item(directory: int, name: bytes) -> bytes:
     """Return a path below /proc/self/fd that leads to the item ``name`` in an open directory, for calls that take only
     a path.
 

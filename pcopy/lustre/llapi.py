@@ -18,12 +18,12 @@ from functools import cache
 from typing import Any
 
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 
-LIBRARY = "liblustreapi.so.1"
+LIBRARY_FILE_NAME = "liblustreapi.so.1"
 """File name of the Lustre library (liblustreapi), for dlopen(3)."""
 LIBRARY_VARIABLE = "PCOPY_LIBLUSTREAPI"
-"""Environment variable with the path of a library to load instead of ``LIBRARY``."""
+"""Environment variable with the path of a library to load instead of ``LIBRARY_FILE_NAME``."""
 
 GROUP_LOCK_REQUEST, GROUP_UNLOCK_REQUEST = 0x4008669E, 0x4008669F
 """Requests LL_IOC_GROUP_LOCK and LL_IOC_GROUP_UNLOCK of ioctl(2), from lustre_user.h: acquire and release a group
@@ -43,11 +43,11 @@ MAX_DIRECTORY_STRIPES = 2000
 room.
 """
 
-LOCK_TIMEOUT = 60.0
+GROUP_LOCK_TIMEOUT = 60.0
 """Maximum seconds to wait for a required group lock of a file, until other clients have released their locks."""
-SHORT_LOCK_TIMEOUT = 1.0
+OPTIONAL_GROUP_LOCK_TIMEOUT = 1.0
 """Maximum seconds to wait for a group lock that is not required: the file is written without it afterwards."""
-MAX_LOCK_PAUSE = 0.005
+MAX_GROUP_LOCK_PAUSE = 0.005
 """Maximum seconds that a rank sleeps between two attempts to acquire a group lock."""
 
 _LOCKS_UNSUPPORTED_ERRNOS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -68,8 +68,8 @@ _INCONCLUSIVE_ERRNOS = (
 If the pool does not exist, the library leaves errno unchanged.
 """
 
-_INT = struct.Struct("=i")
-_LONG = struct.Struct("=q")
+_INT_FORMAT = struct.Struct("=i")
+_LONG_FORMAT = struct.Struct("=q")
 _DIRECTORY_FORMAT = struct.Struct("=II40x")
 _DIRECTORY_STRIPE_FORMAT = struct.Struct("=16xI4x")
 """Formats of lmv_user_md_v1 (magic number, number of stripes) and of lmv_user_mds_data (MDT)."""
@@ -95,11 +95,11 @@ def _ffi() -> Any:
 
 
 @cache
-def _library() -> Any:
+def _lustre_library() -> Any:
     """Return the Lustre library, with its output to standard error switched off; None if it cannot be loaded."""
     ffi = _ffi()
     try:
-        library: Any = ffi.dlopen(os.environ.get(LIBRARY_VARIABLE) or LIBRARY)
+        library: Any = ffi.dlopen(os.environ.get(LIBRARY_VARIABLE) or LIBRARY_FILE_NAME)
         library.llapi_msg_set_level(0)
     except (OSError, AttributeError):
         return None
@@ -114,7 +114,7 @@ def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
     library, which checks the pool first, creates a file in the directory. The file is called ``name``, which must not
     exist, and is removed again.
     """
-    library = _library()
+    library = _lustre_library()
     if library is None:
         return None
     try:
@@ -144,12 +144,14 @@ def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
 def count_osts(descriptor: int) -> int:
     """Return the number of OSTs of the file system of an open directory; 0 if it is unknown."""
     try:
-        return int(_LONG.unpack(fcntl.ioctl(descriptor, OST_COUNT_REQUEST, _LONG.pack(0)))[0]) & 0xFFFFFFFF
+        return (
+            int(_LONG_FORMAT.unpack(fcntl.ioctl(descriptor, OST_COUNT_REQUEST, _LONG_FORMAT.pack(0)))[0]) & 0xFFFFFFFF
+        )
     except OSError:
         return 0
 
 
-def mdts_of(descriptor: int) -> tuple[int, ...]:
+def mdts_of_directory(descriptor: int) -> tuple[int, ...]:
     """Return the indices of the MDTs that store the entries of an open directory: several if it is striped, (-1,) if
     they are unknown.
     """
@@ -158,26 +160,26 @@ def mdts_of(descriptor: int) -> tuple[int, ...]:
     try:
         fcntl.ioctl(descriptor, DIRECTORY_STRIPES_REQUEST, buffer)
     except OSError:  # most directories are not striped, and then the request fails
-        return (mdt_of(descriptor),)
+        return (mdt_of_item(descriptor),)
     magic, stripes = _DIRECTORY_FORMAT.unpack_from(buffer)
     offsets = [
         _DIRECTORY_FORMAT.size + number * _DIRECTORY_STRIPE_FORMAT.size
         for number in range(min(stripes, MAX_DIRECTORY_STRIPES))
     ]
     if magic != STRIPED_DIRECTORY_MAGIC or not offsets:
-        return (mdt_of(descriptor),)
+        return (mdt_of_item(descriptor),)
     return tuple(sorted({_DIRECTORY_STRIPE_FORMAT.unpack_from(buffer, offset)[0] for offset in offsets}))
 
 
-def mdt_of(descriptor: int) -> int:
+def mdt_of_item(descriptor: int) -> int:
     """Return the index of the MDT that stores an open item; -1 if it is unknown."""
     try:
-        return int(_INT.unpack(fcntl.ioctl(descriptor, MDT_INDEX_REQUEST, _INT.pack(0)))[0])
+        return int(_INT_FORMAT.unpack(fcntl.ioctl(descriptor, MDT_INDEX_REQUEST, _INT_FORMAT.pack(0)))[0])
     except OSError:
         return -1
 
 
-def group_lock(
+def acquire_group_lock(
     descriptor: int, group: int, *, is_required: bool
 ) -> Generator[None, None, AbstractContextManager[None]]:
     """Generator: acquire the group lock of a file that is open for writing, and return a context manager that releases
@@ -187,19 +189,21 @@ def group_lock(
     fails, the generator yields, and then sleeps briefly. Raise ``Problem`` if the lock cannot be acquired.
 
     If ``is_required`` is False, the file remains unlocked, without an error, if the file system has no group locks, or
-    if other clients do not release their locks within ``SHORT_LOCK_TIMEOUT`` seconds.
+    if other clients do not release their locks within ``OPTIONAL_GROUP_LOCK_TIMEOUT`` seconds.
     """
     try:
-        yield from _acquire_lock(descriptor, group, LOCK_TIMEOUT if is_required else SHORT_LOCK_TIMEOUT)
+        yield from _try_to_acquire_group_lock(
+            descriptor, group, GROUP_LOCK_TIMEOUT if is_required else OPTIONAL_GROUP_LOCK_TIMEOUT
+        )
     except OSError as error:
         if is_required or error.errno not in (*_LOCKS_UNSUPPORTED_ERRNOS, errno.EAGAIN):
             raise Problem.from_error("group lock", error) from error
         return nullcontext()
-    return _releasing_lock(descriptor, group)
+    return _releasing_group_lock(descriptor, group)
 
 
 @contextmanager
-def _releasing_lock(descriptor: int, group: int) -> Iterator[None]:
+def _releasing_group_lock(descriptor: int, group: int) -> Iterator[None]:
     """Context manager: release the group lock with the number ``group`` of the open file ``descriptor`` at the end of
     its block, even if the block raises an exception. Raise ``Problem`` if the lock cannot be released.
     """
@@ -207,13 +211,13 @@ def _releasing_lock(descriptor: int, group: int) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(OSError):  # closing the file releases the lock, too
-            _request_lock(GROUP_UNLOCK_REQUEST, descriptor, group)
+            _send_group_lock_request(GROUP_UNLOCK_REQUEST, descriptor, group)
         raise
-    with as_problem("group unlock"):
-        _request_lock(GROUP_UNLOCK_REQUEST, descriptor, group)
+    with errors_as_problem("group unlock"):
+        _send_group_lock_request(GROUP_UNLOCK_REQUEST, descriptor, group)
 
 
-def _acquire_lock(descriptor: int, group: int, patience: float) -> Generator[None, None, None]:
+def _try_to_acquire_group_lock(descriptor: int, group: int, patience: float) -> Generator[None, None, None]:
     """Generator: try for ``patience`` seconds to acquire the group lock with the number ``group`` of the open file
     ``descriptor``, while other clients have locks; yield after each attempt that fails. Raise ``OSError``.
 
@@ -222,17 +226,17 @@ def _acquire_lock(descriptor: int, group: int, patience: float) -> Generator[Non
     until, pause = time.monotonic() + patience, 0.001
     while True:
         try:
-            _request_lock(GROUP_LOCK_REQUEST, descriptor, group)
+            _send_group_lock_request(GROUP_LOCK_REQUEST, descriptor, group)
             return
         except BlockingIOError:
             if time.monotonic() > until:
                 raise
         yield
         time.sleep(pause)
-        pause = min(2 * pause, MAX_LOCK_PAUSE)
+        pause = min(2 * pause, MAX_GROUP_LOCK_PAUSE)
 
 
-def _request_lock(request: int, descriptor: int, group: int) -> None:
+def _send_group_lock_request(request: int, descriptor: int, group: int) -> None:
     """Send ``request`` by ioctl(2), which acquires or releases the group lock with the number ``group`` of the open
     file ``descriptor``. Raise ``OSError``.
     """

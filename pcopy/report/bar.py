@@ -17,50 +17,50 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 from pcopy.report.progress_gauge import (
     ProgressReading,
-    Stages,
-    bytes_text,
-    items_text,
+    StagesByPhase,
+    bytes_done_text,
+    items_done_text,
     mean_rate_text,
     percent_text,
     rate_text,
     remaining_text,
-    silence_text,
+    silent_ranks_text,
 )
-from pcopy.report.screen import Clock, JsonScreen, LinesScreen, OutputOptions, ProgressScreen
-from pcopy.report.streams import RawStream
+from pcopy.report.screen import Clock, OutputOptions, ProgressJsonScreen, ProgressLinesScreen, ProgressScreen
+from pcopy.report.streams import TolerantRawStream
 from pcopy.tasks.base.job import Totals
 from pcopy.text import encodable_text
-from pcopy.units import format_clock
+from pcopy.units import format_running_clock
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, OverflowMethod
     from rich.live import Live
 
-    from pcopy.report.lines_file import LinesFile
+    from pcopy.report.lines_file import JsonLinesFile
 
-PLAIN_INTERVAL = 10.0
+DEFAULT_LINES_INTERVAL = 10.0
 """Default of ``--progress-interval`` in seconds if progress is printed as lines, which go to files and to the output of
 batch systems.
 """
-BAR_INTERVAL = 0.5
+DEFAULT_BAR_INTERVAL = 0.5
 """Default of ``--progress-interval`` for the bar, in seconds."""
-JSON_INTERVAL = 1.0
+DEFAULT_JSON_INTERVAL = 1.0
 """Default of ``--progress-interval`` for ``--progress json``, in seconds."""
 
 _MIN_BAR_WIDTH = 8
 """Minimum width of the bar in columns; on narrower terminals only the numbers are shown."""
 
 
-class BarScreen(ProgressScreen):
+class ProgressBarScreen(ProgressScreen):
     """Shows progress as a bar on a terminal, and failures and notices above the bar."""
 
     console: Console | None = None
     """rich's object for the terminal; created at the first update unless a test has set another one."""
-    _live: Live | None = None
+    _live_bar: Live | None = None
     """rich's object that keeps the two lines of the bar at the bottom of the terminal; None before the first update."""
 
     def close(self) -> None:
-        live, self._live = self._live, None
+        live, self._live_bar = self._live_bar, None
         if live is not None:
             live.stop()
         super().close()
@@ -74,7 +74,7 @@ class BarScreen(ProgressScreen):
             reading: the progress computed from them.
             silent: ranks that have not answered lately.
         """
-        live = self._live_display()
+        live = self._get_live_bar()
         console = live.console
         picture = render_bar(
             self._phase_title(phase), reading, silent, console.width, ascii_only=console.options.ascii_only
@@ -83,30 +83,30 @@ class BarScreen(ProgressScreen):
 
     def _write_line(self, line: str) -> None:
         """Print a line above the bar."""
-        if self._live is None:
+        if self._live_bar is None:
             super()._write_line(line)
             return
         from rich.text import Text
 
-        console = self._live.console
+        console = self._live_bar.console
         console.print(Text(encodable_text(line, console.encoding)), soft_wrap=True)
 
-    def _live_display(self) -> Live:
+    def _get_live_bar(self) -> Live:
         """Return rich's object that keeps the two lines of the bar at the bottom of the terminal; create it at the
         first call.
         """
-        if self._live is None:
+        if self._live_bar is None:
             from rich.console import Console
             from rich.live import Live
 
-            drawing = RawStream(self._stream)
+            drawing = TolerantRawStream(self._stream)
             console = self.console or Console(file=cast(TextIO, drawing))
-            self._live = Live(
+            self._live_bar = Live(
                 console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
             )
-            self._live.start()
+            self._live_bar.start()
             console.show_cursor(True)
-        return self._live
+        return self._live_bar
 
 
 def render_bar(
@@ -142,11 +142,11 @@ def render_bar(
         first.add_row(Text(phase, no_wrap=True), bar, Text(right, no_wrap=True))
     else:
         first = Text(f"{phase} {right}", no_wrap=True, overflow=overflow)
-    second = Text(details_line(reading, silent, width), no_wrap=True, overflow=overflow)
+    second = Text(progress_details_line(reading, silent, width), no_wrap=True, overflow=overflow)
     return Group(first, second)
 
 
-def details_line(reading: ProgressReading, silent: Sequence[int], width: int) -> str:
+def progress_details_line(reading: ProgressReading, silent: Sequence[int], width: int) -> str:
     """Return the second line of the bar, counts and rates, in up to ``width`` characters.
 
     If there is not enough space, the less important values are omitted. The number of failures and the bytes always
@@ -154,12 +154,12 @@ def details_line(reading: ProgressReading, silent: Sequence[int], width: int) ->
     """
     parts = {
         "failed": f"{reading.failed:,} failed" if reading.failed else "",
-        "silent": silence_text(silent),
-        "bytes": bytes_text(reading),
-        "items": items_text(reading),
+        "silent": silent_ranks_text(silent),
+        "bytes": bytes_done_text(reading),
+        "items": items_done_text(reading),
         "rate": rate_text(reading),
         "mean": mean_rate_text(reading),
-        "elapsed": format_clock(reading.elapsed),
+        "elapsed": format_running_clock(reading.elapsed),
     }
     for dropped in ("", "elapsed", "mean", "rate", "silent", "items"):
         parts[dropped] = ""
@@ -169,8 +169,8 @@ def details_line(reading: ProgressReading, silent: Sequence[int], width: int) ->
     return line
 
 
-def open_screen(
-    program: str, stages: Stages, output_options: OutputOptions, stderr: TextIO, clock: Clock = time.monotonic
+def open_progress_screen(
+    program: str, stages: StagesByPhase, output_options: OutputOptions, stderr: TextIO, clock: Clock = time.monotonic
 ) -> ProgressScreen:
     """Return the object that shows the progress of a job as ``output_options`` request, with the files of ``--errors``
     and ``--log`` open.
@@ -184,22 +184,22 @@ def open_screen(
         stderr: the stream on which progress is shown.
         clock: returns seconds of a clock that never goes back.
     """
-    files = _open_files({"errors": output_options.errors, "log": output_options.log}, output_options.umask)
-    kind: type[ProgressScreen] = LinesScreen
-    interval = PLAIN_INTERVAL
+    files = _open_lines_files({"errors": output_options.errors, "log": output_options.log}, output_options.umask)
+    kind: type[ProgressScreen] = ProgressLinesScreen
+    interval = DEFAULT_LINES_INTERVAL
     if output_options.quiet or output_options.progress == "none":
         kind = ProgressScreen
     elif output_options.progress == "json":
-        kind, interval = JsonScreen, JSON_INTERVAL
+        kind, interval = ProgressJsonScreen, DEFAULT_JSON_INTERVAL
     elif output_options.progress != "plain" and _can_show_bar(stderr):
-        kind, interval = BarScreen, BAR_INTERVAL
+        kind, interval = ProgressBarScreen, DEFAULT_BAR_INTERVAL
     screen = kind(program, stages, stderr, output_options.interval or interval, clock, files)
     screen.is_verbose = output_options.verbose > 0 and not output_options.quiet
     screen.shows_items = output_options.verbose > 1 and not output_options.quiet
     return screen
 
 
-def _open_files(paths: Mapping[str, bytes | None], umask: int | None) -> list[LinesFile | None]:
+def _open_lines_files(paths: Mapping[str, bytes | None], umask: int | None) -> list[JsonLinesFile | None]:
     """Open the files of ``--errors`` and ``--log``; return them in the order of ``paths``, with None for an option that
     is not given.
 
@@ -211,12 +211,12 @@ def _open_files(paths: Mapping[str, bytes | None], umask: int | None) -> list[Li
     """
     if not any(path is not None for path in paths.values()):
         return [None] * len(paths)
-    from pcopy.report.lines_file import LinesFile
+    from pcopy.report.lines_file import JsonLinesFile
 
-    files: list[LinesFile | None] = []
+    files: list[JsonLinesFile | None] = []
     try:
         for option, path in paths.items():
-            files.append(None if path is None else LinesFile(path, option, umask))
+            files.append(None if path is None else JsonLinesFile(path, option, umask))
     except BaseException:
         for file in filter(None, files):
             with suppress(OSError):  # Only the first error is reported.

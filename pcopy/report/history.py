@@ -19,7 +19,7 @@ MAX_SAMPLES = 600
 A chart of the report is not wide enough to show more.
 """
 
-MAX_KINDS = 200
+MAX_FAILURE_KINDS = 200
 """Maximum number of kinds of failures (operation and errno) that are counted separately; failures of any other kind are
 counted together.
 
@@ -27,11 +27,11 @@ Without a limit, the memory could grow: an operation may contain the name of an 
 these names freely.
 """
 
-MAX_FAILURES = 100
+MAX_STORED_FAILURES = 100
 """Maximum number of failures that are stored completely; the file of ``--errors`` contains all failures."""
 
 
-class Sample(NamedTuple):
+class CounterSample(NamedTuple):
     """What this run has done up to one time.
 
     Fields:
@@ -51,19 +51,19 @@ class Sample(NamedTuple):
     failed: int
 
     @classmethod
-    def from_totals(cls, seconds: float, totals: Totals, before: Totals) -> Sample:
+    def from_totals(cls, seconds: float, totals: Totals, before: Totals) -> CounterSample:
         """Return the sample at ``seconds`` since the run began.
 
         Args:
             totals: the counters of the whole job.
             before: the counters of the job's earlier runs, which are subtracted.
         """
-        sums = [each - other for each, other in zip(_sums_of(totals), _sums_of(before), strict=True)]
+        sums = [each - other for each, other in zip(_sample_sums(totals), _sample_sums(before), strict=True)]
         return cls(round(seconds, 3), *sums)
 
 
-def _sums_of(totals: Totals) -> tuple[int, ...]:
-    """Return the fields of a ``Sample`` but the first (the time), in their order, computed from the counters
+def _sample_sums(totals: Totals) -> tuple[int, ...]:
+    """Return the fields of a ``CounterSample`` but the first (the time), in their order, computed from the counters
     ``totals``.
     """
     completed = totals.copied + totals.skipped + totals.failed
@@ -96,7 +96,7 @@ class JobHistory:
         self._earlier_totals = before
         self._max_samples = most
         self._step = 0.0
-        self.samples = [Sample.from_totals(0.0, before, before)]
+        self.samples = [CounterSample.from_totals(0.0, before, before)]
         self._begun: list[tuple[str, float]] = []
         self._end = 0.0
 
@@ -108,7 +108,7 @@ class JobHistory:
         self._end = seconds = now - self._start
         if phase and (not self._begun or self._begun[-1][0] != phase):
             self._begun.append((phase, seconds if self._begun else 0.0))
-        sample = Sample.from_totals(seconds, totals, self._earlier_totals)
+        sample = CounterSample.from_totals(seconds, totals, self._earlier_totals)
         if len(self.samples) > 2 and sample.seconds < self.samples[-2].seconds + self._step:
             self.samples[-1] = sample
         else:
@@ -145,16 +145,16 @@ class FailureSummary:
     def __init__(self) -> None:
         self.first: list[Failure] = []
         self.uncategorised = 0
-        """Number of failures that are counted together, because there are more than ``MAX_KINDS`` kinds."""
+        """Number of failures that are counted together, because there are more than ``MAX_FAILURE_KINDS`` kinds."""
         self._kinds: dict[tuple[str, int], tuple[int, Failure]] = {}
 
     def add_failures(self, failures: Sequence[Failure]) -> None:
-        """Count ``failures``, and store them while there are fewer than ``MAX_FAILURES``."""
-        self.first += failures[: max(0, MAX_FAILURES - len(self.first))]
+        """Count ``failures``, and store them while there are fewer than ``MAX_STORED_FAILURES``."""
+        self.first += failures[: max(0, MAX_STORED_FAILURES - len(self.first))]
         for failure in failures:
             kind = failure.operation, failure.errno
             count, example = self._kinds.get(kind, (0, failure))
-            if count or len(self._kinds) < MAX_KINDS:
+            if count or len(self._kinds) < MAX_FAILURE_KINDS:
                 self._kinds[kind] = count + 1, example
             else:
                 self.uncategorised += 1

@@ -13,32 +13,32 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.errors import RequestRefused
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.named_file import open_directory_of, open_to_write
+from pcopy.fsio.named_file import open_directory_of, open_named_file_to_write
 from pcopy.signature.replacing import temporary_umask
 from pcopy.tasks.base.item_outcomes import ItemOutcome, ItemOutcomes
 from pcopy.text import printable_path
 
-LINE_BEGINNINGS = {"errors": b'{"path": "', "log": b'{"action": "'}
+LINE_BEGINNING_BY_OPTION = {"errors": b'{"path": "', "log": b'{"action": "'}
 """First bytes of each line in such a file, by the option that names it: an existing file that begins otherwise is not
 overwritten.
 """
 
-FILE_NAMES = {"errors": "errors file", "log": "log"}
+FILE_NOUN_BY_OPTION = {"errors": "errors file", "log": "log"}
 """What messages call such a file, by the option that names it."""
 
 
-def path_json_values(path: bytes) -> dict[str, str]:
+def path_as_json_values(path: bytes) -> dict[str, str]:
     """Return the two JSON values by which outputs show a path: ``path``, for people, with escapes; ``path_b64``, its
     exact bytes in Base64.
     """
     return {"path": printable_path(path), "path_b64": b2a_base64(path, newline=False).decode("ascii")}
 
 
-def item_json(item: ItemOutcome) -> str:
+def item_outcome_json(item: ItemOutcome) -> str:
     """Return the outcome of an item as a JSON object on one line (docs/formats/log.md)."""
     values: dict[str, object] = {
         "action": item.action,
-        **path_json_values(item.path),
+        **path_as_json_values(item.path),
         "type": item.type or None,
         "bytes": item.bytes,
         "seconds": round(item.seconds, 6),
@@ -48,11 +48,11 @@ def item_json(item: ItemOutcome) -> str:
     return json.dumps(values)
 
 
-def item_lines(items: Sequence[ItemOutcomes]) -> Iterator[str]:
+def item_log_lines(items: Sequence[ItemOutcomes]) -> Iterator[str]:
     """Yield one line of the log (``--log``), without a newline, for each item of ``items``: its outcome as a JSON
     object.
     """
-    return (item_json(item) for each in items for item in each.outcomes())
+    return (item_outcome_json(item) for each in items for item in each.outcomes())
 
 
 def reason_not_to_overwrite(option: str, status: os.stat_result, beginning: bytes) -> str:
@@ -68,12 +68,12 @@ def reason_not_to_overwrite(option: str, status: os.stat_result, beginning: byte
     """
     if status.st_nlink > 1:
         return "has other names (hard links), which would be emptied too; name another file"
-    if beginning and not beginning.startswith(LINE_BEGINNINGS[option]):
+    if beginning and not beginning.startswith(LINE_BEGINNING_BY_OPTION[option]):
         return f"is there already, and is not what --{option} has written; name another file, or remove it"
     return ""
 
 
-class LinesFile:
+class JsonLinesFile:
     """A file of JSON lines, open for writing; each ``write`` flushes it.
 
     ``path`` is its path, and ``name`` what messages call it.
@@ -86,10 +86,10 @@ class LinesFile:
         opened, or is an existing one that must not be overwritten.
         """
         self.path = path
-        self.name = FILE_NAMES[option]
+        self.name = FILE_NOUN_BY_OPTION[option]
         try:
             with temporary_umask(umask):
-                opened = open_to_write(path)
+                opened = open_named_file_to_write(path)
         except OSError as error:
             raise RequestRefused(f"{printable_path(path)}: cannot write the {self.name}: {error.strerror}") from None
         # ``close`` closes the file. UTF-8, although the contents are ASCII: Python may not have loaded its ASCII codec.
@@ -99,9 +99,9 @@ class LinesFile:
         self._is_truncated = stat.S_ISREG(status.st_mode) and not opened.is_inherited
         """True if ``make_empty`` truncates the file: a regular file, and not a descriptor inherited from the shell."""
         if self._is_truncated:
-            self._refuse_replaced(option, status)
+            self._refuse_replaced_file(option, status)
 
-    def _refuse_replaced(self, option: str, status: os.stat_result) -> None:
+    def _refuse_replaced_file(self, option: str, status: os.stat_result) -> None:
         """Raise ``RequestRefused`` if the opened file must not be overwritten.
 
         The path was checked before it was opened, but another file may have taken the name since.
@@ -111,7 +111,7 @@ class LinesFile:
             status: status of the opened file.
         """
         try:
-            beginning = os.pread(self._file.fileno(), max(map(len, LINE_BEGINNINGS.values())), 0)
+            beginning = os.pread(self._file.fileno(), max(map(len, LINE_BEGINNING_BY_OPTION.values())), 0)
             reason = reason_not_to_overwrite(option, status, beginning)
         except OSError as error:
             reason = f"is there already, and cannot be read: {error.strerror}"

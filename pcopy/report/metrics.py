@@ -18,7 +18,7 @@ from pcopy.errors import EXIT_OK
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.output_file import OutputFile
 from pcopy.report.progress_gauge import ProgressGauge, ProgressReading
-from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunFacts
+from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunDescription
 from pcopy.tasks.base.job import Totals
 from pcopy.text import printable_path
 
@@ -27,16 +27,16 @@ METRICS_INTERVAL = 15.0
 Prometheus.
 """
 
-FILE_EXTENSION = b".prom"
+METRICS_FILE_EXTENSION = b".prom"
 """File name extension that node_exporter requires. It is left out in the label that contains the name of the file."""
 
-_READ_LIMIT = 1 << 20
+_METRICS_READ_LIMIT = 1 << 20
 """Maximum number of bytes that are read from the metrics file of an earlier run; a file that pcopy wrote is far
 shorter.
 """
 
 
-class _LastRun(NamedTuple):
+class _LastRunOutcome(NamedTuple):
     """Outcome of the last run that has ended, of this job or an earlier one with the same file.
 
     Fields:
@@ -68,7 +68,7 @@ class _Metric(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class MetricsFile(JobRecorder):
+class MetricsRecorder(JobRecorder):
     """Writes the metrics of one job to a file, which is replaced at each update."""
 
     def __init__(
@@ -97,10 +97,10 @@ class MetricsFile(JobRecorder):
         self._phase = ""
         self._exit_status: int | None = None
 
-    def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
+    def begin(self, facts: RunDescription, notice: PrintNotice) -> None:
         self._facts = facts
         self._notice = notice
-        self._last = last_run_in(self._file.read(_READ_LIMIT), facts.program)
+        self._last = last_run_in_metrics(self._file.read(_METRICS_READ_LIMIT), facts.program)
         self._gauge = ProgressGauge(self._clock(), facts.stages)
         self._write(facts.earlier_totals, ())
 
@@ -114,7 +114,7 @@ class MetricsFile(JobRecorder):
     def end(self, end: JobEnd) -> None:
         now = round(self._wall(), 3)
         self._exit_status = end.status
-        self._last = _LastRun(end.status, now, now if end.status == EXIT_OK else self._last.succeeded)
+        self._last = _LastRunOutcome(end.status, now, now if end.status == EXIT_OK else self._last.succeeded)
         self._write(end.totals, ())
         self._file.close()
 
@@ -142,7 +142,7 @@ class MetricsFile(JobRecorder):
             silent: ranks that have not answered lately.
             reading: the progress; None when the job has ended.
         """
-        file = printable_path(self._file.name.removesuffix(FILE_EXTENSION))
+        file = printable_path(self._file.name.removesuffix(METRICS_FILE_EXTENSION))
         samples = [
             *self._job_metrics(silent),
             *_counter_metrics(totals, self._facts.done_word),
@@ -229,11 +229,11 @@ def _metric_lines(program: str, file: str, samples: Sequence[_Metric]) -> Iterat
         if sample.value is None:
             continue
         name = f"{program}_{sample.name}"
-        labels = ",".join(f'{key}="{_escaped_label(value)}"' for key, value in (("file", file), *sample.labels))
+        labels = ",".join(f'{key}="{_escaped_label_value(value)}"' for key, value in (("file", file), *sample.labels))
         yield f"# HELP {name} {sample.help}\n# TYPE {name} {sample.kind}\n{name}{{{labels}}} {sample.value!r}\n"
 
 
-def _escaped_label(value: str) -> str:
+def _escaped_label_value(value: str) -> str:
     """Return ``value``, with escapes for characters that the text format of Prometheus does not permit in a label."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
@@ -246,7 +246,7 @@ def is_metrics_beginning(beginning: bytes) -> bool:
     return re.match(rb"# HELP p[a-z]+_job_info ", beginning) is not None
 
 
-def last_run_in(text: bytes, program: str) -> _LastRun:
+def last_run_in_metrics(text: bytes, program: str) -> _LastRunOutcome:
     """Return the outcome of the last run that has ended, from ``text``, the contents of the file before this run.
 
     ``program``: the prefix of the metrics.
@@ -257,7 +257,7 @@ def last_run_in(text: bytes, program: str) -> _LastRun:
     for name, value in re.findall(lines, text, re.MULTILINE):
         found[name] = float(value)
     status = found.get(b"last_exit_status")
-    return _LastRun(
+    return _LastRunOutcome(
         None if status is None else int(status),
         found.get(b"finished_timestamp_seconds"),
         found.get(b"last_success_timestamp_seconds"),

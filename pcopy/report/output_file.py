@@ -11,13 +11,13 @@ from contextlib import suppress
 
 from pcopy.errors import RequestRefused
 from pcopy.fsio import durable
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.durable import Durability
-from pcopy.fsio.named_file import check_replaceable, open_directory_of
+from pcopy.fsio.named_file import check_is_replaceable_file, open_directory_of
 from pcopy.signature.replacing import temporary_umask
 from pcopy.text import printable_path
 
-_FILE_MODE = 0o644
+_NEW_FILE_MODE = 0o644
 """Mode of a new file, before the umask: all users may read it, because a metrics exporter runs as another user."""
 
 
@@ -39,25 +39,25 @@ class OutputFile:
         except OSError as error:
             raise RequestRefused(f"{printable_path(path)}: its directory cannot be opened: {error.strerror}") from None
         try:
-            self._check_creatable()
+            self._check_file_can_be_created()
         except OSError as error:
             os.close(self._directory)
             raise RequestRefused(
                 f"{printable_path(path)}: cannot be written: {error.strerror}; name another file"
             ) from None
 
-    def _check_creatable(self) -> None:
+    def _check_file_can_be_created(self) -> None:
         """Create and remove a temporary file in the directory; raise ``OSError`` if that is not possible."""
-        check_replaceable(self._directory, self.name)
+        check_is_replaceable_file(self._directory, self.name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with durable.explained_errors("create", "cannot create files with a leading dot"):
+        with durable.unsupported_errors_as_problem("create", "cannot create files with a leading dot"):
             os.close(os.open(self._temporary, flags, 0o600, dir_fd=self._directory))
         os.unlink(self._temporary, dir_fd=self._directory)
 
     def read(self, most: int) -> bytes:
         """Return the first bytes of the existing file, at most ``most``; empty if none exists or it cannot be read."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with suppress(OSError), closed_at_end(os.open(self.name, flags, dir_fd=self._directory)) as descriptor:
+        with suppress(OSError), closing_descriptor(os.open(self.name, flags, dir_fd=self._directory)) as descriptor:
             return os.read(descriptor, most)
         return b""
 
@@ -67,12 +67,12 @@ class OutputFile:
         ``durable_contents``: True to wait until the contents are on stable storage before the rename. Otherwise a power
         failure may leave an empty file.
         """
-        check_replaceable(self._directory, self.name)
+        check_is_replaceable_file(self._directory, self.name)
         synced = Durability.CONTENTS if durable_contents else Durability.NOTHING
         with (
             temporary_umask(self._umask),
-            durable.replaced_file(
-                self._directory, self.name, self._temporary, mode=_FILE_MODE, durability=synced
+            durable.replacing_file(
+                self._directory, self.name, self._temporary, mode=_NEW_FILE_MODE, durability=synced
             ) as stream,
         ):
             stream.write(contents)

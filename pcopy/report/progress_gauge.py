@@ -1,9 +1,9 @@
 """Progress, rates and remaining time of a job, computed from its counters at different times.
 
-Progress is measured as *weight*: the bytes that were handled, plus ``ITEM_WEIGHT`` for each item, because small files
-take time per item and large files per byte. Bytes count as handled when they were written, or when their file was
-skipped or has failed. This sum is not exact: the bytes of a file that fails half way count twice, and those of a file
-that is cloned (reflink) are not counted. So it is limited to the bytes that were found, it never decreases, and
+Progress is measured as *weight*: the bytes that were handled, plus ``ITEM_WEIGHT_IN_BYTES`` for each item, because
+small files take time per item and large files per byte. Bytes count as handled when they were written, or when their
+file was skipped or has failed. This sum is not exact: the bytes of a file that fails half way count twice, and those of
+a file that is cloned (reflink) are not counted. So it is limited to the bytes that were found, it never decreases, and
 progress is complete only when every item is done.
 
 A job has *stages*, such as copying and verification. The progress of each is measured from 0. Each program defines its
@@ -18,15 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.tasks.base.job import Totals
 from pcopy.text import count_with_noun
-from pcopy.units import format_clock, format_size
+from pcopy.units import format_running_clock, format_size
 
-ITEM_WEIGHT = 128 << 10
+ITEM_WEIGHT_IN_BYTES = 128 << 10
 """Weight of an item in bytes: to create a small file takes about as long as to copy this many bytes."""
 
-RATE_WINDOW = 15.0
+RATE_WINDOW_SECONDS = 15.0
 """Number of seconds before now over which the current rate is averaged."""
 
-_MAX_UNFINISHED = 0.999
+_MAX_UNFINISHED_FRACTION = 0.999
 """Largest completed fraction before every item is done: 100 % would be understood as the end."""
 _MAX_NAMED_RANKS = 8
 """Maximum number of silent ranks that are named in one line; of more only the number is shown."""
@@ -40,7 +40,7 @@ class ProgressReading(NamedTuple):
     - ``items_done``, ``bytes_done``: completed items, and handled bytes.
     - ``items_found``, ``bytes_found``: items and bytes that the stage has to do, as far as they are known.
     - ``fraction``: completed part, 0 to 1; None while the total is unknown.
-    - ``rate``, ``item_rate``: mean over the last ``RATE_WINDOW`` seconds.
+    - ``rate``, ``item_rate``: mean over the last ``RATE_WINDOW_SECONDS`` seconds.
     - ``mean_rate``, ``mean_item_rate``: mean since the stage began.
     - ``remaining``: estimated remaining time; None while it cannot be estimated.
     - ``failed``: number of failed items of the job.
@@ -82,7 +82,7 @@ class WorkDone(NamedTuple):
     is_total_known: bool
 
 
-class Stage(NamedTuple):
+class ProgressStage(NamedTuple):
     """A part of a job whose progress is measured separately.
 
     Fields:
@@ -96,7 +96,7 @@ class Stage(NamedTuple):
     is_measured: bool = True
 
 
-Stages = Mapping[str, Stage]
+StagesByPhase = Mapping[str, ProgressStage]
 """The stages of a job (parts whose progress is measured separately), by the names of the phases that belong to each.
 
 The first stage is the one at the start of the job. It also contains all phases that have no entry here.
@@ -109,13 +109,13 @@ class ProgressGauge:
     ``now`` is always the time in seconds of a clock that never goes back.
     """
 
-    def __init__(self, now: float, stages: Stages) -> None:
+    def __init__(self, now: float, stages: StagesByPhase) -> None:
         self._start = now
         self._stages = stages
         self._default_stage = next(iter(stages.values()))
         self._start_stage(self._default_stage, now, 0, 0, 0)
 
-    def _start_stage(self, stage: Stage, now: float, moved: int, items: int, weight: int) -> None:
+    def _start_stage(self, stage: ProgressStage, now: float, moved: int, items: int, weight: int) -> None:
         """Begin to measure ``stage`` at the time ``now``.
 
         ``moved``, ``items`` and ``weight`` say how much of the stage is done already; it is subtracted, so that rates
@@ -134,7 +134,7 @@ class ProgressGauge:
         stage = self._stages.get(phase, self._default_stage)
         if stage is not self._stage:
             done = stage.measure(totals)
-            weight = min(done.bytes, done.bytes_total) + done.items * ITEM_WEIGHT
+            weight = min(done.bytes, done.bytes_total) + done.items * ITEM_WEIGHT_IN_BYTES
             self._start_stage(stage, now, done.moved, done.items, weight)
 
     def read(self, now: float, totals: Totals) -> ProgressReading:
@@ -143,11 +143,11 @@ class ProgressGauge:
         is_over = done.is_total_known and 0 < done.items_total <= done.items
         handled = done.bytes_total if is_over else min(done.bytes, done.bytes_total)
         self._bytes_done = max(self._bytes_done, handled)
-        weight = self._bytes_done + done.items * ITEM_WEIGHT
-        whole = done.bytes_total + done.items_total * ITEM_WEIGHT
+        weight = self._bytes_done + done.items * ITEM_WEIGHT_IN_BYTES
+        whole = done.bytes_total + done.items_total * ITEM_WEIGHT_IN_BYTES
 
         self._samples.append((now, done.moved, done.items, weight))
-        while len(self._samples) > 2 and self._samples[1][0] <= now - RATE_WINDOW:
+        while len(self._samples) > 2 and self._samples[1][0] <= now - RATE_WINDOW_SECONDS:
             self._samples.popleft()
         then, moved_then, items_then, weight_then = self._samples[0]
         began, moved_before, items_before, _ = self._first
@@ -156,7 +156,7 @@ class ProgressGauge:
 
         fraction = None
         if done.is_total_known and done.items_total:
-            fraction = 1.0 if is_over else min(weight / whole, _MAX_UNFINISHED)
+            fraction = 1.0 if is_over else min(weight / whole, _MAX_UNFINISHED_FRACTION)
         return ProgressReading(
             elapsed=now - self._start,
             items_done=done.items,
@@ -185,7 +185,7 @@ def percent_text(reading: ProgressReading) -> str:
     return f"{int(reading.fraction * 1000) / 10:.1f} %"
 
 
-def items_text(reading: ProgressReading) -> str:
+def items_done_text(reading: ProgressReading) -> str:
     """Return the completed items and their total, such as ``3 of 7 items``.
 
     If the stage has no counters of its own, return the number of completed items of the job, such as ``7 items``.
@@ -195,7 +195,7 @@ def items_text(reading: ProgressReading) -> str:
     return f"{reading.items_done:,} of {count_with_noun(reading.items_found, 'item', 'items')}"
 
 
-def bytes_text(reading: ProgressReading) -> str:
+def bytes_done_text(reading: ProgressReading) -> str:
     """Return the handled bytes and their total, such as ``1.20 GiB of 3.40 GiB``.
 
     If the stage has no counters of its own, return the handled bytes of the job, such as ``3.40 GiB``.
@@ -217,10 +217,10 @@ def mean_rate_text(reading: ProgressReading) -> str:
 
 def remaining_text(reading: ProgressReading) -> str:
     """Return the remaining time, such as ``0:12 left``; empty if it cannot be estimated."""
-    return "" if reading.remaining is None else f"{format_clock(reading.remaining)} left"
+    return "" if reading.remaining is None else f"{format_running_clock(reading.remaining)} left"
 
 
-def silence_text(ranks: Sequence[int]) -> str:
+def silent_ranks_text(ranks: Sequence[int]) -> str:
     """Return a text about the ``ranks`` that have not answered lately, such as ``no answer from rank 3, 5``.
 
     Empty if there are none.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.report.progress_gauge import Stages
+from pcopy.report.progress_gauge import StagesByPhase
 from pcopy.tasks.base.job import Failure, Job, Sink, Totals
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PrintNotice = Callable[[str], None]
 """Function that prints a line to the user."""
 
 
-class RunFacts(NamedTuple):
+class RunDescription(NamedTuple):
     """Data about a run that do not change while it runs.
 
     Fields:
@@ -38,7 +38,7 @@ class RunFacts(NamedTuple):
     program: str
     done_word: str
     writes_to_targets: bool
-    stages: Stages
+    stages: StagesByPhase
     job: Job
     hosts: Sequence[str]
     backend: str
@@ -73,7 +73,7 @@ class JobEnd(NamedTuple):
 class JobRecorder:
     """Base class of the recorders. All methods are called on rank 0; a subclass overrides those that it needs."""
 
-    def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
+    def begin(self, facts: RunDescription, notice: PrintNotice) -> None:
         """Called when it is certain that the job runs: start to record.
 
         ``facts`` describe the run. ``notice`` prints a line to the user.
@@ -109,7 +109,7 @@ class RecorderSink:
         self._sink: Sink | None = None
         self._totals = Totals()
 
-    def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
+    def begin(self, facts: RunDescription, notice: PrintNotice) -> None:
         """Start all recorders: call their ``begin`` with the same arguments."""
         self._totals = facts.earlier_totals
         for recorder in self._recorders:

@@ -15,22 +15,22 @@ from typing import Any
 
 from pcopy import __version__
 from pcopy.errors import EXIT_STOPPED
-from pcopy.report.history import FailureSummary, JobHistory, Sample
-from pcopy.report.lines_file import path_json_values
+from pcopy.report.history import CounterSample, FailureSummary, JobHistory
+from pcopy.report.lines_file import path_as_json_values
 from pcopy.report.output_file import OutputFile
-from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunFacts
+from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunDescription
 from pcopy.tasks.base.job import Failure, Job, Options, Totals
-from pcopy.tasks.base.rank_sums import SIZE_CLASSES, RankSums
+from pcopy.tasks.base.rank_sums import NUMBER_OF_SIZE_CLASSES, ReportSums
 from pcopy.text import printable_path, shell_quoted
 
-FORMAT, VERSION = "pcopy-report", 1
+REPORT_FORMAT, REPORT_VERSION = "pcopy-report", 1
 """First two values of a JSON report; the version is increased when the meaning of a key changes."""
 
 _INTERNAL_OPTIONS = frozenset(("umask", "itemize"))
 """Fields of ``Options`` that are no options of a command line; the report omits them."""
 
 
-class JobReport(JobRecorder):
+class JobReportRecorder(JobRecorder):
     """Collects the data of one job, and writes its report to one file or several files."""
 
     def __init__(
@@ -53,7 +53,7 @@ class JobReport(JobRecorder):
         self._wall = wall
         self._failures = FailureSummary()
 
-    def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
+    def begin(self, facts: RunDescription, notice: PrintNotice) -> None:
         self._facts = facts
         self._notice = notice
         self._history = JobHistory(self._clock(), facts.earlier_totals)
@@ -66,29 +66,29 @@ class JobReport(JobRecorder):
 
     def end(self, end: JobEnd) -> None:
         self._history.add_sample(self._clock(), "", end.totals)
-        values = self._report_values(end)
+        values = self._report_json_values(end)
         for file in self._files:
             try:
-                file.replace(_file_contents(file.name, values), durable_contents=end.status != EXIT_STOPPED)
+                file.replace(_report_file_contents(file.name, values), durable_contents=end.status != EXIT_STOPPED)
             except OSError as error:
                 self._notice(f"{printable_path(file.path)}: cannot write the report: {error.strerror}")
             file.close()
 
-    def _report_values(self, end: JobEnd) -> dict[str, Any]:
+    def _report_json_values(self, end: JobEnd) -> dict[str, Any]:
         """Return the contents of the report as values for JSON, by key. ``end`` says how the job ended."""
         facts, history = self._facts, self._history
-        sums = RankSums.from_packed(end.work_of_ranks)
+        sums = ReportSums.from_packed(end.work_of_ranks)
         seconds = end.summary.get("seconds", history.samples[-1].seconds)
         return {
-            "format": FORMAT,
-            "version": VERSION,
+            "format": REPORT_FORMAT,
+            "version": REPORT_VERSION,
             "program": facts.program,
             "program_version": __version__,
             "kernel": facts.backend,
             "done": facts.done_word,
             "command": " ".join([facts.program, *(shell_quoted(os.fsencode(word)) for word in facts.command_line)]),
             "dry_run": facts.job.options.dry_run,
-            "job": _job_values(facts),
+            "job": _job_json_values(facts),
             "hosts": [{"host": host, "ranks": facts.hosts.count(host)} for host in dict.fromkeys(facts.hosts)],
             "started": _iso_time(facts.started),
             "ended": _iso_time(self._wall()),
@@ -97,13 +97,13 @@ class JobReport(JobRecorder):
             "meaning": facts.status_meanings.get(end.status, f"ended with status {end.status}"),
             "halted": end.halt_reason,
             "summary": dict(end.summary),
-            "totals": _totals_values(end.totals),
-            "this_run": _this_run_values(history.samples[-1], end, facts.earlier_totals, seconds),
+            "totals": _totals_json_values(end.totals),
+            "this_run": _this_run_json_values(history.samples[-1], end, facts.earlier_totals, seconds),
             "phases": [phase._asdict() for phase in history.phases()],
-            "history": {"columns": Sample._fields, "rows": history.samples},
-            "sizes": _sizes_values(sums),
+            "history": {"columns": CounterSample._fields, "rows": history.samples},
+            "sizes": _file_sizes_json_values(sums),
             "ranks": [{**work._asdict(), "host": facts.hosts[work.rank]} for work in sorted(sums.ranks)],
-            "slowest": [_slow_values(*slow) for slow in sums.slowest],
+            "slowest": [_slow_file_json_values(*slow) for slow in sums.slowest],
             "failures": self._failures.json_values(),
         }
 
@@ -113,25 +113,27 @@ def _iso_time(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
-def _job_values(facts: RunFacts) -> dict[str, Any]:
+def _job_json_values(facts: RunDescription) -> dict[str, Any]:
     """Return the values that describe the job: its name, sources, destination and options."""
     job = facts.job
     return {
         "name": job.name,
         "run": job.run,
-        "sources": [path_json_values(root.source_shown) for root in job.roots],
-        "destination": path_json_values(job.roots[0].target_shown) if facts.writes_to_targets and job.roots else None,
-        "options": _options_values(job),
+        "sources": [path_as_json_values(root.source_shown) for root in job.roots],
+        "destination": path_as_json_values(job.roots[0].target_shown)
+        if facts.writes_to_targets and job.roots
+        else None,
+        "options": _options_json_values(job),
     }
 
 
-def _options_values(job: Job) -> dict[str, Any]:
+def _options_json_values(job: Job) -> dict[str, Any]:
     """Return the options of the job that differ from their defaults, by the name of the field in ``Options``."""
-    differ = _differing_fields(job.options, Options())
+    differ = _fields_differing_from_defaults(job.options, Options())
     return {name: value for name, value in differ.items() if name not in _INTERNAL_OPTIONS}
 
 
-def _differing_fields(values: Any, defaults: Any) -> dict[str, Any]:
+def _fields_differing_from_defaults(values: Any, defaults: Any) -> dict[str, Any]:
     """Return those fields of the named tuple ``values`` that differ from ``defaults``, as values for JSON.
 
     A field that is a named tuple is reduced to its differing fields, too.
@@ -140,7 +142,9 @@ def _differing_fields(values: Any, defaults: Any) -> dict[str, Any]:
     for name, value in values._asdict().items():
         default = getattr(defaults, name)
         if value != default:
-            differ[name] = _differing_fields(value, default) if hasattr(value, "_asdict") else _to_json_value(value)
+            differ[name] = (
+                _fields_differing_from_defaults(value, default) if hasattr(value, "_asdict") else _to_json_value(value)
+            )
     return differ
 
 
@@ -151,13 +155,13 @@ def _to_json_value(value: Any) -> Any:
     return [_to_json_value(each) for each in value] if isinstance(value, tuple | list) else value
 
 
-def _totals_values(totals: Totals) -> dict[str, int]:
+def _totals_json_values(totals: Totals) -> dict[str, int]:
     """Return the counters by name, without internal ones, which only decide whether a phase must run."""
     sums = {name: number for name, number in totals._asdict().items() if not name.startswith("for_")}
     return {"copied": totals.copied, **sums}
 
 
-def _this_run_values(last: Sample, end: JobEnd, before: Totals, seconds: float) -> dict[str, Any]:
+def _this_run_json_values(last: CounterSample, end: JobEnd, before: Totals, seconds: float) -> dict[str, Any]:
     """Return what this run has done, without earlier runs, and its mean rate in bytes per second.
 
     Args:
@@ -172,13 +176,15 @@ def _this_run_values(last: Sample, end: JobEnd, before: Totals, seconds: float) 
     return {**sums, "bytes": copied, "bytes_per_second": rate}
 
 
-def _sizes_values(sums: RankSums) -> list[dict[str, Any]]:
+def _file_sizes_json_values(sums: ReportSums) -> list[dict[str, Any]]:
     """Return how many files of each size the job handled, as one object per power of two, from the smallest to the
     largest size.
 
     Each contains the number and bytes of files with at least ``from`` and fewer than ``below`` bytes, by outcome.
     """
-    powers = [power for power in range(SIZE_CLASSES) if any(sizes.files[power] for sizes in sums.sizes.values())]
+    powers = [
+        power for power in range(NUMBER_OF_SIZE_CLASSES) if any(sizes.files[power] for sizes in sums.sizes.values())
+    ]
     rows = []
     for power in range(powers[0], powers[-1] + 1) if powers else ():
         row: dict[str, Any] = {"from": 1 << power >> 1, "below": 1 << power}
@@ -188,7 +194,7 @@ def _sizes_values(sums: RankSums) -> list[dict[str, Any]]:
     return rows
 
 
-def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
+def _slow_file_json_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
     """Return the values of one of the slowest files: path, duration, size and rate.
 
     Args:
@@ -198,23 +204,23 @@ def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
     """
     seconds = nanoseconds / 10**9
     return {
-        **path_json_values(path),
+        **path_as_json_values(path),
         "seconds": round(seconds, 6),
         "bytes": size,
         "bytes_per_second": round(size / seconds) if seconds > 0 else 0,
     }
 
 
-def _file_contents(name: bytes, values: Mapping[str, Any]) -> bytes:
+def _report_file_contents(name: bytes, values: Mapping[str, Any]) -> bytes:
     """Return the contents of a report file: a page if its ``name`` ends in ``.html``, else JSON."""
     if not name.endswith(b".html"):
-        return json_text(values).encode()
+        return readable_json_text(values).encode()
     from pcopy.report.page.page import report_page
 
     return report_page(values).encode()
 
 
-def json_text(values: Mapping[str, Any]) -> str:
+def readable_json_text(values: Mapping[str, Any]) -> str:
     """Return ``values`` as a JSON object with one line per key, so that people can read it, too."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
     return f"{{\n{lines}\n}}\n"

@@ -23,23 +23,23 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.progress_gauge import (
     ProgressGauge,
     ProgressReading,
-    Stages,
-    bytes_text,
-    items_text,
+    StagesByPhase,
+    bytes_done_text,
+    items_done_text,
     mean_rate_text,
     percent_text,
     rate_text,
     remaining_text,
-    silence_text,
+    silent_ranks_text,
 )
 from pcopy.report.streams import TolerantStream
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.text import count_with_noun, one_line_message, printable_path, printable_text
-from pcopy.units import format_clock
+from pcopy.units import format_running_clock
 
 if TYPE_CHECKING:
-    from pcopy.report.lines_file import LinesFile
+    from pcopy.report.lines_file import JsonLinesFile
     from pcopy.tasks.base.item_outcomes import ItemOutcomes
 
 
@@ -60,10 +60,10 @@ def failure_json_values(failure: Failure) -> dict[str, object]:
     """Return a failure as values for JSON. The path is there twice: ``path`` as people see it, ``path_b64`` with its
     exact bytes.
     """
-    from pcopy.report.lines_file import path_json_values  # slow to import, and few jobs need it
+    from pcopy.report.lines_file import path_as_json_values  # slow to import, and few jobs need it
 
     return {
-        **path_json_values(failure.path),
+        **path_as_json_values(failure.path),
         "operation": _escaped_operation(failure),
         "errno": failure.errno,
         "message": _reason_text(failure),
@@ -89,7 +89,7 @@ def _reason_text(failure: Failure) -> str:
     return f"{system}: {message}"
 
 
-ERRORS, LOG = "errors file", "log"
+ERRORS_FILE_NOUN, LOG_FILE_NOUN = "errors file", "log"
 """What messages call the files of ``--errors`` and ``--log``."""
 
 MAX_FAILURES_SHOWN = 100
@@ -146,11 +146,11 @@ class ProgressScreen:
     def __init__(
         self,
         program: str,
-        stages: Stages,
+        stages: StagesByPhase,
         stream: TextIO,
         interval: float,
         clock: Clock,
-        files: Sequence[LinesFile | None] = (),
+        files: Sequence[JsonLinesFile | None] = (),
     ) -> None:
         """Prepare the output of a job; nothing is printed yet.
 
@@ -167,7 +167,7 @@ class ProgressScreen:
         self._stream = cast(TextIO, TolerantStream(stream))
         self._interval = interval
         self._clock = clock
-        self._files = dict(zip((ERRORS, LOG), files, strict=False))
+        self._files = dict(zip((ERRORS_FILE_NOUN, LOG_FILE_NOUN), files, strict=False))
         now = clock()
         self._gauge = ProgressGauge(now, stages)
         self._due = now + interval
@@ -211,13 +211,13 @@ class ProgressScreen:
             for failure in failures[: max(0, MAX_FAILURES_SHOWN - self._failure_count)]:
                 self._print_line(one_line_message(failure_line(failure, self._program)))
             if self._failure_count <= MAX_FAILURES_SHOWN < self._failure_count + len(failures):
-                errors = self._files.get(ERRORS)
+                errors = self._files.get(ERRORS_FILE_NOUN)
                 where = (
                     f"all are listed in {printable_path(errors.path)}" if errors else "--errors FILE lists all of them"
                 )
                 self._print_line(f"{self._program}: further failures are not shown: {where}")
             self._failure_count += len(failures)
-            self._write_to_file(ERRORS, map(failure_json, failures))
+            self._write_to_file(ERRORS_FILE_NOUN, map(failure_json, failures))
 
     def items(self, items: Sequence[ItemOutcomes]) -> None:
         """Write the outcomes of ``items`` to the file of ``--log``, and print them with ``-vv``.
@@ -229,10 +229,10 @@ class ProgressScreen:
                 if each.action != Action.FAIL:
                     for item in each.outcomes():
                         self._print_line(str(item))
-            if self._files.get(LOG) is not None:
-                from pcopy.report.lines_file import item_lines
+            if self._files.get(LOG_FILE_NOUN) is not None:
+                from pcopy.report.lines_file import item_log_lines
 
-                self._write_to_file(LOG, item_lines(items))
+                self._write_to_file(LOG_FILE_NOUN, item_log_lines(items))
 
     def notice(self, text: str) -> None:
         """Print ``PROGRAM: text`` as one line, even with ``-q``."""
@@ -293,7 +293,8 @@ class ProgressScreen:
         self._stream.flush()
 
     def _write_to_file(self, which: str, lines: Iterable[str]) -> None:
-        """Write ``lines`` to the file of ``--errors`` or ``--log``, if it is open. ``which`` is ``ERRORS`` or ``LOG``.
+        """Write ``lines`` to the file of ``--errors`` or ``--log``, if it is open. ``which`` is ``ERRORS_FILE_NOUN`` or
+        ``LOG_FILE_NOUN``.
 
         After an error, report the error and close the file: nothing more is written to it.
         """
@@ -305,7 +306,7 @@ class ProgressScreen:
                 self._files[which] = None
                 self._report_write_error(file, error)
 
-    def _report_write_error(self, file: LinesFile, error: OSError) -> None:
+    def _report_write_error(self, file: JsonLinesFile, error: OSError) -> None:
         """Print that ``file`` cannot be written and is not complete, and close it."""
         self._print_line(
             f"{self._program}: {printable_path(file.path)}: cannot write the {file.name}: {error.strerror}; it is not "
@@ -315,21 +316,21 @@ class ProgressScreen:
             file.close()
 
 
-class LinesScreen(ProgressScreen):
+class ProgressLinesScreen(ProgressScreen):
     """Shows progress as one line per interval, for logs and simple terminals."""
 
     def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
         parts = [
             percent_text(reading),
-            items_text(reading),
-            bytes_text(reading),
+            items_done_text(reading),
+            bytes_done_text(reading),
             f"{rate_text(reading)} ({mean_rate_text(reading)})" if reading.is_measured else "",
             remaining_text(reading),
             f"{reading.failed:,} failed" if reading.failed else "",
-            silence_text(silent),
+            silent_ranks_text(silent),
         ]
         self._print_line(
-            f"{self._program}: {format_clock(reading.elapsed)} {self._phase_title(phase)}: "
+            f"{self._program}: {format_running_clock(reading.elapsed)} {self._phase_title(phase)}: "
             f"{', '.join(filter(None, parts))}"
         )
 
@@ -367,7 +368,7 @@ def progress_json_values(phase: str, totals: Totals, reading: ProgressReading, s
     }
 
 
-class JsonScreen(ProgressScreen):
+class ProgressJsonScreen(ProgressScreen):
     """Shows progress as a JSON object per interval (docs/formats/progress.md); failures and notices remain text."""
 
     def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:

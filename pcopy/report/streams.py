@@ -78,7 +78,7 @@ class TolerantStream:
         return getattr(self._stream, name)
 
 
-class RawStream(TolerantStream):
+class TolerantRawStream(TolerantStream):
     """A stream that writes text unchanged and never raises, for a library that sends control sequences to a
     terminal.
     """
@@ -128,7 +128,7 @@ class StandardStreams:
 
 
 @contextmanager
-def standard_streams() -> Iterator[StandardStreams]:
+def tolerant_standard_streams() -> Iterator[StandardStreams]:
     """Context manager: replace ``sys.stdout`` and ``sys.stderr`` by streams that never raise, and yield these."""
     _open_closed_descriptors()
     before = sys.stdout, sys.stderr
@@ -140,10 +140,10 @@ def standard_streams() -> Iterator[StandardStreams]:
         sys.stdout, sys.stderr = before
         for stream, descriptor in ((out, 1), (errors, 2)):
             if stream.first_error is not None:
-                _discard_buffer(stream, descriptor)
+                _discard_buffered_text(stream, descriptor)
 
 
-def _discard_buffer(stream: TolerantStream, descriptor: int) -> None:
+def _discard_buffered_text(stream: TolerantStream, descriptor: int) -> None:
     """Discard the buffered text of ``stream`` after an error, by opening /dev/null on its ``descriptor``.
 
     Otherwise the interpreter would try to write the text again at exit, and exit with status 120.

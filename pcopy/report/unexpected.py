@@ -9,13 +9,13 @@ from pcopy import errors
 from pcopy.report.streams import print_error
 from pcopy.text import printable_path
 
-_PACKAGE_NAMES = {"yaml": "PyYAML"}
+_PACKAGE_NAME_BY_MODULE = {"yaml": "PyYAML"}
 """Names of Python packages that differ from the name of the module, by module name; messages name the package to
 install.
 """
 
 
-def report_unexpected(name: str, error: Exception) -> int:
+def report_unexpected_exception(name: str, error: Exception) -> int:
     """Print a message about ``error``, an exception that no other code has caught; return the exit status.
 
     ``name`` is the program's name. For an error that is probably a bug, the traceback is printed, too.
@@ -23,7 +23,7 @@ def report_unexpected(name: str, error: Exception) -> int:
     if text := missing_package_text(error):
         print_error(name, text)
         return errors.EXIT_REFUSED
-    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_directory():
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _working_directory_exists():
         print_error(
             name, "the current directory does not exist any longer; change to another one, or use absolute paths"
         )
@@ -45,7 +45,7 @@ def missing_package_text(error: Exception) -> str:
         return ""
     closed = _unreadable_package_directory()
     advice = f"this user may not read {printable_path(closed)}, where it may be" if closed else "install it"
-    return f"the Python package {_PACKAGE_NAMES.get(module, module)} cannot be loaded ({error}); {advice}"
+    return f"the Python package {_PACKAGE_NAME_BY_MODULE.get(module, module)} cannot be loaded ({error}); {advice}"
 
 
 def _unreadable_package_directory() -> bytes:
@@ -66,7 +66,7 @@ def _unreadable_package_directory() -> bytes:
     return b""
 
 
-def _has_current_directory() -> bool:
+def _working_directory_exists() -> bool:
     """True if the working directory exists; False if it was removed."""
     try:
         os.getcwd()

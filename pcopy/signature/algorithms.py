@@ -37,7 +37,7 @@ class Hasher(Protocol):
     def copy(self) -> Hasher: ...
 
 
-class Algorithm(NamedTuple):
+class DigestAlgorithm(NamedTuple):
     """A digest algorithm.
 
     Fields:
@@ -54,7 +54,7 @@ class Algorithm(NamedTuple):
 
 
 @lru_cache(maxsize=len(ALGORITHM_NAMES))
-def algorithm_named(name: str) -> Algorithm:
+def digest_algorithm_named(name: str) -> DigestAlgorithm:
     """Return the digest algorithm called ``name``; for each name always the same object.
 
     Raise ``RequestRefused`` if the name is unknown, or if the algorithm's library is not installed.
@@ -62,7 +62,7 @@ def algorithm_named(name: str) -> Algorithm:
     if name == "xxh3-128":
         import xxhash
 
-        return Algorithm(name, 16, xxhash.xxh3_128_digest, xxhash.xxh3_128)
+        return DigestAlgorithm(name, 16, xxhash.xxh3_128_digest, xxhash.xxh3_128)
     if name != "blake3":
         raise RequestRefused(
             f"unknown digest algorithm '{printable_text(name[:64])}'; known are {', '.join(ALGORITHM_NAMES)}"
@@ -77,4 +77,4 @@ def algorithm_named(name: str) -> Algorithm:
     def digest(data: Buffer) -> bytes:
         return blake3(data).digest()
 
-    return Algorithm(name, 32, digest, blake3)
+    return DigestAlgorithm(name, 32, digest, blake3)

@@ -13,13 +13,13 @@ import struct
 from itertools import chain, islice
 from operator import lt
 
-from pcopy.signature.algorithms import Algorithm
+from pcopy.signature.algorithms import DigestAlgorithm
 
-FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK = b"f", b"d", b"l", b"p", b"c", b"b"
+FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER_DEVICE, BLOCK_DEVICE = b"f", b"d", b"l", b"p", b"c", b"b"
 """Type bytes, which represent the types of items in signatures and manifests."""
 ROOT_PATH = b"."
 """Path of the top directory of a dataset in its manifest."""
-TYPE_BYTES = frozenset((FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK))
+TYPE_BYTES = frozenset((FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER_DEVICE, BLOCK_DEVICE))
 """All type bytes."""
 _ALL_TYPE_BYTES = b"".join(TYPE_BYTES)
 _CHILD_HEADER = struct.Struct(">BI")
@@ -29,8 +29,8 @@ _TYPE_BY_MODE = {
     stat.S_IFDIR: DIRECTORY,
     stat.S_IFLNK: SYMLINK,
     stat.S_IFIFO: FIFO,
-    stat.S_IFCHR: CHARACTER,
-    stat.S_IFBLK: BLOCK,
+    stat.S_IFCHR: CHARACTER_DEVICE,
+    stat.S_IFBLK: BLOCK_DEVICE,
 }
 """Type byte by the file type of ``st_mode``."""
 
@@ -40,19 +40,19 @@ def type_byte(mode: int) -> bytes:
     return _TYPE_BY_MODE.get(stat.S_IFMT(mode), b"")
 
 
-def file_digest(algorithm: Algorithm, size: int, root: bytes) -> bytes:
+def file_digest(algorithm: DigestAlgorithm, size: int, root: bytes) -> bytes:
     """Return the digest of a regular file of ``size`` bytes. ``root`` is its content root: the digest of its contents,
     computed from the digests of its blocks.
     """
     return algorithm.digest(b"\x02" + size.to_bytes(8, "big") + root)
 
 
-def symlink_digest(algorithm: Algorithm, target: bytes) -> bytes:
+def symlink_digest(algorithm: DigestAlgorithm, target: bytes) -> bytes:
     """Return the digest of a symbolic link to ``target``."""
     return algorithm.digest(b"\x04" + target)
 
 
-def special_digest(algorithm: Algorithm, mode: int, rdev: int) -> bytes:
+def special_file_digest(algorithm: DigestAlgorithm, mode: int, rdev: int) -> bytes:
     """Return the digest of a FIFO or device with this ``st_mode`` and ``st_rdev``.
 
     Raise ``ValueError`` for any other type.
@@ -60,10 +60,10 @@ def special_digest(algorithm: Algorithm, mode: int, rdev: int) -> bytes:
     kind = type_byte(mode)
     if kind == FIFO:
         return algorithm.digest(b"\x05")
-    if kind not in (CHARACTER, BLOCK):
+    if kind not in (CHARACTER_DEVICE, BLOCK_DEVICE):
         raise ValueError(f"mode {mode:o} is neither a FIFO nor a device")
     numbers = os.major(rdev).to_bytes(4, "big") + os.minor(rdev).to_bytes(4, "big")
-    return algorithm.digest((b"\x06" if kind == CHARACTER else b"\x07") + numbers)
+    return algorithm.digest((b"\x06" if kind == CHARACTER_DEVICE else b"\x07") + numbers)
 
 
 class DirectoryHasher:
@@ -73,13 +73,13 @@ class DirectoryHasher:
 
     __slots__ = ("_hasher", "_last", "_size")
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: DigestAlgorithm) -> None:
         self._hasher = algorithm.new_hasher()
         self._hasher.update(b"\x03")
         self._last = b""
         self._size = algorithm.digest_size
 
-    def add(self, kind: bytes, name: bytes, digest: bytes) -> None:
+    def add_child(self, kind: bytes, name: bytes, digest: bytes) -> None:
         """Add the next child: its type byte, name and digest.
 
         If the child is out of order, or if its type or digest is invalid, raise ``ValueError`` and do not add it.
@@ -91,7 +91,7 @@ class DirectoryHasher:
         self._hasher.update(b"%b%b%b%b" % (kind, len(name).to_bytes(4, "big"), name, digest))
         self._last = name
 
-    def add_all(self, kinds: bytes, names: list[bytes], digests: list[bytes]) -> bytes:
+    def add_all_children(self, kinds: bytes, names: list[bytes], digests: list[bytes]) -> bytes:
         """Add the next children, which have these type bytes, names and digests. Return the data that were hashed for
         them: if two directories have equal data, their children are equal.
 

@@ -19,7 +19,7 @@ from typing import BinaryIO, Self
 
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.signature.algorithms import ALGORITHM_NAMES, Algorithm, algorithm_named
+from pcopy.signature.algorithms import ALGORITHM_NAMES, DigestAlgorithm, digest_algorithm_named
 from pcopy.signature.items import (
     DIRECTORY,
     FIFO,
@@ -28,10 +28,10 @@ from pcopy.signature.items import (
     TYPE_BYTES,
     DirectoryHasher,
     file_digest,
-    special_digest,
+    special_file_digest,
 )
-from pcopy.signature.replacing import AnyPath, output_file
-from pcopy.signature.signature_file import as_refusal, is_block_size, open_regular_file
+from pcopy.signature.replacing import AnyPath, replaced_output_file
+from pcopy.signature.signature_file import is_valid_block_size, open_regular_file, refusing_file_errors
 from pcopy.text import printable_path
 
 MANIFEST_MAGIC = b"#pcopy-manifest"
@@ -43,8 +43,8 @@ MAX_LINE_SIZE = 1 << 20
 
 _READ_SIZE = 1 << 18
 """Number of bytes of a manifest that one call reads."""
-_NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
-_HEXADECIMAL = re.compile(rb"[0-9a-f]+")
+_DECIMAL_NUMBER_PATTERN = re.compile(rb"0|[1-9][0-9]{0,19}")
+_HEXADECIMAL_PATTERN = re.compile(rb"[0-9a-f]+")
 _NEEDS_ESCAPE = re.compile(rb"[\\\n\r]")
 _ESCAPE_SEQUENCE = re.compile(rb"\\(.?)", re.DOTALL)
 _ESCAPES = {b"\\": rb"\\", b"\n": rb"\n", b"\r": rb"\r"}
@@ -101,7 +101,7 @@ class ManifestWriter(ExitStack):
     """
 
     def __init__(
-        self, path: AnyPath, algorithm: Algorithm, block_size: int, umask: int | None = None, writer: str = ""
+        self, path: AnyPath, algorithm: DigestAlgorithm, block_size: int, umask: int | None = None, writer: str = ""
     ) -> None:
         """Prepare the manifest; the file is created when the context is entered.
 
@@ -115,7 +115,7 @@ class ManifestWriter(ExitStack):
         super().__init__()
         self._path = os.fsencode(path)
         self._header = b"%b %b %b %d\n" % (MANIFEST_MAGIC, MANIFEST_VERSION, algorithm.name.encode(), block_size)
-        self._replacing = output_file(path, umask, writer)
+        self._replacing = replaced_output_file(path, umask, writer)
         self._last: bytes | None = None
         self._stream: BinaryIO
 
@@ -153,18 +153,18 @@ class ManifestReader:
     def __init__(self, path: AnyPath) -> None:
         """Read and check the first line, which has the algorithm and the block size."""
         self._path = path
-        self.algorithm: Algorithm
+        self.algorithm: DigestAlgorithm
         self.block_size: int
-        with as_refusal("manifest", path), open_regular_file(path) as stream:
-            self.algorithm, self.block_size = _read_header(stream)
+        with refusing_file_errors("manifest", path), open_regular_file(path) as stream:
+            self.algorithm, self.block_size = _read_first_line(stream)
 
     def __iter__(self) -> Iterator[ManifestEntry]:
-        with as_refusal("manifest", self._path), open_regular_file(self._path, _READ_SIZE) as stream:
-            found = _read_header(stream)
+        with refusing_file_errors("manifest", self._path), open_regular_file(self._path, _READ_SIZE) as stream:
+            found = _read_first_line(stream)
             if found != (self.algorithm, self.block_size):
                 raise ValueError("line 1: another manifest has replaced this one since it was opened")
             checker = _EntryVerifier(self.algorithm)
-            for line in _lines(stream, 2):
+            for line in _remaining_lines(stream, 2):
                 yield checker.parse_entry(line)
             checker.finish()
 
@@ -173,16 +173,16 @@ class ManifestReader:
         return next(iter(self))
 
 
-def _read_header(stream: BinaryIO) -> tuple[Algorithm, int]:
+def _read_first_line(stream: BinaryIO) -> tuple[DigestAlgorithm, int]:
     """Return the algorithm and the block size (in bytes) that the first line of the manifest states. Raise
     ``ValueError`` if it is invalid.
     """
-    fields = next(_lines(stream, 1), b"").split(b" ")
+    fields = next(_remaining_lines(stream, 1), b"").split(b" ")
     if fields[0] != MANIFEST_MAGIC or len(fields) < 2:
         raise ValueError(f"line 1: it does not begin with {MANIFEST_MAGIC.decode()} and a version")
     if fields[1] != MANIFEST_VERSION:
         known = f"this pcopy knows {MANIFEST_VERSION.decode()}"
-        if _NUMBER.fullmatch(fields[1]) and int(fields[1]) > int(MANIFEST_VERSION):
+        if _DECIMAL_NUMBER_PATTERN.fullmatch(fields[1]) and int(fields[1]) > int(MANIFEST_VERSION):
             raise ValueError(f"line 1: it has version {fields[1].decode()} of the format, and {known}: use a newer one")
         raise ValueError(f"line 1: there is no such version of the format, {known}")
     if len(fields) != 4:
@@ -190,12 +190,12 @@ def _read_header(stream: BinaryIO) -> tuple[Algorithm, int]:
     name = fields[2].decode("ascii", "replace")
     if name not in ALGORITHM_NAMES:
         raise ValueError(f"line 1: its algorithm is none of {', '.join(ALGORITHM_NAMES)}")
-    if not _NUMBER.fullmatch(fields[3]) or not is_block_size(int(fields[3])):
+    if not _DECIMAL_NUMBER_PATTERN.fullmatch(fields[3]) or not is_valid_block_size(int(fields[3])):
         raise ValueError("line 1: its block size is no power of two from 64 KiB to 4 EiB in decimal digits")
-    return algorithm_named(name), int(fields[3])
+    return digest_algorithm_named(name), int(fields[3])
 
 
-def _lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
+def _remaining_lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
     """Generator: yield the remaining lines of the manifest without their newlines. ``number`` is the line number of the
     next one, for error messages. Raise ``ValueError`` if a line is too long or has no newline.
     """
@@ -208,7 +208,7 @@ def _lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
         number += 1
 
 
-class _OpenDirectory(NamedTuple):
+class _DirectoryBeingVerified(NamedTuple):
     """A directory of a manifest whose entry has been read, while the entries of its children are being read.
 
     Fields:
@@ -229,13 +229,13 @@ class _EntryVerifier:
     Memory grows only with the depth of the tree.
     """
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: DigestAlgorithm) -> None:
         self._algorithm = algorithm
         self._digit_count = 2 * algorithm.digest_size
         self._empty_file_digest = file_digest(algorithm, 0, algorithm.digest(b""))
-        self._fifo_digest = special_digest(algorithm, stat.S_IFIFO, 0)
+        self._fifo_digest = special_file_digest(algorithm, stat.S_IFIFO, 0)
         self._line = 1
-        self._open: list[_OpenDirectory] = []
+        self._open: list[_DirectoryBeingVerified] = []
         self._directory = b""
 
     def parse_entry(self, line: bytes) -> ManifestEntry:
@@ -272,14 +272,14 @@ class _EntryVerifier:
         kind, digits, number, path = fields
         if kind not in TYPE_BYTES:
             raise ValueError("its type is none of f, d, l, p, c and b")
-        if len(digits) != self._digit_count or not _HEXADECIMAL.fullmatch(digits):
+        if len(digits) != self._digit_count or not _HEXADECIMAL_PATTERN.fullmatch(digits):
             raise ValueError(f"its digest does not consist of {self._digit_count} lower-case hexadecimal digits")
-        if not _NUMBER.fullmatch(number) or (size := int(number)) >> 64:
+        if not _DECIMAL_NUMBER_PATTERN.fullmatch(number) or (size := int(number)) >> 64:
             raise ValueError("its size is not a whole number in decimal digits")
         if _FORBIDDEN_IN_PATH.search(path):
             raise ValueError("its path holds a carriage return or a NUL")
         if b"\\" in path:
-            path = _ESCAPE_SEQUENCE.sub(_unescape, path)
+            path = _ESCAPE_SEQUENCE.sub(_unescaped_character, path)
         entry = ManifestEntry(kind, unhexlify(digits), size, path)
         if kind != FILE and size:
             raise ValueError("its size must be 0, because it is no regular file")
@@ -309,12 +309,12 @@ class _EntryVerifier:
                     f"the directory of {printable_path(path)} is not listed, or not directly followed by its entries"
                 )
             try:
-                self._open[-1].hasher.add(entry.kind, name, entry.digest)
+                self._open[-1].hasher.add_child(entry.kind, name, entry.digest)
             except ValueError:
                 raise ValueError(f"{printable_path(path)} is out of order, or comes twice") from None
         if entry.kind == DIRECTORY:
             hasher = DirectoryHasher(self._algorithm)
-            self._open.append(_OpenDirectory(hasher, entry.digest, self._line, len(self._directory)))
+            self._open.append(_DirectoryBeingVerified(hasher, entry.digest, self._line, len(self._directory)))
             self._directory = path
 
     def _close_directory(self) -> None:
@@ -333,7 +333,7 @@ class _EntryVerifier:
         self._directory = self._directory[: done.parent_length]
 
 
-def _unescape(found: re.Match[bytes]) -> bytes:
+def _unescaped_character(found: re.Match[bytes]) -> bytes:
     """Return the character that the escape sequence ``found`` in a path stands for. Raise ``ValueError`` if the
     sequence is unknown.
     """

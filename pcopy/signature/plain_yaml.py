@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from yaml.events import Event
 
-Value: TypeAlias = "str | list[Value] | dict[str, Value]"
+YamlValue: TypeAlias = "str | list[YamlValue] | dict[str, YamlValue]"
 """A value of the subset of YAML that this module reads and writes. All strings that the parser returns are
-``Scalar``.
+``YamlString``.
 """
 
 
-class Scalar(str):
+class YamlString(str):
     """A string in a YAML text that was parsed. ``line`` is the number of its line, from 1; ``plain`` is True if it is
     not quoted.
     """
@@ -29,7 +29,7 @@ class Scalar(str):
     line: int
     plain: bool
 
-    def __new__(cls, text: str, line: int, plain: bool) -> Scalar:
+    def __new__(cls, text: str, line: int, plain: bool) -> YamlString:
         made = super().__new__(cls, text)
         made.line, made.plain = line, plain
         return made
@@ -43,10 +43,10 @@ class YamlError(ValueError):
         self.line = line
 
 
-MAX_DEPTH = 16
+MAX_YAML_DEPTH = 16
 """Maximum nesting depth of lists and mappings; a text with more is refused."""
 
-_UNQUOTED = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
+_UNQUOTED_STRING_PATTERN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
 """Matches strings that may be written without quotes, unless ``_NUMBER_OR_WORD`` matches them, too."""
 _NUMBER_OR_WORD = re.compile(
     r"[0-9][0-9_.e+-]*|0[xob][0-9a-f_]*|y|n|yes|no|true|false|on|off|null",  # and dates, 2026-11-21
@@ -59,7 +59,7 @@ MAX_KEY_LENGTH = 100
 """Maximum number of characters of a key; a longer key is refused, because error messages contain keys."""
 
 
-def load_yaml(contents: bytes, *, is_handwritten: bool = False) -> dict[str, Value]:
+def load_yaml(contents: bytes, *, is_handwritten: bool = False) -> dict[str, YamlValue]:
     """Return the mapping in the UTF-8 text ``contents``. Raise ``YamlError`` with a message of one line.
 
     ``is_handwritten``: a person has written the text. Then the text may be empty, and anchors and tags are refused,
@@ -74,8 +74,8 @@ def load_yaml(contents: bytes, *, is_handwritten: bool = False) -> dict[str, Val
         raise YamlError("it is not UTF-8 text", line) from None
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
-        value = _parse_document(
-            _check_events(yaml.parse(text, Loader=loader)) if is_handwritten else iter(yaml.parse(text, loader))
+        value = _parse_yaml_document(
+            _checked_yaml_events(yaml.parse(text, Loader=loader)) if is_handwritten else iter(yaml.parse(text, loader))
         )
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
@@ -104,14 +104,14 @@ def _syntax_hint(lines: Sequence[str]) -> str:
     return f"; write a value that begins with {sign[1]} in quotes" if sign else ""
 
 
-def _check_events(events: Iterable[Event]) -> Iterator[Event]:
+def _checked_yaml_events(events: Iterable[Event]) -> Iterator[Event]:
     """Generator: yield ``events``, the output of the YAML parser, unchanged. Raise ``YamlError`` for an anchor, an
     alias or a tag.
     """
     from yaml.events import AliasEvent
 
     for event in events:
-        line = _line_number(event)
+        line = _line_of_event(event)
         if getattr(event, "anchor", None) is not None and not isinstance(event, AliasEvent):
             raise YamlError("it uses YAML's anchors (&); write a value that begins with & in quotes", line)
         if getattr(event, "tag", None) is not None:
@@ -127,20 +127,22 @@ def dump_yaml(fields: Iterable[tuple[str, str | int]], *, time_key: str = "") ->
     Strings are written in double quotes if a YAML reader could take them for another type. The value of the key
     ``time_key`` is a time (UTC); it is written without quotes, so that a reader may convert it.
     """
-    lines = [f"{key}: {value if key == time_key else yaml_scalar(value)}\n" for key, value in fields]
+    lines = [f"{key}: {value if key == time_key else quoted_if_needed(value)}\n" for key, value in fields]
     return "".join(lines).encode()
 
 
-def yaml_scalar(value: str | int) -> str:
+def quoted_if_needed(value: str | int) -> str:
     """Return ``value`` as it is written in YAML: without quotes if every YAML reader takes it for the same string or
     number, otherwise in double quotes.
     """
     text = str(value)
-    is_plain = isinstance(value, int) or (_UNQUOTED.fullmatch(text) and not _NUMBER_OR_WORD.fullmatch(text))
-    return text if is_plain else f'"{"".join(_escape(character) for character in text)}"'
+    is_plain = isinstance(value, int) or (
+        _UNQUOTED_STRING_PATTERN.fullmatch(text) and not _NUMBER_OR_WORD.fullmatch(text)
+    )
+    return text if is_plain else f'"{"".join(_escaped_yaml_character(character) for character in text)}"'
 
 
-def _parse_document(events: Iterator[Event]) -> Value | None:
+def _parse_yaml_document(events: Iterator[Event]) -> YamlValue | None:
     """Return the value of the only YAML document in ``events``, the output of the YAML parser; None if there is no
     document. Raise ``YamlError`` for a second one.
     """
@@ -151,11 +153,11 @@ def _parse_document(events: Iterator[Event]) -> Value | None:
         if isinstance(event, DocumentStartEvent):
             if value is not None:
                 raise YamlError("it holds more than one YAML document")
-            value = _parse_value(next(events), events, 0)
+            value = _parse_yaml_value(next(events), events, 0)
     return value
 
 
-def _parse_value(event: Event, events: Iterator[Event], depth: int) -> Value:
+def _parse_yaml_value(event: Event, events: Iterator[Event], depth: int) -> YamlValue:
     """Return the YAML value that begins with ``event``, an output of the YAML parser. The other events of the value are
     taken from ``events``. Raise ``YamlError`` if it is none of the values that are allowed here.
 
@@ -163,37 +165,37 @@ def _parse_value(event: Event, events: Iterator[Event], depth: int) -> Value:
     """
     from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
-    line = _line_number(event)
+    line = _line_of_event(event)
     if isinstance(event, ScalarEvent):
-        return Scalar(event.value, line, not event.style)
+        return YamlString(event.value, line, not event.style)
     if isinstance(event, AliasEvent):
         raise YamlError("it uses YAML's aliases", line)
-    if depth == MAX_DEPTH:
-        raise YamlError(f"it is nested more than {MAX_DEPTH} levels deep, which is the limit", line)
+    if depth == MAX_YAML_DEPTH:
+        raise YamlError(f"it is nested more than {MAX_YAML_DEPTH} levels deep, which is the limit", line)
     if not isinstance(event, MappingStartEvent):
         items = []
         while not isinstance(event := next(events), SequenceEndEvent):
-            items.append(_parse_value(event, events, depth + 1))
+            items.append(_parse_yaml_value(event, events, depth + 1))
         return items
-    mapping: dict[str, Value] = {}
+    mapping: dict[str, YamlValue] = {}
     while not isinstance(event := next(events), MappingEndEvent):
-        key = _parse_value(event, events, depth + 1)
-        if not isinstance(key, Scalar):
-            raise YamlError("it has a key that is no string", _line_number(event))
+        key = _parse_yaml_value(event, events, depth + 1)
+        if not isinstance(key, YamlString):
+            raise YamlError("it has a key that is no string", _line_of_event(event))
         if len(key) > MAX_KEY_LENGTH:
             raise YamlError(f"it has a key of more than {MAX_KEY_LENGTH} characters", key.line)
         if key in mapping:
             raise YamlError(f"the key {key} comes twice", key.line)
-        mapping[key] = _parse_value(next(events), events, depth + 1)
+        mapping[key] = _parse_yaml_value(next(events), events, depth + 1)
     return mapping
 
 
-def _line_number(event: Event) -> int:
+def _line_of_event(event: Event) -> int:
     """Return the line number, from 1, at which an event of the YAML parser begins; 0 if it is unknown."""
     return 0 if event.start_mark is None else event.start_mark.line + 1
 
 
-def _escape(character: str) -> str:
+def _escaped_yaml_character(character: str) -> str:
     """Return a character in the form in which YAML text within double quotes contains it: itself, or an escape
     sequence.
     """

@@ -15,7 +15,7 @@ from typing import BinaryIO, TypeAlias
 from pcopy.errors import RequestRefused
 from pcopy.fsio import durable
 from pcopy.fsio.durable import Durability
-from pcopy.fsio.named_file import ParentDirectory, UntrustedFile, check_replaceable, open_directory_of
+from pcopy.fsio.named_file import ParentDirectory, UntrustedFileError, check_is_replaceable_file, open_directory_of
 from pcopy.text import printable_path
 
 AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -23,7 +23,7 @@ AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @contextmanager
-def output_file(
+def replaced_output_file(
     path: AnyPath, umask: int | None = None, writer: str = "", *, unnamed: bool = False
 ) -> Iterator[BinaryIO]:
     """Context manager that yields a stream for the new contents of ``path``, which is replaced at the end of the block.
@@ -49,7 +49,7 @@ def output_file(
         # A directory that cannot be read cannot be synced. The next commit of its file system makes the name durable.
         synced = Durability.NAME if directory.can_sync else Durability.CONTENTS
         with temporary_umask(umask):
-            replaced = durable.replaced_file(
+            replaced = durable.replacing_file(
                 directory.descriptor,
                 directory.name,
                 temporary,
@@ -84,6 +84,6 @@ def _check_regular_file(target: bytes, directory: ParentDirectory) -> None:
     example a FIFO from which a program reads).
     """
     try:
-        check_replaceable(directory.descriptor, directory.name)
-    except UntrustedFile as error:
+        check_is_replaceable_file(directory.descriptor, directory.name)
+    except UntrustedFileError as error:
         raise RequestRefused(f"{printable_path(target)}: {error.strerror}") from None

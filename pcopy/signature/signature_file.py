@@ -19,10 +19,10 @@ from typing import BinaryIO
 
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.named_file import open_to_read
-from pcopy.signature.algorithms import ALGORITHM_NAMES, algorithm_named
-from pcopy.signature.plain_yaml import Value, dump_yaml, load_yaml
-from pcopy.signature.replacing import AnyPath, output_file
+from pcopy.fsio.named_file import open_named_file_to_read
+from pcopy.signature.algorithms import ALGORITHM_NAMES, digest_algorithm_named
+from pcopy.signature.plain_yaml import YamlValue, dump_yaml, load_yaml
+from pcopy.signature.replacing import AnyPath, replaced_output_file
 from pcopy.signature.tree import is_power_of_two
 from pcopy.text import printable_path, printable_text
 
@@ -83,7 +83,7 @@ class Signature(NamedTuple):
     generator: str
 
 
-def is_block_size(number: int) -> bool:
+def is_valid_block_size(number: int) -> bool:
     """Return True if ``number`` bytes is a valid block size: a power of two from 64 KiB to 4 EiB."""
     return MIN_BLOCK_SIZE <= number <= MAX_BLOCK_SIZE and is_power_of_two(number)
 
@@ -100,7 +100,7 @@ def write_signature(path: AnyPath, signature: Signature, umask: int | None = Non
         writer: name of the job, for the name of the temporary file; empty: none.
     """
     contents = dump_yaml(zip(_KEYS, (SIGNATURE_FORMAT, SIGNATURE_VERSION, *signature), strict=True), time_key="created")
-    with output_file(path, umask, writer) as stream:
+    with replaced_output_file(path, umask, writer) as stream:
         stream.write(contents)
 
 
@@ -108,7 +108,7 @@ def read_signature(path: AnyPath) -> Signature:
     """Return the signature in the file ``path``. Raise ``RequestRefused``, with a text of one line, if the file cannot
     be read or is invalid.
     """
-    with as_refusal("signature file", path), open_regular_file(path) as stream:
+    with refusing_file_errors("signature file", path), open_regular_file(path) as stream:
         contents = stream.read(MAX_SIGNATURE_SIZE + 1)
         if len(contents) > MAX_SIGNATURE_SIZE:
             raise ValueError(f"it has more than {MAX_SIGNATURE_SIZE} bytes, which is the limit")
@@ -119,12 +119,12 @@ def open_regular_file(path: AnyPath, buffering: int = -1) -> BinaryIO:
     """Open the regular file ``path`` for reading; ``buffering`` is as in ``open``. Raise ``OSError`` if it is no
     regular file or cannot be opened.
     """
-    descriptor = open_to_read(os.fsencode(path), regular=True).descriptor
+    descriptor = open_named_file_to_read(os.fsencode(path), regular=True).descriptor
     return open(descriptor, "rb", buffering=buffering)
 
 
 @contextmanager
-def as_refusal(description: str, path: AnyPath) -> Iterator[None]:
+def refusing_file_errors(description: str, path: AnyPath) -> Iterator[None]:
     """Context manager that converts ``OSError`` and ``ValueError`` of its block into a ``RequestRefused``. The text of
     that names the file by ``description`` ("signature file") and ``path``.
     """
@@ -153,9 +153,9 @@ def _parse_signature(contents: bytes) -> Signature:
     if name not in ALGORITHM_NAMES:
         raise ValueError(f"its algorithm is none of {', '.join(ALGORITHM_NAMES)}")
     block_size = _number_value(values, "block_size")
-    if not is_block_size(block_size):
+    if not is_valid_block_size(block_size):
         raise ValueError(f"block_size is no power of two from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}")
-    digits, count = _text_value(values, "signature").lower(), 2 * algorithm_named(name).digest_size
+    digits, count = _text_value(values, "signature").lower(), 2 * digest_algorithm_named(name).digest_size
     if not re.fullmatch(f"[0-9a-f]{{{count}}}", digits):
         raise ValueError(f"signature does not consist of the {count} hexadecimal digits of {name}")
     numbers = [_number_value(values, key) for key in _NUMBER_KEYS]
@@ -163,7 +163,7 @@ def _parse_signature(contents: bytes) -> Signature:
     return Signature._make([name, block_size, digits, *numbers, *texts])
 
 
-def _text_value(values: dict[str, Value], key: str) -> str:
+def _text_value(values: dict[str, YamlValue], key: str) -> str:
     """Return the value of ``key``, a string, from the parsed file ``values``. Raise ``ValueError`` if the key is
     missing or its value is not a string.
     """
@@ -175,7 +175,7 @@ def _text_value(values: dict[str, Value], key: str) -> str:
     return str(value)  # a plain string, not a Scalar: it is sent to other ranks
 
 
-def _number_value(values: dict[str, Value], key: str) -> int:
+def _number_value(values: dict[str, YamlValue], key: str) -> int:
     """Return the value of ``key``, a number, from the parsed file ``values``. Raise ``ValueError`` if the key is
     missing or its value is no number.
     """

@@ -39,7 +39,7 @@ _FRAME_SIZE = 1 << 16
 _record_key = itemgetter(0)
 
 
-class _Run(NamedTuple):
+class _SortedRun(NamedTuple):
     """A sorted sequence of records in the temporary file ``spool``. ``level`` is the number of merges that its records
     have passed.
     """
@@ -61,14 +61,14 @@ class ExternalSorter:
         self._budget = budget
         self._buffered: list[SortRecord] = []
         self._buffered_bytes = 0
-        self._runs: list[_Run] = []
+        self._runs: list[_SortedRun] = []
 
     def add(self, key: bytes, value: bytes) -> None:
         """Add a record. Raise ``OSError`` if a temporary file cannot be written."""
         self._buffered.append((key, value))
         self._buffered_bytes += len(key) + len(value) + _RECORD_OVERHEAD
         if self._buffered_bytes >= self._budget:
-            self._spill()
+            self._spill_to_file()
 
     def extend(self, records: Sequence[SortRecord]) -> None:
         """Add several records, which must fit into memory together. Raise ``OSError`` if a temporary file cannot be
@@ -77,7 +77,7 @@ class ExternalSorter:
         self._buffered += records
         self._buffered_bytes += sum(map(len, chain.from_iterable(records))) + len(records) * _RECORD_OVERHEAD
         if self._buffered_bytes >= self._budget:
-            self._spill()
+            self._spill_to_file()
 
     def sorted(self) -> Iterator[SortRecord]:
         """Return an iterator over all records so far, sorted by key; records with equal keys keep their order. The
@@ -98,7 +98,7 @@ class ExternalSorter:
         while self._runs:
             self._runs.pop().spool.close()
 
-    def _spill(self) -> None:
+    def _spill_to_file(self) -> None:
         """Write the records in memory, sorted, to a temporary file: such a file is a run of level 0. While there are
         ``MERGE_FAN_IN`` runs of one level, merge them into a run of the next level.
 
@@ -114,7 +114,7 @@ class ExternalSorter:
             for part in parts:
                 part.spool.close()
 
-    def _write_run(self, records: Iterable[SortRecord], level: int) -> _Run:
+    def _write_run(self, records: Iterable[SortRecord], level: int) -> _SortedRun:
         """Write ``records``, which are sorted, to a new temporary file; return it as a run (sorted sequence) of this
         ``level``. Raise ``OSError`` if it cannot be written.
         """
@@ -129,10 +129,10 @@ class ExternalSorter:
         except BaseException:
             spool.close()
             raise
-        return _Run(level, spool)
+        return _SortedRun(level, spool)
 
 
-def _read_run(run: _Run) -> Iterator[SortRecord]:
+def _read_run(run: _SortedRun) -> Iterator[SortRecord]:
     """Generator: yield the records of the run (sorted sequence in a temporary file) ``run``. Raise ``OSError`` if its
     file cannot be read, or has become shorter.
     """

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pcopy.signature.algorithms import Algorithm, Hasher
+from pcopy.signature.algorithms import DigestAlgorithm, Hasher
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -45,7 +45,7 @@ class ContentHasher:
 
     __slots__ = ("_algorithm", "_block_size", "_blocks", "_filled", "_partial", "_subtrees")
 
-    def __init__(self, algorithm: Algorithm, block_size: int) -> None:
+    def __init__(self, algorithm: DigestAlgorithm, block_size: int) -> None:
         """Start with no contents. ``block_size`` is in bytes. Raise ``ValueError`` unless it is a power of two."""
         if not is_power_of_two(block_size):
             raise ValueError(f"a block size of {block_size} is no power of two")
@@ -54,7 +54,7 @@ class ContentHasher:
         self._blocks = 0
         self._filled = 0
         self._partial: Hasher | None = None
-        self._subtrees = _Subtrees(algorithm)
+        self._subtrees = _CompleteSubtrees(algorithm)
 
     @property
     def size(self) -> int:
@@ -93,7 +93,7 @@ class ContentHasher:
             count -= head
         blocks, tail = divmod(count, block_size)
         if blocks:
-            roots = _zero_roots(self._algorithm, block_size)
+            roots = _roots_of_zero_blocks(self._algorithm, block_size)
         while blocks:
             level = blocks.bit_length() - 1
             if self._blocks:
@@ -137,14 +137,14 @@ class ContentHasher:
         self._blocks += 1 << level
 
 
-class _Subtrees:
+class _CompleteSubtrees:
     """Computes the root of a content tree from its leaves, which are added in order. A leaf is a block, or a chunk of a
     power of two of blocks. The object stores only the roots of complete subtrees, the largest subtree first.
     """
 
     __slots__ = ("_algorithm", "_roots")
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: DigestAlgorithm) -> None:
         self._algorithm = algorithm
         self._roots: list[tuple[int, bytes]] = []
 
@@ -165,7 +165,7 @@ class _Subtrees:
         return self._algorithm.digest(b"") if rest is None else rest
 
 
-def content_root(algorithm: Algorithm, block_size: int, data: Buffer) -> bytes:
+def content_root(algorithm: DigestAlgorithm, block_size: int, data: Buffer) -> bytes:
     """Return the content root of a file whose contents are ``data``."""
     if memoryview(data).nbytes <= block_size:
         return algorithm.digest(data)
@@ -174,12 +174,12 @@ def content_root(algorithm: Algorithm, block_size: int, data: Buffer) -> bytes:
     return hasher.root()
 
 
-def combined_root(algorithm: Algorithm, parts: Sequence[bytes]) -> bytes:
+def content_root_of_chunks(algorithm: DigestAlgorithm, parts: Sequence[bytes]) -> bytes:
     """Return the content root of a whole file, given the content roots of its chunks (``parts``), in order.
 
     All chunks must have the same size, the block size times a power of two; only the last one may be shorter.
     """
-    subtrees = _Subtrees(algorithm)
+    subtrees = _CompleteSubtrees(algorithm)
     for part in parts[:-1]:
         subtrees.add(0, part)
     return subtrees.root(*parts[-1:])
@@ -191,7 +191,7 @@ def is_power_of_two(number: int) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _hashers_of_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
+def _hashers_of_zeros(algorithm: DigestAlgorithm) -> tuple[Hasher, ...]:
     """Return hashers that have processed the zeros ``_ZEROS`` once, twice, and so on. They are cached, so the caller
     must copy a hasher before it passes further bytes to it.
     """
@@ -203,7 +203,7 @@ def _hashers_of_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
 
 
 @lru_cache(maxsize=8)
-def _zero_roots(algorithm: Algorithm, block_size: int) -> tuple[bytes, ...]:
+def _roots_of_zero_blocks(algorithm: DigestAlgorithm, block_size: int) -> tuple[bytes, ...]:
     """Return the content roots of 1, 2, 4, 8, ... blocks of zeros, each of ``block_size`` bytes. They are cached."""
     block = algorithm.new_hasher()
     for _ in range(0, block_size, len(_ZEROS)):

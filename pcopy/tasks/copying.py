@@ -10,33 +10,33 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, StatusColumns, pack_names, unpack_names
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.incomplete_mark import SIDECAR_PREFIX, sidecar_problem
-from pcopy.fsio.problem import Problem, source_changed
+from pcopy.fsio.incomplete_mark import SIDECAR_NAME_PREFIX, sidecar_problem
+from pcopy.fsio.problem import Problem, source_changed_problem
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.attempts import MAX_ATTEMPTS, fail_or_retry
-from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Item, Place, bucket_of, pack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, Place, inode_bucket_number, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.scan_dirs import spawn_scans
 from pcopy.tasks.files.copy_files import CopyFiles
-from pcopy.tasks.files.copy_nodes import CopyNodes
+from pcopy.tasks.files.copy_nodes import CopySpecialFiles
 from pcopy.tasks.files.file_decisions import can_decide_in_scan, rows_to_copy
-from pcopy.tasks.files.remove_marks import Unmark  # noqa: F401 (only loads the module, like the next two)
+from pcopy.tasks.files.remove_marks import RemoveIncompleteMarks  # noqa: F401 (only loads the module, like the next two)
 from pcopy.tasks.files.split_file import SplitFile
-from pcopy.tasks.links.group_links import LinkNote
-from pcopy.tasks.links.inodes_copied import packed_notes  # noqa: F401
-from pcopy.tasks.links.link_groups import tasks_for_items  # noqa: F401
+from pcopy.tasks.links.group_links import HardLinkNamesNote
+from pcopy.tasks.links.inodes_copied import notes_by_bucket  # noqa: F401
+from pcopy.tasks.links.link_groups import copy_tasks_for_items  # noqa: F401
 from pcopy.tasks.verify.read_items import ReadItems
-from pcopy.walk.visitor import FoundItems, Visitor
+from pcopy.walk.visitor import DirectoryVisitor, FoundItems
 
 MAX_BATCH_FILES = 256
 """Largest number of items of one task. A larger task would keep one rank busy for too long."""
@@ -44,7 +44,7 @@ MAX_BATCH_BYTES = 4 << 20
 """Bytes (sum of file sizes) at which a task is full: once its files reach them, the next file begins a new task."""
 
 
-def make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> Visitor:
+def make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> DirectoryVisitor:
     """Return the object that receives the items which a scan finds in the source directory of ``place``, and spawns
     tasks that copy them. If the directory has no target, the items are only read, for their digests.
 
@@ -52,7 +52,7 @@ def make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> 
         rank, result: the rank that scans, and the result of its task, which collects the new tasks.
         attempt: number of earlier attempts in this run, from 0.
     """
-    return (_ReadingVisitor if place.target_id == NO_DIRECTORY else CopyVisitor)(rank, result, place, attempt)
+    return (_ReadingVisitor if place.target_id == NO_DIRECTORY_IDENTITY else CopyVisitor)(rank, result, place, attempt)
 
 
 class ItemVisitor:
@@ -69,7 +69,7 @@ class ItemVisitor:
         self.device = rank.source_device(place)
         self._mounts = rank.sources[place.root].mount_codes
         self._mount_points = rank.sources[place.root].expected_mounts
-        self._filter = rank.instance(JobFilter)
+        self._filter = rank.shared_instance(JobFilter)
         self._found = 0
         self._found_bytes = 0
 
@@ -97,7 +97,7 @@ class ItemVisitor:
         self._found += len(found)
         rows = self._rows_passing_filters(found)
         mounted = self._mount_points.mount_names_in(self._place.path)
-        if not (mounted or b"/" + SIDECAR_PREFIX in b"/" + found.packed):
+        if not (mounted or b"/" + SIDECAR_NAME_PREFIX in b"/" + found.packed):
             return rows
         return [row for row in rows if self._is_copied(found, row, mounted)]
 
@@ -112,7 +112,7 @@ class ItemVisitor:
             self._result.count(counter, len(found) - len(rows))
         if self._result.item_recorder.is_recording and self._rank.job.copies:
             for row in {*range(len(found))}.difference(rows):
-                kind = type_byte(found.rows.mode[row]) or SOCKET
+                kind = type_byte(found.rows.mode[row]) or SOCKET_TYPE_BYTE
                 self._result.item_recorder.record(Action.SKIP, self._place, found.names[row], kind)
         return rows
 
@@ -125,11 +125,13 @@ class ItemVisitor:
             return True
         if name in mounted and not stat.S_ISDIR(mode):
             try:
-                self._mount_points.check_file(os.path.join(self._place.path, name), found.directory, name)
+                self._mount_points.check_file_is_on_expected_mount(
+                    os.path.join(self._place.path, name), found.directory, name
+                )
             except Problem as problem:
                 fail_or_retry(self._result, self._place, name, problem, self._attempt)
                 return False
-        if name.startswith(SIDECAR_PREFIX) and stat.S_ISREG(mode):
+        if name.startswith(SIDECAR_NAME_PREFIX) and stat.S_ISREG(mode):
             fail_or_retry(self._result, self._place, name, sidecar_problem(), MAX_ATTEMPTS)
             return False
         return True
@@ -145,12 +147,14 @@ class ItemVisitor:
             path = os.path.join(place.path, found.names[row])
             # A repair copies items that are not directories; the phases in which directories are scanned are over.
             if result.phase >= Phase.REPAIR:
-                problem = source_changed("stat", "a directory has taken the item's name since the item was copied")
-                result.fail(place, found.names[row], problem)
+                problem = source_changed_problem(
+                    "stat", "a directory has taken the item's name since the item was copied"
+                )
+                result.fail_item(place, found.names[row], problem)
             elif (place.root, path) in self._rank.job.own:
                 self._found -= 1
             else:
-                mount = self._mounts.directory_code(path, devices[row], place.source_id.mount_code)
+                mount = self._mounts.mount_code_of_directory(path, devices[row], place.source_id.mount_code)
                 if mount == place.source_id.mount_code:
                     same_mount.append(row)
                     continue
@@ -160,7 +164,7 @@ class ItemVisitor:
         names = found.names
         spawn_scans(self._rank, result, place, [names[row] for row in same_mount], [inodes[row] for row in same_mount])
 
-    def process_visited(self) -> Steps:
+    def process_visited(self) -> TaskSteps:
         """Do nothing, as a generator without steps. It is called after all items of the directory were received; a
         subclass that has collected items overrides it.
         """
@@ -185,7 +189,7 @@ class CopyVisitor(ItemVisitor):
         super().__init__(rank, result, place, attempt)
         alone = len(rank.job.roots) == 1 and rank.job.roots[0].item
         self.separates_linked = rank.options.preserve.links and not alone
-        self._files: tuple[bytes, Rows, int] | None = None
+        self._files: tuple[bytes, StatusColumns, int] | None = None
         """Names (joined by slashes), status columns, and sum of the sizes in bytes, of the small files of the
         directory; None if there are none.
         """
@@ -193,7 +197,7 @@ class CopyVisitor(ItemVisitor):
         """Name and inode number of each symbolic link, FIFO, socket and device."""
         self._links: dict[int, list[tuple[bytes, int, int, int]]] = {}
         """Name, mount code (number of the file system), inode number and size in bytes of each item with several names,
-        by the number of the inode's bucket (``bucket_of``).
+        by the number of the inode's bucket (``inode_bucket_number``).
         """
 
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
@@ -204,7 +208,7 @@ class CopyVisitor(ItemVisitor):
         self._found_bytes += size
         self._files = packed, columns, size
 
-    def process_visited(self) -> Steps:
+    def process_visited(self) -> TaskSteps:
         """Spawn tasks that copy the small files. If the scan can already decide that a file stays as it is, no task is
         spawned for it.
         """
@@ -217,9 +221,9 @@ class CopyVisitor(ItemVisitor):
                 names = unpack_names(packed)
                 packed, rows = pack_names(map(names.__getitem__, to_copy)), rows.selected(to_copy)
                 size = sum(rows.size)
-        self._spawn_files(packed, rows, size)
+        self._spawn_copy_tasks_for_files(packed, rows, size)
 
-    def _spawn_files(self, packed: bytes, rows: Rows, total: int) -> None:
+    def _spawn_copy_tasks_for_files(self, packed: bytes, rows: StatusColumns, total: int) -> None:
         """Spawn tasks that copy these small files, at most ``MAX_BATCH_FILES`` in each.
 
         Args:
@@ -230,44 +234,46 @@ class CopyVisitor(ItemVisitor):
         if not len(rows):
             return
         if len(rows) <= MAX_BATCH_FILES and total < MAX_BATCH_BYTES:
-            self._spawn_batch(packed, rows, total)
+            self._spawn_copy_task_for_files(packed, rows, total)
             return
         names = unpack_names(packed)
         start = size = 0
         for row, each in enumerate(rows.size):
             size += each
             if row + 1 - start >= MAX_BATCH_FILES or size >= MAX_BATCH_BYTES or row + 1 == len(rows):
-                self._spawn_batch(pack_names(names[start : row + 1]), rows.row_range(start, row + 1), size)
+                self._spawn_copy_task_for_files(
+                    pack_names(names[start : row + 1]), rows.row_range(start, row + 1), size
+                )
                 start, size = row + 1, 0
 
-    def _spawn_batch(self, packed: bytes, rows: Rows, size: int) -> None:
+    def _spawn_copy_task_for_files(self, packed: bytes, rows: StatusColumns, size: int) -> None:
         task = CopyFiles(self._place, packed, rows.packed(VERSION_COLUMNS), self._attempt)
         self._result.spawn(task, size + len(rows) * CALL_COST)
 
     def visit_large_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         for row in rows:
             name, size = found.names[row], found.rows.size[row]
-            mount = self._mount_code(name, found.rows.device[row])
+            mount = self._mount_code_of_file(name, found.rows.device[row])
             self._found_bytes += size
             item = Item(mount, found.rows.inode[row], size, ((self._place, name),), self._attempt)
             self._result.spawn(SplitFile(item), size)
 
-    def _mount_code(self, name: bytes, device: int) -> int:
+    def _mount_code_of_file(self, name: bytes, device: int) -> int:
         """Return the mount code (number of the file system, the same on all hosts) of the file ``name``, which lies on
         the device ``device``.
         """
         path = os.path.join(self._place.path, name) if self._rank.options.dereference else b""
-        return self._mounts.file_code(device, self._place.source_id.mount_code, path)
+        return self._mounts.mount_code_of_file(device, self._place.source_id.mount_code, path)
 
     def visit_special_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         for row in rows:
             self._nodes.append((found.names[row], found.rows.inode[row]))
             if len(self._nodes) >= MAX_BATCH_FILES:
-                self._spawn_nodes()
+                self._spawn_copy_task_for_special_files()
 
-    def _spawn_nodes(self) -> None:
+    def _spawn_copy_task_for_special_files(self) -> None:
         names, inodes = zip(*self._nodes, strict=True)
-        task = CopyNodes(self._place, pack_names(names), pack_numbers([*inodes]), self._attempt)
+        task = CopySpecialFiles(self._place, pack_names(names), pack_numbers([*inodes]), self._attempt)
         self._result.spawn(task, len(names) * CALL_COST)
         self._nodes.clear()
 
@@ -278,16 +284,16 @@ class CopyVisitor(ItemVisitor):
         for row in rows:
             name, inode = found.names[row], found.rows.inode[row]
             size = found.rows.size[row] if stat.S_ISREG(found.rows.mode[row]) else 0
-            link = name, self._mount_code(name, found.rows.device[row]), inode, size
-            self._links.setdefault(bucket_of(inode), []).append(link)
+            link = name, self._mount_code_of_file(name, found.rows.device[row]), inode, size
+            self._links.setdefault(inode_bucket_number(inode), []).append(link)
 
     def end_visit(self) -> None:
         if self._nodes:
-            self._spawn_nodes()
+            self._spawn_copy_task_for_special_files()
         for bucket, links in self._links.items():
             names, *numbers = map(list, zip(*links, strict=True))
             mounts, inodes, sizes = map(pack_numbers, numbers)
-            note = LinkNote(self._place, pack_names(names), mounts, inodes, sizes, self._attempt, bucket)
+            note = HardLinkNamesNote(self._place, pack_names(names), mounts, inodes, sizes, self._attempt, bucket)
             self._result.spawn(note)
         super().end_visit()
 
@@ -311,18 +317,18 @@ class _ReadingVisitor(ItemVisitor):
             if not kind:
                 self._result.count(counts.SKIPPED)
                 if self._rank.job.copies:
-                    self._result.item_recorder.record(Action.SKIP, self._place, found.names[row], SOCKET)
+                    self._result.item_recorder.record(Action.SKIP, self._place, found.names[row], SOCKET_TYPE_BYTE)
                 continue
             size = found.rows.size[row] if kind == FILE else 0
             self._items.append((found.names[row], kind, found.rows.inode[row]))
             self._found_bytes += size
             self._bytes += size
             if len(self._items) >= MAX_BATCH_FILES or self._bytes >= MAX_BATCH_BYTES:
-                self._spawn()
+                self._spawn_read_task()
 
     visit_large_files = visit_special_files = visit_linked = visit_small_files
 
-    def _spawn(self) -> None:
+    def _spawn_read_task(self) -> None:
         names, kinds, inodes = zip(*self._items, strict=True)
         task = ReadItems(self._place, pack_names(names), b"".join(kinds), pack_numbers([*inodes]), self._attempt, -1)
         self._result.spawn(task, self._bytes + len(names) * CALL_COST)
@@ -330,5 +336,5 @@ class _ReadingVisitor(ItemVisitor):
 
     def end_visit(self) -> None:
         if self._items:
-            self._spawn()
+            self._spawn_read_task()
         super().end_visit()

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from pcopy.engine.task import Task
 from pcopy.fsio.backend.columns import pack_names
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Failure
-from pcopy.tasks.base.kind import LeftoverLocation, MissingDirectories, Note, TaskKind
+from pcopy.tasks.base.kind import LeftoverLocation, MissingDirectories, NoteTask, TaskKind
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import Rank, RankSet
+from pcopy.tasks.base.rank import Rank, SetSharedByTasks
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place, Retry
 
 
-class ReportFailures(Note, code=70, doing="reporting failures"):
+class ReportFailures(NoteTask, code=70, doing="reporting failures"):
     """Note (message in the form of a short task) that reports the failures and notices of one task to rank 0. In a
     resumed job, the note of an earlier run retries the failed items instead.
 
@@ -40,7 +40,7 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
     unsupported_notices: tuple[tuple[str, str], ...] = ()
     one_time_notices: tuple[tuple[str, str], ...] = ()
 
-    def reassigned(self, task: Task, ranks: int) -> Task:
+    def with_reassigned_owner(self, task: Task, ranks: int) -> Task:
         """Return ``task``, the engine's description of this note, with the phase COPY: in a resumed job the note spawns
         the retries there. The names of an inode must be found before the phase LINK, in which they are linked.
         """
@@ -48,7 +48,7 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
 
     def packed_tasks(self) -> Iterator[TaskKind]:
         """Yield the tasks with which a resumed job retries the failed items. They are packed in ``retries``."""
-        return (decode(retry.task) for retry in self.retries if retry.task)
+        return (decode_task(retry.task) for retry in self.retries if retry.task)
 
     def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         for again in self.packed_tasks():
@@ -57,7 +57,7 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         for retry in self.retries:
             if retry.task and retry.phase < Phase.REPAIR:
-                decode(retry.task).register_for_resume(task._replace(phase=int(Phase.COPY)), missing)
+                decode_task(retry.task).register_for_resume(task._replace(phase=int(Phase.COPY)), missing)
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this note, with other retries if directories were removed from the destination (``missing``) since the
@@ -67,7 +67,7 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
         directories set again.
         """
         retries = tuple(each for retry in self.retries for each in _replacement_retries(retry, task, missing))
-        yield task._replace(payload=encode(self._replace(retries=retries)))
+        yield task._replace(payload=encode_task(self._replace(retries=retries)))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         """Report the failures. If an earlier run created the note, retry the items instead."""
@@ -76,13 +76,15 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
             return
         if self.failures:
             result.defer_completion()
-        shown_once = rank.instance(ShownOnce)
+        shown_once = rank.shared_instance(ShownNoticeKeys)
         unknown = [text for name, text in self.unsupported_notices if name not in shown_once]
         shown_once.update(name for name, _ in self.unsupported_notices)
         result.count(counts.WARNINGS, len(unknown))
         once = [text for key, text in self.one_time_notices if key not in shown_once]
         shown_once.update(key for key, _ in self.one_time_notices)
-        rank.report([Failure(*failure) for failure in self.failures], [*self.notices, *unknown, *once])
+        rank.report_failures_and_notices(
+            [Failure(*failure) for failure in self.failures], [*self.notices, *unknown, *once]
+        )
 
 
 def _replacement_retries(retry: Retry, task: Task, missing: MissingDirectories) -> Iterator[Retry]:
@@ -97,17 +99,19 @@ def _replacement_retries(retry: Retry, task: Task, missing: MissingDirectories) 
     is_lost = retry.place is not None and missing.contains(retry.place)
     kept = retry._replace(counts_to_subtract=()) if is_lost else retry
     if retry.task:
-        again = decode(retry.task)
+        again = decode_task(retry.task)
         gathers = missing.may_find_links and retry.phase < Phase.REPAIR and again.uncopied_item is not None
         if gathers or any(map(missing.contains, again.contained_places())):
             kept = kept._replace(task=b"")
-            for one in again.tasks_without_missing(task._replace(payload=retry.task, phase=retry.phase), missing):
+            for one in again.tasks_without_missing_directories(
+                task._replace(payload=retry.task, phase=retry.phase), missing
+            ):
                 yield Retry(one.payload, one.phase)
     if kept.task or kept.counts_to_subtract:
         yield kept
 
 
-class ShownOnce(RankSet[str]):
+class ShownNoticeKeys(SetSharedByTasks[str]):
     """Keys of notices that rank 0 has already shown to the user, such as names of unsupported features. A notice whose
     key is in this set is not shown again.
     """
@@ -128,7 +132,7 @@ def _spawn_retries(retries: tuple[Retry, ...], rank: Rank, result: TaskResult) -
             result.count(counter, -number, failed.place)
         if not failed.task:
             continue
-        retry, phase = decode(failed.task), max(failed.phase, result.phase)
+        retry, phase = decode_task(failed.task), max(failed.phase, result.phase)
         if failed.is_untouched and is_next:
             retry = retry.with_first_run((rank.job.run, rank.job.resumed))
         if isinstance(retry, ScanNames):

@@ -13,15 +13,15 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.report_window import SendWindow
 from pcopy.tasks.base.result import TaskResult
 
-MAX_UNACKNOWLEDGED = 1 << 18
+MAX_UNACKNOWLEDGED_ITEMS = 1 << 18
 """Largest number of items that all ranks together may have sent to rank 0 without an acknowledgement. They take about
 20 MB in the memory of rank 0.
 """
 
-MIN_SHARE = 1024
+MIN_UNACKNOWLEDGED_ITEMS_PER_RANK = 1024
 """Least number of items that one rank may have sent to rank 0 without an acknowledgement. It is used if there are so
-many ranks that an equal share of ``MAX_UNACKNOWLEDGED`` would be smaller: otherwise each task would have to wait for an
-acknowledgement.
+many ranks that an equal share of ``MAX_UNACKNOWLEDGED_ITEMS`` would be smaller: otherwise each task would have to wait
+for an acknowledgement.
 """
 
 
@@ -50,7 +50,7 @@ class AcknowledgeItems(RecreatedNote, code=72, doing="receiving an acknowledgeme
     number: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(ItemSendWindow).unacknowledged -= self.number
+        rank.shared_instance(ItemSendWindow).unacknowledged -= self.number
 
 
 class ItemSendWindow(SendWindow):
@@ -58,14 +58,14 @@ class ItemSendWindow(SendWindow):
     yet. While it is too large, the rank begins no new task.
     """
 
-    total_limit, min_share = MAX_UNACKNOWLEDGED, MIN_SHARE
+    total_limit, min_share = MAX_UNACKNOWLEDGED_ITEMS, MIN_UNACKNOWLEDGED_ITEMS_PER_RANK
 
 
 def acknowledge_items(rank: Rank, result: TaskResult, sender: int, number: int) -> None:
     """On rank 0: count ``number`` items that the rank ``sender`` has reported. Send that rank an acknowledgement once a
     quarter of the items that it may send without one have arrived.
     """
-    report_window.acknowledge(rank, result, sender, number, ItemSendWindow, AcknowledgeItems)
+    report_window.acknowledge_when_due(rank, result, sender, number, ItemSendWindow, AcknowledgeItems)
 
 
 def report_items(rank: Rank, result: TaskResult) -> None:
@@ -79,7 +79,7 @@ def report_items(rank: Rank, result: TaskResult) -> None:
         if rank.sink is not None:
             rank.sink.items(items)
         return
-    rank.instance(ItemSendWindow).unacknowledged += sum(len(each.kinds) for each in items)
+    rank.shared_instance(ItemSendWindow).unacknowledged += sum(len(each.kinds) for each in items)
     batch: list[ItemOutcomes] = []
     for each in items:
         if sum(len(other.kinds) for other in batch) + len(each.kinds) > MAX_ITEMS_PER_MESSAGE:

@@ -12,15 +12,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pcopy.engine.driver import Outcome, TaskGenerator
+from pcopy.engine.driver import TaskGenerator, TaskOutcome
 from pcopy.engine.task import ANY_RANK, NewTask, Task
 from pcopy.fsio.backend.batches import SyncDirectories
-from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import TicketCancelled
 from pcopy.fsio.syncer import unsyncable_devices
-from pcopy.tasks.base.codec import decode, encode, load_all_kinds
+from pcopy.tasks.base.codec import decode_task, encode_task, load_all_kinds
 from pcopy.tasks.base.dividing import MAX_PORTIONS, MIN_DIVISIBLE_COST, ItemDurations, portion_slices
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import NamesToExamine, TaskResult
@@ -37,14 +37,14 @@ def is_droppable_work(task: Task) -> bool:
     short task that brings data to one rank: a stopping job still runs it (except a note for which ``is_slow_note`` is
     True).
     """
-    return task.owner == ANY_RANK or not decode(task.payload).is_note
+    return task.owner == ANY_RANK or not decode_task(task.payload).is_note
 
 
 def is_slow_note(task: Task) -> bool:
     """Return True for a note (message in the form of a short task) that may have to wait for storage. A job that is
     being stopped leaves such a note undone, like other work.
     """
-    return task.owner != ANY_RANK and decode(task.payload).is_dropped_on_stop
+    return task.owner != ANY_RANK and decode_task(task.payload).is_dropped_on_stop
 
 
 def current_activity(rank: Rank) -> str:
@@ -57,7 +57,7 @@ def current_activity(rank: Rank) -> str:
     task = rank.running.task
     if task is None:
         return ""
-    value = decode(task.payload)
+    value = decode_task(task.payload)
     found = value.subject()
     return (
         value.doing if found is None else f"{value.doing} {printable_path(rank.display_path(*found, on_source=True))}"
@@ -71,9 +71,9 @@ class TaskRunner:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._paces = rank.instance(ItemDurations)
+        self._paces = rank.shared_instance(ItemDurations)
         self._last_unpacked: tuple[bytes, TaskKind | None] = b"", None
-        if rank.collects_entries or rank.options.verify or rank.options.itemize:
+        if rank.collects_signature_entries or rank.options.verify or rank.options.itemize:
             load_all_kinds()
         self._send_window = _send_window_of(rank)
         if not rank.options.walk:
@@ -81,7 +81,7 @@ class TaskRunner:
 
             # Opened before anything is written: the system reports a write-back error only to descriptors that were
             # open when the error occurred.
-            rank.instance(TargetFileSystems)
+            rank.shared_instance(TargetFileSystems)
 
     def __call__(self, task: Task) -> TaskGenerator:
         """Run ``task`` and return its ``Outcome`` (new tasks and counts). Yield from time to time, so that the rank can
@@ -89,7 +89,7 @@ class TaskRunner:
         """
         value = self._unpack(task)
         if self._send_window is not None and not value.is_note and not (yield from self._send_window.wait_until_open()):
-            return Outcome([NewTask(*task[1:])])
+            return TaskOutcome([NewTask(*task[1:])])
         self._rank.prepare_for_phase(task.phase)
         result = TaskResult(self._rank, task.phase, task.id, value.subject())
         result.attempt = value.attempt
@@ -102,20 +102,20 @@ class TaskRunner:
         began = time.monotonic()
         try:
             if self._rank.throttle.is_on and not value.is_note:
-                yield from self._steps_of(
+                yield from self._steps_as_current_task(
                     self._rank.throttle.charge_and_wait(operations=value.estimated_operations), result
                 )
             steps = value.run(self._rank, result)
             if steps is not None:
-                yield from self._steps_of(steps, result)
+                yield from self._steps_as_current_task(steps, result)
             if value.item_count:
                 self._paces.record_duration(value.code, value.item_count, time.monotonic() - began)
             if not value.is_note:
-                yield from self._steps_of(_sync_directories(self._rank), result)
+                yield from self._steps_as_current_task(_sync_directories(self._rank), result)
             return make_outcome(result, self._rank)
         except TicketCancelled:
             self._count_unfinished(value, result)
-            return Outcome([NewTask(*task[1:])])
+            return TaskOutcome([NewTask(*task[1:])])
         except GeneratorExit:
             self._count_unfinished(value, result)
             raise
@@ -136,7 +136,7 @@ class TaskRunner:
         """
         payload, value = self._last_unpacked
         if value is None or payload is not task.payload:
-            unpacked: TaskKind = decode(task.payload)
+            unpacked: TaskKind = decode_task(task.payload)
             self._last_unpacked = task.payload, unpacked
             return unpacked
         return value
@@ -158,11 +158,11 @@ class TaskRunner:
             return []
         costs = (each.stop - each.start for each in portion_slices(task.cost, portions))
         return [
-            NewTask(task.phase, encode(portion), cost, task.may_find_work)
+            NewTask(task.phase, encode_task(portion), cost, task.may_find_work)
             for portion, cost in zip(value.divide(portions), costs, strict=True)
         ]
 
-    def _steps_of(self, steps: Steps, result: TaskResult) -> Steps:
+    def _steps_as_current_task(self, steps: TaskSteps, result: TaskResult) -> TaskSteps:
         """Yield what the generator ``steps`` of a task yields. Each time it continues, make the task the current one of
         the rank again, since other tasks may have run meanwhile.
         """
@@ -175,40 +175,40 @@ class TaskRunner:
             steps.close()
 
 
-def _sync_directories(rank: Rank) -> Steps:
+def _sync_directories(rank: Rank) -> TaskSteps:
     """Sync the directories in which the current task created names, if this file system requires that directories are
     synced one by one. The backend does it, so that other tasks can run meanwhile (``Rank.finish_task`` would block).
     """
     changed, storage = rank.running.changed_directories, rank.storage
     if storage is not None and changed:
         verdicts = (yield from rank.execute(SyncDirectories(tuple(changed.values())))).verdicts
-        for row in verdicts.rows_with_code(RowCode.FAILED):
+        for row in verdicts.rows_with_code(OutcomeCode.FAILED):
             storage.record_sync_failure(verdicts.problem(row))
         changed.close()
 
 
-def make_outcome(result: TaskResult, rank: Rank) -> Outcome:
+def make_outcome(result: TaskResult, rank: Rank) -> TaskOutcome:
     """Complete a task that has ended: turn everything that it collected in ``result`` into new tasks, and its failures
     into a note for rank 0. Return the new tasks and counts, for the engine.
     """
     for names, phase in result.names_to_examine:
-        result.spawn(_scan_task(names), phase=phase, expands=True)
+        result.spawn(_scan_task_for_names(names), phase=phase, expands=True)
     if result.items_to_copy or result.copied_inodes:
-        _spawn_links(result)
+        _spawn_link_tasks(result)
     if result.entries:
-        _store_entries(result, rank)
+        _spawn_signature_entry_storage(result, rank)
     for (place, failed), files in result.overwritten_files.items():
-        from pcopy.tasks.files.remove_marks import Unmark
+        from pcopy.tasks.files.remove_marks import RemoveIncompleteMarks
 
         names_of, inodes = zip(*files, strict=True)
         link = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
-        unmark = Unmark(place, pack_names([*names_of]), pack_numbers([*inodes]), failed)
+        unmark = RemoveIncompleteMarks(place, pack_names([*names_of]), pack_numbers([*inodes]), failed)
         result.spawn(unmark, len(files) * CALL_COST, phase=max(link, result.phase))
     for large in result.large_copies:
-        from pcopy.tasks.verify.split_read import SplitRead
+        from pcopy.tasks.verify.split_read import SplitFileForReading
 
         result.spawn_on_other_host(
-            SplitRead(large), large.known.size, large.writers[0], phase=result.verification_phase
+            SplitFileForReading(large), large.known.size, large.writers[0], phase=result.verification_phase
         )
     for (place, writer), gathered in result.verifications.items():
         from pcopy.tasks.verify.verify_items import VerifyItems
@@ -220,10 +220,10 @@ def make_outcome(result: TaskResult, rank: Rank) -> Outcome:
     if result.item_recorder.is_recording:
         _report_items(result, rank)
     if unsyncable_devices:
-        result.warn_unsyncable()
+        result.warn_of_unsyncable_devices()
     if result.failures or result.notices or result.unsupported_notices or result.one_time_notices:
         failures = tuple(tuple(failure) for failure in result.failures)
-        retries = tuple(retry._replace(task=_packed_retry(again)) for again, retry in result.retries)
+        retries = tuple(retry._replace(task=_packed_retry_task(again)) for again, retry in result.retries)
         reported_once = tuple(result.unsupported_notices), tuple(result.one_time_notices)
         note = ReportFailures(failures, tuple(result.notices), retries, *reported_once)  # type: ignore[arg-type]
         result.spawn(note, owner=0)
@@ -231,17 +231,17 @@ def make_outcome(result: TaskResult, rank: Rank) -> Outcome:
     return result.outcome()
 
 
-def _spawn_links(result: TaskResult) -> None:
+def _spawn_link_tasks(result: TaskResult) -> None:
     """Spawn the tasks by which items that the task has collected are copied with all of their names (hard links), and
     the notes that record copies of inodes with several names for a resumed job.
     """
     from pcopy.tasks.links.group_links import InodeCopiedNote
-    from pcopy.tasks.links.inodes_copied import packed_notes
-    from pcopy.tasks.links.link_groups import tasks_for_items
+    from pcopy.tasks.links.inodes_copied import notes_by_bucket
+    from pcopy.tasks.links.link_groups import copy_tasks_for_items
 
-    for group, cost, phase in tasks_for_items(result.items_to_copy):
+    for group, cost, phase in copy_tasks_for_items(result.items_to_copy):
         result.spawn(group, cost, phase=phase)
-    for note in packed_notes(InodeCopiedNote(item, copy) for item, copy in result.copied_inodes):
+    for note in notes_by_bucket(InodeCopiedNote(item, copy) for item, copy in result.copied_inodes):
         result.spawn(note, phase=max(Phase.FINISH, result.phase))
 
 
@@ -252,11 +252,11 @@ def _send_window_of(rank: Rank) -> SendWindow | None:
     if rank.options.walk:
         from pcopy.tasks.walk.report_found import UnacknowledgedBytes
 
-        return rank.instance(UnacknowledgedBytes)
+        return rank.shared_instance(UnacknowledgedBytes)
     if rank.options.itemize or rank.options.compare:
         from pcopy.tasks.report_items import ItemSendWindow
 
-        return rank.instance(ItemSendWindow)
+        return rank.shared_instance(ItemSendWindow)
     return None
 
 
@@ -265,42 +265,42 @@ def _report_items(result: TaskResult, rank: Rank) -> None:
     requested that.
     """
     if rank.collects_report_sums:
-        from pcopy.tasks.base.rank_sums import RankSums
+        from pcopy.tasks.base.rank_sums import ReportSums
 
-        rank.instance(RankSums).add(result.item_recorder.packed_outcomes())
+        rank.shared_instance(ReportSums).add(result.item_recorder.packed_outcomes())
     if rank.options.itemize:
         from pcopy.tasks.report_items import report_items
 
         report_items(rank, result)
 
 
-def _store_entries(result: TaskResult, rank: Rank) -> None:
+def _spawn_signature_entry_storage(result: TaskResult, rank: Rank) -> None:
     """Spawn tasks that keep the items which the task has collected for the signature on this rank, until the phase
     SIGN.
     """
-    from pcopy.tasks.sign.digest_level import StoredEntries
+    from pcopy.tasks.sign.digest_level import StoreEntries
 
     again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
     for (side, path), gathered in result.entries.items():
-        result.spawn(StoredEntries(gathered.signature_entries(side, path, again)), phase=Phase.SIGN, owner=rank.number)
+        result.spawn(StoreEntries(gathered.signature_entries(side, path, again)), phase=Phase.SIGN, owner=rank.number)
 
 
-def _scan_task(names: NamesToExamine) -> TaskKind:
+def _scan_task_for_names(names: NamesToExamine) -> TaskKind:
     """Return a task that looks up the names again in the source directory and has the items that it finds copied."""
     from pcopy.tasks.directories.scan_dir import ScanNames
 
     return ScanNames(*names)
 
 
-def _packed_retry(again: TaskKind | Item | NamesToExamine | None) -> bytes:
+def _packed_retry_task(again: TaskKind | Item | NamesToExamine | None) -> bytes:
     """Return, as bytes, the task by which a resumed job retries a failed item. ``again`` is that task, an item to copy
     with all of its names, or names to look up again in the source. If it is None, nothing is retried, and no bytes are
     returned.
     """
     if isinstance(again, NamesToExamine):
-        again = _scan_task(again)
+        again = _scan_task_for_names(again)
     elif isinstance(again, Item):
         from pcopy.tasks.links.link_group import CopyLinkGroup
 
         again = CopyLinkGroup(again)
-    return b"" if again is None else encode(again)
+    return b"" if again is None else encode_task(again)

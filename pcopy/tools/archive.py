@@ -12,24 +12,30 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from pcopy.archive.incomplete import trailer_bytes
-from pcopy.archive.index import SUFFIX, Index, joined_frames, pack_index
+from pcopy.archive.index import INDEX_SUFFIX, ArchiveIndex, joined_gzip_parts, pack_index
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import ARCHIVE_FULL_CODE, EXIT_INCOMPLETE, EXIT_OK, EXIT_STOPPED, RequestRefused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.durable import sync_directory
-from pcopy.fsio.named_file import UntrustedFile, examine_parent_directory, replacement_obstacle
+from pcopy.fsio.named_file import UntrustedFileError, examine_parent_directory, replacement_obstacle
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import MAX_FRAMES
-from pcopy.jobs.files_from import descriptor_path, sorted_list
+from pcopy.jobs.files_from import proc_path_of_descriptor, sorted_path_list
 from pcopy.jobs.paths import is_in_tree
-from pcopy.jobs.source_argument import read_only_root
+from pcopy.jobs.source_argument import root_for_reading
 from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
-from pcopy.jobs.suggestions import reason_unwritable
+from pcopy.jobs.suggestions import reason_directory_is_unwritable
 from pcopy.launch.tool import JobResult, Tool
 from pcopy.report.streams import print_error
-from pcopy.signature.replacing import output_file
-from pcopy.tasks.archive.archive_file import ArchiveFile, is_in_use, job_name, temporary_name, unfinished_files
+from pcopy.signature.replacing import replaced_output_file
+from pcopy.tasks.archive.archive_file import (
+    ArchiveFile,
+    archive_job_name,
+    is_archive_in_use,
+    temporary_archive_name,
+    unfinished_archive_files,
+)
 from pcopy.tasks.archive.compression import check_compression
 from pcopy.tasks.archive.frames import FrameWriter
 from pcopy.tasks.archive.incomplete_files import IncompleteFiles
@@ -38,7 +44,7 @@ from pcopy.tasks.archive.phases import REPORT_PIECES, SYNC, WRITE_PIECES
 from pcopy.tasks.archive.piece_layout import ArchiveLayout, LayOutPieces, ReportPieces
 from pcopy.tasks.archive.sync_archive import SyncArchive
 from pcopy.tasks.archive.written_records import PieceRecords
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Failure, Job, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
@@ -67,18 +73,18 @@ class ArchiveDirector(TarDirector):
         ranks = range(self._rank.size)
         if phase == Phase.COPY:
             if self._job.listed:
-                return [NewTask(0, encode(DistributeList(0)), SCAN_COST, True, 0)]
+                return [NewTask(0, encode_task(DistributeList(0)), SCAN_COST, True, 0)]
             tops = [number for number, root in enumerate(self._job.roots) if not root.item]
             return [
-                *(NewTask(0, encode(DescribeRoot(number)), SCAN_COST) for number in tops),
+                *(NewTask(0, encode_task(DescribeRoot(number)), SCAN_COST) for number in tops),
                 *super().first_tasks(phase),
             ]
         if phase == REPORT_PIECES:
-            return [NewTask(phase, encode(ReportPieces()), 0, owner=rank) for rank in ranks]
+            return [NewTask(phase, encode_task(ReportPieces()), 0, owner=rank) for rank in ranks]
         if phase == WRITE_PIECES:
-            return [NewTask(phase, encode(LayOutPieces()), 0, owner=0)]
+            return [NewTask(phase, encode_task(LayOutPieces()), 0, owner=0)]
         if phase == SYNC:
-            return [NewTask(phase, encode(SyncArchive()), 0, owner=rank) for rank in ranks]
+            return [NewTask(phase, encode_task(SyncArchive()), 0, owner=rank) for rank in ranks]
         return super().first_tasks(phase) if phase >= Phase.SIGN else []
 
     def needed_phases(self, sums: Totals) -> dict[int, object]:
@@ -88,7 +94,7 @@ class ArchiveDirector(TarDirector):
             REPORT_PIECES: True,
             WRITE_PIECES: True,
             SYNC: self._job.options.sync,
-            int(Phase.SIGN): self._rank.collects_entries and not sums.failed,
+            int(Phase.SIGN): self._rank.collects_signature_entries and not sums.failed,
         }
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -124,13 +130,13 @@ class ArchiveTool(UnrecordedTool):
             rank: this rank.
             dropped_tasks, since: not needed by this program.
         """
-        archive, made = rank.instance(ArchiveFile), rank.instance(PieceRecords)
+        archive, made = rank.shared_instance(ArchiveFile), rank.shared_instance(PieceRecords)
         is_full = rank.stop_reason is not None and rank.stop_reason.code == ARCHIVE_FULL_CODE
         if made.is_enabled and (rank.options.resumes or is_full):
             with suppress(Problem):  # Pieces that cannot be recorded are written again by the resumed run.
                 made.store_records()
         with suppress(OSError):  # A file of records that cannot be removed is harmless.
-            made.remove_if_useless()
+            made.remove_useless_record_file()
         if rank.number == 0 and archive.is_temporary:
             with suppress(Problem):
                 if not (rank.options.resumes or made.has_any_record()):
@@ -163,7 +169,7 @@ class ArchiveJob(TarJob):
         archive = _checked_archive_path(arguments.archive)
         self._listed: BinaryIO | None = None
         if arguments.list_file:
-            root, self._listed = _root_and_list(arguments, archive)
+            root, self._listed = _root_and_path_list(arguments, archive)
             roots: tuple[Root, ...] = (root,)
         else:
             roots = tuple(_root_for_path(path, arguments.directory, archive) for path in arguments.paths)
@@ -174,17 +180,17 @@ class ArchiveJob(TarJob):
         options = arguments.options._replace(umask=umask_of_user(), itemize=itemize, archive_file=archive)
         check_outputs(() if self._listed else roots, options, arguments.output, copies=False)
         check_compression(options.compress_as, options.block_size if signs else 0)
-        name = job_name(archive)
-        _refuse_concurrent_creation(os.path.dirname(archive), temporary_name(name), arguments.archive)
-        self._leftovers = unfinished_files(os.path.dirname(archive), name)
+        name = archive_job_name(archive)
+        _refuse_concurrent_creation(os.path.dirname(archive), temporary_archive_name(name), arguments.archive)
+        self._leftovers = unfinished_archive_files(os.path.dirname(archive), name)
         """Paths of temporary files that an interrupted run with the same archive has left in its directory."""
         if not (options.dry_run or supports_rename_and_random_writes(os.path.dirname(archive))):
             from pcopy.tools.sequential import refuse_without_rename  # Imported here since few destinations need it.
 
             advice = "make it elsewhere and copy it there with pcopy"
             refuse_without_rename(os.path.dirname(archive), arguments.archive, advice, at_any_offset=True)
-        own_files = tuple(_own_files_in_sources(roots, (archive, archive + SUFFIX, *self._leftovers)))
-        listed = descriptor_path(self._listed) if self._listed else b""
+        own_files = tuple(_own_files_in_sources(roots, (archive, archive + INDEX_SUFFIX, *self._leftovers)))
+        listed = proc_path_of_descriptor(self._listed) if self._listed else b""
         if options.dry_run:
             options = options._replace(signature=b"", hash="", sync=False, resumes=False)
         self.job = Job(name, 1, roots, options, copies=False, own=own_files, listed=listed)
@@ -198,7 +204,7 @@ class ArchiveJob(TarJob):
                 "ptar",
                 "an interrupted run has left a part of this archive, which is not used: --resume would continue it",
             )
-        chosen, named = self.job.options.compress_as, _compression_by_name(self.arguments.archive)
+        chosen, named = self.job.options.compress_as, _compression_by_extension(self.arguments.archive)
         if named and named != chosen:
             actual_text = f"compressed with {chosen}" if chosen else "not compressed"
             print_error(
@@ -220,35 +226,39 @@ class ArchiveJob(TarJob):
         """Complete the archive, rename it to its final name, and write its index and the signature file. Return the
         exit status.
         """
-        archive, layout, options = rank.instance(ArchiveFile), rank.instance(ArchiveLayout), self.job.options
+        archive, layout, options = (
+            rank.shared_instance(ArchiveFile),
+            rank.shared_instance(ArchiveLayout),
+            self.job.options,
+        )
         self._pieces_written_before, self._size = layout.already_written, layout.size
         if options.dry_run:
             return EXIT_OK
         name = os.path.basename(options.archive_file)
         try:
-            self._write_end(rank, layout)
-            rank.instance(PieceRecords).remove_all_files()  # This removes the records of all ranks.
+            self._write_archive_end(rank, layout)
+            rank.shared_instance(PieceRecords).remove_all_files()  # This removes the records of all ranks.
             status, unset = archive.commit(name, 0o666 & ~options.umask)
         except Problem as problem:
             self.remarks.append(f"{printable_path(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
             self.remarks.append(f"the archive was not created; {self._continue_advice}")
             return EXIT_STOPPED
-        is_right = self._report_end(rank, unset)
+        is_right = self._sync_directory_and_report(rank, unset)
         self._write_index(rank, layout, status)
-        if not rank.collects_entries or totals.failed:
-            if rank.collects_entries:
+        if not rank.collects_signature_entries or totals.failed:
+            if rank.collects_signature_entries:
                 self.remarks.append("no signature is written, since items failed")
             return EXIT_OK if is_right else EXIT_INCOMPLETE
         from pcopy.tasks.sign.signing import SignatureState
 
-        sign = rank.instance(SignatureState)
+        sign = rank.shared_instance(SignatureState)
         self._signature = sign.signatures[0][0].hex()
         trouble = write_signature_file(self.job, sign)
         if trouble:
             self.remarks.append(trouble)
         return EXIT_INCOMPLETE if trouble or not is_right else EXIT_OK
 
-    def _report_end(self, rank: Rank, unset: Problem | None) -> bool:
+    def _sync_directory_and_report(self, rank: Rank, unset: Problem | None) -> bool:
         """Sync the directory of the archive. If that fails, or if the mode of the archive could not be set, report the
         archive as a failed item.
 
@@ -265,7 +275,9 @@ class ArchiveJob(TarJob):
                 found.append(("its name may not be on stable storage", problem))
         for consequence, missing in found:
             text = f"the archive is complete, but {consequence}"
-            rank.report([Failure(self.arguments.archive, missing.operation, missing.errno or 0, text)], ())
+            rank.report_failures_and_notices(
+                [Failure(self.arguments.archive, missing.operation, missing.errno or 0, text)], ()
+            )
         return not found
 
     def needed_bytes(self, totals: Totals) -> int:
@@ -274,15 +286,15 @@ class ArchiveJob(TarJob):
         """
         return 0 if self.job.options.compress_as else self._size
 
-    def _write_end(self, rank: Rank, layout: ArchiveLayout) -> None:
+    def _write_archive_end(self, rank: Rank, layout: ArchiveLayout) -> None:
         """Write what follows the members: the end of a compressed archive, and the trailer that lists incomplete files.
 
         ``layout`` says where the members end. Raise ``Problem`` if writing fails.
         """
         archive, frames, incomplete = (
-            rank.instance(ArchiveFile),
-            rank.instance(FrameWriter),
-            rank.instance(IncompleteFiles).listed,
+            rank.shared_instance(ArchiveFile),
+            rank.shared_instance(FrameWriter),
+            rank.shared_instance(IncompleteFiles).trailer_names,
         )
         trailing = trailer_bytes(incomplete, layout.size) if incomplete else b""
         if self.job.options.compress_as:
@@ -307,14 +319,16 @@ class ArchiveJob(TarJob):
             layout: where the members are in the archive.
             status: the status of the archive, which the index contains.
         """
-        path = self.job.options.archive_file + SUFFIX
+        path = self.job.options.archive_file + INDEX_SUFFIX
         try:
             if len(layout.index_offsets) > 1 or self.job.options.compress_as == "gzip":
-                frames = joined_frames(
-                    rank.instance(FrameWriter).placed_frames if self.job.options.compress_as == "gzip" else ()
+                frames = joined_gzip_parts(
+                    rank.shared_instance(FrameWriter).placed_frames if self.job.options.compress_as == "gzip" else ()
                 )
-                index = Index(status.st_size, status.st_mtime_ns, layout.index_offsets, layout.members_end, frames)
-                with output_file(path, self.job.options.umask, self.job.temporary_name_id) as stream:
+                index = ArchiveIndex(
+                    status.st_size, status.st_mtime_ns, layout.index_offsets, layout.members_end, frames
+                )
+                with replaced_output_file(path, self.job.options.umask, self.job.temporary_name_id) as stream:
                     stream.write(pack_index(index))
             else:
                 directory, name = rank.descriptors[0].target, os.path.basename(path)
@@ -337,7 +351,7 @@ class ArchiveJob(TarJob):
         """Advice to the user of a job that ended early: repeat the command, with ``--resume`` if an unfinished archive
         is left.
         """
-        unfinished = unfinished_files(os.path.dirname(self.job.options.archive_file), self.job.name)
+        unfinished = unfinished_archive_files(os.path.dirname(self.job.options.archive_file), self.job.name)
         if not unfinished:
             return "repeat the command to create it"
         advice = (
@@ -365,7 +379,7 @@ class ArchiveJob(TarJob):
             yield f"resumed: {share} were written before, completely or in part"
 
 
-def _compression_by_name(path: bytes) -> str:
+def _compression_by_extension(path: bytes) -> str:
     """Return the compression that ``tar -a`` would choose by the extension of ``path``; "" if it would not compress."""
     endings = {b"gz": "gzip", b"tgz": "gzip", b"zst": "zstd", b"tzst": "zstd", b"bz2": "bzip2", b"xz": "xz"}
     return endings.get(path.rpartition(b".")[2], "")
@@ -380,7 +394,7 @@ def _checked_archive_path(path: bytes) -> bytes:
         raise RequestRefused(f"{printable_path(path)}: names a directory; name the archive's file")
     try:
         real = examine_parent_directory(path).path
-    except UntrustedFile as error:
+    except UntrustedFileError as error:
         raise RequestRefused(f"{printable_path(path)}: cannot be created: {error.strerror}") from None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -388,13 +402,13 @@ def _checked_archive_path(path: bytes) -> bytes:
                 f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first"
             ) from None
         raise RequestRefused(f"{printable_path(path)}: its directory cannot be opened: {error.strerror}") from None
-    if why := reason_unwritable(real):
+    if why := reason_directory_is_unwritable(real):
         raise RequestRefused(f"{printable_path(path)}: cannot be created, since {why}; name another file")
-    _refuse_existing_item(path)
+    _refuse_irreplaceable_item(path)
     return os.path.join(real, name)
 
 
-def _refuse_existing_item(path: bytes) -> None:
+def _refuse_irreplaceable_item(path: bytes) -> None:
     """Raise ``RequestRefused`` if ``path`` exists and is not a regular file that the archive can replace."""
     try:
         mode = os.lstat(path).st_mode
@@ -424,7 +438,7 @@ def _refuse_concurrent_creation(directory: bytes, temporary: bytes, archive: byt
         archive: the path that the user gave, for messages.
     """
     try:
-        is_made = is_in_use(directory, temporary)
+        is_made = is_archive_in_use(directory, temporary)
     except Problem as problem:
         raise RequestRefused(f"{printable_path(archive)}: cannot be created: {problem.strerror}") from None
     if is_made:
@@ -442,7 +456,7 @@ def _root_for_path(path: bytes, directory: bytes, archive: bytes) -> Root:
         directory: the directory of ``-C``, or empty.
         archive: the absolute path of the archive.
     """
-    root = read_only_root(os.path.join(directory, path), follow=False)
+    root = root_for_reading(os.path.join(directory, path), follow=False)
     directory_of_archive, name = os.path.split(archive)
     try:
         status = examine_parent_directory(archive).status
@@ -458,9 +472,9 @@ def _root_for_path(path: bytes, directory: bytes, archive: bytes) -> Root:
     )
 
 
-def _root_and_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Root, BinaryIO | None]:
-    """Read the list of paths that ``-T`` names. Return the root of the directory to which the paths are relative
-    (``-C``, or the working directory), and a temporary file with the sorted list.
+def _root_and_path_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Root, BinaryIO | None]:
+    """Read the list of paths that ``-T`` names. Return the root of the directory to which the paths are
+    relative (``-C``, or the working directory), and a temporary file with the sorted list.
 
     Instead of the file, None is returned if the only listed path is that directory itself: then the whole directory is
     archived. ``archive`` is the absolute path of the archive. Raise ``RequestRefused`` if the list cannot be used.
@@ -472,7 +486,7 @@ def _root_and_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Root, B
             f"{printable_path(directory)}: is not a directory; name the directory that contains all listed paths"
         )
     with refusing_spool_errors(b"", TMPDIR_ADVICE):
-        listed = sorted_list(
+        listed = sorted_path_list(
             arguments.list_file,
             root,
             spool_factory(b""),

@@ -13,12 +13,12 @@ from pcopy.tasks.base.job import Sink, Totals
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector
-from pcopy.tools.final_output import ItemLinesSink, UnrecordedJob, output_for_dry_run
+from pcopy.tools.final_output import ItemLinesSink, UnrecordedJob, output_options_for_dry_run
 from pcopy.tools.space import free_space
-from pcopy.tools.summary import common_json_values, counts_lines, other_counts_lines
+from pcopy.tools.summary import common_json_values, item_counts_lines, other_counts_lines
 from pcopy.units import format_seconds, format_size
 
-_COUNTED = (
+_SHOWN_COUNTERS = (
     *("found", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "excluded", "failed"),
     *("changed", "vanished", "excused", "warnings"),
 )
@@ -66,22 +66,24 @@ class TarJob(UnrecordedJob):
     def __init__(self, arguments: ArchiveArguments) -> None:
         output_options, dry_run = arguments.output, arguments.options.dry_run
         if dry_run:
-            output_options = output_for_dry_run(output_options)
+            output_options = output_options_for_dry_run(output_options)
         super().__init__(arguments.ranks, arguments.in_flight, output_options, dry_run=dry_run)
         self.arguments = arguments
         self.prints_items = dry_run and not (output_options.json or output_options.quiet)
         """True if a line is printed on standard output for each item that would be created."""
 
     def sink(self, screen: Sink) -> Sink:
-        return super().sink(ItemLinesSink(screen, _are_created) if self.prints_items else screen)
+        return super().sink(ItemLinesSink(screen, _would_be_created) if self.prints_items else screen)
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
-        values = common_json_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
+        values = common_json_values(ended.totals, _SHOWN_COUNTERS, seconds, ranks, ended.status)
         return {**values, "archive": printable_path(self.job.options.archive_file), "dry_run": self.dry_run}
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         totals, ways = ended.totals, count_with_noun(ranks, "rank", "ranks")
-        yield from counts_lines(totals, f"would be {self.item_verb}" if self.dry_run else self.item_verb, "left out")
+        yield from item_counts_lines(
+            totals, f"would be {self.item_verb}" if self.dry_run else self.item_verb, "left out"
+        )
         if self.dry_run:
             yield from self._free_space_line(totals)
             yield f"nothing was changed (--dry-run): {format_seconds(seconds)} with {ways}"
@@ -108,6 +110,6 @@ class TarJob(UnrecordedJob):
         return totals.bytes
 
 
-def _are_created(items: ItemOutcomes) -> bool:
+def _would_be_created(items: ItemOutcomes) -> bool:
     """True if these items, which all have the same outcome, would be created or would replace existing ones."""
     return items.action in (Action.COPY, Action.REPLACE)

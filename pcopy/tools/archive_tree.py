@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from pcopy.archive.member import LINK, NumberPairs, safe_path
+from pcopy.archive.member import HARD_LINK_MEMBER, NumberPairs, safe_member_path
 from pcopy.archive.reader import FoundMember
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, member_key, pack_member
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, member_sort_key, pack_member
 from pcopy.tasks.archive.names import (
     ConflictingNames,
     LinkToResolve,
@@ -34,7 +34,7 @@ number of members that are read back in one batch.
 """
 
 
-class LastMember(NamedTuple):
+class RemainingMember(NamedTuple):
     """A member that no later member replaces. The size in ``item`` is that of its data in the archive.
 
     Fields:
@@ -54,9 +54,9 @@ class LastMember(NamedTuple):
         return os.path.join(self.item.path, self.item.name) if self.item.name else self.item.path
 
 
-class ArchiveTree:
-    """Collects all members of an archive (``add``). Then yields the members that would remain after unpacking
-    (``last_members``), each with the reason why it cannot be unpacked, if there is one.
+class UnpackedTree:
+    """Collects all members of an archive (``add_member``). Then yields the members that would remain after unpacking
+    (``remaining_members``), each with the reason why it cannot be unpacked, if there is one.
 
     Members and records of names are sorted in temporary files, which ``open_spool`` opens.
     """
@@ -67,22 +67,23 @@ class ArchiveTree:
         self._records = NameRecords(1)
         self._number = 0
 
-    def add(self, found: FoundMember, trouble: str) -> None:
+    def add_member(self, found: FoundMember, trouble: str) -> None:
         """Add a member of the archive. Raise ``OSError`` if temporary files cannot be written.
 
         Args:
-            found: a member; the caller has checked that its name stays inside the target (``refusal_reason``).
+            found: a member; the caller has checked that its name stays inside the target
+                (``extraction_refusal_reason``).
             trouble: the reason why the member cannot be unpacked, or "". It is reported only if no later member has the
                 same path.
         """
-        path = safe_path(found.member.name)
+        path = safe_member_path(found.member.name)
         member = found.member._replace(xattrs=(), extents=None, size=found.stored, user=b"")
         self._records.add_member(path, member, found.data, pack_member(path, member, found.data, trouble))
         self._number += 1
         if self._number % _MEMBERS_PER_BATCH == 0:
-            self._pass_records()
+            self._pass_records_to_sorters()
 
-    def _pass_records(self) -> None:
+    def _pass_records_to_sorters(self) -> None:
         """Pass the records of members that were collected in memory to the sorters, which may write them to temporary
         files.
         """
@@ -90,21 +91,27 @@ class ArchiveTree:
             sorter.extend(records[0])
         self._records = NameRecords(1)
 
-    def last_members(self) -> Iterator[LastMember]:
+    def remaining_members(self) -> Iterator[RemainingMember]:
         """Yield the members that no later member replaces. Raise ``OSError`` if temporary files cannot be read or
         written.
         """
-        self._pass_records()
+        self._pass_records_to_sorters()
         rivals = self._conflicting_names()
         for found in members_by_directory(self._members.sorted(), _MEMBERS_PER_BATCH):
             for value in found.values:
                 each = MemberToExtract.unpack(value)
                 try:
                     if not rivals.is_superseded(each):
-                        problem = link_problem_text(each, rivals) if each.member.kind == LINK else each.problem_text
-                        yield LastMember(each, problem, marshal.loads(each.member.user) if each.member.user else None)
+                        problem = (
+                            link_problem_text(each, rivals)
+                            if each.member.kind == HARD_LINK_MEMBER
+                            else each.problem_text
+                        )
+                        yield RemainingMember(
+                            each, problem, marshal.loads(each.member.user) if each.member.user else None
+                        )
                 except Problem as refused:
-                    yield LastMember(each, refused.strerror or "", None)
+                    yield RemainingMember(each, refused.strerror or "", None)
 
     def _conflicting_names(self) -> ConflictingNames:
         """Compare the names of all members, and return the conflicts: which members cannot exist beside others, or are
@@ -117,7 +124,7 @@ class ArchiveTree:
             if isinstance(rival, NameConflict):
                 rivals[rival.path] = NumberPairs.from_bytes(rival.stretches)
             elif isinstance(rival, LinkToResolve):
-                self._links.add(*rival.record)
+                self._links.add(*rival.sort_record)
         with self._open_spool() as spool:
             for meaning in resolved_links(self._links.sorted(), spool):
                 if meaning is not None:
@@ -125,7 +132,7 @@ class ArchiveTree:
                     # A record can hold a member only. So ``copied`` (name and offset of the member whose contents the
                     # link gets) is stored in the field ``user``, which is not needed here.
                     each = each._replace(member=each.member._replace(user=marshal.dumps(copied) if copied else b""))
-                    self._members.add(member_key(each.path, each.name, at | 1), each.pack())
+                    self._members.add(member_sort_key(each.path, each.name, at | 1), each.pack())
         return rivals
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from pcopy.text import printable_path
 if TYPE_CHECKING:
     from pcopy.jobs.directories import StoredJob
     from pcopy.tasks.base.job import Root
-    from pcopy.walk.expression import Expression
+    from pcopy.walk.expression import FindExpression
 
 _CHANGEABLE_OPTIONS = {
     "max_errors": "max_errors",
@@ -32,22 +32,23 @@ _CHANGEABLE_OPTIONS = {
     "oplimit": "oplimit",
 }
 """Options that may be changed when a job is resumed: name of the option, and the field of ``Options``."""
-_NOT_COMPARED_FIELDS = {
+_FIELDS_IGNORED_ON_RESUME = {
     *_CHANGEABLE_OPTIONS.values(),
     *("umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk", "sequential"),
 }
 """Fields of ``Options`` that may differ between a stored job and the command line that resumes it, because they do not
 influence the result in the destination.
 
-``result_options`` does not return them. It returns the fields of the filters (``select``) one by one instead.
+``options_determining_result`` does not return them. It returns the fields of the filters (``select``) one by one
+instead.
 """
 _HASH_IMPLYING_OPTIONS = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 """Options that need a hash algorithm; if ``--hash`` is not given, they imply the default one."""
-_OPTION_WORDS = {"patterns": "--exclude and --include"}
+_OPTION_WORDS_BY_FIELD = {"patterns": "--exclude and --include"}
 """What messages call a field of ``Options`` whose name is not that of an option."""
 
 
-ONLY_JOB = b""
+ONLY_UNFINISHED_JOB = b""
 """Value of ``JobRequest.resume`` if ``--resume`` is given without a job; it means the only unfinished job."""
 
 
@@ -55,7 +56,8 @@ class JobRequest(NamedTuple):
     """What the command line asks to be done with older jobs: resume, list, discard or control them.
 
     Fields:
-    - ``resume``: name or directory of the job to resume; ``ONLY_JOB`` if no job was named; None: nothing is resumed.
+    - ``resume``: name or directory of the job to resume; ``ONLY_UNFINISHED_JOB`` if no job was named; None: nothing is
+      resumed.
     - ``jobs``: True if jobs are to be listed (``--jobs``).
     - ``discard``: the jobs to discard. An empty tuple means all jobs that were inactive for ``older_than`` seconds, and
       None means that nothing is discarded.
@@ -74,7 +76,7 @@ class JobRequest(NamedTuple):
     change: ControlRequest = ControlRequest()
 
     @property
-    def is_any(self) -> bool:
+    def is_any_requested(self) -> bool:
         """True if the user asks for a command on older jobs: to resume, list, discard or control them."""
         is_asked = self.resume is not None or self.discard is not None or self.control is not None
         return self.jobs or is_asked
@@ -208,8 +210,8 @@ class ArchiveArguments(NamedTuple):
     options: Options = Options()
     output: OutputOptions = OutputOptions()
     list_file: bytes = b""
-    """The file of ``-T``, which lists the paths that are archived or the members that are unpacked; empty without that
-    option. ``nul_separated`` is True if its paths end with a NUL byte.
+    """The file of ``-T``, which lists the paths that are archived or the members that are unpacked; empty
+    without that option. ``nul_separated`` is True if its paths end with a NUL byte.
     """
     nul_separated: bool = False
 
@@ -293,7 +295,7 @@ class WalkArguments(NamedTuple):
     """
 
     tree: TreeArguments
-    expression: Expression
+    expression: FindExpression
     outputs: tuple[bytes, ...] = ()
     sort: str = ""
     fields: tuple[str, ...] = ()
@@ -328,7 +330,7 @@ class ChangeArguments(NamedTuple):
         return self.changes_owner and not (self.change[0] or self.change[3])
 
 
-def result_options(arguments: CopyArguments) -> dict[str, Any]:
+def options_determining_result(arguments: CopyArguments) -> dict[str, Any]:
     """Return SRC, DST and the options that determine the result in the destination; the key is the option as the user
     writes it.
 
@@ -344,13 +346,13 @@ def result_options(arguments: CopyArguments) -> dict[str, Any]:
     }
     options = {**arguments.options._asdict(), **arguments.options.select._asdict()}
     for name, value in options.items():
-        if name not in _NOT_COMPARED_FIELDS:
-            word = _OPTION_WORDS.get(name) or "--" + name.replace("_", "-")
+        if name not in _FIELDS_IGNORED_ON_RESUME:
+            word = _OPTION_WORDS_BY_FIELD.get(name) or "--" + name.replace("_", "-")
             compared[word] = tuple(value) if isinstance(value, tuple) else value
     return compared
 
 
-def refuse_other_arguments(
+def refuse_changed_arguments(
     stored: StoredJob, arguments: CopyArguments, words: Sequence[str], resolve: Callable[[], Sequence[Root]]
 ) -> None:
     """Raise ``RequestRefused`` if the stored job was started with arguments that differ from ``arguments``.
@@ -364,10 +366,10 @@ def refuse_other_arguments(
     If SRC or DST differ as text, they can still mean the same paths. So the roots to which the stored SRC and DST lead
     now are compared with those of ``arguments``.
     """
-    from pcopy.jobs.earlier_jobs import roots_of_command_now, same_paths
+    from pcopy.jobs.earlier_jobs import are_same_paths, roots_of_command_now
 
-    different = stored.file.differing_keys(result_options(arguments))
-    if {"SRC", "DST"}.intersection(different) and same_paths(roots_of_command_now(stored.file), resolve()):
+    different = stored.file.differing_keys(options_determining_result(arguments))
+    if {"SRC", "DST"}.intersection(different) and are_same_paths(roots_of_command_now(stored.file), resolve()):
         different = [each for each in different if each not in ("SRC", "DST")]
     is_named = any(word.partition("=")[0] == "--hash" for word in words)
     if "--hash" in different and _HASH_IMPLYING_OPTIONS.intersection(different) and not is_named:
@@ -387,7 +389,7 @@ def _absolute_path(path: bytes) -> bytes:
     return path if path.startswith(b"/") else os.path.join(os.getcwdb(), path)
 
 
-def resumed_options(stored: Options, new: Options, given_options: frozenset[str] | None) -> Options:
+def options_of_resumed_job(stored: Options, new: Options, given_options: frozenset[str] | None) -> Options:
     """Return the options of a resumed job: those of the stored job, except those that the user may change and has given
     now.
 

@@ -9,19 +9,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
-from pcopy.jobs.source_argument import read_only_root
+from pcopy.jobs.source_argument import root_for_reading
 from pcopy.launch.tool import JobResult
 from pcopy.report.output_file import OutputFile
-from pcopy.report.progress_gauge import Stage, Stages, WorkDone
+from pcopy.report.progress_gauge import ProgressStage, StagesByPhase, WorkDone
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Job, Options, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.bench.measure import PrepareStep, benchmark_state, next_step_tasks, private_directory_name
-from pcopy.tasks.bench.steps import BenchmarkState, BenchmarkTest, Step, StepResult, median_results
+from pcopy.tasks.bench.steps import BenchmarkState, BenchmarkStep, BenchmarkTest, StepResult, median_results
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import BenchArguments
-from pcopy.tools.bench_figures import advice_lines, json_values, svg_chart, table_lines
+from pcopy.tools.bench_figures import advice_lines, benchmark_json_values, benchmark_svg_chart, result_table_lines
 from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool
 from pcopy.tools.final_output import UnrecordedJob
 from pcopy.tools.outputs import SVG_BEGINNING, check_output_files
@@ -45,20 +45,20 @@ WARM_UP_MICROSECONDS = 20_000
 Without it the first rates would be too low, since libraries, names and files are not cached yet.
 """
 
-EMPTY_FILE_BYTES = 512
+BYTES_PER_EMPTY_FILE = 512
 """Bytes that an empty file may occupy (its inode and its directory entry), for the estimate of the needed space."""
 
 
-def _measure_progress(totals: Totals) -> WorkDone:
+def _progress_of_measurements(totals: Totals) -> WorkDone:
     """Return the progress of the phase ``measure``, in operations and bytes; the total is unknown."""
     return WorkDone(totals.files, totals.files, totals.bytes, totals.bytes, totals.bytes, False)
 
 
-STAGES: Stages = {"measure": Stage(_measure_progress, is_measured=False)}
+BENCHMARK_STAGES: StagesByPhase = {"measure": ProgressStage(_progress_of_measurements, is_measured=False)}
 """How progress is measured: there is one stage, for the only phase, ``measure``."""
 
 
-def increasing_steps(most: int, factor: int) -> list[int]:
+def growing_numbers_up_to(most: int, factor: int) -> list[int]:
     """Return the numbers 1, ``factor``, ``factor``² and so on that are smaller than ``most``, followed by ``most``."""
     steps, value = [], 1
     while value < most:
@@ -67,7 +67,7 @@ def increasing_steps(most: int, factor: int) -> list[int]:
     return [*steps, most]
 
 
-def benchmark_steps(arguments: BenchArguments, ranks: int) -> list[Step]:
+def benchmark_steps(arguments: BenchArguments, ranks: int) -> list[BenchmarkStep]:
     """Return all steps of the benchmark in the order in which they run.
 
     A step is one test, run by a number of ranks from 1 to ``ranks``, with a number of operations in flight or a block
@@ -76,21 +76,25 @@ def benchmark_steps(arguments: BenchArguments, ranks: int) -> list[Step]:
     """
     microseconds = max(1, round(arguments.seconds * 1e6))
     tests = [test for test in METADATA_TESTS if not arguments.tests or test.name.lower() in arguments.tests]
-    begins: list[Step] = []
-    steps: list[Step] = []
+    begins: list[BenchmarkStep] = []
+    steps: list[BenchmarkStep] = []
     rounds = 0
     for shared in (True, False) if tests else ():
-        for number in increasing_steps(ranks, 2):
-            for in_flight in increasing_steps(arguments.max_in_flight, 4):
+        for number in growing_numbers_up_to(ranks, 2):
+            for in_flight in growing_numbers_up_to(arguments.max_in_flight, 4):
                 rounds += 1
                 chosen = [test for test in tests if test != BenchmarkTest.READDIR or in_flight == 1]
                 made = [] if chosen[:1] == [BenchmarkTest.CREATE] or not chosen else [BenchmarkTest.CREATE]
                 for test in (*made, *chosen, BenchmarkTest.CLEAR) if chosen else ():
-                    steps.append(Step(int(test), number, in_flight, shared, arguments.files, microseconds, rounds))
+                    steps.append(
+                        BenchmarkStep(int(test), number, in_flight, shared, arguments.files, microseconds, rounds)
+                    )
     warm = [test for test in tests if test != BenchmarkTest.CREATE]
     for number in dict.fromkeys((1, ranks)) if tests else ():
         for test in (BenchmarkTest.CREATE, *warm, BenchmarkTest.CLEAR):
-            begins.append(Step(int(test), number, 1, False, arguments.files, min(WARM_UP_MICROSECONDS, microseconds)))
+            begins.append(
+                BenchmarkStep(int(test), number, 1, False, arguments.files, min(WARM_UP_MICROSECONDS, microseconds))
+            )
     moving = [
         test
         for test in (BenchmarkTest.WRITE, BenchmarkTest.READ)
@@ -98,13 +102,17 @@ def benchmark_steps(arguments: BenchArguments, ranks: int) -> list[Step]:
     ]
     for block in arguments.blocks if moving else ():
         amount = arguments.size // block * block
-        for number, shared in [(number, shared) for number in increasing_steps(ranks, 2) for shared in (False, True)]:
+        for number, shared in [
+            (number, shared) for number in growing_numbers_up_to(ranks, 2) for shared in (False, True)
+        ]:
             for test in (
                 (BenchmarkTest.WRITE, BenchmarkTest.READ)[: 2 if BenchmarkTest.READ in moving else 1]
                 if number > 1 or not shared
                 else ()
             ):
-                step = Step(int(test), number, 1, shared, amount, microseconds, rounds + 1, block, arguments.direct)
+                step = BenchmarkStep(
+                    int(test), number, 1, shared, amount, microseconds, rounds + 1, block, arguments.direct
+                )
                 steps.append(step)
     of_data = [step for step in steps if step.block_bytes == arguments.blocks[0] and step.ranks in (1, ranks)]
     begins += [step._replace(round=0, microseconds=min(WARM_UP_MICROSECONDS, microseconds)) for step in of_data]
@@ -118,7 +126,7 @@ class BenchDirector(UnrecordedJobDirector):
     """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
-        return [NewTask(phase, encode(task), 0, owner=owner) for owner, task in self._first_tasks_by_rank()]
+        return [NewTask(phase, encode_task(task), 0, owner=owner) for owner, task in self._first_tasks_by_rank()]
 
     def _first_tasks_by_rank(self) -> Iterable[tuple[int, PrepareStep]]:
         return next_step_tasks(benchmark_state(self._rank), self._rank.hosts.names)
@@ -132,7 +140,7 @@ class BenchTool(UnrecordedTool):
 
     name = "pdbench"
     writes_to_targets = True
-    stages = STAGES
+    stages = BENCHMARK_STAGES
     done_word = "measured"
     make_director = BenchDirector
 
@@ -169,7 +177,7 @@ class BenchJob(UnrecordedJob):
         """
         super().__init__(arguments.ranks, 1, arguments.output, dry_run=arguments.dry_run)
         self.arguments = arguments
-        root = read_only_root(arguments.directory, follow=True)
+        root = root_for_reading(arguments.directory, follow=True)
         if root.item:
             raise RequestRefused(
                 f"{printable_path(arguments.directory)}: is not a directory; name one on the file system to be measured"
@@ -178,7 +186,7 @@ class BenchJob(UnrecordedJob):
             raise RequestRefused(f"{printable_path(arguments.directory)}: no permission to create files in it")
         options = Options(termination=arguments.termination, sync=False, dry_run=arguments.dry_run)
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
-        self.steps: list[Step] = []
+        self.steps: list[BenchmarkStep] = []
         self._state: BenchmarkState | None = None
         check_output_files(self.output, (), "is measured", svg=arguments.svg)
         self._svg = OutputFile(arguments.svg) if arguments.svg else None
@@ -195,7 +203,7 @@ class BenchJob(UnrecordedJob):
             free = free_space(root.target)
         except OSError:  # The free space is unknown. A measurement that cannot write reports the error.
             return
-        needed = self._data_bytes + self._file_count * EMPTY_FILE_BYTES
+        needed = self._data_bytes + self._file_count * BYTES_PER_EMPTY_FILE
         if free.bytes < needed:
             raise RequestRefused(
                 f"{printable_path(root.target_shown)}: {format_size(needed)} are needed at a time, and "
@@ -261,7 +269,7 @@ class BenchJob(UnrecordedJob):
         if self.dry_run:
             yield self._plan_text()
             return
-        yield from table_lines(self._results)
+        yield from result_table_lines(self._results)
         yield from advice_lines(self._results)
         times = "once" if self.arguments.repeats == 1 else f"{self.arguments.repeats} times (medians are shown)"
         yield (
@@ -279,7 +287,7 @@ class BenchJob(UnrecordedJob):
         try:
             self._svg.replace(
                 SVG_BEGINNING.encode()
-                + svg_chart(self._results, printable_path(self.job.roots[0].target_shown)).encode()
+                + benchmark_svg_chart(self._results, printable_path(self.job.roots[0].target_shown)).encode()
             )
         except OSError as error:
             print_error(
@@ -296,5 +304,5 @@ class BenchJob(UnrecordedJob):
             "dry_run": self.dry_run,
             "operations": ended.totals.files,
             "bytes": ended.totals.bytes,
-            **json_values(self._results),
+            **benchmark_json_values(self._results),
         }

@@ -14,32 +14,34 @@ from pcopy.tasks.bench.steps import BenchmarkTest, StepResult
 from pcopy.text import count_with_noun
 from pcopy.units import format_size
 
-GOOD_ENOUGH_SHARE = 0.95
+GOOD_ENOUGH_RATE_SHARE = 0.95
 """The share of the best rate that is good enough for advice.
 
 The advice is the smallest effort (ranks * operations in flight) whose rate reaches this share, since more ranks that
 gain less than 5 % are not worth their cost.
 """
 
-MAX_SPREAD = 0.5
+MAX_SPREAD_FOR_ADVICE = 0.5
 """Largest typical difference between the repeats of a measurement, as a share of their rate, with which advice is
 given.
 
 Typical is the median over all measurements.
 """
 
-BOTTLENECK_SHARE = 0.7
+BOTTLENECK_RATE_SHARE = 0.7
 """A line says that a single directory is a bottleneck if creating files in it from all ranks reaches less than this
 share of the rate with a directory for each rank.
 """
 
-_METADATA_LAYOUTS = ((True, "all files in one directory"), (False, "a directory for each rank"))
-"""Where the files of metadata tests are. The first value is that of ``Step.is_shared``, the second one the title of the
+_METADATA_TABLE_TITLES = ((True, "all files in one directory"), (False, "a directory for each rank"))
+"""Where the files of metadata tests are. The first value is that of ``BenchmarkStep.is_shared``, the second one the
+title of the table.
+"""
+_DATA_TABLE_TITLES = ((False, "a file for each rank"), (True, "one file for all ranks, a segment for each"))
+"""Which files data tests use. The first value is that of ``BenchmarkStep.is_shared``, the second one the title of the
 table.
 """
-_DATA_LAYOUTS = ((False, "a file for each rank"), (True, "one file for all ranks, a segment for each"))
-"""Which files data tests use. The first value is that of ``Step.is_shared``, the second one the title of the table."""
-_TREE_TESTS = (BenchmarkTest.CREATE, BenchmarkTest.STAT, BenchmarkTest.OPEN, BenchmarkTest.UNLINK)
+_SMALL_FILE_TREE_TESTS = (BenchmarkTest.CREATE, BenchmarkTest.STAT, BenchmarkTest.OPEN, BenchmarkTest.UNLINK)
 """The tests whose rates count for the advice about trees of small files: copying and removing such trees use these
 calls.
 """
@@ -74,20 +76,20 @@ def _test_name(result: StepResult) -> str:
     return BenchmarkTest(result.step.test).name.lower()
 
 
-def table_lines(results: Sequence[StepResult]) -> Iterator[str]:
+def result_table_lines(results: Sequence[StepResult]) -> Iterator[str]:
     """Yield the lines of the tables: the rates of all tests, one line for each combination of ranks and operations in
     flight, or of ranks and block size.
     """
-    for shared, title in _METADATA_LAYOUTS:
+    for shared, title in _METADATA_TABLE_TITLES:
         chosen = _metadata_results(results, shared)
         if chosen:
             yield f"operations a second, {title} (readdir: entries a second)"
             ways = [(each.step.ranks, each.step.in_flight) for each in chosen]
             rates = {(each.step.ranks, each.step.in_flight, _test_name(each)): f"{each.rate:,.0f}" for each in chosen}
             rows = [(ranks, number, f"{number}") for ranks, number in dict.fromkeys(ways)]
-            yield from _one_table("in flight", rows, rates)
+            yield from _lines_of_table("in flight", rows, rates)
             yield ""
-    for shared, title in _DATA_LAYOUTS:
+    for shared, title in _DATA_TABLE_TITLES:
         data = _data_results(results, shared)
         if not data:
             continue
@@ -96,11 +98,11 @@ def table_lines(results: Sequence[StepResult]) -> Iterator[str]:
         ways = [(each.step.ranks, each.step.block_bytes) for each in data]
         rates = {(each.step.ranks, each.step.block_bytes, _test_name(each)): format_size(each.rate) for each in data}
         rows = [(ranks, block, format_size(block)) for ranks, block in dict.fromkeys(ways)]
-        yield from _one_table("block", rows, rates)
+        yield from _lines_of_table("block", rows, rates)
         yield ""
 
 
-def _one_table(
+def _lines_of_table(
     second: str, rows: Sequence[tuple[int, int, str]], rates: dict[tuple[int, int, str], str]
 ) -> Iterator[str]:
     """Yield the lines of one table.
@@ -118,14 +120,14 @@ def _one_table(
         yield f"{ranks:>6}  {text:>10}" + "".join(cells)
 
 
-def fastest(results: Sequence[StepResult]) -> StepResult:
+def fastest_result(results: Sequence[StepResult]) -> StepResult:
     """Return the result with the smallest effort (ranks * operations in flight) among those whose rate is about as good
     as the best.
 
-    "About as good" is at least the share ``GOOD_ENOUGH_SHARE`` of the best rate. If the repeats of a measurement
+    "About as good" is at least the share ``GOOD_ENOUGH_RATE_SHARE`` of the best rate. If the repeats of a measurement
     typically differ by more than that allows, it is 1 minus half their difference.
     """
-    enough = min(GOOD_ENOUGH_SHARE, 1 - _typical_spread(results) / 2) * max(each.rate for each in results)
+    enough = min(GOOD_ENOUGH_RATE_SHARE, 1 - _typical_spread(results) / 2) * max(each.rate for each in results)
     return min(
         (each for each in results if each.rate >= enough),
         key=lambda each: (each.step.ranks * each.step.in_flight, each.step.ranks, each.step.block_bytes),
@@ -146,13 +148,13 @@ def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
         return
     for test in dict.fromkeys(each.step.test for each in _metadata_results(results)):
         of_test = [each for each in _metadata_results(results) if each.step.test == test]
-        best = fastest(of_test)
+        best = fastest_result(of_test)
         smallest = next(each for each in of_test if each.step.is_shared == best.step.is_shared)
         where = " in one directory" if best.step.is_shared else " in directories of their own"
         if best.step.ranks == 1:  # For one rank, both layouts are the same.
             where = ""
         yield (
-            f"{_TEST_VERBS[BenchmarkTest(test)]} is fastest with {_ranks_and_in_flight(best)}{where}: "
+            f"{_TEST_VERBS[BenchmarkTest(test)]} is fastest with {_ranks_and_in_flight_text(best)}{where}: "
             f"{best.rate:,.0f}/s{_speedup_text(best, smallest)}"
         )
     yield from _bottleneck_line(results)
@@ -162,10 +164,11 @@ def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
         yield f"for trees of small files: -n {ranks} --in-flight {in_flight} ({gain:.1f} times as fast as one by one)"
     for shared, test in dict.fromkeys((each.step.is_shared, each.step.test) for each in _data_results(results)):
         of_test = [each for each in _data_results(results, shared) if each.step.test == test]
-        best = fastest(of_test)
+        best = fastest_result(of_test)
         together = " one file together" if shared else ""
         yield (
-            f"{_TEST_VERBS[BenchmarkTest(test)]}{together} is fastest with {_ranks_and_in_flight(best)} and blocks of "
+            f"{_TEST_VERBS[BenchmarkTest(test)]}{together} is fastest with {_ranks_and_in_flight_text(best)} and "
+            "blocks of "
             f"{format_size(best.step.block_bytes)}: {format_size(best.rate)}/s"
         )
 
@@ -180,7 +183,7 @@ def _typical_spread(results: Sequence[StepResult]) -> float:
 
 def _is_reliable(results: Sequence[StepResult]) -> bool:
     """Return True if the repeats agree well enough for giving advice."""
-    return _typical_spread(results) <= MAX_SPREAD
+    return _typical_spread(results) <= MAX_SPREAD_FOR_ADVICE
 
 
 _TEST_VERBS = {
@@ -196,7 +199,7 @@ _TEST_VERBS = {
 """The subject of the sentence of advice about each test: what the test does, as a verb with -ing."""
 
 
-def _ranks_and_in_flight(result: StepResult) -> str:
+def _ranks_and_in_flight_text(result: StepResult) -> str:
     """Return the number of ranks and of operations in flight of a result, as text."""
     ranks = count_with_noun(result.step.ranks, "rank", "ranks")
     return f"{ranks} and {result.step.in_flight} in flight" if result.step.in_flight > 1 else ranks
@@ -217,9 +220,9 @@ def _bottleneck_line(results: Sequence[StepResult]) -> Iterator[str]:
     ]
     rates = [
         max((each.rate for each in made if each.step.is_shared == shared), default=0.0)
-        for shared, _ in _METADATA_LAYOUTS
+        for shared, _ in _METADATA_TABLE_TITLES
     ]
-    if 0 < rates[0] < BOTTLENECK_SHARE * rates[1]:
+    if 0 < rates[0] < BOTTLENECK_RATE_SHARE * rates[1]:
         yield (
             f"one directory is a bottleneck: creating files in it reaches {rates[0] / rates[1]:.0%} "
             "of the rate of several directories"
@@ -230,27 +233,27 @@ def best_combination(results: Sequence[StepResult]) -> tuple[tuple[int, int], fl
     """Return the combination (ranks, operations in flight) that is fastest for a tree of small files, and its speed-up
     over the smallest combination that was measured.
 
-    The speed-up is the geometric mean of those of the tests in ``_TREE_TESTS``. Of all combinations that are about as
-    fast as the best (``GOOD_ENOUGH_SHARE``), the one with the smallest effort is returned. Return None if fewer than
-    two combinations were measured.
+    The speed-up is the geometric mean of those of the tests in ``_SMALL_FILE_TREE_TESTS``. Of all combinations that are
+    about as fast as the best (``GOOD_ENOUGH_RATE_SHARE``), the one with the smallest effort is returned. Return None if
+    fewer than two combinations were measured.
     """
     gains: dict[tuple[int, int], list[float]] = defaultdict(list)
     alone: dict[tuple[bool, int], float] = {}
     for each in _metadata_results(results):
         step = each.step
-        if step.test in _TREE_TESTS:
+        if step.test in _SMALL_FILE_TREE_TESTS:
             first = alone.setdefault((step.is_shared, step.test), each.rate)
             gains[step.ranks, step.in_flight].append(log(each.rate / first))
     if len(gains) < 2:
         return None
     tests = max(map(len, gains.values()))
     means = {way: exp(sum(logs) / tests) for way, logs in gains.items() if len(logs) == tests}
-    enough = GOOD_ENOUGH_SHARE * max(means.values())
+    enough = GOOD_ENOUGH_RATE_SHARE * max(means.values())
     way = min((way for way, mean in means.items() if mean >= enough), key=lambda way: (way[0] * way[1], way[0]))
     return way, means[way]
 
 
-def json_values(results: Sequence[StepResult]) -> dict[str, Any]:
+def benchmark_json_values(results: Sequence[StepResult]) -> dict[str, Any]:
     """Return the results and the advice as values for ``--json``: the keys ``metadata``, ``data``, ``advice`` and
     ``best``.
     """
@@ -295,11 +298,11 @@ _PICTURE_WIDTH, _CHART_WIDTH, _CHART_HEIGHT, _ROW_HEIGHT = 900, 270, 120, 190
 """Sizes in pixels: width of the picture, width of one chart, height of its columns, and height of a row of charts with
 titles and legends.
 """
-_LEFT, _TOP = 60, 70
+_FIRST_CHART_LEFT, _FIRST_CHART_TOP = 60, 70
 """Position in pixels of the first chart."""
 
 
-class _Chart:
+class _BarChart:
     """The bar chart of one test: a group of columns for each number of ranks.
 
     A group has one column for each of ``keys``: whether all ranks share one directory or file, or the block sizes.
@@ -317,11 +320,11 @@ class _Chart:
         self.title, self.keys, self.unit, self.base = title, keys, unit, base
         self.groups: dict[int, dict[str, float]] = defaultdict(dict)
 
-    def add(self, ranks: int, key: str, rate: float) -> None:
+    def add_rate(self, ranks: int, key: str, rate: float) -> None:
         """Add a rate for the column ``key`` of the group ``ranks``. A column shows the highest of its rates."""
         self.groups[ranks][key] = max(rate, self.groups[ranks].get(key, 0.0))
 
-    def elements(self, left: float, top: float) -> Iterator[Markup]:
+    def svg_elements(self, left: float, top: float) -> Iterator[Markup]:
         """Yield the SVG elements of the chart, whose upper left corner is at ``left``, ``top``."""
         highest = scale_end(max(rate for group in self.groups.values() for rate in group.values()), self.base)
         bottom = top + _CHART_HEIGHT
@@ -359,7 +362,7 @@ class _Chart:
         return f"{format_size(rate)}/s" if self.base == 1024 else f"{rate:,.0f}/s"
 
 
-def svg_chart(results: Sequence[StepResult], directory: str) -> str:
+def benchmark_svg_chart(results: Sequence[StepResult], directory: str) -> str:
     """Return an SVG picture with one chart for each test, with the rates by number of ranks.
 
     If a test was measured with several numbers of operations in flight, the chart shows the best rate.
@@ -368,7 +371,7 @@ def svg_chart(results: Sequence[StepResult], directory: str) -> str:
         results: the results of all steps.
         directory: path of the measured directory, for the title.
     """
-    charts: dict[tuple[int, bool], _Chart] = {}
+    charts: dict[tuple[int, bool], _BarChart] = {}
     blocks = [format_size(block) for block in dict.fromkeys(each.step.block_bytes for each in _data_results(results))]
     for each in (*_metadata_results(results), *_data_results(results)):
         step, moves = each.step, _is_data_test(each)
@@ -378,15 +381,20 @@ def svg_chart(results: Sequence[StepResult], directory: str) -> str:
         if chart is None:
             unit = "bytes" if moves else "entries" if step.test == BenchmarkTest.READDIR else "operations"
             title = f"{_test_name(each)}, one file" if which[1] else _test_name(each)
-            chart = charts[which] = _Chart(title, keys, unit, 1024 if moves else 1000)
-        chart.add(step.ranks, format_size(step.block_bytes) if moves else keys[not step.is_shared], each.rate)
+            chart = charts[which] = _BarChart(title, keys, unit, 1024 if moves else 1000)
+        chart.add_rate(step.ranks, format_size(step.block_bytes) if moves else keys[not step.is_shared], each.rate)
     rows = -(-len(charts) // 3)
     parts = [element("rect", width="100%", height="100%", fill="#fff")]
     parts.append(element("text", f"pdbench {directory}: rates by the number of ranks", x=20, y=26, font_size=16))
     for number, chart in enumerate(charts.values()):
-        parts.extend(chart.elements(_LEFT + number % 3 * (_CHART_WIDTH + 10), _TOP + number // 3 * _ROW_HEIGHT))
+        parts.extend(
+            chart.svg_elements(
+                _FIRST_CHART_LEFT + number % 3 * (_CHART_WIDTH + 10), _FIRST_CHART_TOP + number // 3 * _ROW_HEIGHT
+            )
+        )
     picture = element(
-        "svg", *parts, xmlns="http://www.w3.org/2000/svg", view_box=f"0 0 {_PICTURE_WIDTH} {_TOP + rows * _ROW_HEIGHT}",
+        "svg", *parts, xmlns="http://www.w3.org/2000/svg",
+        view_box=f"0 0 {_PICTURE_WIDTH} {_FIRST_CHART_TOP + rows * _ROW_HEIGHT}",
         font_family="sans-serif", font_size=12, role="img", aria_label=f"rates measured in {directory}",
     )  # fmt: skip
     return f"{picture}\n"

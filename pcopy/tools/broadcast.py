@@ -12,12 +12,12 @@ from contextlib import suppress
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import EXIT_OK, RequestRefused
 from pcopy.jobs.paths import absolute_path
-from pcopy.jobs.source_argument import cannot_examine
-from pcopy.launch.launcher import is_launched
+from pcopy.jobs.source_argument import cannot_examine_error
+from pcopy.launch.launcher import is_started_by_launcher
 from pcopy.launch.tool import JobResult
-from pcopy.report.progress_gauge import Stage, Stages, WorkDone
+from pcopy.report.progress_gauge import ProgressStage, StagesByPhase, WorkDone
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import ForwardingSink, Job, Options, Sink, Totals
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.rank import Rank
@@ -38,12 +38,12 @@ from pcopy.tools.outputs import check_output_files, refuse_replacing_sent_files
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
-OPEN_PHASE, LOOK_PHASE, SEND_PHASE, SYNC_PHASE = range(4)
+OPEN_PHASE, FIND_SHARED_TARGETS_PHASE, SEND_PHASE, SYNC_PHASE = range(4)
 """The phases in their order: each rank opens the target directory of its host; hosts that see the same target directory
 (on a shared file system) are found; the files are sent; the target directories are synced.
 """
 
-_COUNTED = ("found", "files", "bytes", "skipped", "failed", "excused")
+_SHOWN_COUNTERS = ("found", "files", "bytes", "skipped", "failed", "excused")
 """Names of the counters (fields of ``Totals``) that ``--json`` shows; they are sums over all hosts."""
 
 
@@ -55,7 +55,7 @@ def _send_progress(totals: Totals) -> WorkDone:
     return WorkDone(items, totals.found, handled, totals.found_bytes, totals.moved, False)
 
 
-STAGES: Stages = {"send": Stage(_send_progress)}
+BROADCAST_STAGES: StagesByPhase = {"send": ProgressStage(_send_progress)}
 """How progress is measured: there is one stage, for the phase ``send``."""
 
 
@@ -93,7 +93,7 @@ class BroadcastDirector(UnrecordedJobDirector):
             owners, task = (0,), SendFiles(sink.files)
         elif phase == SYNC_PHASE:
             task = SyncHostDirectory()
-        return [NewTask(phase, encode(task), 0, owner=owner) for owner in owners]
+        return [NewTask(phase, encode_task(task), 0, owner=owner) for owner in owners]
 
     @property
     def _sink(self) -> BroadcastSink:
@@ -103,8 +103,10 @@ class BroadcastDirector(UnrecordedJobDirector):
         return sink
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        if phase == LOOK_PHASE and not self._sink.quiet:
-            self._rank.report((), self._rank.instance(SharedDirectories).messages(self._sink.directory))
+        if phase == FIND_SHARED_TARGETS_PHASE and not self._sink.quiet:
+            self._rank.report_failures_and_notices(
+                (), self._rank.shared_instance(SharedDirectories).sharing_messages(self._sink.directory)
+            )
         last = OPEN_PHASE if self._job.options.dry_run else SYNC_PHASE if self._job.options.sync else SEND_PHASE
         return phase + 1 if phase < last else None
 
@@ -116,7 +118,7 @@ class BroadcastTool(UnrecordedTool):
     writes_to_targets = (
         False  # The target directories of the hosts may differ: no probe file has to show that they are one.
     )
-    stages = STAGES
+    stages = BROADCAST_STAGES
     done_word = "sent"
     make_director = BroadcastDirector
 
@@ -132,10 +134,10 @@ class BroadcastTool(UnrecordedTool):
             dropped_tasks, since: not needed by this program.
         """
         if rank.number == 0:
-            rank.instance(FilesToSend).close()
+            rank.shared_instance(FilesToSend).close()
         if rank.number in rank.first_ranks:
-            rank.instance(HostStream).close()
-        rank.instance(HostDirectory).close()
+            rank.shared_instance(HostStream).close()
+        rank.shared_instance(HostDirectory).close()
 
 
 BROADCAST_TOOL = BroadcastTool()
@@ -151,13 +153,13 @@ class BroadcastJob(UnrecordedJob):
         """Check the arguments and prepare the job. Raise ``RequestRefused`` if a file cannot be sent; nothing is
         modified.
         """
-        super().__init__(0 if is_launched(os.environ) else 1, 1, arguments.output, dry_run=arguments.dry_run)
+        super().__init__(0 if is_started_by_launcher(os.environ) else 1, 1, arguments.output, dry_run=arguments.dry_run)
         self.incomplete_text = f"not every host {'can take' if self.dry_run else 'has'} all files"
         self.arguments = arguments
-        checked = [_checked_file(path) for path in arguments.files]
+        checked = [_checked_file_to_send(path) for path in arguments.files]
         self._files = tuple(path for path, _ in checked)
         _refuse_equal_names(self._files)
-        self._directory = _checked_target(arguments.directory)
+        self._directory = _checked_target_directory(arguments.directory)
         for given, (path, status) in zip(arguments.files, checked, strict=True):
             _refuse_link_to_file(given, os.path.join(self._directory, os.path.basename(path)), status)
         sent = {os.path.basename(path): (status.st_dev, status.st_ino) for path, status in checked}
@@ -186,10 +188,10 @@ class BroadcastJob(UnrecordedJob):
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         return {
-            **common_json_values(ended.totals, _COUNTED, seconds, ranks, ended.status),
+            **common_json_values(ended.totals, _SHOWN_COUNTERS, seconds, ranks, ended.status),
             "sources": len(self._files),
             "dry_run": self.dry_run,
-            "bytes_per_second": round(_rate(ended.totals, seconds)),
+            "bytes_per_second": round(_write_rate(ended.totals, seconds)),
         }
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
@@ -204,24 +206,24 @@ class BroadcastJob(UnrecordedJob):
             yield f"{sources} of {format_size(self._size)} would be sent to {hosts}{failed}"
             return
         yield f"{sources} to each host: {totals.found:,} begun = {' + '.join(sums)}"
-        rate, ways = format_size(_rate(totals, seconds)), count_with_noun(ranks, "rank", "ranks")
+        rate, ways = format_size(_write_rate(totals, seconds)), count_with_noun(ranks, "rank", "ranks")
         written = f"{format_size(totals.bytes)} written in {format_seconds(seconds)}"
         yield f"{written}: {rate}/s on all hosts together, with {ways}"
 
 
-def _rate(totals: Totals, seconds: float) -> float:
+def _write_rate(totals: Totals, seconds: float) -> float:
     """Return the bytes per second that all hosts together wrote."""
     return totals.bytes / seconds if seconds > 0 else 0.0
 
 
-def _checked_file(path: bytes) -> tuple[bytes, os.stat_result]:
+def _checked_file_to_send(path: bytes) -> tuple[bytes, os.stat_result]:
     """Return the absolute path and the status of a regular file that can be read. Raise ``RequestRefused`` for
     anything else.
     """
     try:
         status = os.stat(path)
     except OSError as error:
-        raise cannot_examine(path, error) from None
+        raise cannot_examine_error(path, error) from None
     if stat.S_ISDIR(status.st_mode):
         advice = f"pack it (ptar -c -f FILE.tar {shell_quoted(path)}), or copy it with pcopy to where all hosts see it"
         raise RequestRefused(f"{printable_path(path)}: is a directory, and pbcast sends files: {advice}")
@@ -268,7 +270,7 @@ def _refuse_link_to_file(given: bytes, target: bytes, status: os.stat_result) ->
             )
 
 
-def _checked_target(path: bytes) -> bytes:
+def _checked_target_directory(path: bytes) -> bytes:
     """Return the absolute path of the target directory. Raise ``RequestRefused`` if it is no directory on the host of
     rank 0; the other hosts check it in the phase OPEN_PHASE.
     """
@@ -276,7 +278,7 @@ def _checked_target(path: bytes) -> bytes:
         is_directory = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         raise RequestRefused(
-            f"{cannot_examine(path, error)}; the last argument must be a directory that exists on each host"
+            f"{cannot_examine_error(path, error)}; the last argument must be a directory that exists on each host"
         ) from None
     if not is_directory:
         raise RequestRefused(

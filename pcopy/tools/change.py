@@ -21,19 +21,19 @@ from pcopy.tasks.change.change_tree import ChangeNames
 from pcopy.tasks.change.visitor import ChangeVisitor
 from pcopy.text import printable_path
 from pcopy.tools.arguments import ChangeArguments
-from pcopy.tools.director import LevelsDirector, UnrecordedTool, single_stage
+from pcopy.tools.director import BottomUpDirector, UnrecordedTool, single_stage
 from pcopy.tools.outputs import umask_of_user
-from pcopy.tools.summary import common_json_values, counts_lines, items_per_second_line
+from pcopy.tools.summary import common_json_values, item_counts_lines, items_per_second_line
 from pcopy.tools.trees import TreeJob
 
-_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
+_SHOWN_COUNTERS = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
 """Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 
-class ChangeDirector(LevelsDirector):
+class ChangeDirector(BottomUpDirector):
     """Director of ``pchmod``: the object on rank 0 that chooses the phases of the job and their first tasks."""
 
-    def first_task(self, place: Place, item: bytes) -> TaskKind:
+    def task_for_item(self, place: Place, item: bytes) -> TaskKind:
         return ChangeNames(place, item)
 
 
@@ -84,13 +84,13 @@ class ChangeJob(TreeJob):
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
         changed = "would be changed" if self.dry_run else "changed"
-        yield from counts_lines(totals, "as requested", "excluded")
+        yield from item_counts_lines(totals, "as requested", "excluded")
         yield f"  {totals.mended:,} {changed}, {totals.copied - totals.mended:,} unchanged"
         yield items_per_second_line(totals, seconds, ranks)
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         totals = ended.totals
-        values = common_json_values(totals, _COUNTED, seconds, ranks, ended.status)
+        values = common_json_values(totals, _SHOWN_COUNTERS, seconds, ranks, ended.status)
         unchanged = totals.copied - totals.mended
         return {**values, "changed": totals.mended, "unchanged": unchanged, "dry_run": self.dry_run}
 

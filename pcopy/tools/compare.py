@@ -15,19 +15,19 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import NewTask
 from pcopy.errors import EXIT_DIFFERENT, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, RequestRefused
 from pcopy.fsio.identity import Identity
-from pcopy.jobs.source_argument import read_only_root
+from pcopy.jobs.source_argument import root_for_reading
 from pcopy.launch.tool import JobResult
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT_PATH
-from pcopy.signature.replacing import output_file
-from pcopy.tasks.base.codec import encode
+from pcopy.signature.replacing import replaced_output_file
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Job, Options, Totals, mount_codes
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.compare.compare_trees import CompareNames
 from pcopy.tasks.compare.properties import CONTENT, ONLY_A, ONLY_B, PROPERTIES, REPORTS_EQUAL, compared_attributes
-from pcopy.tasks.compare.report_differences import CollectedDifferences, Difference
+from pcopy.tasks.compare.report_differences import CollectedDifferences, ItemDifference
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import JobDirector
@@ -36,27 +36,27 @@ from pcopy.tools.outputs import check_lists, check_outputs, umask_of_user
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
-_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
+_SHOWN_COUNTERS = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
 """Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 _ALL_PROPERTIES = (1 << len(PROPERTIES)) - 1
 """The bits of all properties that can be compared; bit i is the property ``PROPERTIES[i]``."""
-_ONE_SIDED_WORDS = {ONLY_A: "only A", ONLY_B: "only B"}
+_WORDS_FOR_ONE_SIDED_ITEMS = {ONLY_A: "only A", ONLY_B: "only B"}
 """Words for items that exist in one tree only; the key is the bit that says so."""
-_CLASS_BITS = {"common": REPORTS_EQUAL, "only-a": ONLY_A, "only-b": ONLY_B, "differ": _ALL_PROPERTIES}
+_BITS_BY_CLASS = {"common": REPORTS_EQUAL, "only-a": ONLY_A, "only-b": ONLY_B, "differ": _ALL_PROPERTIES}
 """The classes of items that ``--output`` accepts, and the bits of a difference that select them."""
 
 
-def class_bits(name: str) -> int:
+def bits_of_item_class(name: str) -> int:
     """Return the bits of a difference that select the items of a class of ``--output``, such as ``only-a`` or
     ``differ-in-size``.
 
     An item belongs to the class if its difference has one of these bits (``pcopy.tasks.compare.properties``).
     """
-    return _CLASS_BITS.get(name) or 1 << PROPERTIES.index(name.removeprefix("differ-in-"))
+    return _BITS_BY_CLASS.get(name) or 1 << PROPERTIES.index(name.removeprefix("differ-in-"))
 
 
-def property_names(bits: int) -> list[str]:
+def names_of_set_properties(bits: int) -> list[str]:
     """Return the names, such as ``size``, of the properties whose bits are set in ``bits``."""
     return [name for at, name in enumerate(PROPERTIES) if bits >> at & 1]
 
@@ -74,7 +74,7 @@ class CompareDirector(JobDirector):
             for root, (code, _) in zip(self._job.roots, mount_codes(self._job.roots), strict=True)
         )
         task = CompareNames(Place(0, b"", first, second, False, False), ROOT_PATH)
-        return [NewTask(int(Phase.COPY), encode(task), SCAN_COST, True)]
+        return [NewTask(int(Phase.COPY), encode_task(task), SCAN_COST, True)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
@@ -104,8 +104,8 @@ class CompareJob(VerifyJobBase):
         self._properties = comparison.properties
         self._lists: dict[bytes, int] = {}
         for name, path in comparison.lists:
-            self._lists[path] = self._lists.get(path, 0) | class_bits(name)
-        roots = tuple(read_only_root(path, follow=True) for path in arguments.paths)
+            self._lists[path] = self._lists.get(path, 0) | bits_of_item_class(name)
+        roots = tuple(root_for_reading(path, follow=True) for path in arguments.paths)
         reports_equal = any(bits & REPORTS_EQUAL for bits in self._lists.values())
         given = arguments.options
         options = given._replace(
@@ -130,7 +130,7 @@ class CompareJob(VerifyJobBase):
     def complete(self, rank: Rank, totals: Totals) -> int:
         if self._is_everything_excluded(totals):
             return EXIT_REFUSED
-        differences = rank.instance(CollectedDifferences)
+        differences = rank.shared_instance(CollectedDifferences)
         self._counts_by_bits = {bits: number for bits, number in differences.numbers.items() if bits}
         for difference in differences.sorted() if self._counts_by_bits else ():
             if difference.bits:
@@ -141,17 +141,18 @@ class CompareJob(VerifyJobBase):
             return EXIT_REFUSED
         return EXIT_DIFFERENT if self._counts_by_bits else EXIT_OK
 
-    def _print_difference(self, difference: Difference) -> None:
+    def _print_difference(self, difference: ItemDifference) -> None:
         """Print a difference on standard output, as a line or, with ``--json``, as a JSON object."""
         path, bits = difference.path, difference.bits
         if self.output.json:
-            values: dict[str, object] = {"difference": _ONE_SIDED_WORDS.get(bits, "differ")}
-            values |= {"in": property_names(bits)} if bits & _ALL_PROPERTIES else {}
+            values: dict[str, object] = {"difference": _WORDS_FOR_ONE_SIDED_ITEMS.get(bits, "differ")}
+            values |= {"in": names_of_set_properties(bits)} if bits & _ALL_PROPERTIES else {}
             exact = base64.b64encode(path).decode("ascii")
             print(json.dumps({**values, "path": printable_path(path), "path_b64": exact}))
         else:
             print(
-                f"{_ONE_SIDED_WORDS.get(bits) or 'differ in ' + ','.join(property_names(bits))}: {printable_path(path)}"
+                f"{_WORDS_FOR_ONE_SIDED_ITEMS.get(bits) or 'differ in ' + ','.join(names_of_set_properties(bits))}: "
+                f"{printable_path(path)}"
             )
 
     def _write_list(self, file: bytes, selected: int, differences: CollectedDifferences) -> str:
@@ -163,12 +164,12 @@ class CompareJob(VerifyJobBase):
 
         Args:
             file: path of the list.
-            selected: bits of the wanted classes (``class_bits``).
+            selected: bits of the wanted classes (``bits_of_item_class``).
             differences: all differences.
         """
         end, left_out = b"\0" if self._nul_separated else b"\n", 0
         try:
-            with output_file(file, self.job.options.umask, self.job.temporary_name_id) as stream:
+            with replaced_output_file(file, self.job.options.umask, self.job.temporary_name_id) as stream:
                 for path, bits, is_entered in differences.sorted():
                     if not selected & (bits or REPORTS_EQUAL):
                         continue
@@ -194,7 +195,9 @@ class CompareJob(VerifyJobBase):
             yield "the same"
         elif self._counts_by_bits:
             alone = [f"{numbers[key]:,} {word}" for key, word in (("only_a", "only A"), ("only_b", "only B"))]
-            each = ", ".join(f"{number:,} in {name}" for name, number in self._counts_by_property().items() if number)
+            each = ", ".join(
+                f"{number:,} in {name}" for name, number in self._difference_counts_by_property().items() if number
+            )
             parts = [*alone, f"{numbers['differ']:,} differ{each and f' ({each})'}"]
             yield f"different: {', '.join(part for part in parts if not part.startswith('0 '))}"
         if self._unlisted_directories:
@@ -205,7 +208,8 @@ class CompareJob(VerifyJobBase):
         if ended.halt is None:
             items = count_with_noun(ended.totals.copied, "item", "items")
             read = f", {format_size(ended.totals.bytes)} read" if self._properties & CONTENT else ""
-            yield f"{items} compared by {','.join(property_names(self._properties))}{read} in {format_seconds(elapsed)}"
+            properties = ",".join(names_of_set_properties(self._properties))
+            yield f"{items} compared by {properties}{read} in {format_seconds(elapsed)}"
 
     def _difference_counts(self) -> dict[str, int]:
         """Return the numbers of items that exist in tree A only, in tree B only, or in both with differences.
@@ -218,7 +222,7 @@ class CompareJob(VerifyJobBase):
             "differ": sum(number for bits, number in self._counts_by_bits.items() if bits & _ALL_PROPERTIES),
         }
 
-    def _counts_by_property(self) -> dict[str, int]:
+    def _difference_counts_by_property(self) -> dict[str, int]:
         """Return the number of items that differ in each compared property, by the name of the property."""
         return {
             name: sum(
@@ -232,10 +236,10 @@ class CompareJob(VerifyJobBase):
         sums = self._difference_counts()
         return {
             "same": {EXIT_OK: True, EXIT_DIFFERENT: False}.get(ended.status),
-            "compared": property_names(self._properties),
+            "compared": names_of_set_properties(self._properties),
             "common": ended.totals.copied - sum(sums.values()),
             **sums,
-            "differ_in": self._counts_by_property(),
-            **common_json_values(ended.totals, _COUNTED, elapsed, ranks, ended.status),
+            "differ_in": self._difference_counts_by_property(),
+            **common_json_values(ended.totals, _SHOWN_COUNTERS, elapsed, ranks, ended.status),
             "bytes_per_second": round(ended.totals.bytes / elapsed) if elapsed > 0 else 0,
         }

@@ -17,9 +17,9 @@ from pcopy.engine.task import Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED, RequestRefused, resource_error_text
 from pcopy.fsio.copy_methods import keeps_times_on_close
 from pcopy.jobs.directories import StoredJob, has_unfinished_job
-from pcopy.jobs.earlier_jobs import EarlierJobs, earlier_jobs, superseded_by_resume
+from pcopy.jobs.earlier_jobs import EarlierJobsDecision, decide_about_earlier_jobs, jobs_superseded_by_resume
 from pcopy.jobs.lifecycle import (
-    END_TIMEOUT,
+    FINAL_RECORD_TIMEOUT,
     CheckpointSettings,
     JobDirectory,
     new_job_directory,
@@ -27,16 +27,16 @@ from pcopy.jobs.lifecycle import (
     recorded_roots_and_options,
     resume_command,
 )
-from pcopy.jobs.lock import Lock
+from pcopy.jobs.lock import RankLock
 from pcopy.jobs.paths import destination_directory, positions_in_sources, resolve_roots, target_path
-from pcopy.jobs.rank_store import refuse_unsyncable
-from pcopy.jobs.roots import refuse_unwritable
+from pcopy.jobs.rank_store import refuse_unsyncable_targets
+from pcopy.jobs.roots import refuse_unwritable_targets
 from pcopy.jobs.spool import SPOOL_ADVICE, refusing_spool_errors, spool_factory
-from pcopy.launch.mounts import refuse_other_mounts
+from pcopy.launch.mounts import check_mounts_before_resume
 from pcopy.launch.tool import JobResult, PreparedJob, Tool
-from pcopy.launch.watch.signals import exit_status_of
+from pcopy.launch.watch.signals import exit_status_after_stop
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.codec import decode_task
 from pcopy.tasks.base.job import Job, Options, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -44,18 +44,23 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import make_visitor
 from pcopy.tasks.files.chunk_ledger import remove_all_temporaries
 from pcopy.text import count_with_noun, printable_path, shell_quoted
-from pcopy.tools.arguments import CopyArguments, refuse_other_arguments, result_options, resumed_options
-from pcopy.tools.director import STAGES, CopyDirector
-from pcopy.tools.outputs import check_outputs, has_extra_entries, write_signature_file
+from pcopy.tools.arguments import (
+    CopyArguments,
+    options_determining_result,
+    options_of_resumed_job,
+    refuse_changed_arguments,
+)
+from pcopy.tools.director import JOB_STAGES, CopyDirector
+from pcopy.tools.outputs import check_outputs, has_other_entries_than_sources, write_signature_file
 from pcopy.tools.summary import (
     copy_json_summary,
     copy_summary_lines,
-    filter_json_values,
-    halt_text,
+    filter_origins_json_values,
+    halt_reason_text,
     is_only_deletion_missing,
 )
 from pcopy.walk.preliminary_walk import PreliminaryWalk
-from pcopy.walk.visitor import Visitor
+from pcopy.walk.visitor import DirectoryVisitor
 
 _SUSPICIOUS_BWLIMIT = 64 << 10
 """A ``--bwlimit`` below this number of bytes per second is suspicious, and a hint about its unit is printed.
@@ -64,7 +69,7 @@ rsync counts in KiB, and the user may have meant that.
 """
 
 
-def _make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> Visitor:
+def _make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> DirectoryVisitor:
     """Return the object that receives the items of one directory which a task has found, and copies them.
 
     With ``--compress`` or ``--decompress``, it also compresses or decompresses files while they are copied.
@@ -79,7 +84,7 @@ def _make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) ->
         return make_visitor(rank, result, place, attempt)
     from pcopy.tasks.recode import recode_visitor  # Imported here since few jobs need it.
 
-    return recode_visitor.visitor_of(rank, result, place, attempt)
+    return recode_visitor.recode_visitor_of(rank, result, place, attempt)
 
 
 class CopyTool(Tool):
@@ -88,7 +93,7 @@ class CopyTool(Tool):
     writes_to_targets = True
     unfinished_status = EXIT_STOPPED
     spool_advice = SPOOL_ADVICE
-    stages = STAGES
+    stages = JOB_STAGES
     make_director = CopyDirector
     make_visitor = staticmethod(_make_visitor)
 
@@ -112,7 +117,7 @@ class CopyTool(Tool):
             recode_file.discard_unfinished(rank, since)
         with suppress(OSError):  # The temporary file with the tasks cannot be read, for instance on a full disk.
             for task in dropped_tasks:
-                decode(task.payload).remove_temporaries(rank, since)
+                decode_task(task.payload).remove_temporaries(rank, since)
 
 
 COPY_TOOL = CopyTool()
@@ -140,8 +145,8 @@ class CopyJob(PreparedJob):
         self._print_message = partial(print_error, arguments.program)
         self._command_words = words
         if arguments.checkpoint.spool:
-            _check_spool(arguments.checkpoint.spool)
-        self._earlier_jobs = EarlierJobs()
+            _check_spool_directory(arguments.checkpoint.spool)
+        self._earlier_jobs = EarlierJobsDecision()
         self._path_list: BinaryIO | None = None
         self._has_enough_space = arguments.force
         """True with ``--force``, or if the sources of a new job were found to fit into the free space. If False, a
@@ -150,7 +155,7 @@ class CopyJob(PreparedJob):
         self._resumed_job = self._stored_job_to_resume()
         if self._resumed_job is None:
             roots = self._resolve_roots()
-            refuse_unwritable(roots)
+            refuse_unwritable_targets(roots)
             options = arguments.options._replace(umask=_make_files_private())
             check_outputs(roots, options, arguments.output)
             if options.backup:
@@ -161,7 +166,9 @@ class CopyJob(PreparedJob):
                 from pcopy.tools.mirror import check_deletion
 
                 check_deletion(arguments, roots, "--mirror" if "--mirror" in words else "--delete")
-            self._earlier_jobs = earlier_jobs(roots, options, has_default_directory=not arguments.checkpoint.directory)
+            self._earlier_jobs = decide_about_earlier_jobs(
+                roots, options, has_default_directory=not arguments.checkpoint.directory
+            )
             self._has_enough_space = self._check_space_and_filters(roots, options)
             self.output = self.output._replace(umask=options.umask)
             if options.sequential or not keeps_times_on_close(destination_directory(roots)):
@@ -209,15 +216,15 @@ class CopyJob(PreparedJob):
     def sink(self, screen: Sink) -> Sink:
         if self._has_enough_space:
             return screen
-        from pcopy.tools.space import FreeSpaceWatch
+        from pcopy.tools.space import FreeSpaceWarningSink
 
-        return FreeSpaceWatch(screen, self.job.roots[0].target)
+        return FreeSpaceWarningSink(screen, self.job.roots[0].target)
 
     def _read_list(self, roots: Sequence[Root]) -> BinaryIO:
         """Read and sort the list of ``--files-from``, and return the temporary file with the result. Raise
         ``RequestRefused`` if it cannot be used.
         """
-        from pcopy.jobs.files_from import sorted_list
+        from pcopy.jobs.files_from import sorted_path_list
 
         if len(roots) > 1 or roots[0].item:
             reason = (
@@ -227,9 +234,11 @@ class CopyJob(PreparedJob):
         arguments = self.arguments
         open_spool = spool_factory(arguments.checkpoint.spool)
         with refusing_spool_errors(arguments.checkpoint.spool):
-            return sorted_list(arguments.options.files_from, roots[0], open_spool, nul=arguments.options.nul_separated)
+            return sorted_path_list(
+                arguments.options.files_from, roots[0], open_spool, nul=arguments.options.nul_separated
+            )
 
-    def _stored_job_to_resume(self) -> tuple[StoredJob, Lock] | None:
+    def _stored_job_to_resume(self) -> tuple[StoredJob, RankLock] | None:
         """Return the stored job that the command line resumes, and the lock of its directory, which this process holds
         from now on. Return None for a new job.
 
@@ -246,10 +255,10 @@ class CopyJob(PreparedJob):
         stored, lock = job_to_resume(word, print_to_stderr)
         try:
             if directory:
-                refuse_other_arguments(stored, arguments, self._command_words, self._resolve_roots)
+                refuse_changed_arguments(stored, arguments, self._command_words, self._resolve_roots)
             roots, options = recorded_roots_and_options(stored)
             check_outputs(roots, options, arguments.output)
-            self._earlier_jobs = superseded_by_resume(stored, roots, options)
+            self._earlier_jobs = jobs_superseded_by_resume(stored, roots, options)
         except BaseException:
             lock.close()
             raise
@@ -276,9 +285,9 @@ class CopyJob(PreparedJob):
         if self._resumed_job is not None:
             stored, lock = self._resumed_job
             roots, options = recorded_roots_and_options(stored)
-            refuse_other_mounts(stored.file, roots, options)
+            check_mounts_before_resume(stored.file, roots, options)
             given = None if arguments.job_request.resume is None else arguments.job_request.given_options
-            options = resumed_options(options, arguments.options, given)
+            options = options_of_resumed_job(options, arguments.options, given)
             self.job, self.job_directory = prepare_resume(stored, lock, ranks, arguments.checkpoint, options)
             self.output = self.output._replace(umask=self.job.options.umask)
             self._remarks += self.job_directory.notices
@@ -299,23 +308,23 @@ class CopyJob(PreparedJob):
                 "job is recorded, and is not copied"
             )
         if self.job.options.delete:
-            from pcopy.tools.mirror import spared_paths
+            from pcopy.tools.mirror import paths_spared_from_deletion
 
             kept = self.job_directory.checkpoint.directory if self.job_directory else b""
             self.job = self.job._replace(
-                spared=spared_paths((kept, self.job.options.backup), self.job.roots, self.job.options)
+                spared=paths_spared_from_deletion((kept, self.job.options.backup), self.job.roots, self.job.options)
             )
 
     def _set_path_list(self) -> None:
         """Store the path of the sorted list of ``--files-from`` in the job. The list of a resumed job is in its job
         directory.
         """
-        from pcopy.jobs.files_from import descriptor_path, path_in_job_directory
+        from pcopy.jobs.files_from import list_path_in_job_directory, proc_path_of_descriptor
 
         if self._path_list is None:
-            self.job = self.job._replace(listed=path_in_job_directory(self.checkpoint.directory))
+            self.job = self.job._replace(listed=list_path_in_job_directory(self.checkpoint.directory))
             return
-        self.job = self.job._replace(listed=descriptor_path(self._path_list))
+        self.job = self.job._replace(listed=proc_path_of_descriptor(self._path_list))
         if self.job_directory is not None:
             self.job_directory.list_of_files = self._path_list
 
@@ -324,12 +333,12 @@ class CopyJob(PreparedJob):
         be worthless: the job goes on without them, and a notice says so.
         """
         try:
-            refuse_unsyncable(self.job.roots)
+            refuse_unsyncable_targets(self.job.roots)
         except RequestRefused as refused:
             self._remarks.append(f"no checkpoints, the job goes on without: {refused}")
         else:
             self.job, self.job_directory = new_job_directory(
-                self.job, self.arguments.checkpoint, result_options(self.arguments)
+                self.job, self.arguments.checkpoint, options_determining_result(self.arguments)
             )
 
     @property
@@ -375,11 +384,11 @@ class CopyJob(PreparedJob):
                 return EXIT_REFUSED
         if not self.job.options.writes_signature:
             return EXIT_OK
-        if totals.extra or has_extra_entries(self.job.roots):
+        if totals.extra or has_other_entries_than_sources(self.job.roots):
             self._remarks.append("DST holds more than the source: its contents will not match the signature")
         from pcopy.tasks.sign.signing import SignatureState
 
-        sign = rank.instance(SignatureState)
+        sign = rank.shared_instance(SignatureState)
         self._write_error = write_signature_file(self.job, sign)
         if self._write_error:
             return EXIT_INCOMPLETE
@@ -391,7 +400,7 @@ class CopyJob(PreparedJob):
         earlier_bytes = Totals(*self.checkpoint.counts).bytes if self.checkpoint.resumed else None
         if ended.halt is not None:
             cut_short = self._resumed_job is not None and self._resumed_job[0].file.may_have_incomplete_files
-            self._print_message(halt_text(ended.halt, cut_short))
+            self._print_message(halt_reason_text(ended.halt, cut_short))
         is_quiet = self.output.quiet and ended.status == EXIT_OK
         if self.output.quiet and not is_quiet:
             self._remarks = self._hints + self._remarks
@@ -406,7 +415,7 @@ class CopyJob(PreparedJob):
         self.json_values = copy_json_summary(
             ended, seconds, ranks, signature=signature, job=job, earlier_bytes=earlier_bytes, sequential=in_order
         )
-        self.json_values |= filter_json_values(self.output.filter_origins)
+        self.json_values |= filter_origins_json_values(self.output.filter_origins)
         if self.output.json:
             print(json.dumps(self.json_values), flush=True)
         elif not is_quiet:
@@ -440,17 +449,17 @@ class CopyJob(PreparedJob):
         )
         status = EXIT_OK if is_done else ended.status
         if status == EXIT_OK and self._earlier_jobs.superseded:
-            from pcopy.jobs.job_choice import discard_superseded
+            from pcopy.jobs.job_choice import discard_superseded_jobs
             from pcopy.jobs.leftovers import remove_temporaries
 
-            discard_superseded(
+            discard_superseded_jobs(
                 self._earlier_jobs.superseded,
                 partial(remove_temporaries, report=self._print_message),
                 self._print_message,
             )
         if self.job_directory is None:
             return
-        patience = None if ended.halt is None or exit_status_of(ended.halt) is None else END_TIMEOUT
+        patience = None if ended.halt is None or exit_status_after_stop(ended.halt) is None else FINAL_RECORD_TIMEOUT
         try:
             for remark in self.job_directory.finish(status, ended.totals, patience, is_durable=ended.is_durable):
                 self._print_message(remark)
@@ -475,9 +484,9 @@ class CopyJob(PreparedJob):
         elif self.job_directory is not None:
             vanished = f"{printable_path(self.job_directory.checkpoint.directory)}: the job directory has vanished"
             why = vanished if self.job_directory.was_removed else "no checkpoint was stored"
-            self._print_message(f"{why}: start it again{self._changed_command()}")
+            self._print_message(f"{why}: start it again{self._advice_if_target_changed()}")
 
-    def _changed_command(self) -> str:
+    def _advice_if_target_changed(self) -> str:
         """Return words that follow "start it again", if the same command would now copy to another target; else "".
 
         They name the command with ``--no-target-directory``, and the reason. The target changes if a directory was
@@ -499,18 +508,18 @@ class CopyJob(PreparedJob):
         return f" as {' '.join(words)}, since {printable_path(self.arguments.destination)} exists now"
 
 
-def _check_spool(directory: bytes) -> None:
+def _check_spool_directory(directory: bytes) -> None:
     """Raise ``RequestRefused`` unless files can be created in the directory of ``--spool`` (for temporary files with
     work that does not fit into memory).
     """
-    from pcopy.fsio.named_file import UntrustedFile, stable_directory_path
+    from pcopy.fsio.named_file import UntrustedFileError, stable_directory_path
 
     why = "not a directory that can be written"
     try:
         with stable_directory_path(directory) as spool:
             if os.access(spool, os.W_OK | os.X_OK):
                 return
-    except UntrustedFile as error:
+    except UntrustedFileError as error:
         why = str(error.strerror)
     except OSError:
         pass

@@ -19,21 +19,21 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.spool import TMPDIR_ADVICE
 from pcopy.launch.tool import CompleteJob, JobResult, Tool
-from pcopy.launch.watch.signals import exit_status_of
-from pcopy.report.progress_gauge import Stage, Stages, WorkDone
-from pcopy.tasks.base.codec import encode
+from pcopy.launch.watch.signals import exit_status_after_stop
+from pcopy.report.progress_gauge import ProgressStage, StagesByPhase, WorkDone
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.distribution import directory_owner
 from pcopy.tasks.base.job import Job, Totals, mount_codes
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.values import NO_DIRECTORY, Entries, Place, pack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, SignatureEntries, pack_numbers
 from pcopy.tasks.files.layouts import RankLayouts
 from pcopy.text import count_with_noun
 from pcopy.walk.listing import NAMES_PER_BATCH
 
 
-def _copy_progress(totals: Totals) -> WorkDone:
+def _progress_of_copying(totals: Totals) -> WorkDone:
     """Return how much of the copying is done: items and bytes that were copied, skipped or failed, of those found so
     far.
 
@@ -44,7 +44,7 @@ def _copy_progress(totals: Totals) -> WorkDone:
     return WorkDone(items, totals.found, handled, totals.found_bytes, totals.moved, totals.unscanned == 0)
 
 
-def _verify_progress(totals: Totals) -> WorkDone:
+def _progress_of_verification(totals: Totals) -> WorkDone:
     """Return how much of the verification is done: items and bytes that were read back, of those to be read."""
     read, items = totals.verified_bytes, totals.verified + totals.refuted
     return WorkDone(items, totals.to_verify, read, totals.to_verify_bytes, read, True)
@@ -57,29 +57,29 @@ def _progress_without_total(totals: Totals) -> WorkDone:
     not count.
     """
     finished_bytes = totals.bytes + totals.skipped_bytes + totals.failed_bytes
-    return _copy_progress(totals)._replace(bytes=finished_bytes, is_total_known=False)
+    return _progress_of_copying(totals)._replace(bytes=finished_bytes, is_total_known=False)
 
 
-STAGES: Stages = {
-    "copy": Stage(_copy_progress, finds_total=True),
-    "verify": Stage(_verify_progress),
-    "repair": Stage(_progress_without_total),
-    "reverify": Stage(_verify_progress),
-    "sign": Stage(_progress_without_total, is_measured=False),
+JOB_STAGES: StagesByPhase = {
+    "copy": ProgressStage(_progress_of_copying, finds_total=True),
+    "verify": ProgressStage(_progress_of_verification),
+    "repair": ProgressStage(_progress_without_total),
+    "reverify": ProgressStage(_progress_of_verification),
+    "sign": ProgressStage(_progress_without_total, is_measured=False),
 }
 """The stages by which the progress of a job is shown, by name of the phase (``phase_name``). In programs that only
 read, an item that was read counts as copied.
 """
 
 
-def single_stage(name: str) -> Stages:
+def single_stage(name: str) -> StagesByPhase:
     """Return the stages of a program that walks trees once and transfers no data: a single one, for the phase
     ``name``.
     """
-    return {name: Stage(_walk_progress, finds_total=True)}
+    return {name: ProgressStage(_progress_of_walk, finds_total=True)}
 
 
-def _walk_progress(totals: Totals) -> WorkDone:
+def _progress_of_walk(totals: Totals) -> WorkDone:
     """Return how much of a walk is done: items found so far. The total is known when all directories were read."""
     return _progress_without_total(totals)._replace(moved=totals.bytes, is_total_known=totals.unscanned == 0)
 
@@ -89,7 +89,7 @@ class UnrecordedTool(Tool):
 
     unfinished_status = errors.EXIT_STOPPED
     spool_advice = TMPDIR_ADVICE
-    stages = STAGES
+    stages = JOB_STAGES
     durable_before: tuple[int, ...] = ()
 
     def initial_counts(self, job: Job) -> list[int]:
@@ -101,12 +101,12 @@ class UnrecordedTool(Tool):
         return list(Totals(unscanned=int(bool(job.listed))))
 
 
-def _task_per_rank(ranks: Iterable[int], phase: int, value: Any) -> list[NewTask]:
+def _one_task_per_rank(ranks: Iterable[int], phase: int, value: Any) -> list[NewTask]:
     """Return one task for each of ``ranks``, which only this rank may run.
 
     All have the same description ``value`` (an object of a class of tasks) and the cost 0.
     """
-    payload = encode(value)
+    payload = encode_task(value)
     return [NewTask(phase, payload, 0, owner=rank) for rank in ranks]
 
 
@@ -152,7 +152,7 @@ class JobDirector:
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
             from pcopy.tasks.directories.sync_files import SyncFileSystems
 
-            return _task_per_rank(
+            return _one_task_per_rank(
                 ranks if phase == Phase.STORE else self._rank.first_ranks, phase, SyncFileSystems(None)
             )
         if phase in (Phase.COUNT, Phase.DELETE):
@@ -167,9 +167,9 @@ class JobDirector:
         """
         from pcopy.tasks.remove.delete_extra import ExamineMounts
 
-        place = Place(number, b"", NO_DIRECTORY, NO_DIRECTORY, False, False)
+        place = Place(number, b"", NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False)
         counted = self._undeleted_before if phase == Phase.COUNT else 0
-        return NewTask(phase, encode(ExamineMounts(place, counted)), SCAN_COST, True, self._rank.first_ranks[0])
+        return NewTask(phase, encode_task(ExamineMounts(place, counted)), SCAN_COST, True, self._rank.first_ranks[0])
 
     def _manifest_task(self) -> list[NewTask]:
         """Return the task that reads the manifest (``Job.against``) with which a tree is compared; an empty list if the
@@ -179,7 +179,7 @@ class JobDirector:
             return []
         from pcopy.tasks.sign.manifest_lines import ReadManifest
 
-        return _task_per_rank((0,), int(Phase.COPY), ReadManifest())
+        return _one_task_per_rank((0,), int(Phase.COPY), ReadManifest())
 
     def _signing_tasks(self, phase: int) -> list[NewTask]:
         """Return the tasks of a phase that computes the signature, one per rank.
@@ -193,12 +193,12 @@ class JobDirector:
 
         ranks = range(self._rank.size)
         if phase == Phase.SIGN:
-            return [*self._common_root_task(), *_task_per_rank(ranks, phase, SendEntries())]
+            return [*self._common_top_directory_task(), *_one_task_per_rank(ranks, phase, SendEntries())]
         depth = self._depth_of_phase(phase)
         return (
-            _task_per_rank((0,), phase, WriteManifest())
+            _one_task_per_rank((0,), phase, WriteManifest())
             if depth < 0
-            else _task_per_rank(ranks, phase, DigestLevel(depth))
+            else _one_task_per_rank(ranks, phase, DigestLevel(depth))
         )
 
     def _root_tasks(self) -> Iterator[NewTask]:
@@ -212,14 +212,14 @@ class JobDirector:
         if self._job.listed:
             from pcopy.tasks.directories.copy_listed import CopyListedPaths
 
-            return NewTask(int(Phase.COPY), encode(CopyListedPaths(number)), SCAN_COST, True, 0)
+            return NewTask(int(Phase.COPY), encode_task(CopyListedPaths(number)), SCAN_COST, True, 0)
         from pcopy.tasks.directories.scan_dir import ScanDir
 
         if not root.item:
-            return NewTask(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
-        return self._names_task(number, root.item, 1)
+            return NewTask(int(Phase.COPY), encode_task(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
+        return self._task_for_single_items(number, root.item, 1)
 
-    def _names_task(self, number: int, names: bytes, count: int) -> NewTask:
+    def _task_for_single_items(self, number: int, names: bytes, count: int) -> NewTask:
         """Return the task that examines single items in the source directory of root (pair of source and target)
         ``number``.
 
@@ -231,11 +231,13 @@ class JobDirector:
 
         root, (source_mount, target_mount) = self._job.roots[number], self._mount_codes[number]
         source_id = Identity(source_mount, root.source_id[1])
-        target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NO_DIRECTORY
+        target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NO_DIRECTORY_IDENTITY
         place = Place(number, b"", source_id, target_id, False, False)
-        return NewTask(int(Phase.COPY), encode(ScanNames(place, names, 0)), max(SCAN_COST, count * CALL_COST), True)
+        return NewTask(
+            int(Phase.COPY), encode_task(ScanNames(place, names, 0)), max(SCAN_COST, count * CALL_COST), True
+        )
 
-    def _common_root_task(self) -> Iterator[NewTask]:
+    def _common_top_directory_task(self) -> Iterator[NewTask]:
         """Yield a task that records the directory at the top of a data set of several sources, for the signature.
 
         Its entries are the sources. No directory of the source corresponds to it, so no scan finds it. Yield nothing if
@@ -245,9 +247,9 @@ class JobDirector:
 
         if self._job.copies and len(self._job.roots) > 1:
             size = self._rank.hashing.algorithm.digest_size
-            root = Entries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
+            root = SignatureEntries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
             owner = directory_owner(b"", self._rank.size)
-            yield NewTask(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
+            yield NewTask(int(Phase.SIGN), encode_task(EntriesNote((root,))), 0, owner=owner)
 
     def _depth_of_phase(self, phase: int) -> int:
         """Return the depth of the directories whose digests ``phase`` computes. The top has depth 0.
@@ -260,7 +262,7 @@ class JobDirector:
         """Return the depth of the deepest directory of the copied data set; the top has depth 0."""
         from pcopy.tasks.sign.digest_level import UnsentEntries
 
-        return self._rank.instance(UnsentEntries).deepest_level
+        return self._rank.shared_instance(UnsentEntries).deepest_level
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         """Return the next phase after ``phase`` that has work; None if there is none, so that the job ends.
@@ -276,10 +278,10 @@ class JobDirector:
         repaired = bool(sums.for_repair)
         due = {
             Phase.LINK: sums.for_link,
-            Phase.STORE: options.sync and (sums.for_name or self._may_delete(sums)),
+            Phase.STORE: options.sync and (sums.for_name or self._may_delete_extra_items(sums)),
             Phase.NAME: sums.for_name,
-            Phase.COUNT: options.max_delete >= 0 and self._may_delete(sums),
-            Phase.DELETE: self._may_delete(sums) and (sums.to_delete or options.max_delete < 0),
+            Phase.COUNT: options.max_delete >= 0 and self._may_delete_extra_items(sums),
+            Phase.DELETE: self._may_delete_extra_items(sums) and (sums.to_delete or options.max_delete < 0),
             Phase.AGAIN: sums.for_again,
             Phase.FINISH: sums.for_finish,
             Phase.SEAL: sums.for_seal,
@@ -290,7 +292,7 @@ class JobDirector:
             Phase.REPAIR_FINISH: repaired,
             Phase.REPAIR_SYNC: repaired,
             Phase.REPAIR_VERIFY: repaired,
-            Phase.SIGN: self._rank.collects_entries and not sums.failed,
+            Phase.SIGN: self._rank.collects_signature_entries and not sums.failed,
         }
         following = next(
             (int(candidate) for candidate, is_needed in due.items() if candidate > phase and is_needed), None
@@ -299,7 +301,7 @@ class JobDirector:
             self._undeleted_before = sums.to_delete - sums.deleted
         return following
 
-    def _may_delete(self, sums: Totals) -> bool:
+    def _may_delete_extra_items(self, sums: Totals) -> bool:
         """True if extra items of the target may be deleted. This class never deletes any: ``CopyDirector`` overrides
         the method.
         """
@@ -316,14 +318,14 @@ class JobDirector:
         sums = Totals(*totals)
         status = self._determine_status(sums, halted)
         self.result = JobResult(
-            status, sums, halted, tuple(sorted(self._rank.instance(RankLayouts).job_totals.items()))
+            status, sums, halted, tuple(sorted(self._rank.shared_instance(RankLayouts).job_totals.items()))
         )
         return status
 
     def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is not None:
             is_kept = self._rank.storage is not None
-            return self._unfinished_status if is_kept else exit_status_of(halted) or self._unfinished_status
+            return self._unfinished_status if is_kept else exit_status_after_stop(halted) or self._unfinished_status
         if sums.found != sums.copied + sums.skipped + sums.failed:
             return errors.EXIT_INTERNAL
         if sums.failed or sums.unsynced:
@@ -340,14 +342,14 @@ class UnrecordedJobDirector(JobDirector):
         return errors.EXIT_STOPPED if halted is not None else super()._determine_status(sums, halted)
 
 
-class LevelsDirector(UnrecordedJobDirector):
+class BottomUpDirector(UnrecordedJobDirector):
     """Director of programs that must process some directories after everything in them: ``prm`` and ``pchmod``.
 
     The first phase walks the paths, or the items of a list of paths (``--from``), and reports to rank 0 the directories
     that must wait. Each further phase processes those of one depth, the deepest first, until none is left.
     """
 
-    def first_task(self, place: Place, item: bytes) -> TaskKind:
+    def task_for_item(self, place: Place, item: bytes) -> TaskKind:
         """Return the task that processes the item ``item`` of the directory ``place``, with everything below it."""
         raise NotImplementedError
 
@@ -355,21 +357,23 @@ class LevelsDirector(UnrecordedJobDirector):
         if self._job.listed:
             from pcopy.tasks.listed.hand_out import DistributeList
 
-            return NewTask(0, encode(DistributeList(self._job.options.told)), SCAN_COST, True, 0)
+            return NewTask(0, encode_task(DistributeList(self._job.options.told)), SCAN_COST, True, 0)
         root = self._job.roots[number]
         identity = Identity(self._mount_codes[number][0], root.source_id[1])
-        place = Place(number, b"", identity, NO_DIRECTORY, False, False)
-        return NewTask(0, encode(self.first_task(place, root.item)), SCAN_COST, True)
+        place = Place(number, b"", identity, NO_DIRECTORY_IDENTITY, False, False)
+        return NewTask(0, encode_task(self.task_for_item(place, root.item)), SCAN_COST, True)
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
-        from pcopy.tasks.listed.deepest_first import DistributeLevel
+        from pcopy.tasks.listed.deepest_first import SpawnDeepestLevel
 
-        return super().first_tasks(phase) if phase == 0 else [NewTask(phase, encode(DistributeLevel()), 0, owner=0)]
+        return (
+            super().first_tasks(phase) if phase == 0 else [NewTask(phase, encode_task(SpawnDeepestLevel()), 0, owner=0)]
+        )
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         from pcopy.tasks.listed.deepest_first import DeferredDirectories
 
-        return None if self._rank.instance(DeferredDirectories).is_empty else phase + 1
+        return None if self._rank.shared_instance(DeferredDirectories).is_empty else phase + 1
 
 
 class CopyDirector(JobDirector):
@@ -401,19 +405,23 @@ class CopyDirector(JobDirector):
             for start in range(0, len(numbers), NAMES_PER_BATCH):
                 part = numbers[start : start + NAMES_PER_BATCH]
                 names = pack_names([roots[number].item for number in part])
-                yield self._root_task(part[0]) if len(part) == 1 else self._names_task(part[0], names, len(part))
+                yield (
+                    self._root_task(part[0])
+                    if len(part) == 1
+                    else self._task_for_single_items(part[0], names, len(part))
+                )
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         following = super().next_phase(phase, totals)
         sums = Totals(*totals)
         is_over = phase < Phase.DELETE and (following is None or following > Phase.DELETE)
         is_empty = phase == Phase.DELETE and not sums.deleted
-        if self._job.options.delete and (is_over or is_empty) and not self._may_delete(sums):
+        if self._job.options.delete and (is_over or is_empty) and not self._may_delete_extra_items(sums):
             nothing = "nothing more was deleted" if sums.deleted else "nothing was deleted"
-            self._rank.report((), (f"{nothing}: {self._reason_not_deleted(sums)}",))
+            self._rank.report_failures_and_notices((), (f"{nothing}: {self._reason_not_deleted(sums)}",))
         return following
 
-    def _may_delete(self, sums: Totals) -> bool:
+    def _may_delete_extra_items(self, sums: Totals) -> bool:
         return self._job.options.delete and not (sums.failed or self._exceeds_max_delete(sums))
 
     def _exceeds_max_delete(self, sums: Totals) -> bool:
@@ -452,4 +460,4 @@ class CopyDirector(JobDirector):
         except Problem as problem:
             text = f"temporary files may be left in the destination: {problem.operation}: {problem.strerror}"
         if text:
-            self._rank.report((), (text,))
+            self._rank.report_failures_and_notices((), (text,))

@@ -21,15 +21,16 @@ from pcopy.tasks.base.job import ForwardingSink, Options, Root, Sink
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyJob
-from pcopy.tools.filter_messages import excluded_text
+from pcopy.tools.filter_messages import excluded_items_text
 from pcopy.tools.space import FreeSpace, InsufficientSpace, free_space
-from pcopy.tools.summary import copy_json_summary, counts_lines, filter_json_values
+from pcopy.tools.summary import copy_json_summary, filter_origins_json_values, item_counts_lines
 from pcopy.units import format_seconds, format_size
 from pcopy.walk.preliminary_walk import PreliminaryWalk
 
-_FIRST_LIMIT, _LIMIT_FACTOR = 4 << 10, 16
-"""Limits of the classes in the histogram of file sizes: the first class ends at ``_FIRST_LIMIT`` bytes (4 KiB), and
-each further class at ``_LIMIT_FACTOR`` times the end of the class before it. Empty files have a class of their own.
+_FIRST_SIZE_LIMIT, _SIZE_LIMIT_FACTOR = 4 << 10, 16
+"""Limits of the classes in the histogram of file sizes: the first class ends at ``_FIRST_SIZE_LIMIT`` bytes (4 KiB),
+and each further class at ``_SIZE_LIMIT_FACTOR`` times the end of the class before it. Empty files have a class of their
+own.
 """
 
 
@@ -40,11 +41,11 @@ class SizeHistogram:
         self._files: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
 
-    def add(self, size: int) -> None:
+    def add_file(self, size: int) -> None:
         """Count a file of ``size`` bytes."""
-        end = _FIRST_LIMIT if size else 0
+        end = _FIRST_SIZE_LIMIT if size else 0
         while end < size:
-            end *= _LIMIT_FACTOR
+            end *= _SIZE_LIMIT_FACTOR
         self._files[end] += 1
         self._bytes[end] += size
 
@@ -85,7 +86,7 @@ class DryRunSink(ForwardingSink):
             for item in each.outcomes():
                 lines.append(f"{item.action} {printable_path(item.path)}\n")
                 if is_made and item.type == "file":
-                    self.sizes.add(item.bytes)
+                    self.sizes.add_file(item.bytes)
             if self._prints and each.action != Action.FAIL:
                 sys.stdout.write("".join(lines))
         super().items(items)
@@ -135,7 +136,7 @@ class DryRunJob(CopyJob):
             self._print_message(remark)
         self.json_values = copy_json_summary(ended, seconds, ranks, sequential=self.job.options.sequential)
         self.json_values |= {"bytes_per_second": 0} | self._dry_run_values()
-        self.json_values |= filter_json_values(self.output.filter_origins)
+        self.json_values |= filter_origins_json_values(self.output.filter_origins)
         if self.output.json:
             print(json.dumps(self.json_values), flush=True)
         elif not self.output.quiet or ended.status:
@@ -160,10 +161,10 @@ class DryRunJob(CopyJob):
         """Return the lines of the summary."""
         assert self._dry_run_sink is not None
         totals, by_action = ended.totals, self._dry_run_sink.items_by_action
-        lines = counts_lines(totals, "would be copied", "would be skipped")
+        lines = item_counts_lines(totals, "would be copied", "would be skipped")
         if totals.skipped_bytes:
             lines.append(f"  would be skipped: {format_size(totals.skipped_bytes)}")
-        if excluded := excluded_text(totals.excluded, self.output.filter_origins):
+        if excluded := excluded_items_text(totals.excluded, self.output.filter_origins):
             lines.append(f"  {excluded}")
         actions = [f"{by_action[action]:,} {ACTION_WORDS[action]}" for action in Action if by_action[action]]
         lines.append(f"  {', '.join(actions) or 'nothing'}")

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
 from pcopy.fsio.copy_methods import keeps_times_on_close
-from pcopy.fsio.named_file import UntrustedFile, WrongFileType, open_to_read
+from pcopy.fsio.named_file import UntrustedFileError, WrongFileTypeError, open_named_file_to_read
 from pcopy.fsio.problem import Problem
-from pcopy.jobs.source_argument import cannot_examine
-from pcopy.jobs.suggestions import suggestion_for
+from pcopy.jobs.source_argument import cannot_examine_error
+from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
-from pcopy.tasks.archive.contents import ArchiveContents, NotSeekable
-from pcopy.tasks.archive.extract_members import UnpackDirectories
+from pcopy.tasks.archive.contents import ArchiveContents, ArchiveNotSeekable
+from pcopy.tasks.archive.extract_members import SpawnExtractTasks
 from pcopy.tasks.archive.extract_parts import FilesBeingExtracted
 from pcopy.tasks.archive.finish_members import SealExtractedDirectories
 from pcopy.tasks.archive.name_conflicts import CompareMemberNames, ResolveLinks
@@ -37,7 +37,7 @@ from pcopy.tasks.archive.phases import (
 )
 from pcopy.tasks.archive.read_headers import FindSpansToRead
 from pcopy.tasks.archive.wanted_names import RankWantedNames
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFileSystems
@@ -65,21 +65,23 @@ class UnpackDirector(TarDirector):
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
         ranks = range(self._rank.size)
         if phase == 0:
-            return [NewTask(phase, encode(FindSpansToRead()), SCAN_COST, True, 0)]
+            return [NewTask(phase, encode_task(FindSpansToRead()), SCAN_COST, True, 0)]
         if phase in (COMPARE_NAMES, UNPACK):
-            task = CompareMemberNames() if phase == COMPARE_NAMES else UnpackDirectories()
-            return [NewTask(phase, encode(task), 0, owner=rank) for rank in ranks]
+            task = CompareMemberNames() if phase == COMPARE_NAMES else SpawnExtractTasks()
+            return [NewTask(phase, encode_task(task), 0, owner=rank) for rank in ranks]
         if phase in (RESOLVE_LINKS, SEAL):
             return [
                 NewTask(
                     phase,
-                    encode(ResolveLinks() if phase == RESOLVE_LINKS else SealExtractedDirectories(b"")),
+                    encode_task(ResolveLinks() if phase == RESOLVE_LINKS else SealExtractedDirectories(b"")),
                     0,
                     owner=0,
                 )
             ]
         if phase == SYNC:
-            return [NewTask(phase, encode(SyncFileSystems(None)), 0, owner=rank) for rank in self._rank.first_ranks]
+            return [
+                NewTask(phase, encode_task(SyncFileSystems(None)), 0, owner=rank) for rank in self._rank.first_ranks
+            ]
         return []
 
     def needed_phases(self, sums: Totals) -> dict[int, object]:
@@ -105,7 +107,7 @@ class UnpackTool(UnrecordedTool):
     make_director = UnpackDirector
 
     def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
-        rank.instance(FilesBeingExtracted).discard()
+        rank.shared_instance(FilesBeingExtracted).discard()
 
     def phase_name(self, phase: int) -> str:
         return "sync" if phase == SYNC else "copy"
@@ -124,15 +126,15 @@ class UnpackJob(TarJob):
         """Check the archive and the target, and prepare the job; nothing is modified. Raise ``RequestRefused`` if the
         job must not start.
         """
-        arguments = with_listed_members(arguments)
+        arguments = arguments_with_listed_members(arguments)
         super().__init__(arguments)
         if arguments.paths:
             self.excluding_options = "MEMBER, -T or filters"
         self._trailing_data_text = ""
         """A message about other data that follow the end of the archive in the compressed stream; "" if there are none.
         """
-        archive, self._not_seekable = checked_archive(arguments, "-x")
-        root = _target_root(arguments.directory)
+        archive, self._not_seekable = checked_archive_path(arguments, "-x")
+        root = _root_of_target_directory(arguments.directory)
         check_output_files(self.output, (root,), "is unpacked into")
         options = arguments.options._replace(
             umask=umask_of_user(),
@@ -190,7 +192,7 @@ class UnpackJob(TarJob):
         if self._trailing_data_text:
             self.remarks.append(f"{printable_path(self.arguments.archive)}: {self._trailing_data_text}")
             self.incomplete_text = "there are other data after the end of the archive"
-        lacking = rank.instance(RankWantedNames).missing_names_text
+        lacking = rank.shared_instance(RankWantedNames).missing_names_text
         if not lacking:
             return EXIT_INCOMPLETE if self._trailing_data_text else EXIT_OK
         self.remarks.append(f"{printable_path(self.arguments.archive)}: {lacking}")
@@ -205,21 +207,24 @@ class UnpackJob(TarJob):
 
 
 MAX_LISTED_NAMES = 1_000_000
-"""Maximum number of names in the list of ``-T``: each rank keeps all of them in memory. A longer list is refused."""
+"""Maximum number of names in the list of ``-T``: each rank keeps all of them in memory. A longer list is
+refused.
+"""
 MAX_LISTED_BYTES = 256 << 20
 """Maximum total length in bytes of the names in the list of ``-T``."""
 
 
-def with_listed_members(arguments: ArchiveArguments) -> ArchiveArguments:
-    """Return ``arguments`` with the names in the list of ``-T`` as ``paths``, the requested members; without ``-T``,
-    return them unchanged. Raise ``RequestRefused`` if the list cannot be used, or is empty or too long.
+def arguments_with_listed_members(arguments: ArchiveArguments) -> ArchiveArguments:
+    """Return ``arguments`` with the names in the list of ``-T`` as ``paths``, the requested members; without
+    ``-T``, return them unchanged. Raise ``RequestRefused`` if the list cannot be used, or is empty or too
+    long.
     """
     if not arguments.list_file:
         return arguments
     names: list[bytes] = []
     size = 0
     with PathListReader(
-        arguments.list_file, "--files-from", nul=arguments.nul_separated, advice_for=suggestion_for
+        arguments.list_file, "--files-from", nul=arguments.nul_separated, advice_for=suggestion_for_missing_path
     ) as listing:
         for number, name, _ in listing:
             size += len(name)
@@ -233,7 +238,7 @@ def with_listed_members(arguments: ArchiveArguments) -> ArchiveArguments:
     return arguments._replace(paths=tuple(names))
 
 
-def checked_archive(arguments: ArchiveArguments, tar_options: str) -> tuple[bytes, NotSeekable | None]:
+def checked_archive_path(arguments: ArchiveArguments, tar_options: str) -> tuple[bytes, ArchiveNotSeekable | None]:
     """Return the absolute path of the archive. The second value is None if several ranks can read it at different
     offsets, else the reason why it can only be read as one stream.
 
@@ -246,12 +251,12 @@ def checked_archive(arguments: ArchiveArguments, tar_options: str) -> tuple[byte
     words += [b"-T", arguments.list_file] if arguments.list_file else arguments.paths
     tar = " ".join([f"tar {tar_options}", *map(shell_quoted, words)])
     try:
-        descriptor, real, *_ = open_to_read(path, regular=True)
+        descriptor, real, *_ = open_named_file_to_read(path, regular=True)
     except OSError as error:
-        raise RequestRefused(_open_error_text(path, error)) from None
+        raise RequestRefused(_archive_open_error_text(path, error)) from None
     try:
         ArchiveContents(descriptor, real, tar)
-    except NotSeekable as stream:
+    except ArchiveNotSeekable as stream:
         return real, stream
     except Problem as problem:
         raise RequestRefused(f"{printable_path(path)}: cannot be read: {problem.strerror}") from None
@@ -260,21 +265,21 @@ def checked_archive(arguments: ArchiveArguments, tar_options: str) -> tuple[byte
     return real, None
 
 
-def _open_error_text(path: bytes, error: OSError) -> str:
+def _archive_open_error_text(path: bytes, error: OSError) -> str:
     """Return the message that says why the archive ``path`` cannot be opened, and what to do."""
     if error.errno == errno.EISDIR:
         return f"{printable_path(path)}: is a directory; name the archive's file"
-    if isinstance(error, WrongFileType):
+    if isinstance(error, WrongFileTypeError):
         return (
             f"{printable_path(path)}: is not a regular file, and ptar reads an archive at many offsets in parallel; "
             "use tar"
         )
-    if isinstance(error, UntrustedFile):
+    if isinstance(error, UntrustedFileError):
         return f"{printable_path(path)}: cannot be opened: {error.strerror}"
-    return str(cannot_examine(path, error))
+    return str(cannot_examine_error(path, error))
 
 
-def _target_root(path: bytes) -> Root:
+def _root_of_target_directory(path: bytes) -> Root:
     """Return the root (source and target, here the same) for the directory into which members are unpacked.
 
     Args:
@@ -287,8 +292,8 @@ def _target_root(path: bytes) -> Root:
         status = os.stat(real)
     except OSError as error:
         if error.errno != errno.ENOENT:
-            raise cannot_examine(path or b".", error) from None
-        advice = suggestion_for(path) if path else ""
+            raise cannot_examine_error(path or b".", error) from None
+        advice = suggestion_for_missing_path(path) if path else ""
         raise RequestRefused(
             f"{printable_path(path or b'.')}: {error.strerror}; {advice or 'create it first'} (-C needs an existing "
             "directory)"

@@ -17,7 +17,7 @@ from pcopy.report.screen import OutputOptions
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.job import Options, Root, Totals
 from pcopy.text import count_with_noun, printable_path
-from pcopy.tools.summary import origins_of
+from pcopy.tools.summary import filter_origins_text
 from pcopy.walk.preliminary_walk import PreliminaryWalk
 from pcopy.walk.selection import Select, Selection
 
@@ -66,7 +66,7 @@ def refuse_empty_selection(roots: Sequence[Root], options: Options, ahead: Preli
         raise RequestRefused(f"{sources}: the filters select nothing in it: {_empty_selection_reason(options.select)}")
 
 
-def excluded_text(number: int, filters: Sequence[str], suffix: str = "", options_name: str = "filters") -> str:
+def excluded_items_text(number: int, filters: Sequence[str], suffix: str = "", options_name: str = "filters") -> str:
     """Return a text that says how many items were excluded, or "" if none were.
 
     Args:
@@ -77,10 +77,11 @@ def excluded_text(number: int, filters: Sequence[str], suffix: str = "", options
     """
     if not number:
         return ""
-    return f"{count_with_noun(number, 'item', 'items')}{suffix} left out by {options_name} ({origins_of(filters)})"
+    items = count_with_noun(number, "item", "items")
+    return f"{items}{suffix} left out by {options_name} ({filter_origins_text(filters)})"
 
 
-def print_excluded(program: str, number: int, output_options: OutputOptions) -> None:
+def print_excluded_items(program: str, number: int, output_options: OutputOptions) -> None:
     """Print to standard error how many items filters have left out of a list, if a configuration file sets a filter.
 
     Such a filter would be easy to overlook, because a list has no summary that states it. If all filters are on the
@@ -92,7 +93,7 @@ def print_excluded(program: str, number: int, output_options: OutputOptions) -> 
         output_options: the output options, which say where the filters are set.
     """
     if number and output_options.filter_origins and not output_options.quiet:
-        print_error(program, excluded_text(number, output_options.filter_origins))
+        print_error(program, excluded_items_text(number, output_options.filter_origins))
 
 
 def empty_selection_text(totals: Totals, select: Select) -> str:
@@ -107,7 +108,9 @@ def empty_selection_text(totals: Totals, select: Select) -> str:
 
 def _empty_selection_reason(select: Select) -> str:
     """Return the end of a message: why the filters may exclude everything."""
-    of_files = [noun for noun, is_set in (("a size", select.by_size), ("an age", select.by_age)) if is_set]
+    of_files = [
+        noun for noun, is_set in (("a size", select.has_size_limit), ("an age", select.has_age_limit)) if is_set
+    ]
     no_file = f"no file has such {' and such '.join(of_files)}" if of_files else ""
     if not select.patterns:
         return no_file

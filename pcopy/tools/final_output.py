@@ -20,8 +20,8 @@ from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import ForwardingSink, Sink, Totals
 from pcopy.text import count_with_noun
 from pcopy.tools.arguments import VerifyArguments
-from pcopy.tools.filter_messages import empty_selection_text, excluded_text
-from pcopy.tools.summary import filter_json_values
+from pcopy.tools.filter_messages import empty_selection_text, excluded_items_text
+from pcopy.tools.summary import filter_origins_json_values
 
 
 class ItemLinesSink(ForwardingSink):
@@ -41,7 +41,7 @@ class ItemLinesSink(ForwardingSink):
         super().items(items)
 
 
-def output_for_dry_run(output_options: OutputOptions) -> OutputOptions:
+def output_options_for_dry_run(output_options: OutputOptions) -> OutputOptions:
     """Return ``output_options`` changed for a dry run, which prints a line for each item on standard output.
 
     ``-vv`` would print each item a second time, so it counts as ``-v``. If standard output is a terminal, no progress
@@ -88,14 +88,16 @@ class UnrecordedJob(PreparedJob):
             print_error(self.program, stop_message(ended.halt))
         for remark in self.remarks:
             print_error(self.program, remark)
-        self.json_values = self.json_summary(ended, seconds, ranks) | filter_json_values(self.output.filter_origins)
+        self.json_values = self.json_summary(ended, seconds, ranks) | filter_origins_json_values(
+            self.output.filter_origins
+        )
         if self.output.json:
             print(json.dumps(self.json_values), flush=True)
         elif not self.output.quiet or ended.status != EXIT_OK or self.dry_run:
             lines = [*self.summary_lines(ended, seconds, ranks)]
             by = self.excluding_options
             if not self.states_filters and (
-                excluded := excluded_text(ended.totals.excluded, self.output.filter_origins, options_name=by)
+                excluded := excluded_items_text(ended.totals.excluded, self.output.filter_origins, options_name=by)
             ):
                 lines.append(f"  {excluded}")
             if ended.status != EXIT_OK:
@@ -149,11 +151,11 @@ class VerifyJobBase(PreparedJob):
         for remark in self._remarks:
             print_error("pverify", remark)
         self.json_values = {"excluded": totals.excluded, **self._json_summary(ended, elapsed, ranks)}
-        self.json_values |= filter_json_values(self.output.filter_origins)
+        self.json_values |= filter_origins_json_values(self.output.filter_origins)
         if self.output.json:
             print(json.dumps(self.json_values))
         elif not self.output.quiet:
-            excluded = excluded_text(totals.excluded, self.output.filter_origins, self.excluded_suffix)
+            excluded = excluded_items_text(totals.excluded, self.output.filter_origins, self.excluded_suffix)
             for line in self._summary_lines(ended, elapsed):
                 is_verdict = bool(excluded) and line == "the same"
                 print(f"pverify: {line}{f', but for {excluded}' if is_verdict else ''}", file=sys.stderr)

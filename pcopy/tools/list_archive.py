@@ -16,15 +16,15 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from pcopy.archive.incomplete import MORE_INCOMPLETE_TEXT, NONE_INCOMPLETE, IncompleteNames
-from pcopy.archive.member import FILE, LINK, SYMLINK, Member, refusal_reason
-from pcopy.archive.reader import Damage, FoundMember, ReadFunction, read_members
+from pcopy.archive.member import FILE, HARD_LINK_MEMBER, SYMLINK, ArchiveMember, extraction_refusal_reason
+from pcopy.archive.reader import ArchiveDamage, FoundMember, ReadFunction, read_members
 from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RESOURCE_EXCEPTIONS, RequestRefused, resource_error_text
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import Throttle
 from pcopy.jobs.spool import spool_factory
 from pcopy.report.streams import print_error
-from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.member_digests import ItemInArchive, MemberDigester
 from pcopy.tasks.archive.one_stream import StreamReader
@@ -32,15 +32,15 @@ from pcopy.tasks.archive.open_archive import ReadAhead, open_archive, owner_id, 
 from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
 from pcopy.text import printable_path
-from pcopy.tools.archive_tree import ArchiveTree
+from pcopy.tools.archive_tree import UnpackedTree
 from pcopy.tools.arguments import ArchiveArguments
-from pcopy.tools.extract import checked_archive, with_listed_members
-from pcopy.tools.filter_messages import print_excluded
+from pcopy.tools.extract import arguments_with_listed_members, checked_archive_path
+from pcopy.tools.filter_messages import print_excluded_items
 from pcopy.tools.outputs import check_outputs, umask_of_user
 from pcopy.walk.selection import Selection
 
 if TYPE_CHECKING:
-    from pcopy.tools.archive_signature import ArchiveSignature
+    from pcopy.tools.archive_signature import ArchiveSignatureBuilder
 
 
 def list_archive(arguments: ArchiveArguments) -> int:
@@ -52,8 +52,8 @@ def list_archive(arguments: ArchiveArguments) -> int:
         raise RequestRefused(
             f"{option} describes the work of several ranks, but a single process lists this archive: leave it out"
         )
-    arguments = with_listed_members(arguments)
-    path, stream = checked_archive(arguments, tar_options(arguments))
+    arguments = arguments_with_listed_members(arguments)
+    path, stream = checked_archive_path(arguments, equivalent_tar_options(arguments))
     options = listing_options(arguments)
     listing = ArchiveListing(arguments, path, options)
     descriptor = open_archive(path)
@@ -66,7 +66,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
             if source.garbage:
                 listing.report_failure(source.garbage)
         else:
-            check = source.check_range
+            check = source.check_range_is_readable
         listing.finish(lacking, listing.read_incomplete_files(source.read, source.size), check)
     except Problem as problem:
         listing.report_failure(f"{problem.operation}: {problem.strerror}; what follows is not read")
@@ -76,11 +76,11 @@ def list_archive(arguments: ArchiveArguments) -> int:
         os.close(descriptor)
         listing.close()
     sys.stdout.flush()
-    print_excluded("ptar", listing.excluded, arguments.output)
+    print_excluded_items("ptar", listing.excluded, arguments.output)
     return EXIT_INCOMPLETE if listing.failures else EXIT_OK
 
 
-def tar_options(arguments: ArchiveArguments) -> str:
+def equivalent_tar_options(arguments: ArchiveArguments) -> str:
     """Return the options of tar(1) that print the same listing as this command: ``-t`` or ``-tv``."""
     return "-tv" if arguments.output.verbose else "-t"
 
@@ -105,12 +105,14 @@ class ArchiveListing:
         self._arguments, self._path, self._options = arguments, path, options
         self._selection = Selection(options.select)
         self._requested_names = WantedNames(arguments.paths)
-        self._tree = ArchiveTree(spool_factory(b""))
-        self._signature: ArchiveSignature | None = None
+        self._tree = UnpackedTree(spool_factory(b""))
+        self._signature: ArchiveSignatureBuilder | None = None
         if options.signature:
-            from pcopy.tools.archive_signature import ArchiveSignature
+            from pcopy.tools.archive_signature import ArchiveSignatureBuilder
 
-            self._signature = ArchiveSignature(algorithm_named(options.hash), options.block_size, spool_factory(b""))
+            self._signature = ArchiveSignatureBuilder(
+                digest_algorithm_named(options.hash), options.block_size, spool_factory(b"")
+            )
 
     @property
     def excluded(self) -> int:
@@ -136,21 +138,21 @@ class ArchiveListing:
         """
         digests: MemberDigester | None = None
         if self._signature is not None:
-            read = ReadAhead(_with_rate_limit(read, self._options.bwlimit)).read
-            digests = MemberDigester(read, algorithm_named(self._options.hash), self._options.block_size)
+            read = ReadAhead(_reader_with_rate_limit(read, self._options.bwlimit)).read
+            digests = MemberDigester(read, digest_algorithm_named(self._options.hash), self._options.block_size)
         for each in read_members(read, owner_id, most_extents=self._options.sparse_limit or NUMBER_LIMIT):
-            if isinstance(each, Damage):
+            if isinstance(each, ArchiveDamage):
                 self.report_damage(each)
-            elif self._requested_names.is_included(each.member, self._selection):
+            elif self._requested_names.is_wanted_and_selected(each.member, self._selection):
                 item, problem = None, ""
                 try:
-                    item = digests.digested_item(each) if digests and each.member.kind != LINK else None
+                    item = digests.digested_item(each) if digests and each.member.kind != HARD_LINK_MEMBER else None
                 except Problem as met:
                     problem = f"{met.operation}: {met.strerror}"
                 self.process_member(each, item, problem)
         return self._requested_names.missing_names_text
 
-    def report_damage(self, damage: Damage) -> None:
+    def report_damage(self, damage: ArchiveDamage) -> None:
         """Report a damaged part of the archive as a failure, with its offset in bytes."""
         self.report_failure(f"at byte {damage.offset:,}: {damage.text}")
 
@@ -170,16 +172,16 @@ class ArchiveListing:
             print(json.dumps(_member_json(member)))
         elif not output.quiet:
             print(
-                _long_line(member, numeric=self._options.numeric_owner)
+                _long_listing_line(member, numeric=self._options.numeric_owner)
                 if output.verbose
                 else printable_path(member.name)
             )
-        if refused := refusal_reason(member):
+        if refused := extraction_refusal_reason(member):
             self.report_failure(f"{printable_path(member.name)}: {refused}")
             return
-        self._tree.add(found, problem or found.problem_text)
+        self._tree.add_member(found, problem or found.problem_text)
         if self._signature is not None:
-            self._signature.add(found, item)
+            self._signature.add_member(found, item)
 
     def read_incomplete_files(self, read: ReadFunction, size: int) -> IncompleteNames:
         """Return the names of files whose contents in the archive are incomplete, because they could not be read when
@@ -208,7 +210,7 @@ class ArchiveListing:
             check: is called with an offset and a length in bytes; it raises ``Problem`` if these bytes of the archive
                 cannot be read. None if all bytes were read already.
         """
-        for each in self._tree.last_members():
+        for each in self._tree.remaining_members():
             member = each.item.member
             problem = each.problem or incomplete.problem_text(member.name)
             if not problem and check is not None and member.kind == FILE:
@@ -218,8 +220,8 @@ class ArchiveListing:
                     problem = f"{met.operation}: {met.strerror}"
             if problem:
                 self.report_failure(f"{printable_path(each.path)}: {problem}")
-            elif self._signature is not None and (member.kind == LINK or each.link_target):
-                self._signature.add_link(each)
+            elif self._signature is not None and (member.kind == HARD_LINK_MEMBER or each.link_target):
+                self._signature.add_hard_link(each)
         if incomplete.has_more:
             self.report_failure(MORE_INCOMPLETE_TEXT)
         if lacking:
@@ -227,7 +229,7 @@ class ArchiveListing:
         if self._signature is not None:
             self._write_signature(self._signature)
 
-    def _write_signature(self, found: ArchiveSignature) -> None:
+    def _write_signature(self, found: ArchiveSignatureBuilder) -> None:
         """Write the signature ``found`` of the listed members to the file of ``--signature``.
 
         If there were failures, or if the members form no tree, write none, and report that as a failure. Raise
@@ -256,7 +258,7 @@ class ArchiveListing:
             self._signature.close()
 
 
-def _with_rate_limit(read: ReadFunction, rate: int) -> ReadFunction:
+def _reader_with_rate_limit(read: ReadFunction, rate: int) -> ReadFunction:
     """Return a function that reads like ``read``, limited to ``rate`` bytes per second (0: unlimited)."""
     throttle = Throttle()
     throttle.set_limits(rate or inf, inf)
@@ -269,14 +271,14 @@ def _with_rate_limit(read: ReadFunction, rate: int) -> ReadFunction:
     return limited
 
 
-def _member_json(member: Member) -> dict[str, object]:
+def _member_json(member: ArchiveMember) -> dict[str, object]:
     """Return the fields of a member that ``--json`` prints: name, type, mode, owner, size, time and link target."""
     import base64
 
     return {
         "path": printable_path(member.name),
         "path_b64": base64.b64encode(member.name).decode("ascii"),
-        "type": stat.filemode(member.st_mode)[0] if member.kind != LINK else "h",
+        "type": stat.filemode(member.st_mode)[0] if member.kind != HARD_LINK_MEMBER else "h",
         "mode": f"{member.mode:04o}",
         "uid": member.uid,
         "gid": member.gid,
@@ -286,12 +288,12 @@ def _member_json(member: Member) -> dict[str, object]:
     }
 
 
-def _long_line(member: Member, *, numeric: bool) -> str:
+def _long_listing_line(member: ArchiveMember, *, numeric: bool) -> str:
     """Return the line of a member in the format of ``tar -tv``; ``numeric``: True to show owners as numbers, not as
     names.
     """
     mode = stat.filemode(member.st_mode)
-    if member.kind == LINK:
+    if member.kind == HARD_LINK_MEMBER:
         mode = "h" + mode[1:]
     user = str(member.uid) if numeric or not member.user else printable_path(member.user)
     group = str(member.gid) if numeric or not member.group else printable_path(member.group)
@@ -301,7 +303,7 @@ def _long_line(member: Member, *, numeric: bool) -> str:
     owners = f"{user}/{group}"
     column = f"{owners} {size:>{max(1, 18 - len(owners))}}"
     link = f" -> {printable_path(member.link)}" if member.kind == SYMLINK else ""
-    link = f" link to {printable_path(member.link)}" if member.kind == LINK else link
+    link = f" link to {printable_path(member.link)}" if member.kind == HARD_LINK_MEMBER else link
     return f"{mode} {column} {_date_text(member.mtime)} {printable_path(member.name)}{link}"
 
 

@@ -35,7 +35,7 @@ def check_deletion(arguments: CopyArguments, roots: Sequence[Root], option: str)
         option = command = arguments.program
     if root.item:
         return
-    if not (arguments.no_target_directory or _means_contents(source)):
+    if not (arguments.no_target_directory or _means_directory_contents(source)):
         destination = shell_quoted(arguments.destination)
         target_inside = shell_quoted(os.path.join(arguments.destination, os.path.basename(source)))
         raise RequestRefused(
@@ -45,12 +45,12 @@ def check_deletion(arguments: CopyArguments, roots: Sequence[Root], option: str)
             f"for a directory in it: {command} {shell_quoted(source + b'/')} {target_inside}"
         )
     target = target_path(root)
-    if is_in_tree(root.source, target) or _identity(target) in _identities_upwards(root.source):
+    if is_in_tree(root.source, target) or _device_and_inode(target) in _identities_of_directories_above(root.source):
         raise RequestRefused(
             f"{printable_path(source)}: lies in {printable_path(target)}, so that {option} would delete it; name "
             "another DST"
         )
-    if not arguments.options.delete_all and _is_empty(root.source):
+    if not arguments.options.delete_all and _is_empty_directory(root.source):
         raise RequestRefused(
             f"{printable_path(source)}: is empty, and {option} would delete all that is in {printable_path(target)}: "
             "is its file system "
@@ -58,12 +58,16 @@ def check_deletion(arguments: CopyArguments, roots: Sequence[Root], option: str)
         )
 
 
-def _means_contents(path: bytes) -> bool:
+def _means_directory_contents(path: bytes) -> bool:
     """True if ``path`` means the contents of a directory (``SRC/``, ``.``, ``..``), or if it is not a directory."""
-    return path.endswith(b"/") or os.path.basename(path) in (b".", b"..") or not stat.S_ISDIR(_mode(path))
+    return (
+        path.endswith(b"/")
+        or os.path.basename(path) in (b".", b"..")
+        or not stat.S_ISDIR(_mode_without_following(path))
+    )
 
 
-def _mode(path: bytes) -> int:
+def _mode_without_following(path: bytes) -> int:
     """Return the mode (with type) of ``path`` itself, not of the target of a link; 0 if lstat(2) fails."""
     try:
         return os.lstat(path).st_mode
@@ -71,7 +75,7 @@ def _mode(path: bytes) -> int:
         return 0
 
 
-def _is_empty(directory: bytes) -> bool:
+def _is_empty_directory(directory: bytes) -> bool:
     """True if ``directory`` is empty; False if it is not, or if it cannot be read."""
     try:
         return is_directory_empty(None, directory)
@@ -79,7 +83,7 @@ def _is_empty(directory: bytes) -> bool:
         return False
 
 
-def _identity(path: bytes) -> tuple[int, int] | None:
+def _device_and_inode(path: bytes) -> tuple[int, int] | None:
     """Return device and inode number of ``path``, following symbolic links; None if it cannot be statted."""
     try:
         status = os.stat(path)
@@ -88,17 +92,17 @@ def _identity(path: bytes) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _identities_upwards(directory: bytes) -> Iterator[tuple[int, int] | None]:
+def _identities_of_directories_above(directory: bytes) -> Iterator[tuple[int, int] | None]:
     """Yield device and inode number of ``directory`` and of all directories above it; None for any that cannot be
     statted. ``directory`` is an absolute path without symbolic links.
     """
-    yield _identity(directory)
+    yield _device_and_inode(directory)
     while (parent := os.path.dirname(directory)) != directory:
         directory = parent
-        yield _identity(directory)
+        yield _device_and_inode(directory)
 
 
-def spared_paths(
+def paths_spared_from_deletion(
     directories: Sequence[bytes], roots: Sequence[Root], options: Options
 ) -> tuple[tuple[int, bytes], ...]:
     """Return (number of the root, path below its target) for each of ``directories`` that lies in a target.
@@ -167,12 +171,12 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
             f"{given}: {printable_path(path)} {strangers}: backups would not be safe there; "
             "name a directory that you own and that only you may write to, or one that does not exist"
         )
-    if (twin := next(_conflicting_sources(path, roots), None)) is not None:
+    if (twin := next(_sources_copied_to_path(path, roots), None)) is not None:
         raise RequestRefused(f"{given}: {printable_path(twin)} is to be copied there; name another directory")
     return path
 
 
-def _conflicting_sources(path: bytes, roots: Sequence[Root]) -> Iterator[bytes]:
+def _sources_copied_to_path(path: bytes, roots: Sequence[Root]) -> Iterator[bytes]:
     """Yield the existing paths in the sources that would be copied to ``path`` (the directory of ``--backup``)."""
     for root in roots:
         if not root.item and is_in_tree(path, target_path(root)):

@@ -21,9 +21,9 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.directories import entry_count
 from pcopy.jobs.paths import destination_path, is_in_tree, refuse_in_source, source_path
-from pcopy.jobs.suggestions import reason_unwritable, suggestion_or_creation
+from pcopy.jobs.suggestions import reason_directory_is_unwritable, suggestion_for_missing_directory
 from pcopy.report.screen import OutputOptions
-from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.tasks.base.job import DeviceInode, Job, Options, Root
 from pcopy.text import printable_path
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pcopy.tasks.sign.signing import SignatureState
 
 
-_FOREIGN_FILE_TEXTS = {each: f"not what --{each} has written" for each in ("metrics", "svg")}
+_NOT_AN_OUTPUT_TEXTS = {each: f"not what --{each} has written" for each in ("metrics", "svg")}
 """What messages say about an existing file that is not an older output of the same kind. For an output that has no
 entry here they say "no NAME".
 """
@@ -44,7 +44,7 @@ NAME".
 SVG_BEGINNING = "<!-- drawn by pdbench -->\n"
 """First line of a chart of ``pdbench --svg``, by which it is recognised."""
 
-_WRITTEN_IN_PLACE = ("errors", "log")
+_OUTPUTS_WRITTEN_IN_PLACE = ("errors", "log")
 """Outputs that are created or truncated at the start of the job and written while it runs. All other outputs are
 written to a temporary file, which is renamed to the final name when it is complete.
 """
@@ -67,13 +67,13 @@ def check_outputs(
     descriptions = {"signature": options.signature, "manifest": options.manifest}
     outputs = {name: path for name, path in {**descriptions, **_output_paths(output_options)}.items() if path}
     _refuse_equal_outputs(outputs)
-    if copies and options.writes_signature and len(roots) == 1 and _is_socket(roots[0]):
+    if copies and options.writes_signature and len(roots) == 1 and _is_root_socket(roots[0]):
         raise RequestRefused(f"{printable_path(roots[0].source_shown)}: is a socket, which a signature cannot describe")
     trees = {os.path.realpath(source_path(root)) for root in roots} if outputs else set()
     if copies:
         trees.add(destination_path(roots))
     for name, path in outputs.items():
-        file = _real_name(path, name)
+        file = _real_path_of_output(path, name)
         for tree in trees:
             if is_in_tree(file, tree):
                 read = "which is copied from or to" if copies else "which is read"
@@ -81,9 +81,9 @@ def check_outputs(
                 raise RequestRefused(
                     f"{printable_path(path)}: lies in {printable_path(tree)}, {why}; write it elsewhere"
                 )
-        _check_output(name, path)
+        _check_output_path(name, path)
     if options.hash:
-        algorithm_named(options.hash)
+        digest_algorithm_named(options.hash)
 
 
 def _output_paths(output_options: OutputOptions) -> dict[str, bytes]:
@@ -117,7 +117,7 @@ def check_output_files(output_options: OutputOptions, roots: Sequence[Root], usa
     _refuse_equal_outputs(outputs)
     for name, path in outputs.items():
         refuse_in_source(f"--{name}", path, roots, usage)
-        _check_output(name, path)
+        _check_output_path(name, path)
 
 
 def refuse_replacing_sent_files(
@@ -162,40 +162,40 @@ def check_lists(paths: Sequence[bytes], roots: Sequence[Root], output_options: O
             _refuse_unless_regular(path, status, "list")
             if status.st_size and not force:
                 raise RequestRefused(f"{printable_path(path)}: already exists and is not replaced; --force replaces it")
-        _check_directory(path)
-        _check_renames(path)
+        _check_output_directory(path)
+        _check_renames_are_possible(path)
 
 
 def _refuse_equal_outputs(outputs: Mapping[str, bytes]) -> None:
     """Raise ``RequestRefused`` if two outputs are the same file. ``outputs`` maps names of outputs to their paths."""
     names: dict[bytes, str] = {}
     for output, path in outputs.items():
-        other_output = names.setdefault(_real_name(path, output), output)
+        other_output = names.setdefault(_real_path_of_output(path, output), output)
         if other_output != output:
             raise RequestRefused(f"{printable_path(path)}: {other_output} and {output} cannot be the same file")
 
 
-def _real_name(path: bytes, output: str) -> bytes:
+def _real_path_of_output(path: bytes, output: str) -> bytes:
     """Return the absolute path of an output without symbolic links. Raise ``RequestRefused`` if the path leads through
     a symbolic link that another user might change.
 
     If the last component is a symbolic link, the link is resolved only for outputs that are written in place
     (``errors``, ``log``). Other outputs would replace the link itself.
     """
-    from pcopy.fsio.named_file import UntrustedFile, examine_parent_directory, examine_path
+    from pcopy.fsio.named_file import UntrustedFileError, examine_parent_directory, examine_path
 
     try:
-        if output in _WRITTEN_IN_PLACE:
+        if output in _OUTPUTS_WRITTEN_IN_PLACE:
             return examine_path(path).path
         return os.path.join(examine_parent_directory(path).path, os.path.basename(path))
-    except UntrustedFile as error:
+    except UntrustedFileError as error:
         raise RequestRefused(f"{printable_path(path)}: {error.strerror}") from None
-    except OSError:  # The error is reported by ``_check_output``.
+    except OSError:  # The error is reported by ``_check_output_path``.
         directory, name = os.path.split(path)
         return os.path.join(os.path.realpath(directory or b"."), name)
 
 
-def _is_socket(root: Root) -> bool:
+def _is_root_socket(root: Root) -> bool:
     """True if the root is a single item, not a directory, and this item is a socket."""
     try:
         return bool(root.item) and stat.S_ISSOCK(os.lstat(source_path(root)).st_mode)
@@ -203,7 +203,7 @@ def _is_socket(root: Root) -> bool:
         return False  # The error is reported when the item is copied.
 
 
-def _check_output(output: str, path: bytes) -> None:
+def _check_output_path(output: str, path: bytes) -> None:
     """Raise ``RequestRefused`` unless the output can be written to ``path`` without destroying anything but an older
     output of the same kind.
 
@@ -211,25 +211,25 @@ def _check_output(output: str, path: bytes) -> None:
     or a terminal is accepted, since nothing is lost there. These two are checked again when they are opened. All other
     outputs are new files that are renamed to ``path``, so any other item with that name would be lost.
     """
-    if output in _WRITTEN_IN_PLACE:
+    if output in _OUTPUTS_WRITTEN_IN_PLACE:
         _check_written_in_place(output, path)
         return
     try:
         status = os.lstat(path)
     except FileNotFoundError:
-        _check_directory(path)
-        _check_renames(path)
+        _check_output_directory(path)
+        _check_renames_are_possible(path)
         return
     except OSError as error:
         raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
     _refuse_unless_regular(path, status, output)
     if not _is_older_output(path, output):
-        called = _FOREIGN_FILE_TEXTS.get(output, f"no {output}")
+        called = _NOT_AN_OUTPUT_TEXTS.get(output, f"no {output}")
         raise RequestRefused(
             f"{printable_path(path)}: is there already, and is {called}; name another file, or remove it"
         )
-    _check_directory(path)
-    _check_renames(path)
+    _check_output_directory(path)
+    _check_renames_are_possible(path)
 
 
 def _check_written_in_place(output: str, path: bytes) -> None:
@@ -237,12 +237,12 @@ def _check_written_in_place(output: str, path: bytes) -> None:
     which ``path`` leads.
     """
     from pcopy.fsio.named_file import check_writable, examine_path
-    from pcopy.report.lines_file import LINE_BEGINNINGS, reason_not_to_overwrite
+    from pcopy.report.lines_file import LINE_BEGINNING_BY_OPTION, reason_not_to_overwrite
 
     try:
         found = examine_path(path)
         if found.status is None:
-            _check_directory(found.path, path)
+            _check_output_directory(found.path, path)
             return
         if stat.S_ISDIR(found.status.st_mode):
             _refuse_unless_regular(path, found.status, output)
@@ -251,9 +251,9 @@ def _check_written_in_place(output: str, path: bytes) -> None:
         check_writable(found.status)
         if found.is_stream:
             return
-        beginning = _first_bytes(path, max(map(len, LINE_BEGINNINGS.values())))
+        beginning = _first_bytes(path, max(map(len, LINE_BEGINNING_BY_OPTION.values())))
     except FileNotFoundError:
-        _check_directory(path)
+        _check_output_directory(path)
         raise RequestRefused(
             f"{printable_path(path)}: leads through something that does not exist; name another file"
         ) from None
@@ -267,10 +267,10 @@ def _first_bytes(path: bytes, size: int) -> bytes:
     """Return the first ``size`` bytes of a regular file, or fewer if it is shorter. Raise ``RequestRefused`` if it
     cannot be read.
     """
-    from pcopy.fsio.named_file import open_to_read
+    from pcopy.fsio.named_file import open_named_file_to_read
 
     try:
-        with open(open_to_read(path, regular=True, keep_atime=True).descriptor, "rb") as file:
+        with open(open_named_file_to_read(path, regular=True, keep_atime=True).descriptor, "rb") as file:
             return file.read(size)
     except OSError as error:
         raise RequestRefused(
@@ -291,12 +291,12 @@ def _is_older_output(path: bytes, output: str) -> bool:
         "manifest": looks_like_manifest,
         "metrics": is_metrics_beginning,
         "report": is_report_beginning,
-        "svg": partial(_starts_with, SVG_BEGINNING.encode()),
+        "svg": partial(_begins_with_words, SVG_BEGINNING.encode()),
     }
     return not beginning or begins[output.partition(" ")[0]](beginning)
 
 
-def _starts_with(words: bytes, beginning: bytes) -> bool:
+def _begins_with_words(words: bytes, beginning: bytes) -> bool:
     """Return True if ``beginning``, the first bytes of a file, starts with ``words``."""
     return beginning.startswith(words)
 
@@ -315,30 +315,30 @@ def _refuse_unless_regular(path: bytes, status: os.stat_result, output: str) -> 
         raise RequestRefused(f"{printable_path(path)}: {why}")
 
 
-def _check_directory(path: bytes, called: bytes = b"") -> None:
+def _check_output_directory(path: bytes, called: bytes = b"") -> None:
     """Raise ``RequestRefused`` unless the directory of ``path`` exists and files can be created there.
 
     Args:
         path: the path of the output.
         called: the path for messages, if it is not ``path``: a symbolic link to it that the user gave.
     """
-    directory = os.path.dirname(_real_name(path, ""))
+    directory = os.path.dirname(_real_path_of_output(path, ""))
     if not os.path.isdir(directory):
         named = os.path.dirname(path) or directory
-        advice = suggestion_or_creation(named, "create it first")
+        advice = suggestion_for_missing_directory(named, "create it first")
         raise RequestRefused(
             f"{printable_path(called or path)}: the directory {printable_path(named)} does not exist; {advice}"
         )
-    if why := reason_unwritable(directory):
+    if why := reason_directory_is_unwritable(directory):
         raise RequestRefused(f"{printable_path(called or path)}: cannot be written, since {why}; name another file")
 
 
-def _check_renames(path: bytes) -> None:
+def _check_renames_are_possible(path: bytes) -> None:
     """Raise ``RequestRefused`` if the file system of ``path`` cannot rename files, as some mounts of object stores.
 
     The output could not be written then: it gets a temporary name, and is renamed to ``path`` when it is complete.
     """
-    directory = os.path.dirname(_real_name(path, ""))
+    directory = os.path.dirname(_real_path_of_output(path, ""))
     if not supports_rename_and_random_writes(directory):
         from pcopy.tools.sequential import refuse_without_rename  # Imported here since few directories need it.
 
@@ -352,7 +352,7 @@ def umask_of_user() -> int:
     return umask
 
 
-def has_extra_entries(roots: Sequence[Root]) -> bool:
+def has_other_entries_than_sources(roots: Sequence[Root]) -> bool:
     """Return True if the directory into which several sources were copied also contains other items.
 
     Then its contents do not match the signature. Return False if it does not, or if it cannot be read.
@@ -363,7 +363,7 @@ def has_extra_entries(roots: Sequence[Root]) -> bool:
     if len(roots) == 1:
         return False  # For a single source, ``Totals.extra`` counts directories with other items.
     try:
-        expected = sum(not _is_socket(root) if root.name else _entry_count(root.source) for root in roots)
+        expected = sum(not _is_root_socket(root) if root.name else _entry_count(root.source) for root in roots)
         return _entry_count(roots[0].target) > expected
     except OSError:
         return False

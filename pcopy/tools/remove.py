@@ -22,26 +22,26 @@ from pcopy.tasks.remove.listed import ListedRemoval
 from pcopy.tasks.remove.remove_tree import NO_WAITER, RemoveNames
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import RemoveArguments
-from pcopy.tools.director import LevelsDirector, UnrecordedTool, single_stage
-from pcopy.tools.summary import common_json_values, counts_lines, items_per_second_line, origins_of
+from pcopy.tools.director import BottomUpDirector, UnrecordedTool, single_stage
+from pcopy.tools.summary import common_json_values, filter_origins_text, item_counts_lines, items_per_second_line
 from pcopy.tools.trees import TreeJob
 
 if TYPE_CHECKING:
-    from pcopy.jobs.path_list import PathList
+    from pcopy.jobs.path_list import SortedPathList
 
 _MAX_NAMED_PATHS = 5
 """Maximum number of paths that the question to the user names; of further ones it states only the number."""
 
-_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
+_SHOWN_COUNTERS = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
 """Names of the counters (fields of ``Totals``) that ``--json`` shows under the same names. ``copied`` is shown as
 ``removed``.
 """
 
 
-class RemoveDirector(LevelsDirector):
+class RemoveDirector(BottomUpDirector):
     """Director of ``prm``: the object on rank 0 that chooses the phases of the job and their first tasks."""
 
-    def first_task(self, place: Place, item: bytes) -> TaskKind:
+    def task_for_item(self, place: Place, item: bytes) -> TaskKind:
         return RemoveNames(place, NO_WAITER, item)
 
 
@@ -85,7 +85,7 @@ class RemoveJob(TreeJob):
         self.whole_directories = arguments.whole_directories
         kept: tuple[DeviceInode, ...] = ()
         if self.tree.list_file:
-            roots = self.read_path_list(_working_directory_check(os.getcwdb()), whole=self.whole_directories)
+            roots = self.read_path_list(_check_for_working_directories(os.getcwdb()), whole=self.whole_directories)
             kept = tuple(never_removed)
         else:
             roots = self.existing_roots(
@@ -104,7 +104,7 @@ class RemoveJob(TreeJob):
             _ask_user(
                 _paths_description(roots, part)
                 if self.path_list is None
-                else _list_description(self.path_list, self.whole_directories)
+                else _path_list_description(self.path_list, self.whole_directories)
             )
             self.began = time.monotonic()
 
@@ -117,10 +117,10 @@ class RemoveJob(TreeJob):
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         removed = "would be removed" if self.dry_run else "removed"
         totals, select = ended.totals, self.tree.options.select
-        yield from counts_lines(totals, removed, "left" if select.has_filters else "not empty")
+        yield from item_counts_lines(totals, removed, "left" if select.has_filters else "not empty")
         if select.has_filters and totals.skipped:
-            excluded = f"{totals.excluded:,} excluded by filters ({origins_of(self.output.filter_origins)})"
-            yield f"  left: {excluded}, {_not_empty_count(totals):,} not empty"
+            excluded = f"{totals.excluded:,} excluded by filters ({filter_origins_text(self.output.filter_origins)})"
+            yield f"  left: {excluded}, {_number_of_directories_not_empty(totals):,} not empty"
         if self.path_list is not None and not self.whole_directories and self.dry_run and totals.directories:
             yield (
                 f"  {count_with_noun(totals.directories, 'directory', 'directories')} among them, if nothing else is "
@@ -130,11 +130,15 @@ class RemoveJob(TreeJob):
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         totals = ended.totals
-        removed = {"removed": totals.copied, "not_empty": _not_empty_count(totals), "dry_run": self.dry_run}
-        return {**common_json_values(totals, _COUNTED, seconds, ranks, ended.status), **removed}
+        removed = {
+            "removed": totals.copied,
+            "not_empty": _number_of_directories_not_empty(totals),
+            "dry_run": self.dry_run,
+        }
+        return {**common_json_values(totals, _SHOWN_COUNTERS, seconds, ranks, ended.status), **removed}
 
 
-def _not_empty_count(totals: Totals) -> int:
+def _number_of_directories_not_empty(totals: Totals) -> int:
     """Return the number of directories that remain because they are not empty: the skipped items that no filter
     excludes.
     """
@@ -149,14 +153,14 @@ def _never_removed_directories() -> dict[tuple[int, int], str]:
     found: dict[tuple[int, int], str] = {}
     path, called = b".", "the working directory"
     with suppress(OSError):  # The working directory may have been removed.
-        while (identity := _identity(os.stat(path))) not in found:
+        while (identity := _device_and_inode(os.stat(path))) not in found:
             found[identity] = called
             path, called = path + b"/..", "a directory above the working directory"
-    found[_identity(os.stat(b"/"))] = "the root directory"
+    found[_device_and_inode(os.stat(b"/"))] = "the root directory"
     return found
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
+def _device_and_inode(status: os.stat_result) -> tuple[int, int]:
     """Return the device and the inode number in ``status``."""
     return status.st_dev, status.st_ino
 
@@ -185,7 +189,7 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
     directory = os.path.realpath(parent or b".")
     parent_status = os.stat(directory)
     if stat.S_ISDIR(status.st_mode):
-        if called := never_removed.get(_identity(status)):
+        if called := never_removed.get(_device_and_inode(status)):
             raise RequestRefused(f"{printable_path(path)}: is {called}, which is never removed")
         if status.st_dev != parent_status.st_dev:
             advice = "another file system is mounted there, or it is a subvolume; unmount or delete that"
@@ -197,12 +201,12 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
         name,
         stripped,
         stripped,
-        _identity(parent_status),
-        _identity(parent_status),
+        _device_and_inode(parent_status),
+        _device_and_inode(parent_status),
     )
 
 
-def _working_directory_check(working_directory: bytes) -> Callable[[bytes], str]:
+def _check_for_working_directories(working_directory: bytes) -> Callable[[bytes], str]:
     """Return a function that says why a listed path must not be removed.
 
     It gets an absolute path, and returns the reason, or "" if the path may be removed. The directory
@@ -231,7 +235,7 @@ def _paths_description(roots: Sequence[Root], part: str) -> str:
     return f"{part}{names}{more}{whole}"
 
 
-def _list_description(paths: PathList, whole: bool) -> str:
+def _path_list_description(paths: SortedPathList, whole: bool) -> str:
     """Return what is to be removed, for the question to the user, if the paths are in a list (``--from``).
 
     Args:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pcopy.errors import RequestRefused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
-from pcopy.fsio.sequential import Examination, examine_close_times, examine_directory
-from pcopy.tasks.base.job import KEEPING_CHOICES, Options, reason_keeping_is_refused
+from pcopy.fsio.sequential import DirectoryExamination, examine_supported_operations, examine_times_after_close
+from pcopy.tasks.base.job import EXISTING_CHOICES_THAT_KEEP, Options, message_refusing_existing_choice
 from pcopy.text import printable_path
 
 
@@ -23,16 +23,16 @@ def options_for_destination(options: Options, path: bytes) -> tuple[Options, lis
     if not options.sequential:
         if supports_rename_and_random_writes(path):
             if options.preserve.timestamps and not options.dry_run:
-                examine_close_times(path)
+                examine_times_after_close(path)
             return options, notices
-        lacking, remaining_file = Examination() if options.dry_run else examine_directory(path)
+        lacking, remaining_file = DirectoryExamination() if options.dry_run else examine_supported_operations(path)
         if remaining_file:
             notices.append(f"{remaining_file}: a file of pcopy's own is left there, since it cannot be removed")
         if not lacking:
             return options, notices
         why = f"{printable_path(path)}: the file system {lacking}"
-        if options.existing in KEEPING_CHOICES:
-            raise RequestRefused(f"{why}, and {reason_keeping_is_refused(options.existing)}")
+        if options.existing in EXISTING_CHOICES_THAT_KEEP:
+            raise RequestRefused(f"{why}, and {message_refusing_existing_choice(options.existing)}")
         if options.backup:
             raise RequestRefused(f"{why}, and --backup would rename what is replaced: leave it out")
         notices.append(f"{why}: each file is written under its own name, in order, by one rank")
@@ -51,5 +51,5 @@ def refuse_without_rename(path: bytes, file: bytes, advice: str, *, at_any_offse
         advice: what the user can do, for the message.
         at_any_offset: True if the file is not written from start to end; then the file system must permit that, too.
     """
-    if why := examine_directory(path, writes=at_any_offset).no_rename_reason:
+    if why := examine_supported_operations(path, writes=at_any_offset).no_rename_reason:
         raise RequestRefused(f"{printable_path(file)}: cannot be created: {why}; {advice}")

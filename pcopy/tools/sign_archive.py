@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from pcopy.archive.reader import Damage
+from pcopy.archive.reader import ArchiveDamage
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import NewTask
 from pcopy.errors import (
@@ -26,14 +26,14 @@ from pcopy.report.streams import print_error
 from pcopy.tasks.archive.digest_members import DigestedMembers, FindSpansToDigest, unpack_digested
 from pcopy.tasks.archive.open_archive import OpenArchive, archive_version
 from pcopy.tasks.archive.wanted_names import RankWantedNames
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, UnrecordedTool, single_stage
-from pcopy.tools.extract import checked_archive, with_listed_members
-from pcopy.tools.filter_messages import print_excluded
-from pcopy.tools.list_archive import ArchiveListing, listing_options, tar_options
+from pcopy.tools.extract import arguments_with_listed_members, checked_archive_path
+from pcopy.tools.filter_messages import print_excluded_items
+from pcopy.tools.list_archive import ArchiveListing, equivalent_tar_options, listing_options
 
 
 class SignArchiveDirector(JobDirector):
@@ -42,7 +42,7 @@ class SignArchiveDirector(JobDirector):
     """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
-        return [NewTask(phase, encode(FindSpansToDigest()), SCAN_COST, True, 0)]
+        return [NewTask(phase, encode_task(FindSpansToDigest()), SCAN_COST, True, 0)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
@@ -75,7 +75,7 @@ def is_signed_in_parallel(arguments: ArchiveArguments) -> bool:
     work. False also if the archive cannot be opened.
     """
     try:
-        return bool(arguments.options.signature) and checked_archive(arguments, "-t")[1] is None
+        return bool(arguments.options.signature) and checked_archive_path(arguments, "-t")[1] is None
     except PcopyError:  # The error is reported by the listing without ranks, which follows.
         return False
 
@@ -88,8 +88,8 @@ class SignArchiveJob(PreparedJob):
         modified.
         """
         super().__init__(arguments.ranks, arguments.in_flight, arguments.output._replace(verbose=0))
-        arguments = with_listed_members(arguments)
-        archive, stream = checked_archive(arguments, tar_options(arguments))
+        arguments = arguments_with_listed_members(arguments)
+        archive, stream = checked_archive_path(arguments, equivalent_tar_options(arguments))
         if stream is not None:
             raise stream
         options = listing_options(arguments)
@@ -112,15 +112,15 @@ class SignArchiveJob(PreparedJob):
         """
         listing = self._listing
         try:
-            for _, value in rank.instance(DigestedMembers).records.sorted():
+            for _, value in rank.shared_instance(DigestedMembers).records.sorted():
                 each = unpack_digested(value)
-                if isinstance(each, Damage):
+                if isinstance(each, ArchiveDamage):
                     listing.report_damage(each)
                 else:
                     listing.process_member(*each)
-            archive = rank.instance(OpenArchive)
+            archive = rank.shared_instance(OpenArchive)
             incomplete = listing.read_incomplete_files(archive.read, archive.contents.size)
-            listing.finish(rank.instance(RankWantedNames).missing_names_text, incomplete)
+            listing.finish(rank.shared_instance(RankWantedNames).missing_names_text, incomplete)
         except RESOURCE_EXCEPTIONS as error:
             listing.report_failure(resource_error_text(error))
         return EXIT_INCOMPLETE if listing.failures else EXIT_OK
@@ -134,7 +134,7 @@ class SignArchiveJob(PreparedJob):
         elif ended.status == EXIT_INTERNAL:
             print_error("ptar", "internal error (status 70): not all that was found was read; no signature is written")
         sys.stdout.flush()
-        print_excluded("ptar", ended.totals.excluded, self.output)
+        print_excluded_items("ptar", ended.totals.excluded, self.output)
         return ended.status
 
     def print_resume_advice(self) -> None:

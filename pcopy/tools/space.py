@@ -16,7 +16,7 @@ from contextlib import suppress
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.existing import ExistingDecision, decision_for_existing
+from pcopy.fsio.existing import ExistingItemDecision, decision_for_existing_item
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, has_capability
 from pcopy.fsio.retries import open_with_retries
 from pcopy.libc import free_bytes, type_of_file_system
@@ -78,7 +78,7 @@ def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: Prelimin
         return False  # The copy will meet the same error and report it.
     if options.files_from or options.dereference:
         return False
-    needed = _NeededSpace(options)
+    needed = _NeededSpaceEstimate(options)
     for root in roots:
         needed.add_root(root, ahead)
         if not ahead.is_complete:
@@ -107,7 +107,7 @@ def _do_sources_fit_entirely(roots: Sequence[Root], free: FreeSpace) -> bool:
     return size < free.bytes and (free.inodes < 0 or inodes < free.inodes)
 
 
-class _NeededSpace:
+class _NeededSpaceEstimate:
     """The estimated numbers of bytes and inodes that a copy needs at its target, summed over the items that were
     added.
     """
@@ -135,19 +135,21 @@ class _NeededSpace:
             ahead.is_complete = False
             return
         if root.item:
-            self._add(top, os.path.join(root.target, root.name), clones)
+            self._add_item(top, os.path.join(root.target, root.name), clones)
             return
         to = os.path.join(root.target, root.name)
-        self._add(top, to, clones)
-        for path, status in ahead.selected_items(source, self._selects, one_file_system=self._options.one_file_system):
-            self._add(status, os.path.join(to, path), clones)
+        self._add_item(top, to, clones)
+        for path, status in ahead.selected_items(
+            source, self._is_selected, one_file_system=self._options.one_file_system
+        ):
+            self._add_item(status, os.path.join(to, path), clones)
 
-    def _selects(self, path: bytes, status: os.stat_result) -> bool:
+    def _is_selected(self, path: bytes, status: os.stat_result) -> bool:
         """True if the filters select the item ``path`` with this status, or if there are no filters."""
         selection = self._selection
         return not selection.has_filters or selection.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
-    def _add(self, status: os.stat_result, target: bytes, clones: bool) -> None:
+    def _add_item(self, status: os.stat_result, target: bytes, clones: bool) -> None:
         """Add the needs of one item of the source.
 
         Args:
@@ -170,10 +172,10 @@ class _NeededSpace:
         if self._options.preserve.sparse:
             needed = min(needed, status.st_blocks * _ST_BLOCKS_UNIT)
         if existing is not None:
-            needed -= self._bytes_not_needed(status, existing, needed)
+            needed -= self._bytes_freed_by_existing(status, existing, needed)
         self.bytes += max(0, needed)
 
-    def _bytes_not_needed(self, status: os.stat_result, existing: os.stat_result, needed: int) -> int:
+    def _bytes_freed_by_existing(self, status: os.stat_result, existing: os.stat_result, needed: int) -> int:
         """Return how many of the ``needed`` bytes for one item are not needed because an item of this name exists in
         the target.
 
@@ -183,8 +185,8 @@ class _NeededSpace:
         Args:
             status, existing: status of the item, and of the existing item in the target.
         """
-        decision = decision_for_existing(self._options.existing, self._options.modify_window, status, existing)
-        if decision is not ExistingDecision.REPLACE:
+        decision = decision_for_existing_item(self._options.existing, self._options.modify_window, status, existing)
+        if decision is not ExistingItemDecision.REPLACE:
             return needed
         gives_way = stat.S_ISREG(existing.st_mode) and existing.st_nlink == 1 and not self._options.backup
         return existing.st_blocks * _ST_BLOCKS_UNIT if gives_way else 0
@@ -204,7 +206,7 @@ def _can_share_blocks(root: Root) -> bool:
         os.close(descriptor)
 
 
-class FreeSpaceWatch(ForwardingSink):
+class FreeSpaceWarningSink(ForwardingSink):
     """Receives progress on rank 0 if it is not known before the job whether there is enough free space; passes
     everything on.
 

@@ -11,13 +11,13 @@ from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.fsio.retries import open_with_retries
-from pcopy.jobs.source_argument import read_only_root
+from pcopy.jobs.source_argument import root_for_reading
 from pcopy.launch.tool import JobResult, Tool
 from pcopy.libc import type_of_file_system
 from pcopy.lustre.layouts import stripe_count_notice
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.job import Root
-from pcopy.tasks.stripe.change_layout import BYTES, FEWER, FILES, MORE, OST
+from pcopy.tasks.stripe.change_layout import BYTES_KEY, FEWER_STRIPES_KEY, FILES_KEY, MORE_STRIPES_KEY, OST_KEY
 from pcopy.tasks.stripe.examine_layouts import LayoutVisitor
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import StripeArguments
@@ -26,7 +26,7 @@ from pcopy.tools.summary import common_json_values
 from pcopy.tools.trees import TreeJob, without_nested_roots
 from pcopy.units import format_seconds, format_size
 
-_COUNTED = ("found", "files", "directories", "bytes", "skipped", "failed")
+_SHOWN_COUNTERS = ("found", "files", "directories", "bytes", "skipped", "failed")
 """Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 _BAR_LENGTH = 40
@@ -77,13 +77,15 @@ class LayoutReport(NamedTuple):
         layout or the OST, or it is FEWER or MORE.
         """
         layouts = {
-            key.removeprefix(FILES): (files, sums.get(BYTES + key.removeprefix(FILES), 0))
+            key.removeprefix(FILES_KEY): (files, sums.get(BYTES_KEY + key.removeprefix(FILES_KEY), 0))
             for key, files in sums.items()
-            if key.startswith(FILES)
+            if key.startswith(FILES_KEY)
         }
-        osts = {int(key.removeprefix(OST)): number for key, number in sums.items() if key.startswith(OST)}
+        osts = {int(key.removeprefix(OST_KEY)): number for key, number in sums.items() if key.startswith(OST_KEY)}
         largest_first = dict(sorted(layouts.items(), key=lambda each: (-each[1][1], each[0])))
-        return cls(largest_first, dict(sorted(osts.items())), sums.get(FEWER, 0), sums.get(MORE, 0))
+        return cls(
+            largest_first, dict(sorted(osts.items())), sums.get(FEWER_STRIPES_KEY, 0), sums.get(MORE_STRIPES_KEY, 0)
+        )
 
     def lines(self, *, with_suitability: bool) -> Iterator[str]:
         """Yield the lines of the report for people.
@@ -150,7 +152,7 @@ class StripeJob(TreeJob):
         report = LayoutReport.from_sums(dict(ended.layouts))
         layouts = [{"layout": text, "files": files, "bytes": size} for text, (files, size) in report.layouts.items()]
         return {
-            **common_json_values(ended.totals, _COUNTED, seconds, ranks, ended.status),
+            **common_json_values(ended.totals, _SHOWN_COUNTERS, seconds, ranks, ended.status),
             "layouts": layouts,
             "osts": {str(ost): number for ost, number in report.osts.items()},
             "fewer_stripes": report.with_too_few_stripes,
@@ -164,7 +166,7 @@ def _root_for_path(path: bytes) -> Root:
     """Return the root for one PATH, whose symbolic links are followed. Raise ``RequestRefused`` if PATH cannot be read
     or is not on Lustre.
     """
-    root = read_only_root(path, follow=True)
+    root = root_for_reading(path, follow=True)
     try:
         descriptor = open_with_retries(root.source, os.O_PATH | os.O_CLOEXEC)
         try:

@@ -9,7 +9,7 @@ from pcopy.fsio.retries import open_with_retries
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.job import Job
 
-_LUSTRE_OPTIONS = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
+_OPTIONS_ONLY_FOR_LUSTRE = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
 """Fields of ``Options`` that have an effect only if the destination is on Lustre."""
 
 
@@ -20,7 +20,7 @@ def useless_options_notice(job: Job) -> str:
     there are OSTs.
     """
     options = job.options
-    given = [f"--{name.replace('_', '-')}" for name in _LUSTRE_OPTIONS if getattr(options, name)]
+    given = [f"--{name.replace('_', '-')}" for name in _OPTIONS_ONLY_FOR_LUSTRE if getattr(options, name)]
     if not given:
         return ""
     if not any(_is_on_lustre(root.target) for root in job.roots):

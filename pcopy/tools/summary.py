@@ -16,7 +16,7 @@ from pcopy.tasks.base.job import Job, Totals
 from pcopy.text import count_with_noun
 from pcopy.units import format_seconds, format_size
 
-_OUTCOME_LINES = {
+_OUTCOME_LINE_BY_STATUS = {
     EXIT_INCOMPLETE: "incomplete: not everything is in the destination (status 1)",
     EXIT_INTERNAL: "internal error (status 70)",
     EXIT_STOPPED: "stopped early (status 75)",
@@ -24,7 +24,7 @@ _OUTCOME_LINES = {
 }
 """The last line of the summary for each exit status but 0, for which there is none."""
 
-_COUNTED = (
+_SHOWN_COUNTERS = (
     *("found", "copied", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted"),
     *("failed", "changed", "vanished", "excused", "warnings", "mended", "excluded"),
 )
@@ -52,7 +52,7 @@ def copy_summary_lines(
         has_write_error: True if the signature or the manifest could not be written.
         filters: where filters are set: file and line of each; empty if all are on the command line.
     """
-    from pcopy.jobs.earlier_jobs import KEEP_WITHOUT_READING
+    from pcopy.jobs.earlier_jobs import POLICIES_KEEPING_UNREAD_FILES
 
     options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, earlier_bytes, filters)
     if options.sequential and ended.totals.files:
@@ -62,7 +62,7 @@ def copy_summary_lines(
     elif is_only_deletion_missing(job, ended.totals):
         nothing = "nothing more" if ended.totals.deleted else "nothing"
         lines[-1] = f"incomplete: everything is copied, but {nothing} was deleted (status 1)"
-    if options.verify and options.existing in KEEP_WITHOUT_READING and (kept := ended.totals.skipped):
+    if options.verify and options.existing in POLICIES_KEEPING_UNREAD_FILES and (kept := ended.totals.skipped):
         were = count_with_noun(kept, "item was", "items were")
         lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
     return lines
@@ -95,15 +95,20 @@ def summary_lines(
         earlier_bytes: bytes that earlier runs of the job copied: they do not count for the rate. None for a new job.
         filters: where filters are set: file and line of each; empty if all are on the command line.
     """
-    lines = counts_lines(totals, "copied", "skipped")
+    lines = item_counts_lines(totals, "copied", "skipped")
     if totals.verified:
         read = format_size(totals.confirmed_bytes)
         lines.append(f"  verified: {count_with_noun(totals.verified, 'item', 'items')}, {read} read back")
-    lines += _nonzero_line(
+    lines += _line_of_nonzero_counts(
         "skipped",
-        [format_size(totals.skipped_bytes), f"{totals.excluded:,} excluded by filters ({origins_of(filters)})"],
+        [
+            format_size(totals.skipped_bytes),
+            f"{totals.excluded:,} excluded by filters ({filter_origins_text(filters)})",
+        ],
     )
-    lines += _nonzero_line("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
+    lines += _line_of_nonzero_counts(
+        "failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"]
+    )
     lines += other_counts_lines(totals)
     copied = _bytes_of_this_run(totals, earlier_bytes)
     lines.append(
@@ -111,13 +116,13 @@ def summary_lines(
         f"{format_size(_rate(copied, seconds))}/s with {count_with_noun(ranks, 'rank', 'ranks')}"
     )
     if status != EXIT_OK:
-        lines.append(_OUTCOME_LINES.get(status, f"ended with status {status}"))
+        lines.append(_OUTCOME_LINE_BY_STATUS.get(status, f"ended with status {status}"))
         if status == EXIT_STOPPED and totals.found == totals.copied + totals.skipped + totals.failed:
             lines[-1] += ": all items are done, but the job is not: the last sync, for instance, is missing"
     return lines
 
 
-def filter_json_values(origins: Sequence[str]) -> dict[str, object]:
+def filter_origins_json_values(origins: Sequence[str]) -> dict[str, object]:
     """Return a value for ``--json`` that says where the filters are set: a list with file and line of each.
 
     The list is empty if no configuration file sets filters.
@@ -125,7 +130,7 @@ def filter_json_values(origins: Sequence[str]) -> dict[str, object]:
     return {"filters": list(origins)}
 
 
-def counts_lines(totals: Totals, copied_word: str, skipped_word: str, *, sizes: bool = True) -> list[str]:
+def item_counts_lines(totals: Totals, copied_word: str, skipped_word: str, *, sizes: bool = True) -> list[str]:
     """Return the line with the number of items found and their outcomes, and a line with the types of the items.
 
     Args:
@@ -145,7 +150,7 @@ def counts_lines(totals: Totals, copied_word: str, skipped_word: str, *, sizes: 
         count_with_noun(totals.hardlinks, "hard link", "hard links"),
         count_with_noun(totals.special, "special file", "special files"),
     ]
-    return [f"{totals.found:,} found = {' + '.join(sums)}", *_nonzero_line(copied_word, kinds)]
+    return [f"{totals.found:,} found = {' + '.join(sums)}", *_line_of_nonzero_counts(copied_word, kinds)]
 
 
 def other_counts_lines(totals: Totals) -> list[str]:
@@ -160,10 +165,10 @@ def other_counts_lines(totals: Totals) -> list[str]:
         f"{totals.excused:,} excused (owner, group or attributes that cannot be set)",
         count_with_noun(totals.warnings, "warning", "warnings"),
     ]
-    return _nonzero_line("besides", remarks)
+    return _line_of_nonzero_counts("besides", remarks)
 
 
-def origins_of(filters: Sequence[str]) -> str:
+def filter_origins_text(filters: Sequence[str]) -> str:
     """Return a text that says where the filters are set.
 
     Args:
@@ -198,7 +203,7 @@ def copy_json_summary(
         sequential: True if each file was written from start to end under its final name.
     """
     totals = ended.totals
-    values = common_json_values(totals, _COUNTED, seconds, ranks, ended.status)
+    values = common_json_values(totals, _SHOWN_COUNTERS, seconds, ranks, ended.status)
     values |= {"verified": totals.verified, "verified_bytes": totals.confirmed_bytes}
     values["layouts"] = [{"layout": text, "files": files} for text, files in ended.layouts]
     rate = round(_rate(_bytes_of_this_run(totals, earlier_bytes), seconds))
@@ -235,7 +240,7 @@ def _rate(copied: int, seconds: float) -> float:
     return copied / seconds if seconds > 0 else 0.0
 
 
-def _nonzero_line(title: str, parts: list[str]) -> list[str]:
+def _line_of_nonzero_counts(title: str, parts: list[str]) -> list[str]:
     """Return a line that begins with ``title`` and lists those of ``parts`` (texts such as "3 failed") whose number is
     not 0.
 
@@ -245,7 +250,7 @@ def _nonzero_line(title: str, parts: list[str]) -> list[str]:
     return [f"  {title}: {', '.join(nonzero)}"] if nonzero else []
 
 
-def halt_text(reason: Halt, may_be_cut_short: bool) -> str:
+def halt_reason_text(reason: Halt, may_be_cut_short: bool) -> str:
     """Return the message that says why the job halted, and whether the files that were copied are complete.
 
     Every copied file is complete. After a failed sync that is unknown, so the message does not say it.

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
 from pcopy.jobs.paths import source_path
 from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
-from pcopy.jobs.suggestions import suggestion_for
+from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.launch.tool import JobResult
 from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import printable_path
 from pcopy.tools.arguments import TreeArguments
-from pcopy.tools.final_output import ItemLinesSink, UnrecordedJob, output_for_dry_run
+from pcopy.tools.final_output import ItemLinesSink, UnrecordedJob, output_options_for_dry_run
 from pcopy.tools.outputs import check_output_files
 
 if TYPE_CHECKING:
-    from pcopy.jobs.path_list import PathList
+    from pcopy.jobs.path_list import SortedPathList
 
 
 class TreeJob(UnrecordedJob):
@@ -40,12 +40,12 @@ class TreeJob(UnrecordedJob):
         output_options = tree.output
         dry_run = tree.options.dry_run
         if dry_run:
-            output_options = output_for_dry_run(output_options)
+            output_options = output_options_for_dry_run(output_options)
         super().__init__(tree.ranks, tree.in_flight, output_options, dry_run=dry_run)
         self.tree = tree
         self._missing_paths: list[Failure] = []
         """One failure for each path of the command line that does not exist or cannot be statted."""
-        self.path_list: PathList | None = None
+        self.path_list: SortedPathList | None = None
         """The list of ``--from``; None without that option."""
 
     def existing_roots(
@@ -83,7 +83,7 @@ class TreeJob(UnrecordedJob):
 
         Raise ``RequestRefused`` if the list cannot be used.
         """
-        from pcopy.jobs.path_list import read_list
+        from pcopy.jobs.path_list import read_sorted_path_list
 
         tree = self.tree
         within = os.path.realpath(tree.paths[0]) if tree.paths else None
@@ -94,7 +94,7 @@ class TreeJob(UnrecordedJob):
             )
         spool = spool_factory(b"")
         with refusing_spool_errors(b"", TMPDIR_ADVICE):
-            self.path_list = read_list(
+            self.path_list = read_sorted_path_list(
                 tree.list_file, spool, nul=tree.nul_separated, within=within, check=check, omit_below_listed=whole
             )
         return () if self.path_list is None else (self.path_list.root,)
@@ -112,10 +112,10 @@ class TreeJob(UnrecordedJob):
         common = self.tree.options._replace(itemize=self.output.reports_items or self.prints_items)
         self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), copies=copies)
         if self.path_list is not None:
-            from pcopy.jobs.files_from import descriptor_path
+            from pcopy.jobs.files_from import proc_path_of_descriptor
 
             options_with_list = self.job.options._replace(told=self.path_list.record_size)
-            self.job = self.job._replace(listed=descriptor_path(self.path_list.file), options=options_with_list)
+            self.job = self.job._replace(listed=proc_path_of_descriptor(self.path_list.file), options=options_with_list)
         self.began = time.monotonic()
 
     @property
@@ -153,10 +153,10 @@ def without_nested_roots(roots: Sequence[Root]) -> tuple[Root, ...]:
     Otherwise items would be processed twice, perhaps by two ranks at the same time.
     """
     places = {source_path(root): root for root in roots}
-    return tuple(root for place, root in places.items() if places.keys().isdisjoint(_parents(place)))
+    return tuple(root for place, root in places.items() if places.keys().isdisjoint(_directories_above(place)))
 
 
-def _parents(path: bytes) -> Iterator[bytes]:
+def _directories_above(path: bytes) -> Iterator[bytes]:
     """Yield the paths of all directories above ``path``, the nearest first."""
     while (parent := os.path.dirname(path)) != path:
         path = parent
@@ -165,5 +165,5 @@ def _parents(path: bytes) -> Iterator[bytes]:
 
 def _missing_path_failure(path: bytes, error: OSError) -> Failure:
     """Return the failure for a path of the command line that does not exist or cannot be statted."""
-    advice = suggestion_for(path) if error.errno == errno.ENOENT else ""
+    advice = suggestion_for_missing_path(path) if error.errno == errno.ENOENT else ""
     return Failure(path, "stat", error.errno or errno.EIO, advice)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from pcopy.errors import EXIT_DIFFERENT, EXIT_OK, EXIT_REFUSED, RequestRefused
 from pcopy.jobs.paths import absolute_path
-from pcopy.jobs.source_argument import cannot_examine, read_only_root
+from pcopy.jobs.source_argument import cannot_examine_error, root_for_reading
 from pcopy.jobs.spool import TMPDIR_ADVICE
 from pcopy.launch.tool import CompleteJob, JobResult, PreparedJob, Tool
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
@@ -35,13 +35,13 @@ from pcopy.tasks.sign.children import DatasetCounts
 from pcopy.tasks.sign.signing import SignatureState
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import VerifyArguments
-from pcopy.tools.director import STAGES, JobDirector
+from pcopy.tools.director import JOB_STAGES, JobDirector
 from pcopy.tools.final_output import VerifyJobBase
 from pcopy.tools.outputs import check_outputs, umask_of_user, write_signature_file
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
-_COUNTED = ("files", "directories", "symlinks", "special", "bytes", "failed")
+_SHOWN_COUNTERS = ("files", "directories", "symlinks", "special", "bytes", "failed")
 """Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 
@@ -52,7 +52,7 @@ class VerifyTool(Tool):
     writes_to_targets = False
     unfinished_status = EXIT_REFUSED
     spool_advice = TMPDIR_ADVICE
-    stages = STAGES
+    stages = JOB_STAGES
     done_word = "read"
     status_meanings = MappingProxyType({**Tool.status_meanings, EXIT_OK: "the same", EXIT_DIFFERENT: "different"})
     make_visitor = staticmethod(make_visitor)
@@ -73,7 +73,7 @@ class VerifyTool(Tool):
         count as found. With ``--compare``, all counters are 0: both trees are walked side by side, and the roots are
         counted when they are compared.
         """
-        return [0] * counts.COUNTER_COUNT if job.options.compare else super().initial_counts(job)
+        return [0] * counts.NUMBER_OF_COUNTERS if job.options.compare else super().initial_counts(job)
 
     def phase_name(self, phase: int) -> str:
         return phase_name(phase) if phase >= Phase.SIGN else "read"
@@ -83,7 +83,7 @@ VERIFY_TOOL = VerifyTool()
 """The only instance of ``VerifyTool``."""
 
 
-def prepared_verification(arguments: VerifyArguments) -> PreparedJob:
+def prepared_verification_job(arguments: VerifyArguments) -> PreparedJob:
     """Return the job for a command line; nothing is written. Raise ``RequestRefused`` if the job must not start."""
     if arguments.comparison is None:
         return VerifyJob(arguments)
@@ -109,7 +109,7 @@ class VerifyJob(VerifyJobBase):
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._paths_and_options(arguments)
         self.excluded_suffix = " of A and B together" if len(paths) > 1 else ""
-        roots = tuple(read_only_root(path, follow=not self._describes_link) for path in paths)
+        roots = tuple(root_for_reading(path, follow=not self._describes_link) for path in paths)
         check_outputs(roots, options, arguments.output, copies=False)
         if arguments.create and not arguments.force:
             for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
@@ -136,18 +136,20 @@ class VerifyJob(VerifyJobBase):
             manifest = absolute_path(arguments.manifest) if arguments.manifest else b""
             options = options._replace(signature=absolute_path(arguments.create), manifest=manifest)
         elif arguments.manifest:
-            _check_manifest(arguments.manifest, paths[0])
+            _check_manifest_argument(arguments.manifest, paths[0])
             reader = ManifestReader(arguments.manifest)
-            options = _options_of_file(
+            options = _options_with_hash_of_file(
                 user_options, options, reader.algorithm.name, reader.block_size, arguments.manifest
             )
             self._describes_link = reader.root_entry().kind == SYMLINK
             against = absolute_path(arguments.manifest)
-        elif _is_first_signature(*paths):
+        elif _is_first_path_signature(*paths):
             expected = self._expected = read_signature(paths[0])
             other_items = expected.files + expected.directories + expected.special
             self._describes_link = expected.symlinks == 1 and not other_items
-            options = _options_of_file(user_options, options, expected.algorithm, expected.block_size, paths[0])
+            options = _options_with_hash_of_file(
+                user_options, options, expected.algorithm, expected.block_size, paths[0]
+            )
             paths = paths[1:]
         return paths, options, against
 
@@ -157,7 +159,7 @@ class VerifyJob(VerifyJobBase):
         """
         if self._is_everything_excluded(totals):
             return EXIT_REFUSED
-        sign = rank.instance(SignatureState)
+        sign = rank.shared_instance(SignatureState)
         digest, tally = sign.signatures[0]
         self._found_signature = digest.hex()
         if self.arguments.create:
@@ -168,7 +170,7 @@ class VerifyJob(VerifyJobBase):
         if self._expected is not None:
             return self._compare_with_signature(self._expected, tally)
         if digest == sign.signatures[1][0]:
-            return self._compare_sizes(tally, sign.signatures[1][1])
+            return self._compare_counts_with_manifest(tally, sign.signatures[1][1])
         for key, packed_word in sign.differences.sorted():
             word = packed_word.decode()
             if self.job.against:  # The manifest is the second side, but the reference: its items are the expected ones.
@@ -199,7 +201,7 @@ class VerifyJob(VerifyJobBase):
         self._remarks.append(f"{file}: is damaged: its digest fits the data, but not its counters: {', '.join(wrong)}")
         return EXIT_REFUSED
 
-    def _compare_sizes(self, found: DatasetCounts, listed: DatasetCounts) -> int:
+    def _compare_counts_with_manifest(self, found: DatasetCounts, listed: DatasetCounts) -> int:
         """Compare the numbers of items and bytes in the tree with those in its manifest, and return the exit status.
 
         The digests of both were found equal. Items with equal digests have equal sizes. So if the sizes in a manifest
@@ -254,12 +256,12 @@ class VerifyJob(VerifyJobBase):
             "signature": self._found_signature,
             "expected": self._expected.signature if self._expected else None,
             **self._differences,
-            **common_json_values(ended.totals, _COUNTED, elapsed, ranks, ended.status),
+            **common_json_values(ended.totals, _SHOWN_COUNTERS, elapsed, ranks, ended.status),
             "bytes_per_second": round(ended.totals.bytes / elapsed) if elapsed > 0 else 0,
         }
 
 
-def _is_first_signature(first: bytes, second: bytes) -> bool:
+def _is_first_path_signature(first: bytes, second: bytes) -> bool:
     """True if the first path is a signature file, and the tree at the second path is to be compared with it. False if
     both paths are trees (or files) that are to be compared with each other.
 
@@ -271,29 +273,30 @@ def _is_first_signature(first: bytes, second: bytes) -> bool:
         is_file, against_tree = stat.S_ISREG(mode), not stat.S_ISDIR(mode) and os.path.isdir(second)
         beginning = _first_bytes(first) if is_file else b""
     except OSError as error:
-        raise cannot_examine(first, error) from None
+        raise cannot_examine_error(first, error) from None
     if against_tree and not is_file:
         raise RequestRefused(f"{printable_path(first)}: is not a regular file; put the signature into one")
     if looks_like_signature(beginning):
         return True
-    if _has_beginning(second, looks_like_signature):
-        given = _command_text(second, first)
+    if _do_first_bytes_fulfil(second, looks_like_signature):
+        given = _pverify_command_text(second, first)
         raise RequestRefused(
             f"{printable_path(second)}: is a signature, which comes before what is compared with it: {given}"
         )
-    if os.path.isdir(first) and _has_beginning(second, looks_like_manifest):
+    if os.path.isdir(first) and _do_first_bytes_fulfil(second, looks_like_manifest):
         raise RequestRefused(
-            f"{printable_path(second)}: is a manifest; compare with it by {_command_text(b'--manifest', second, first)}"
+            f"{printable_path(second)}: is a manifest; compare with it by "
+            f"{_pverify_command_text(b'--manifest', second, first)}"
         )
     if looks_like_manifest(beginning):
-        if against_tree or not _has_beginning(second, looks_like_manifest):
+        if against_tree or not _do_first_bytes_fulfil(second, looks_like_manifest):
             raise RequestRefused(
                 f"{printable_path(first)}: is a manifest; compare with it by "
-                f"{_command_text(b'--manifest', first, second)}"
+                f"{_pverify_command_text(b'--manifest', first, second)}"
             )
         return False
     if is_truncated_signature(beginning):
-        return not _has_beginning(second, lambda other: other.startswith(beginning))
+        return not _do_first_bytes_fulfil(second, lambda other: other.startswith(beginning))
     return against_tree
 
 
@@ -306,7 +309,7 @@ def _first_bytes(path: bytes) -> bytes:
         return file.read(RECOGNITION_SIZE) if is_regular else b""
 
 
-def _has_beginning(path: bytes, holds: Callable[[bytes], bool]) -> bool:
+def _do_first_bytes_fulfil(path: bytes, holds: Callable[[bytes], bool]) -> bool:
     """True if ``path`` is a regular file and the function ``holds`` returns True for its first bytes.
 
     False also if the file cannot be read: the error is reported when it is read later.
@@ -317,12 +320,12 @@ def _has_beginning(path: bytes, holds: Callable[[bytes], bool]) -> bool:
         return False
 
 
-def _command_text(*words: bytes) -> str:
+def _pverify_command_text(*words: bytes) -> str:
     """Return the command line of ``pverify`` with these ``words``, quoted for the shell, for advice."""
     return " ".join(["pverify", *map(shell_quoted, words)])
 
 
-def _check_manifest(manifest: bytes, path: bytes) -> None:
+def _check_manifest_argument(manifest: bytes, path: bytes) -> None:
     """Raise ``RequestRefused`` if ``manifest`` is a signature, or is no regular file: a pipe could not be read twice.
 
     Args:
@@ -333,12 +336,12 @@ def _check_manifest(manifest: bytes, path: bytes) -> None:
         mode = os.stat(manifest).st_mode
     except OSError:
         return  # The error is reported when the manifest is read.
-    if _has_beginning(manifest, looks_like_signature):
+    if _do_first_bytes_fulfil(manifest, looks_like_signature):
         raise RequestRefused(
-            f"{printable_path(manifest)}: is a signature; compare with it by {_command_text(manifest, path)}"
+            f"{printable_path(manifest)}: is a signature; compare with it by {_pverify_command_text(manifest, path)}"
         )
-    if _has_beginning(path, looks_like_manifest) and not _has_beginning(manifest, looks_like_manifest):
-        given = _command_text(b"--manifest", path, manifest)
+    if _do_first_bytes_fulfil(path, looks_like_manifest) and not _do_first_bytes_fulfil(manifest, looks_like_manifest):
+        given = _pverify_command_text(b"--manifest", path, manifest)
         raise RequestRefused(
             f"{printable_path(path)}: is the manifest, which comes before what is compared with it: {given}"
         )
@@ -346,7 +349,7 @@ def _check_manifest(manifest: bytes, path: bytes) -> None:
         raise RequestRefused(f"{printable_path(manifest)}: is not a regular file; put the manifest into one")
 
 
-def _options_of_file(given: Options, options: Options, name: str, size: int, path: bytes) -> Options:
+def _options_with_hash_of_file(given: Options, options: Options, name: str, size: int, path: bytes) -> Options:
     """Return ``options`` with the hash algorithm and block size with which the signature or manifest was made. Raise
     ``RequestRefused`` if the user asked for other ones.
 

@@ -12,36 +12,36 @@ from typing import TYPE_CHECKING
 
 from pcopy.engine.task import NewTask
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
-from pcopy.fsio.backend.columns import SIZE
+from pcopy.fsio.backend.columns import SIZE_COLUMN
 from pcopy.jobs.paths import absolute_path
-from pcopy.jobs.suggestions import suggestion_for
+from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Root, Sink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.walk.finder import columns_to_stat
-from pcopy.tasks.walk.sum_up import SendSums
+from pcopy.tasks.walk.sum_up import RequestSumsNote
 from pcopy.tasks.walk.walk_dirs import WalkRoot
 from pcopy.tasks.walk.walk_listed import ReadPathList
 from pcopy.text import printable_path
 from pcopy.tools.arguments import WalkArguments
 from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool, single_stage
-from pcopy.tools.summary import common_json_values, counts_lines
+from pcopy.tools.summary import common_json_values, item_counts_lines
 from pcopy.tools.trees import TreeJob
-from pcopy.tools.walk_outputs import ListsSink, ListTarget, check_replaceable, list_target
+from pcopy.tools.walk_outputs import ListsSink, ListTarget, check_list_can_be_written, list_target_for_file
 from pcopy.units import format_seconds
 from pcopy.walk.output_formats import LS_FIELDS
-from pcopy.walk.sorting import sort_columns
+from pcopy.walk.sorting import sort_column_bit
 from pcopy.walk.sums import WalkSums
 from pcopy.walk.walk_request import WalkRequest
 
 if TYPE_CHECKING:
     from pcopy.report.output_file import OutputFile
 
-_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "excluded", "failed")
+_SHOWN_COUNTERS = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "excluded", "failed")
 """Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 
@@ -58,7 +58,7 @@ class WalkDirector(UnrecordedJobDirector):
         """
         if phase == Phase.COPY:
             return super().first_tasks(phase)
-        payload = encode(SendSums())
+        payload = encode_task(RequestSumsNote())
         return [NewTask(phase, payload, 0, owner=rank) for rank in range(self._rank.size)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -69,8 +69,8 @@ class WalkDirector(UnrecordedJobDirector):
         wish = WalkRequest(*self._job.options.walk)
         if wish.listed:
             task = ReadPathList(wish.listed, wish.listed_nul, wish.directory, wish.base)
-            return NewTask(int(Phase.COPY), encode(task), SCAN_COST, True, 0)
-        return NewTask(int(Phase.COPY), encode(WalkRoot(number)), SCAN_COST, True, 0)
+            return NewTask(int(Phase.COPY), encode_task(task), SCAN_COST, True, 0)
+        return NewTask(int(Phase.COPY), encode_task(WalkRoot(number)), SCAN_COST, True, 0)
 
 
 class WalkTool(UnrecordedTool):
@@ -116,8 +116,8 @@ class WalkJob(TreeJob):
         super().__init__(tree)
         for target in self.targets:
             if target.path:
-                check_replaceable(target, force=arguments.force)
-        self._page = _open_page(arguments)
+                check_list_can_be_written(target, force=arguments.force)
+        self._page = _open_html_page(arguments)
         self._sort = arguments.sort
         expression = arguments.expression
         self.wish = WalkRequest(
@@ -129,7 +129,7 @@ class WalkJob(TreeJob):
             forms=tuple(target.format for target in self.targets if target.format != "parquet"),
             fields=_listed_fields(arguments, self.targets),
             columns=bool(arguments.sort) or any(target.format == "parquet" for target in self.targets),
-            sort_mask=sort_columns(arguments.sort) if arguments.sort else 0,
+            sort_mask=sort_column_bit(arguments.sort) if arguments.sort else 0,
             sums=arguments.summary,
             now=arguments.now_ns,
         )
@@ -145,11 +145,14 @@ class WalkJob(TreeJob):
         The only root of the job is ``/``, since listed paths can be anywhere. Its path for messages is empty, so that
         items are displayed by the paths in the list.
         """
-        from pcopy.walk.saved_listing import STANDARD_INPUT, check_not_cut_off
+        from pcopy.walk.saved_listing import STANDARD_INPUT, check_list_not_cut_off
 
         if arguments.tree.list_file != STANDARD_INPUT:
-            check_not_cut_off(
-                arguments.tree.list_file, "--from", nul=arguments.tree.nul_separated, advice_for=suggestion_for
+            check_list_not_cut_off(
+                arguments.tree.list_file,
+                "--from",
+                nul=arguments.tree.nul_separated,
+                advice_for=suggestion_for_missing_path,
             )
         base = arguments.base
         if base and not os.path.isdir(base):
@@ -203,9 +206,9 @@ class WalkJob(TreeJob):
         if ended.halt is not None:
             print_error(self.program, stop_message(ended.halt))
         if ended.totals.excluded:
-            from pcopy.tools.filter_messages import print_excluded
+            from pcopy.tools.filter_messages import print_excluded_items
 
-            print_excluded(self.program, ended.totals.excluded, self.output)
+            print_excluded_items(self.program, ended.totals.excluded, self.output)
         return ended.status
 
     def _write_page(self, ended: JobResult, ranks: int) -> int:
@@ -232,30 +235,30 @@ class WalkJob(TreeJob):
         """True if the walk must read the sizes of items. For a list of paths alone it need not, and then saves a
         stat(2) per item.
         """
-        return bool(columns_to_stat(self.wish) & SIZE)
+        return bool(columns_to_stat(self.wish) & SIZE_COLUMN)
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
         if self._outputs is not None and self._outputs.sums is not None and ended.halt is None:
-            from pcopy.tools.walk_layouts import layouts_lines
+            from pcopy.tools.walk_layouts import layout_summary_lines
             from pcopy.tools.walk_summary import walk_summary_lines
 
             yield from walk_summary_lines(self._outputs.sums)
-            yield from layouts_lines(self._outputs.layouts)
+            yield from layout_summary_lines(self._outputs.layouts)
             yield ""
-        yield from counts_lines(totals, "listed", "left out", sizes=self._reads_sizes)
+        yield from item_counts_lines(totals, "listed", "left out", sizes=self._reads_sizes)
         rate = totals.found / seconds if seconds > 0 else 0.0
         yield f"{format_seconds(seconds)}: {rate:,.0f} items/s"
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
-        values = common_json_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
+        values = common_json_values(ended.totals, _SHOWN_COUNTERS, seconds, ranks, ended.status)
         if not self._reads_sizes:
             values["bytes"] = None
         if self._outputs is not None and self._outputs.sums is not None and ended.halt is None:
-            from pcopy.tools.walk_layouts import layouts_json
+            from pcopy.tools.walk_layouts import layout_summary_json
             from pcopy.tools.walk_summary import walk_summary_json
 
-            summary = {**walk_summary_json(self._outputs.sums), **layouts_json(self._outputs.layouts)}
+            summary = {**walk_summary_json(self._outputs.sums), **layout_summary_json(self._outputs.layouts)}
             values = {**values, "summary": summary}
         return values
 
@@ -265,7 +268,7 @@ def _list_targets(arguments: WalkArguments) -> list[ListTarget]:
     ``RequestRefused`` if a file is named twice, or its format is unknown.
     """
     nul = arguments.nul_separated
-    targets = [list_target(path, nul=nul) for path in arguments.outputs]
+    targets = [list_target_for_file(path, nul=nul) for path in arguments.outputs]
     paths = [target.path for target in targets]
     if duplicate := next((path for path in paths if paths.count(path) > 1), None):
         raise RequestRefused(f"--output {os.fsdecode(duplicate)}: is given twice")
@@ -278,16 +281,16 @@ def _list_targets(arguments: WalkArguments) -> list[ListTarget]:
     return [ListTarget("nul" if nul else "shown" if sys.stdout.isatty() else "lines")]
 
 
-def _open_page(arguments: WalkArguments) -> OutputFile | None:
+def _open_html_page(arguments: WalkArguments) -> OutputFile | None:
     """Return the output file of ``--page``, which replaces an older page when the job has ended. Return None without
     that option. Raise ``RequestRefused`` if the file cannot be written.
     """
     if not arguments.page:
         return None
     from pcopy.report.output_file import OutputFile
-    from pcopy.tools.walk_page import BEGINNING
+    from pcopy.tools.walk_page import PAGE_BEGINNING
 
-    check_replaceable(ListTarget("page", arguments.page), force=arguments.force, known_beginning=BEGINNING)
+    check_list_can_be_written(ListTarget("page", arguments.page), force=arguments.force, known_beginning=PAGE_BEGINNING)
     return OutputFile(arguments.page, arguments.tree.output.umask)
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from pcopy.errors import EXIT_REFUSED, EXIT_STOPPED, RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.jobs.spool import spool_factory
 from pcopy.tasks.base.job import ForwardingSink, Sink
 from pcopy.text import printable_path
-from pcopy.walk.matching import Items
-from pcopy.walk.output_formats import FIELD_COLUMNS, Formatter, csv_header, formatter_named, listing_header
-from pcopy.walk.sorting import SortedItems
+from pcopy.walk.matching import DirectoryItems
+from pcopy.walk.output_formats import FIELD_COLUMNS, ItemFormatter, csv_header, item_formatter_named, listing_header
+from pcopy.walk.sorting import ItemSorter
 from pcopy.walk.sums import WalkSums
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FORMAT_BY_EXTENSION = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "list", ".lst": "list"}
 """Formats of the files of ``--output``, by their extensions. A file with another extension is refused."""
 
-_KNOWN_BEGINNINGS = {"jsonl": b'{"format": "pcopy listing"', "csv": b"path,path_b64,type", "parquet": b"PAR1"}
+_LIST_BEGINNING_BY_FORMAT = {"jsonl": b'{"format": "pcopy listing"', "csv": b"path,path_b64,type", "parquet": b"PAR1"}
 """First bytes of the lists of each format. An existing file that begins with them may be replaced without ``--force``.
 """
 
@@ -42,7 +42,7 @@ class ListTarget(NamedTuple):
     path: bytes = b""
 
 
-def list_target(path: bytes, *, nul: bool) -> ListTarget:
+def list_target_for_file(path: bytes, *, nul: bool) -> ListTarget:
     """Return the list for the file ``path`` of ``--output``; its format is chosen by the extension. Raise
     ``RequestRefused`` if the extension is unknown, or if Parquet is asked for and pyarrow is not installed.
 
@@ -69,7 +69,7 @@ def _check_parquet() -> None:
         raise RequestRefused("Parquet needs pyarrow: pip install pyarrow; or name a file that ends in .csv or .jsonl")
 
 
-def check_replaceable(target: ListTarget, *, force: bool, known_beginning: bytes = b"") -> None:
+def check_list_can_be_written(target: ListTarget, *, force: bool, known_beginning: bytes = b"") -> None:
     """Raise ``RequestRefused`` if the file of a list cannot be written, or exists and must not be replaced.
 
     An existing regular file may be replaced if it is empty, or if it begins like an older list of this format. With
@@ -79,7 +79,7 @@ def check_replaceable(target: ListTarget, *, force: bool, known_beginning: bytes
         target: the list.
         known_beginning: the first bytes of an older file, if the target is not a list but a page.
     """
-    from pcopy.fsio.named_file import UntrustedFile
+    from pcopy.fsio.named_file import UntrustedFileError
 
     path = target.path
     try:
@@ -92,16 +92,16 @@ def check_replaceable(target: ListTarget, *, force: bool, known_beginning: bytes
             ) from None
         return
     except OSError as error:
-        if error.errno == errno.EPERM and isinstance(error, UntrustedFile):
+        if error.errno == errno.EPERM and isinstance(error, UntrustedFileError):
             raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
         if error.errno == errno.ELOOP:
             raise RequestRefused(f"{printable_path(path)}: is a symbolic link; name the file itself") from None
-        if isinstance(error, UntrustedFile):
+        if isinstance(error, UntrustedFileError):
             raise RequestRefused(f"{printable_path(path)}: {error.strerror}; name another file") from None
         raise RequestRefused(
             f"{printable_path(path)}: is there already, and cannot be replaced: {error.strerror}"
         ) from None
-    expected = known_beginning or _KNOWN_BEGINNINGS.get(target.format)
+    expected = known_beginning or _LIST_BEGINNING_BY_FORMAT.get(target.format)
     if beginning and not force and not (expected and beginning.startswith(expected)):
         raise RequestRefused(
             f"{printable_path(path)}: exists already, and is not recognised as an older file of this kind; "
@@ -111,11 +111,11 @@ def check_replaceable(target: ListTarget, *, force: bool, known_beginning: bytes
 
 def _first_bytes(path: bytes) -> bytes:
     """Return the first 64 bytes of a file. Raise ``OSError`` if it cannot be read or is not a regular file."""
-    from pcopy.fsio.named_file import check_replaceable, open_directory_of
+    from pcopy.fsio.named_file import check_is_replaceable_file, open_directory_of
 
     directory = open_directory_of(path)
-    with closed_at_end(directory.descriptor):
-        check_replaceable(directory.descriptor, directory.name)
+    with closing_descriptor(directory.descriptor):
+        check_is_replaceable_file(directory.descriptor, directory.name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(directory.name, flags, dir_fd=directory.descriptor), "rb") as file:
             return file.read(64)
@@ -154,7 +154,7 @@ class ListsSink(ForwardingSink):
         """Exit status of the job if writing has stopped; meaningless otherwise."""
         self.is_output_closed = False
         """True if writing has stopped because the reader of standard output has closed its end of the pipe (EPIPE)."""
-        self._sorted_items = SortedItems(sort, spool_factory(b"")) if sort else None
+        self._sorted_items = ItemSorter(sort, spool_factory(b"")) if sort else None
         self.sums: WalkSums | None = None
         """Sums over all ranks for ``--summary``; None without that option."""
         self.layouts: AllLayoutSums | None = None
@@ -174,11 +174,11 @@ class ListsSink(ForwardingSink):
 
         Raise ``RequestRefused`` if it cannot be created.
         """
-        from pcopy.signature.replacing import output_file
+        from pcopy.signature.replacing import replaced_output_file
 
         try:
-            self._files.enter_context(_naming_errors(path))
-            return self._files.enter_context(output_file(path, umask, writer, unnamed=True))
+            self._files.enter_context(_adding_path_to_errors(path))
+            return self._files.enter_context(replaced_output_file(path, umask, writer, unnamed=True))
         except OSError as error:
             raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
 
@@ -192,7 +192,7 @@ class ListsSink(ForwardingSink):
             self._write_unless_stopped(output, output.write, part)
         return self.error
 
-    def write_items(self, items: Items) -> str:
+    def write_items(self, items: DirectoryItems) -> str:
         """Write items that one rank has sent to each list; with ``--sort``, keep them until ``finish`` is called.
 
         Return the reason why the job must stop, or "".
@@ -227,7 +227,7 @@ class ListsSink(ForwardingSink):
             self.layouts = self.layouts or AllLayoutSums()
             self.layouts.merge(layouts)
 
-    def _write_to_all(self, items: Items) -> None:
+    def _write_to_all(self, items: DirectoryItems) -> None:
         """Write items to each list, unless writing has stopped."""
         for output in self._outputs:
             self._write_unless_stopped(output, output.write_items, items)
@@ -273,21 +273,21 @@ class ListsSink(ForwardingSink):
         self._files.__exit__(RequestRefused, RequestRefused("stopped"), None)
 
 
-class _NamedError(OSError):
+class _OSErrorWithPath(OSError):
     """An ``OSError`` whose text (``strerror``) begins with the path of the file concerned."""
 
 
 @contextmanager
-def _naming_errors(path: bytes) -> Iterator[None]:
-    """Context manager: if its block raises ``OSError``, raise a ``_NamedError`` instead, whose text begins with
+def _adding_path_to_errors(path: bytes) -> Iterator[None]:
+    """Context manager: if its block raises ``OSError``, raise a ``_OSErrorWithPath`` instead, whose text begins with
     ``path``.
     """
     try:
         yield
-    except _NamedError:  # The error concerns another file; this one is discarded because of it.
+    except _OSErrorWithPath:  # The error concerns another file; this one is discarded because of it.
         raise
     except OSError as error:
-        raise _NamedError(error.errno, f"{printable_path(path)}: cannot be written: {error.strerror}") from error
+        raise _OSErrorWithPath(error.errno, f"{printable_path(path)}: cannot be written: {error.strerror}") from error
 
 
 class _StandardOutput:
@@ -318,7 +318,7 @@ class ListWriter(Protocol):
         ``OSError`` if the system cannot write.
         """
 
-    def write_items(self, items: Items) -> None:
+    def write_items(self, items: DirectoryItems) -> None:
         """Write items, after converting them to the format of the list."""
 
     def finish(self) -> None:
@@ -333,7 +333,7 @@ class TextListWriter:
         self._stream = stream
         self.has_begun = False
         self._header = b""
-        self._format: Formatter = formatter_named(target.format, fields)
+        self._format: ItemFormatter = item_formatter_named(target.format, fields)
         self._is_list = target.format == "list"
         if target.format == "jsonl":
             self._header = listing_header(os.getcwdb())
@@ -364,7 +364,7 @@ class TextListWriter:
     def finish(self) -> None:
         self.write(b"")
 
-    def write_items(self, items: Items) -> None:
+    def write_items(self, items: DirectoryItems) -> None:
         self.write(self._format(items))
 
 

@@ -15,17 +15,17 @@ from pcopy.report.page.tables import foldable, table
 from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_size
 
-BEGINNING = b"<!doctype html>\n<!-- pcopy walk 1 -->\n"
+PAGE_BEGINNING = b"<!doctype html>\n<!-- pcopy walk 1 -->\n"
 """First bytes of each page, by which an older one is recognised and may be replaced."""
 
-_MANY_COLUMNS = 12
+_MAX_COLUMN_LABELS = 12
 """Maximum number of labels below a chart. With more columns, only every second, third, ... column has a label."""
 
-Values = Mapping[str, Any]
-Row = Mapping[str, Any]
+JsonValues = Mapping[str, Any]
+JsonRow = Mapping[str, Any]
 
 
-def walk_page(values: Values, sources: Sequence[bytes]) -> str:
+def walk_page(values: JsonValues, sources: Sequence[bytes]) -> str:
     """Return the summary of a walk as an HTML page.
 
     Args:
@@ -47,16 +47,16 @@ def walk_page(values: Values, sources: Sequence[bytes]) -> str:
         header,
         _summary_boxes(values),
         *_chart_sections(sums),
-        *_list_sections(sums),
+        *_table_sections(sums),
         _unusual_section(sums),
         *_lustre_sections(sums),
-        _footer(),
+        _page_footer(),
     )
     title = "pwalk: " + ", ".join(map(printable_path, sources[:3]))
     return html_document(title, *parts, comment="pcopy walk 1")
 
 
-def _summary_boxes(values: Values) -> Markup:
+def _summary_boxes(values: JsonValues) -> Markup:
     """Return the boxes at the top of the page: numbers of files, directories and users, total and mean size."""
     sums = values["summary"]
     types = sums["types"]
@@ -77,15 +77,21 @@ def _summary_boxes(values: Values) -> Markup:
     return element("dl", *boxes, class_="tiles")
 
 
-def _chart_sections(sums: Values) -> list[Markup]:
+def _chart_sections(sums: JsonValues) -> list[Markup]:
     """Return the sections with histograms of sizes, ages, depths and numbers of entries."""
     read = {row["from_days"]: row for row in sums["read"]}
     ages = [{**row, "read": read.get(row["from_days"], {"files": 0})["files"]} for row in sums["modified"]]
     return [
-        _histograms("Sizes of files", "sizes", sums["sizes"], _size_label, (("files", False), ("bytes", True))),
-        _histograms("Ages of files", "ages", ages, _age_label, (("files", False), ("bytes", True), ("read", False))),
-        _histograms("Depths", "depths", sums["depths"], lambda row: f"{row['depth']}", (("items", False),)),
-        _histograms("Entries of directories", "entries", sums["entries"], _count_label, (("directories", False),)),
+        _histogram_section(
+            "Sizes of files", "sizes", sums["sizes"], _size_class_label, (("files", False), ("bytes", True))
+        ),
+        _histogram_section(
+            "Ages of files", "ages", ages, _age_class_label, (("files", False), ("bytes", True), ("read", False))
+        ),
+        _histogram_section("Depths", "depths", sums["depths"], lambda row: f"{row['depth']}", (("items", False),)),
+        _histogram_section(
+            "Entries of directories", "entries", sums["entries"], _entry_count_class_label, (("directories", False),)
+        ),
     ]
 
 
@@ -100,8 +106,12 @@ _UNIT_TITLES = {
 """Titles of charts and columns, by the key of the number that they show."""
 
 
-def _histograms(
-    title: str, anchor: str, rows: Sequence[Row], label_of: Callable[[Row], str], units: Sequence[tuple[str, bool]]
+def _histogram_section(
+    title: str,
+    anchor: str,
+    rows: Sequence[JsonRow],
+    label_of: Callable[[JsonRow], str],
+    units: Sequence[tuple[str, bool]],
 ) -> Markup:
     """Return a section of the page with a chart for each kind of number in ``rows``, and one table with all numbers.
 
@@ -121,35 +131,35 @@ def _histograms(
         drawing = stacked_columns(
             [[(float(row[unit]), "a")] for row in rows], (f"{_UNIT_TITLES[unit]}, {title.lower()}",), hints
         )
-        charts.append(figure(_UNIT_TITLES[unit], drawing, (), scale, _labels([label_of(row) for row in rows])))
+        charts.append(figure(_UNIT_TITLES[unit], drawing, (), scale, _column_labels([label_of(row) for row in rows])))
     shows = [(unit, format_size if is_size else "{:,}".format) for unit, is_size in units]
     listed = [(label_of(row), *(show(row[unit]) for unit, show in shows)) for row in rows]
     heads = ("", *(_UNIT_TITLES[unit] for unit, _ in units))
     return section(title, anchor, *charts, foldable("As a table", table(heads, listed)))
 
 
-def _labels(texts: Sequence[str]) -> Markup:
-    """Return the labels below the columns of a chart; at most ``_MANY_COLUMNS`` of ``texts`` are shown."""
-    every = -(-len(texts) // _MANY_COLUMNS)
+def _column_labels(texts: Sequence[str]) -> Markup:
+    """Return the labels below the columns of a chart; at most ``_MAX_COLUMN_LABELS`` of ``texts`` are shown."""
+    every = -(-len(texts) // _MAX_COLUMN_LABELS)
     spans = [element("span", text if at % every == 0 else "") for at, text in enumerate(texts)]
     return element("div", *spans, class_="buckets", aria_hidden="true")
 
 
-def _size_label(row: Row) -> str:
+def _size_class_label(row: JsonRow) -> str:
     """Return the label of a class of file sizes in a chart; ``below`` in ``row`` is its upper limit in bytes (a power
     of two).
     """
     return "empty" if row["below"] == 1 else f"< {power_of_two_text(row['below'].bit_length() - 1)}"
 
 
-def _count_label(row: Row) -> str:
+def _entry_count_class_label(row: JsonRow) -> str:
     """Return the label of a class of directories by number of entries in a chart; ``below`` in ``row`` is its upper
     limit.
     """
     return "empty" if row["below"] == 1 else f"< {row['below']:,}"
 
 
-def _age_label(row: Row) -> str:
+def _age_class_label(row: JsonRow) -> str:
     """Return the label of a class of ages in a chart, from ``from_days`` to ``to_days`` days.
 
     In ``row``, ``from_days`` is None for times in the future, and ``to_days`` is None for the oldest class.
@@ -159,13 +169,16 @@ def _age_label(row: Row) -> str:
     return f"> {row['from_days']} d" if row["to_days"] is None else f"< {row['to_days']} d"
 
 
-def _list_sections(sums: Values) -> list[Markup]:
+def _table_sections(sums: JsonValues) -> list[Markup]:
     """Return the sections with tables: largest trees, users, groups, largest files, directories with most entries."""
     files = [(path_markup(row["path"]), format_size(row["bytes"])) for row in sums["largest_files"]]
     directories = [(path_markup(row["path"]), f"{row['entries']:,}") for row in sums["largest_directories"]]
     return [
         section(
-            "Largest trees", "trees", element("p", _TREES_NOTE, class_="soft"), _trees_table(sums["largest_trees"])
+            "Largest trees",
+            "trees",
+            element("p", _TREES_NOTE, class_="soft"),
+            _largest_trees_table(sums["largest_trees"]),
         ),
         section("Users", "users", _owners_table(sums["users"])),
         section("Groups", "groups", _owners_table(sums["groups"])),
@@ -178,22 +191,22 @@ _TREES_NOTE = "All that lies below a directory, for directories of up to three l
 """The sentence above the table of the largest trees."""
 
 
-def _trees_table(rows: Sequence[Row]) -> Markup:
+def _largest_trees_table(rows: Sequence[JsonRow]) -> Markup:
     """Return the table of the largest trees."""
     largest = max((row["bytes"] for row in rows), default=0) or 1
     listed = []
     for row in rows:
-        size = _with_bar(row["bytes"], largest)
+        size = _size_with_bar(row["bytes"], largest)
         listed.append((path_markup(row["path"]), f"{row['items']:,}", format_size(row["allocated"]), size))
     return table(("Path", "Items", "Allocated", "Bytes"), listed)
 
 
-def _with_bar(size: int, largest: int) -> Markup:
+def _size_with_bar(size: int, largest: int) -> Markup:
     """Return ``size`` as text, with a bar whose length shows its share of ``largest``. Both are in bytes."""
     return element("span", format_size(size), share_bar(size / largest))
 
 
-def _owners_table(rows: Sequence[Row]) -> Markup:
+def _owners_table(rows: Sequence[JsonRow]) -> Markup:
     """Return the table of the first 100 users or groups; ``rows`` are sorted by allocated bytes."""
     largest = max((row["allocated"] for row in rows), default=0) or 1
     listed: list[tuple[Child, ...]] = [
@@ -201,24 +214,24 @@ def _owners_table(rows: Sequence[Row]) -> Markup:
             row["name"],
             f"{row['items']:,}",
             format_size(row["bytes"]),
-            _with_bar(row["allocated"], largest),
+            _size_with_bar(row["allocated"], largest),
         )
         for row in rows[:100]
     ]
     return table(("Name", "Items", "Bytes", "Allocated"), listed)
 
 
-def _unusual_section(sums: Values) -> Markup:
-    """Return the section on unusual items, such as set-user-ID files (``UNUSUAL_NAMES``), and on holes."""
-    from pcopy.tools.walk_summary import UNUSUAL_NAMES
+def _unusual_section(sums: JsonValues) -> Markup:
+    """Return the section on unusual items, such as set-user-ID files (``NAMES_OF_UNUSUAL_ITEMS``), and on holes."""
+    from pcopy.tools.walk_summary import NAMES_OF_UNUSUAL_ITEMS
 
-    rows = [(UNUSUAL_NAMES[key], f"{number:,}") for key, number in sums["unusual"].items()]
+    rows = [(NAMES_OF_UNUSUAL_ITEMS[key], f"{number:,}") for key, number in sums["unusual"].items()]
     return section(
         "Unusual", "unusual", table(("What", "Number"), [*rows, ("in holes", format_size(sums["hole_bytes"]))])
     )
 
 
-def _lustre_sections(sums: Values) -> list[Markup]:
+def _lustre_sections(sums: JsonValues) -> list[Markup]:
     """Return the sections on each Lustre file system: the use of its OSTs, and the layouts."""
     return [
         part
@@ -227,14 +240,14 @@ def _lustre_sections(sums: Values) -> list[Markup]:
     ]
 
 
-def _file_system_sections(values: Values, mark: str) -> list[Markup]:
+def _file_system_sections(values: JsonValues, mark: str) -> list[Markup]:
     """Return the sections on one Lustre file system.
 
     Args:
         values: its object of ``--json``.
         mark: beginning of the identifiers of the sections, which differs for each file system.
     """
-    from pcopy.tools.walk_layouts import row_name
+    from pcopy.tools.walk_layouts import layout_row_name
 
     osts = [{**row, "bytes": row["estimated_bytes"]} for row in values["osts"]]
     units = (("objects", False), ("bytes", True))
@@ -245,7 +258,7 @@ def _file_system_sections(values: Values, mark: str) -> list[Markup]:
     tables = [
         table(
             (head, "Files", "Bytes"),
-            [(row_name(key, row[one]), f"{row['files']:,}", format_size(row["bytes"])) for row in values[key]],
+            [(layout_row_name(key, row[one]), f"{row['files']:,}", format_size(row["bytes"])) for row in values[key]],
         )
         for head, key, one in kinds
     ]
@@ -256,9 +269,10 @@ def _file_system_sections(values: Values, mark: str) -> list[Markup]:
             format_size(values["on_mdt"]["estimated_bytes"]),
         )
     ]
-    mdts = [(row_name("mdts", row["mdt"]), f"{row['directories']:,}") for row in values["mdts"]]
+    mdts = [(layout_row_name("mdts", row["mdt"]), f"{row['directories']:,}") for row in values["mdts"]]
     return [
-        _histograms(f"Lustre, at {values['path']}: objects and bytes by OST", f"{mark}-osts", osts, _ost_label, units),
+        _histogram_section(f"Lustre, at {values['path']}: objects and bytes by OST", f"{mark}-osts", osts,
+        _ost_label, units),
         section(
             "Layouts on Lustre", f"{mark}-layouts", element("p", note, class_="soft"), *tables,
             table(("MDT", "Directories"), mdts) if mdts else None,
@@ -267,12 +281,12 @@ def _file_system_sections(values: Values, mark: str) -> list[Markup]:
     ]  # fmt: skip
 
 
-def _ost_label(row: Row) -> str:
+def _ost_label(row: JsonRow) -> str:
     """Return the label of an OST: its index, or "others" for those that are counted together."""
     return "others" if row["ost"] is None else str(row["ost"])
 
 
-def _footer() -> Markup:
+def _page_footer() -> Markup:
     """Return the footer of the page: version and time of creation."""
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     return element("footer", f"Made by pwalk {__version__} at {now}. Sizes are in powers of 1024.")

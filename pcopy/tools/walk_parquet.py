@@ -9,17 +9,17 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME
-from pcopy.walk.matching import Items
-from pcopy.walk.output_formats import TYPES, path_and_base64, values_of
+from pcopy.walk.matching import DirectoryItems
+from pcopy.walk.output_formats import TYPE_WORDS, field_values, path_and_base64
 
-ROWS_PER_GROUP = 1 << 16
+ITEMS_PER_ROW_GROUP = 1 << 16
 """Number of items that are collected before they are written as one row group of the Parquet file."""
 
-_SIGNED_FIELDS = ("atime_ns", "mtime_ns", "ctime_ns")
+_SIGNED_TIME_FIELDS = ("atime_ns", "mtime_ns", "ctime_ns")
 """Fields with signed values, in nanoseconds since 1970: times before that year are negative."""
 
 
-def _or_none_if_too_large(time: int) -> int | None:
+def _time_or_none_if_too_large(time: int) -> int | None:
     """Return ``time`` (nanoseconds since 1970), or None if it does not fit into 64 bits."""
     return time if EARLIEST_TIME <= time <= LATEST_TIME else None
 
@@ -41,7 +41,7 @@ class ParquetWriter:
         columns.append(pyarrow.field("type", text, nullable=False))
         columns += [
             pyarrow.field(name, pyarrow.int64())
-            if name in _SIGNED_FIELDS
+            if name in _SIGNED_TIME_FIELDS
             else pyarrow.field(name, pyarrow.uint64(), nullable=False)
             for name in fields
         ]
@@ -50,15 +50,17 @@ class ParquetWriter:
         """The values of items that were not written yet, one list per column."""
         self._writer = pyarrow.parquet.ParquetWriter(stream, self._schema, compression="zstd")
 
-    def write_items(self, items: Items) -> None:
+    def write_items(self, items: DirectoryItems) -> None:
         paths = [path_and_base64(items.above + name) for name in items.names]
-        kinds = [TYPES[kind] for kind in items.kinds]
+        kinds = [TYPE_WORDS[kind] for kind in items.kinds]
         columns: list[list[Any]] = [[text for text, _ in paths], [exact or None for _, exact in paths], kinds]
-        for name, column in zip(self._fields, values_of(items, self._fields), strict=True):
-            columns.append([_or_none_if_too_large(time) for time in column] if name in _SIGNED_FIELDS else list(column))
+        for name, column in zip(self._fields, field_values(items, self._fields), strict=True):
+            columns.append(
+                [_time_or_none_if_too_large(time) for time in column] if name in _SIGNED_TIME_FIELDS else list(column)
+            )
         for pending, column in zip(self._pending_columns, columns, strict=True):
             pending.extend(column)
-        if len(self._pending_columns[0]) >= ROWS_PER_GROUP:
+        if len(self._pending_columns[0]) >= ITEMS_PER_ROW_GROUP:
             self._flush()
 
     def write(self, part: bytes) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pcopy.text import printable_path
 from pcopy.units import format_size
-from pcopy.walk.output_formats import TYPES
-from pcopy.walk.sums import AGES, LARGEST_SHOWN, OTHER_ID, WalkSums
+from pcopy.walk.output_formats import TYPE_WORDS
+from pcopy.walk.sums import AGE_CLASS_LIMITS, LARGEST_SHOWN, OTHER_OWNERS_ID, WalkSums
 
 _BAR_LENGTH = 40
 """Number of characters of the longest bar of a histogram."""
 
-UNUSUAL_NAMES = {
+NAMES_OF_UNUSUAL_ITEMS = {
     "set_id": "files with a set-user-ID or set-group-ID bit",
     "world_writable": "items that all users may write to (directories without a sticky bit)",
     "future": "items modified in the future",
@@ -24,36 +24,36 @@ UNUSUAL_NAMES = {
     "sparse": "files with holes",
     "hard_linked": "names of files with several hard links",
 }
-"""What the summary calls each kind of unusual items. The keys are those of ``pcopy.walk.sums.UNUSUAL``."""
-_AGE_NAMES = (
+"""What the summary calls each kind of unusual items. The keys are those of ``pcopy.walk.sums.UNUSUAL_ITEM_KINDS``."""
+_NAMES_OF_AGE_CLASSES = (
     "in the future",
     *("less than a day", "1 to 7 days", "7 to 30 days", "30 to 90 days", "90 to 180 days", "180 days to a year"),
     *("1 to 2 years", "2 to 5 years", "5 years and more"),
 )
-"""What the summary calls each class of ages, in the order of ``pcopy.walk.sums.AGES``."""
-assert len(_AGE_NAMES) == len(AGES) + 2
+"""What the summary calls each class of ages, in the order of ``pcopy.walk.sums.AGE_CLASS_LIMITS``."""
+assert len(_NAMES_OF_AGE_CLASSES) == len(AGE_CLASS_LIMITS) + 2
 
 
 def walk_summary_lines(sums: WalkSums) -> Iterator[str]:
     """Yield the lines of the summary for people: numbers by type, histograms, largest items, owners, unusual items."""
-    for kind in filter(sums.types.__getitem__, TYPES.values()):
+    for kind in filter(sums.types.__getitem__, TYPE_WORDS.values()):
         yield f"{sums.types[kind]:>14,}  {kind}"
     yield f"{format_size(sums.size):>14}  in regular files, {format_size(sums.allocated)} allocated for all items"
-    yield from _labelled_histogram("files by size", sums.sizes, _size_label, sums.size_bytes)
+    yield from _labelled_histogram("files by size", sums.sizes, _size_class_label, sums.size_bytes)
     yield from _labelled_histogram(
-        "files by age (modified)", sums.ages["mtime"], _AGE_NAMES.__getitem__, sums.ages["mtime_bytes"]
+        "files by age (modified)", sums.ages["mtime"], _NAMES_OF_AGE_CLASSES.__getitem__, sums.ages["mtime_bytes"]
     )
-    yield from _labelled_histogram("files by age (read)", sums.ages["atime"], _AGE_NAMES.__getitem__)
+    yield from _labelled_histogram("files by age (read)", sums.ages["atime"], _NAMES_OF_AGE_CLASSES.__getitem__)
     yield from _labelled_histogram("items by depth", sums.depths, str)
-    yield from _labelled_histogram("directories by entries", sums.entries, _count_label)
-    yield from _largest_lines("largest files", ((format_size(size), path) for size, path in sums.largest_files))
-    yield from _largest_lines(
+    yield from _labelled_histogram("directories by entries", sums.entries, _entry_count_class_label)
+    yield from _largest_items_lines("largest files", ((format_size(size), path) for size, path in sums.largest_files))
+    yield from _largest_items_lines(
         "directories with the most entries", ((f"{n:,}", path) for n, path in sums.largest_directories)
     )
-    yield from _tree_lines(sums)
+    yield from _largest_trees_lines(sums)
     yield from _owner_lines("users", sums, _user_name)
     yield from _owner_lines("groups", sums, _group_name)
-    unusual = [f"{sums.unusual[key]:>14,}  {text}" for key, text in UNUSUAL_NAMES.items() if sums.unusual[key]]
+    unusual = [f"{sums.unusual[key]:>14,}  {text}" for key, text in NAMES_OF_UNUSUAL_ITEMS.items() if sums.unusual[key]]
     if unusual:
         yield ""
         yield "unusual:"
@@ -65,7 +65,7 @@ def walk_summary_lines(sums: WalkSums) -> Iterator[str]:
 def walk_summary_json(sums: WalkSums) -> dict[str, object]:
     """Return the summary as values for ``--json``: lists of objects, and sizes in bytes."""
     return {
-        "types": {kind: sums.types[kind] for kind in TYPES.values() if sums.types[kind]},
+        "types": {kind: sums.types[kind] for kind in TYPE_WORDS.values() if sums.types[kind]},
         "bytes": sums.size,
         "allocated": sums.allocated,
         "sizes": [
@@ -80,12 +80,12 @@ def walk_summary_json(sums: WalkSums) -> dict[str, object]:
         "largest_directories": [{"path": printable_path(path), "entries": n} for n, path in sums.largest_directories],
         "largest_trees": [
             {"path": printable_path(path), "items": items, "bytes": size, "allocated": allocated}
-            for path, items, size, allocated in sums.trees.largest(LARGEST_SHOWN)
+            for path, items, size, allocated in sums.trees.largest_trees(LARGEST_SHOWN)
         ],
         "trees_folded": sums.trees.has_merged_trees,
         "users": _owners_json(sums, "users", _user_name),
         "groups": _owners_json(sums, "groups", _group_name),
-        "unusual": {key: sums.unusual[key] for key in UNUSUAL_NAMES},
+        "unusual": {key: sums.unusual[key] for key in NAMES_OF_UNUSUAL_ITEMS},
         "hole_bytes": sums.holes,
     }
 
@@ -99,18 +99,21 @@ def _ages_json(files: Counter[int], sizes: Counter[int] | None = None) -> list[d
     """
     found: list[dict[str, object]] = []
     for age, number in sorted(files.items()):
-        end = AGES[age - 1] if 0 < age <= len(AGES) else None
-        row: dict[str, object] = {"from_days": None if age == 0 else (0, *AGES)[age - 1], "to_days": end if age else 0}
+        end = AGE_CLASS_LIMITS[age - 1] if 0 < age <= len(AGE_CLASS_LIMITS) else None
+        row: dict[str, object] = {
+            "from_days": None if age == 0 else (0, *AGE_CLASS_LIMITS)[age - 1],
+            "to_days": end if age else 0,
+        }
         found.append({**row, "files": number, **({} if sizes is None else {"bytes": sizes[age]})})
     return found
 
 
-def _size_label(power: int) -> str:
+def _size_class_label(power: int) -> str:
     """Return the label of a class of sizes; ``power`` is the exponent of its upper limit (a power of two)."""
     return "empty" if power == 0 else f"below {format_size(1 << power)}"
 
 
-def _count_label(power: int) -> str:
+def _entry_count_class_label(power: int) -> str:
     """Return the label of a class of numbers of entries; ``power`` is the exponent of its upper limit (a power of
     two).
     """
@@ -152,7 +155,7 @@ def histogram_lines(title: str, rows: Sequence[tuple[str, int, int | None]]) -> 
         yield f"{number:>14,}{bytes_text}  {name:<20} {'#' * max(1, round(_BAR_LENGTH * number / largest))}"
 
 
-def _largest_lines(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
+def _largest_items_lines(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
     """Yield the lines of a table of the largest files or directories; ``rows`` are (number as text, path)."""
     lines = [f"{number:>14}  {printable_path(path)}" for number, path in rows]
     if lines:
@@ -161,9 +164,9 @@ def _largest_lines(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[st
         yield from lines
 
 
-def _tree_lines(sums: WalkSums) -> Iterator[str]:
+def _largest_trees_lines(sums: WalkSums) -> Iterator[str]:
     """Yield the lines of the table of the largest trees."""
-    trees = sums.trees.largest(LARGEST_SHOWN)
+    trees = sums.trees.largest_trees(LARGEST_SHOWN)
     if not trees:
         return
     yield ""
@@ -215,7 +218,7 @@ def _name_or_number(number: int, name: Callable[[], str]) -> str:
     If it raises ``KeyError``, the id has no name, and the result is the id ``number``. For the row that collects
     further owners it is "others".
     """
-    if number == OTHER_ID:
+    if number == OTHER_OWNERS_ID:
         return "others"
     try:
         return printable_path(name().encode(errors="surrogateescape"))

@@ -21,13 +21,13 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.text import printable_path
 from pcopy.walk.permissions import parse_permissions
 
-Tree = tuple[Any, ...]
+ExpressionTree = tuple[Any, ...]
 
 SECOND, MINUTE, DAY = 10**9, 60 * 10**9, 86400 * 10**9
 """Units of time in nanoseconds."""
 
-_UNITS = {"c": 1, "w": 2, "b": 512, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_TIMES = {"a": "atime", "c": "ctime", "m": "mtime"}
+_SIZE_UNITS = {"c": 1, "w": 2, "b": 512, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_TIME_COLUMNS = {"a": "atime", "c": "ctime", "m": "mtime"}
 _TYPE_LETTERS = "bcdpfls"
 _AGE_TESTS = {
     **dict.fromkeys(("-mtime", "-atime", "-ctime"), "_days"),
@@ -46,7 +46,7 @@ ARGUMENT_COUNTS = {
 is not listed here, has one.
 """
 
-UNSUPPORTED = {
+ADVICE_FOR_UNSUPPORTED_TESTS = {
     **dict.fromkeys(("-exec", "-execdir", "-ok", "-okdir"), "pwalk runs no commands; write -print0 | xargs -0"),
     "-delete": "pwalk changes nothing; write --output LIST.jsonl, and prm --from LIST.jsonl",
     **dict.fromkeys(("-printf", "-fprintf", "-fls"), "write --json-lines, or --output FILE.csv"),
@@ -62,23 +62,23 @@ UNSUPPORTED = {
 }
 """Tests of find that pwalk does not support, and what the error message advises instead."""
 
-_NEWER = re.compile(r"-newer([acmBt])([acmBt])")
+_NEWER_TEST = re.compile(r"-newer([acmBt])([acmBt])")
 
 
 def begins_expression(word: str) -> bool:
     """Return True if ``word`` can be the first word of find's tests, so that all PATHs of the command line come before
     it. That includes words that find knows but pwalk does not support.
     """
-    known = word in ARGUMENT_COUNTS or word in UNSUPPORTED or bool(_NEWER.fullmatch(word))
+    known = word in ARGUMENT_COUNTS or word in ADVICE_FOR_UNSUPPORTED_TESTS or bool(_NEWER_TEST.fullmatch(word))
     return word in ("(", ")", "!") or (known and word not in ("-o", "-or", "-a", "-and"))
 
 
 def argument_count(word: str) -> int:
     """Return how many arguments follow ``word``, a test of find (0 or 1); 0 for an unknown word."""
-    return 1 if _NEWER.fullmatch(word) else ARGUMENT_COUNTS.get(word, 0)
+    return 1 if _NEWER_TEST.fullmatch(word) else ARGUMENT_COUNTS.get(word, 0)
 
 
-class Expression(NamedTuple):
+class FindExpression(NamedTuple):
     """The tests and options of find on a command line, after parsing.
 
     Fields:
@@ -93,7 +93,7 @@ class Expression(NamedTuple):
     - ``same_device``: True if other file systems are not entered (``-xdev``).
     """
 
-    tree: Tree = ("true",)
+    tree: ExpressionTree = ("true",)
     prints: bool = False
     nul: bool = False
     ls: bool = False
@@ -102,26 +102,26 @@ class Expression(NamedTuple):
     same_device: bool = False
 
 
-def parse(words: Sequence[str], now: int) -> Expression:
+def parse_expression(words: Sequence[str], now: int) -> FindExpression:
     """Parse ``words``, the tests of find on a command line (such as ``-name '*.c' -o -size +1M``), and return them as
     an expression. Raise ``ValueError`` with a message of one line if they are wrong.
 
     Args:
         now: time at which the command began, in nanoseconds since 1970.
     """
-    return _Parser(words, now).parse()
+    return _ExpressionParser(words, now).parse()
 
 
-class _Parser:
+class _ExpressionParser:
     """A recursive-descent parser of find's tests. Methods return what they parse as a tree of tuples."""
 
     def __init__(self, words: Sequence[str], now: int) -> None:
         self._words = [*words]
         self._at = 0
         self._now = now
-        self._expression = Expression()
+        self._expression = FindExpression()
 
-    def parse(self) -> Expression:
+    def parse(self) -> FindExpression:
         """Return the parsed tests of find; raise ``ValueError`` if the words are wrong."""
         if not self._words:
             return self._expression
@@ -139,7 +139,7 @@ class _Parser:
     def _peek(self) -> str:
         return self._words[self._at] if self._at < len(self._words) else ""
 
-    def _parse_or(self) -> Tree:
+    def _parse_or(self) -> ExpressionTree:
         """Parse the words up to the end or a closing bracket: operands joined by ``-o``. Return their tree."""
         tree = self._parse_and()
         while self._peek in ("-o", "-or"):
@@ -148,7 +148,7 @@ class _Parser:
             tree = ("or", tree, self._parse_and())
         return tree
 
-    def _parse_and(self) -> Tree:
+    def _parse_and(self) -> ExpressionTree:
         """Parse the words up to ``-o``, a closing bracket or the end: tests joined by ``-a`` or by nothing. Return
         their tree.
         """
@@ -164,7 +164,7 @@ class _Parser:
         if self._at >= len(self._words):
             raise ValueError(f"{word}: a test has to follow")
 
-    def _parse_test(self) -> Tree:
+    def _parse_test(self) -> ExpressionTree:
         """Parse one test, a negated test, or tests in brackets, and return their tree."""
         word = self._take_word()
         if word in ("!", "-not"):
@@ -192,7 +192,7 @@ class _Parser:
         self._at += 1
         return word
 
-    def _parse_flag(self, word: str) -> Tree:
+    def _parse_flag(self, word: str) -> ExpressionTree:
         """Return the tree for ``word``, which has no argument. A word that is an option, such as ``-xdev``, is recorded
         in the expression; its tree is always true.
         """
@@ -214,8 +214,8 @@ class _Parser:
 
     def _unknown_message(self, word: str) -> str:
         """Return the error message for a word that is no test of pwalk, with advice."""
-        if word in UNSUPPORTED:
-            return f"{word}: {UNSUPPORTED[word]}"
+        if word in ADVICE_FOR_UNSUPPORTED_TESTS:
+            return f"{word}: {ADVICE_FOR_UNSUPPORTED_TESTS[word]}"
         if not word.startswith("-"):
             if self._at > 1 and self._words[self._at - 2] == "-o":
                 return f"{_quoted(word)}: after a test -o means or: for a file write --output {_quoted(word)}"
@@ -223,7 +223,7 @@ class _Parser:
         advice = ": short options stand before the first test" if len(word) == 2 else ""
         return f"unknown test {_quoted(word)}{advice}"
 
-    def _parse_valued(self, word: str, value: str) -> Tree:
+    def _parse_valued(self, word: str, value: str) -> ExpressionTree:
         """Return the tree for the test ``word`` with its argument ``value``. Raise ``ValueError``, whose message names
         both, if the argument is wrong.
         """
@@ -234,14 +234,14 @@ class _Parser:
         except OSError as error:
             raise ValueError(f"{word} {_quoted(value)}: {error.strerror}") from None
 
-    def _parse_value(self, word: str, value: str) -> Tree:
+    def _parse_value(self, word: str, value: str) -> ExpressionTree:
         """Return the tree for the test ``word`` with its argument ``value``. Raise ``ValueError`` if the argument is
         wrong, and ``OSError`` if a file that it names cannot be statted.
         """
-        if (newer := _NEWER.fullmatch(word)) is not None:
+        if (newer := _NEWER_TEST.fullmatch(word)) is not None:
             return self._newer(newer[1], newer[2], value)
         if word in _AGE_TESTS:
-            return getattr(self, _AGE_TESTS[word])(_TIMES[word[1]], value)  # type: ignore[no-any-return]
+            return getattr(self, _AGE_TESTS[word])(_TIME_COLUMNS[word[1]], value)  # type: ignore[no-any-return]
         if word in ("-maxdepth", "-mindepth"):
             depth = _parse_natural(value)
             said = self._expression
@@ -253,7 +253,7 @@ class _Parser:
             return self._newer("m" if word == "-newer" else word[1], "m", value)
         return _VALUE_TESTS[word](value)
 
-    def _days(self, column: str, value: str) -> Tree:
+    def _days(self, column: str, value: str) -> ExpressionTree:
         """Return the tree for a test of the age in days, as ``-mtime``. The age of an item is rounded down to whole
         days: 1.9 days count as 1.
 
@@ -268,7 +268,7 @@ class _Parser:
             return ("between", column, self._now - SECOND - age + 1, None)
         return ("between", column, self._now - DAY - age + 1, self._now - age)
 
-    def _minutes(self, column: str, value: str) -> Tree:
+    def _minutes(self, column: str, value: str) -> ExpressionTree:
         """Return the tree for a test of the age in minutes, as ``-mmin``. The age of an item is rounded up to whole
         minutes.
 
@@ -283,14 +283,16 @@ class _Parser:
             return ("between", column, self._now - age + 1, None)
         return ("between", column, self._now - age + 1, self._now - age + MINUTE)
 
-    def _newer(self, own_time: str, other_time: str, value: str) -> Tree:
+    def _newer(self, own_time: str, other_time: str, value: str) -> ExpressionTree:
         """Return the tree for the test ``-newerXY``: the time X (``own_time``) of the item is later than the time Y
         (``other_time``) of the file ``value``, or than the date ``value`` if Y is ``t``.
         """
         if "B" in (own_time, other_time) or own_time == "t":
             raise ValueError("only the times a, c and m can be compared (not B, the time of birth)")
-        time = _parse_date(value) if other_time == "t" else getattr(os.lstat(value), f"st_{_TIMES[other_time]}_ns")
-        return ("between", _TIMES[own_time], time + 1, None)
+        time = (
+            _parse_date(value) if other_time == "t" else getattr(os.lstat(value), f"st_{_TIME_COLUMNS[other_time]}_ns")
+        )
+        return ("between", _TIME_COLUMNS[own_time], time + 1, None)
 
 
 def _quoted(word: str) -> str:
@@ -314,7 +316,7 @@ def _parse_signed(value: str) -> tuple[str, int]:
     return sign, int(digits)
 
 
-def _number_test(column: str, sign: str, number: int) -> Tree:
+def _number_test(column: str, sign: str, number: int) -> ExpressionTree:
     """Return the tree for a test of a number in the status, such as ``-links +1``: the field ``column`` is greater than
     ``number`` if ``sign`` is +, less if it is -, else equal.
     """
@@ -323,11 +325,11 @@ def _number_test(column: str, sign: str, number: int) -> Tree:
     return ("between", column, least, most)
 
 
-def _parse_size(value: str) -> Tree:
+def _parse_size(value: str) -> ExpressionTree:
     """Return the tree for ``-size`` with the argument ``value``. As in find, the size of an item is rounded up to whole
     units (512 bytes without a letter) before it is compared.
     """
-    unit = _UNITS.get(value[-1:], 0)
+    unit = _SIZE_UNITS.get(value[-1:], 0)
     try:
         sign, number = _parse_signed(value[:-1] if unit else value)
     except ValueError:
@@ -405,13 +407,13 @@ def _parse_id(value: str, look_up: Callable[[str], int], kind: str) -> int:
     raise ValueError(f"there is no such {kind}")
 
 
-def _parse_samefile(value: str) -> Tree:
+def _parse_samefile(value: str) -> ExpressionTree:
     status = os.lstat(value)
     inode, device = status.st_ino, status.st_dev
     return ("and", ("between", "inode", inode, inode), ("between", "device", device, device))
 
 
-_VALUE_TESTS: dict[str, Callable[[str], Tree]] = {
+_VALUE_TESTS: dict[str, Callable[[str], ExpressionTree]] = {
     "-name": lambda value: ("name", os.fsencode(value), False),
     "-iname": lambda value: ("name", os.fsencode(value), True),
     **dict.fromkeys(("-path", "-wholename"), lambda value: ("path", os.fsencode(value), False)),

@@ -22,7 +22,7 @@ _SUFFIX_ONLY = re.compile(rb"\*[^\\\[*?]+", re.DOTALL)
 """Matches shell patterns that only test the end of a name, such as ``*.txt``."""
 
 
-def matcher(pattern: bytes, *, ignores_case: bool) -> Callable[[bytes], object]:
+def shell_pattern_matcher(pattern: bytes, *, ignores_case: bool) -> Callable[[bytes], object]:
     """Return a function that tests names against ``pattern``, a shell pattern such as ``*.txt``: it gets a name, and
     returns a true value if the pattern matches the whole name.
 
@@ -37,7 +37,7 @@ def matcher(pattern: bytes, *, ignores_case: bool) -> Callable[[bytes], object]:
         return match_in_locale
     if not ignores_case and _SUFFIX_ONLY.fullmatch(pattern):
         return lambda name: name.endswith(pattern[1:]) if name.isascii() else match_in_locale(name)
-    match = re.compile(_regex_of(pattern), re.DOTALL | (re.IGNORECASE if ignores_case else 0)).fullmatch
+    match = re.compile(_regex_of_shell_pattern(pattern), re.DOTALL | (re.IGNORECASE if ignores_case else 0)).fullmatch
     return lambda name: match(name) if name.isascii() else match_in_locale(name)
 
 
@@ -59,7 +59,7 @@ def _has_locale_range(pattern: bytes) -> bool:
 _ALPHABETS = (b"0123456789", b"abcdefghijklmnopqrstuvwxyz", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-def _regex_of(pattern: bytes) -> bytes:
+def _regex_of_shell_pattern(pattern: bytes) -> bytes:
     """Return the regular expression that matches the same names as ``pattern``, a shell pattern."""
     parts = []
     for escaped, stars, any_byte, negated, members, literal in _TOKEN.findall(pattern):

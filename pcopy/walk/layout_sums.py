@@ -14,31 +14,41 @@ from typing import Any
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.lustre.blob import (
     END_OF_FILE,
-    EXTENSION,
-    INITIALISED,
-    ON_MDT,
-    OVERSTRIPED,
-    RELEASED,
-    STALE,
-    Component,
-    Striping,
+    EXTENSION_FLAG,
+    INITIALISED_FLAG,
+    MDT_PATTERN,
+    OVERSTRIPED_FLAG,
+    RELEASED_FLAG,
+    STALE_FLAG,
+    LayoutComponent,
+    ParsedLayout,
     describe_layout,
 )
 from pcopy.text import printable_path
 
-MAX_ROWS = 4096
+MAX_TABLE_ROWS = 4096
 """Maximum number of rows of a table of the summary of layouts; all other layouts, OSTs or pools are counted together in
 one row. Otherwise a user who creates very many different layouts could exhaust the memory.
 """
 
-OTHER_NAME = "others"
-"""Key of the row of a table in which all layouts or pools beyond ``MAX_ROWS`` are counted together."""
-OTHER_NUMBER = -1
-"""Key of the row of a table in which all OSTs, stripe counts or stripe sizes beyond ``MAX_ROWS`` are counted
+OTHERS_ROW_NAME = "others"
+"""Key of the row of a table in which all layouts or pools beyond ``MAX_TABLE_ROWS`` are counted together."""
+OTHERS_ROW_NUMBER = -1
+"""Key of the row of a table in which all OSTs, stripe counts or stripe sizes beyond ``MAX_TABLE_ROWS`` are counted
 together.
 """
 
-PATTERNS = ("raid0", "overstriped", "mdt", "composite", "self-extending", "mirrored", "released", "none yet", "unknown")
+LAYOUT_CLASSES = (
+    "raid0",
+    "overstriped",
+    "mdt",
+    "composite",
+    "self-extending",
+    "mirrored",
+    "released",
+    "none yet",
+    "unknown",
+)
 """Classes in which files are counted by their layout on Lustre. If several apply to a file, it counts in the last one,
 in this order.
 
@@ -51,7 +61,7 @@ in this order.
 - ``unknown``: a layout that could not be read, or is not known to pcopy.
 """
 
-Tables = dict[str, dict[Any, list[int]]]
+LayoutTables = dict[str, dict[Any, list[int]]]
 
 
 class LayoutSums:
@@ -61,7 +71,7 @@ class LayoutSums:
 
     def __init__(self, path: bytes) -> None:
         self.path = path
-        self.tables: Tables = {
+        self.tables: LayoutTables = {
             name: {}
             for name in ("layouts", "stripe_counts", "stripe_sizes", "patterns", "pools", "osts", "mdt", "mdts")
         }
@@ -74,7 +84,7 @@ class LayoutSums:
         - ``mdts``: number of directories, by index of the MDT; the second number is 0.
         """
 
-    def add(self, striping: Striping | None, size: int, allocated: int) -> None:
+    def add(self, striping: ParsedLayout | None, size: int, allocated: int) -> None:
         """Add a regular file and its layout to the tables.
 
         Args:
@@ -86,11 +96,11 @@ class LayoutSums:
             self._add("patterns", "none yet", size)
             return
         self._add("layouts", describe_layout(striping.normalised), size)
-        self._add("patterns", pattern_of(striping), size)
+        self._add("patterns", layout_class(striping), size)
         for pool in striping.normalised.pools or (b"",):
             self._add("pools", printable_path(pool), size)
         last = last_component_with_objects(striping)
-        on_osts = not last.pattern & ON_MDT
+        on_osts = not last.pattern & MDT_PATTERN
         self._add("stripe_counts", last.stripes if on_osts else 0, size)
         self._add("stripe_sizes", last.stripe_size if on_osts else 0, size)
         placed = [*_bytes_by_ost(striping, size)]
@@ -111,12 +121,12 @@ class LayoutSums:
         rows = self.tables[table]
         row = rows.get(key)
         if row is None:
-            other = OTHER_NUMBER if isinstance(key, int) else OTHER_NAME
-            row = rows.setdefault(key if len(rows) < MAX_ROWS else other, [0, 0])
+            other = OTHERS_ROW_NUMBER if isinstance(key, int) else OTHERS_ROW_NAME
+            row = rows.setdefault(key if len(rows) < MAX_TABLE_ROWS else other, [0, 0])
         row[0] += number
         row[1] += size
 
-    def merge(self, tables: Tables) -> None:
+    def merge(self, tables: LayoutTables) -> None:
         """Add the tables of another rank for the same file system."""
         for name, rows in tables.items():
             for key, (number, size) in rows.items():
@@ -142,9 +152,9 @@ class AllLayoutSums:
     def merge(self, words: bytes) -> None:
         """Add the sums of another rank, as its method ``packed`` has returned them."""
         for mount, path, tables in load_primitives(words):
-            self.sums_for(mount, path).merge(tables)
+            self.layout_sums_of_mount(mount, path).merge(tables)
 
-    def sums_for(self, mount: int, path: bytes) -> LayoutSums:
+    def layout_sums_of_mount(self, mount: int, path: bytes) -> LayoutSums:
         """Return the layout sums of one Lustre file system, which has the mount code ``mount``; create them if there
         are none. ``path`` is a directory on it; the shortest such path represents the file system for users.
         """
@@ -159,46 +169,46 @@ class AllLayoutSums:
         return sorted(self.by_mount.values(), key=lambda each: each.path)
 
 
-def pattern_of(striping: Striping) -> str:
-    """Return the class in which a file with this layout is counted, one of ``PATTERNS``."""
+def layout_class(striping: ParsedLayout) -> str:
+    """Return the class in which a file with this layout is counted, one of ``LAYOUT_CLASSES``."""
     components = striping.components
-    if any(each.pattern & RELEASED for each in components):
+    if any(each.pattern & RELEASED_FLAG for each in components):
         return "released"
     if striping.mirrors > 1:
         return "mirrored"
-    if any(each.flags & EXTENSION for each in components):
+    if any(each.flags & EXTENSION_FLAG for each in components):
         return "self-extending"
     if striping.is_composite:
         return "composite"
-    if components[0].pattern & ON_MDT:
+    if components[0].pattern & MDT_PATTERN:
         return "mdt"
-    return "overstriped" if components[0].pattern & OVERSTRIPED else "raid0"
+    return "overstriped" if components[0].pattern & OVERSTRIPED_FLAG else "raid0"
 
 
-def last_component_with_objects(striping: Striping) -> Component:
+def last_component_with_objects(striping: ParsedLayout) -> LayoutComponent:
     """Return the component of a layout whose number and size of stripes are counted for the file: in a composite
     layout, the last one that has objects; else the only one.
     """
-    used = [each for each in striping.components if each.flags & INITIALISED and not each.flags & EXTENSION]
+    used = [each for each in striping.components if each.flags & INITIALISED_FLAG and not each.flags & EXTENSION_FLAG]
     return used[-1] if used else striping.components[0]
 
 
-def _bytes_by_ost(striping: Striping, size: int) -> Iterator[tuple[int | None, int]]:
+def _bytes_by_ost(striping: ParsedLayout, size: int) -> Iterator[tuple[int | None, int]]:
     """Yield where the bytes of a file of ``size`` bytes lie: for each of its objects the index of the OST (None for
     data on the MDT), and the number of bytes in the object.
 
     Stripes are counted from the beginning of the file, even if a component begins later.
     """
     for each in striping.components:
-        if each.pattern & RELEASED or (striping.is_composite and not each.flags & INITIALISED):
+        if each.pattern & RELEASED_FLAG or (striping.is_composite and not each.flags & INITIALISED_FLAG):
             continue
         start, end = min(each.start, size), size if each.end == END_OF_FILE else min(each.end, size)
-        if each.pattern & ON_MDT:
+        if each.pattern & MDT_PATTERN:
             yield None, end - start
             continue
         for place, ost in enumerate(each.osts):
             before, until = (_bytes_in_object(at, place, each.stripe_size, len(each.osts)) for at in (start, end))
-            yield ost, 0 if each.flags & STALE else until - before
+            yield ost, 0 if each.flags & STALE_FLAG else until - before
 
 
 def _bytes_in_object(end: int, place: int, stripe: int, stripes: int) -> int:

@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.directories import RootDirectories
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.directories import DirectoriesBelowRoot
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path
 
-_Inode = tuple[int, int]  # st_dev and number
+_DeviceAndInode = tuple[int, int]  # st_dev and number
 
 _PARENT_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def refuse_repetition(
-    sources: RootDirectories, path: bytes, status: os.stat_result, shown_as: Callable[[bytes], bytes]
+def refuse_link_to_ancestor(
+    sources: DirectoriesBelowRoot, path: bytes, status: os.stat_result, shown_as: Callable[[bytes], bytes]
 ) -> None:
     """Raise ``Problem`` (ELOOP) if the directory ``path`` is the same as one of the directories above it, because a
     symbolic link in the path leads back. A copy that followed it would never end.
@@ -36,12 +36,15 @@ def refuse_repetition(
         shown_as: gets a path below the root, and returns it as messages show it.
     """
     for above, identity in sources.ancestors(path):
-        if (sources.mount_codes.device_of_code(identity.mount_code), identity.inode) == (status.st_dev, status.st_ino):
+        if (sources.mount_codes.device_of_mount_code(identity.mount_code), identity.inode) == (
+            status.st_dev,
+            status.st_ino,
+        ):
             text = f"a symbolic link leads back to {printable_path(shown_as(above))}"
             raise Problem("scan", errno.ELOOP, on_source=True, text=f"{text}, which contains it")
 
 
-def refuse_inside_target(
+def refuse_directory_inside_target(
     directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, checks_all_parents: bool
 ) -> None:
     """Raise ``Problem`` if the source directory ``directory`` is a target of the copy or, with ``checks_all_parents``,
@@ -59,7 +62,7 @@ def refuse_inside_target(
         names: names of the targets in ``around``.
         checks_all_parents: True to check all parents, False to check one level.
     """
-    with as_problem("open", on_source=True):
+    with errors_as_problem("open", on_source=True):
         is_inside = _is_inside_target(directory, status, around, names, checks_all_parents=checks_all_parents)
     if is_inside:
         raise Problem("scan", 0, on_source=True, text="a symbolic link leads into the target")
@@ -72,9 +75,9 @@ def _is_inside_target(
     the open directory ``around``; an empty name means ``around`` itself. If ``checks_all_parents`` is False, only
     the parent of ``directory`` is checked.
     """
-    top = _identity(around)
-    below: _Inode | None = None
-    at: _Inode = status.st_dev, status.st_ino
+    top = _device_and_inode(around)
+    below: _DeviceAndInode | None = None
+    at: _DeviceAndInode = status.st_dev, status.st_ino
     descriptor = os.dup(directory)
     try:
         while at != below:
@@ -85,13 +88,13 @@ def _is_inside_target(
             entered = open_with_retries(b"..", _PARENT_FLAGS, dir_fd=descriptor)
             close_ignoring_errors(descriptor)
             descriptor = entered
-            below, at = at, _identity(descriptor)
+            below, at = at, _device_and_inode(descriptor)
     finally:
         close_ignoring_errors(descriptor)
     return False
 
 
-def _is_one_of(parent: int, names: Sequence[bytes], directory: _Inode) -> bool:
+def _is_one_of(parent: int, names: Sequence[bytes], directory: _DeviceAndInode) -> bool:
     """Return True if one of the entries ``names`` of the open directory ``parent`` is ``directory``, given by device
     and inode number.
     """
@@ -103,7 +106,7 @@ def _is_one_of(parent: int, names: Sequence[bytes], directory: _Inode) -> bool:
     return False
 
 
-def _identity(descriptor: int) -> _Inode:
+def _device_and_inode(descriptor: int) -> _DeviceAndInode:
     """Return device and inode number of an open directory."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino

@@ -13,9 +13,9 @@ from typing import BinaryIO
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNames, ListResult
-from pcopy.fsio.backend.columns import RowCode, Verdicts, pack_names
+from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import Backend, await_ticket
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 
 NAMES_PER_BATCH = 256
@@ -79,7 +79,7 @@ class DirectoryListing:
             backend: the code that reads the other batches.
         """
         self._backend = backend
-        self.listed = listed or ListResult(Verdicts(1))
+        self.listed = listed or ListResult(BatchVerdicts(1))
         self._duplicates = _DuplicateFilter()
         self._duplicates.drop_repeated(self.listed)
 
@@ -89,7 +89,7 @@ class DirectoryListing:
         return self.listed.names
 
     @property
-    def number(self) -> int:
+    def name_count(self) -> int:
         """The number of names in the current batch."""
         return self.listed.name_count
 
@@ -107,12 +107,12 @@ class DirectoryListing:
             return False
         while self.listed.next_batch is not None:
             self.listed = yield from await_ticket(self._backend, self._backend.submit(self.listed.next_batch))
-            if not self.number:
+            if not self.name_count:
                 break
             self._duplicates.drop_repeated(self.listed)
-            if self.number:
+            if self.name_count:
                 return True
-        _check(self.listed)
+        _check_was_listed(self.listed)
         return False
 
 
@@ -131,47 +131,47 @@ def list_directory(
             backend, backend.submit(ListNames(directory, NAMES_PER_BATCH, detailed, on_source))
         )
         try:
-            _check(listed)
+            _check_was_listed(listed)
         except Problem as problem:
             if problem.errno not in TRANSIENT_ERRNOS or pause is None:
                 raise
             yield from sleep_in_steps(pause)
-            with as_problem("lseek", on_source=on_source):
+            with errors_as_problem("lseek", on_source=on_source):
                 os.lseek(directory, 0, os.SEEK_SET)
         else:
             break
     return DirectoryListing(backend, listed)
 
 
-def _check(listed: ListResult) -> None:
+def _check_was_listed(listed: ListResult) -> None:
     """Raise ``Problem`` if the directory could not be read when the batch ``listed`` was to be filled."""
-    if listed.verdicts.codes[0] != RowCode.DONE:
+    if listed.verdicts.codes[0] != OutcomeCode.DONE:
         raise listed.verdicts.problem(0)
 
 
-_HEAD = struct.Struct("=I")
+_NAME_COUNT_FIELD = struct.Struct("=I")
 
 
-def _pack_listed(listed: ListResult) -> bytes:
+def _pack_name_batch(listed: ListResult) -> bytes:
     """Return a batch of names of a directory as bytes: the names joined by slashes. If the batch has types and inode
-    numbers, these are included, in the form that ``unpack_listed`` reads.
+    numbers, these are included, in the form that ``unpack_name_batch`` reads.
     """
     if not listed.kinds:
         return listed.names
-    return b"".join((_HEAD.pack(listed.name_count), listed.kinds, listed.inodes.tobytes(), listed.names))
+    return b"".join((_NAME_COUNT_FIELD.pack(listed.name_count), listed.kinds, listed.inodes.tobytes(), listed.names))
 
 
-def unpack_listed(packed: bytes) -> tuple[bytes, bytes, bytes]:
+def unpack_name_batch(packed: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the names (joined by slashes), the type bytes, and the inode numbers (8 bytes each) of a batch of names
-    with types that ``_pack_listed`` has packed.
+    with types that ``_pack_name_batch`` has packed.
     """
-    (number,) = _HEAD.unpack_from(packed)
-    inodes = _HEAD.size + number
+    (number,) = _NAME_COUNT_FIELD.unpack_from(packed)
+    inodes = _NAME_COUNT_FIELD.size + number
     names = inodes + 8 * number
-    return packed[names:], packed[_HEAD.size : inodes], packed[inodes:names]
+    return packed[names:], packed[_NAME_COUNT_FIELD.size : inodes], packed[inodes:names]
 
 
-class NameQueue:
+class NameBatchQueue:
     """A queue of packed batches of names of one directory, which tasks process later. It can be read once, in the order
     in which batches were added. Batches beyond ``MAX_BATCHES_IN_MEMORY`` are written to a temporary file.
     """
@@ -184,7 +184,7 @@ class NameQueue:
         """Number of batches that were added so far."""
 
     def append(self, packed: bytes) -> None:
-        """Add ``packed``, a batch of names as ``_pack_listed`` returns it, to the end of the queue."""
+        """Add ``packed``, a batch of names as ``_pack_name_batch`` returns it, to the end of the queue."""
         self.batches_added += 1
         if self._spool is None and len(self._in_memory) >= MAX_BATCHES_IN_MEMORY:
             self._spool = self._open_spool()
@@ -202,8 +202,8 @@ class NameQueue:
                     yield self._spool.read(int.from_bytes(head, "big"))
 
 
-def spool_names(
-    listing: DirectoryListing, spool: NameQueue, is_done: Callable[[ListResult], bool] = lambda listed: False
+def queue_names_of_directory(
+    listing: DirectoryListing, spool: NameBatchQueue, is_done: Callable[[ListResult], bool] = lambda listed: False
 ) -> TicketGenerator[int]:
     """Generator: read a directory to its end, and add its names to the queue ``spool``, in batches. Return the number
     of all names. It yields while the rank may handle messages.
@@ -218,9 +218,9 @@ def spool_names(
     """
     number = 0
     while True:
-        if listing.number and not is_done(listing.listed):
-            spool.append(_pack_listed(listing.listed))
-        number += listing.number
+        if listing.name_count and not is_done(listing.listed):
+            spool.append(_pack_name_batch(listing.listed))
+        number += listing.name_count
         yield None
         if not (yield from listing.next_batch()):
             return number

@@ -17,24 +17,30 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from pcopy.fsio.backend.columns import (
-    COLUMNS,
-    GROUP,
-    MODE,
-    OWNER,
-    SIZE,
+    ALL_COLUMNS,
+    GROUP_COLUMN,
+    MODE_COLUMN,
+    OWNER_COLUMN,
+    SIZE_COLUMN,
     TIME_COLUMNS,
-    Rows,
+    StatusColumns,
 )
 from pcopy.fsio.retries import open_with_retries
-from pcopy.walk.expression import Tree
-from pcopy.walk.globbing import matcher
+from pcopy.walk.expression import ExpressionTree
+from pcopy.walk.globbing import shell_pattern_matcher
 
 DIRECTORY, UNKNOWN = ord("d"), ord("?")
 
-_BIT_OF = {name: bit for name, _, bit, _ in COLUMNS}
-_COLUMNS_OF_TEST = {"perm": MODE, "empty": SIZE, "nouser": OWNER, "nogroup": GROUP, "xattr": 0}
+_COLUMN_BITS = {name: bit for name, _, bit, _ in ALL_COLUMNS}
+_COLUMNS_OF_TEST = {
+    "perm": MODE_COLUMN,
+    "empty": SIZE_COLUMN,
+    "nouser": OWNER_COLUMN,
+    "nogroup": GROUP_COLUMN,
+    "xattr": 0,
+}
 _CHEAP_TESTS = {"name", "path", "type", "true", "false", "prune", "print"}
-_ACTIONS = {"prune", "print"}
+_ACTION_NAMES = {"prune", "print"}
 
 _UNBOUNDED = 1 << 96
 """A number that is greater than any value of a field of the status; it stands for a missing bound. The largest values
@@ -44,7 +50,7 @@ are times: 64 bits of seconds, in nanoseconds.
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-class Items:
+class DirectoryItems:
     """Some items of one directory, to be tested and reported. An item is identified by its row, its position in
     ``names``.
 
@@ -53,7 +59,7 @@ class Items:
     - ``directory``: open descriptor of the directory; if it is negative, the names are paths from the working
       directory.
     - ``above``: the common beginning of the paths of all items, as they are reported; it is empty or ends with a slash.
-    - ``names``, ``kinds``: name, and letter of the type (``pcopy.walk.output_formats.TYPES``), of each item.
+    - ``names``, ``kinds``: name, and letter of the type (``pcopy.walk.output_formats.TYPE_WORDS``), of each item.
     - ``rows``: columns with the status of the items; None if they were not statted.
     - ``pruned``: rows of directories that are not entered (``-prune``).
     - ``printed``: rows of the items to report by ``-print``; an item occurs once for each ``-print`` that it reaches.
@@ -63,7 +69,7 @@ class Items:
     __slots__ = ("above", "directory", "kinds", "names", "printed", "pruned", "rows", "unstatted")
 
     def __init__(
-        self, directory: int, above: bytes, names: Sequence[bytes], kinds: bytes, rows: Rows | None = None
+        self, directory: int, above: bytes, names: Sequence[bytes], kinds: bytes, rows: StatusColumns | None = None
     ) -> None:
         self.directory = directory
         self.above = above
@@ -78,12 +84,12 @@ class Items:
         return len(self.kinds)
 
     @property
-    def columns(self) -> Rows:
+    def columns(self) -> StatusColumns:
         """The status of the items, as columns (arrays with one value per item). The items must have been statted."""
         assert self.rows is not None
         return self.rows
 
-    def chosen(self, rows: Sequence[int], seen: Rows | None = None) -> Items:
+    def selected_items(self, rows: Sequence[int], seen: StatusColumns | None = None) -> DirectoryItems:
         """Return some of these items as a new object: those with the row numbers ``rows``, in this order.
 
         Args:
@@ -92,7 +98,7 @@ class Items:
         """
         names, kinds = self.names, self.kinds
         columns = seen if seen is not None else None if self.rows is None else self.rows.selected(rows)
-        return Items(
+        return DirectoryItems(
             self.directory,
             self.above,
             list(map(names.__getitem__, rows)),
@@ -101,18 +107,18 @@ class Items:
         )
 
 
-Test = Callable[[Items, Sequence[int]], Sequence[int]]
+CompiledItemTest = Callable[[DirectoryItems, Sequence[int]], Sequence[int]]
 """A compiled test of find: a function that takes items and row numbers, and returns the rows whose items fulfil the
 test, in the same order.
 """
 
 
-def needed_columns(tree: Tree) -> int:
+def needed_columns(tree: ExpressionTree) -> int:
     """Return which fields of the status (stat(2)) the tests in ``tree`` read, as bits of columns
     (``pcopy.fsio.backend.columns``).
     """
     if tree[0] == "between":
-        return _BIT_OF[tree[1]]
+        return _COLUMN_BITS[tree[1]]
     if tree[0] in ("and", "or", "not"):
         mask = 0
         for each in tree[1:]:
@@ -121,36 +127,36 @@ def needed_columns(tree: Tree) -> int:
     return _COLUMNS_OF_TEST.get(tree[0], 0)
 
 
-def is_cheap(tree: Tree) -> bool:
+def needs_no_stat(tree: ExpressionTree) -> bool:
     """Return True if the tests in ``tree`` need only the names and types of items, so that no stat(2) is necessary."""
-    return all(map(is_cheap, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP_TESTS
+    return all(map(needs_no_stat, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP_TESTS
 
 
-def contains_test(tree: Tree, test: str) -> bool:
+def contains_test(tree: ExpressionTree, test: str) -> bool:
     """Return True if the tree of tests contains one with the name ``test``, such as ``xattr``."""
     return any(contains_test(each, test) for each in tree[1:]) if tree[0] in ("and", "or", "not") else tree[0] == test
 
 
-def _has_actions(tree: Tree) -> bool:
+def _has_actions(tree: ExpressionTree) -> bool:
     """Return True if the tree of tests contains an action (``-prune``, ``-print``)."""
-    return any(map(_has_actions, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _ACTIONS
+    return any(map(_has_actions, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _ACTION_NAMES
 
 
-def split_by_cost(tree: Tree) -> tuple[Tree, Tree]:
+def split_by_stat_cost(tree: ExpressionTree) -> tuple[ExpressionTree, ExpressionTree]:
     """Split a tree of tests into two trees; an item fulfils ``tree`` if it fulfils both. The first one needs no stat(2)
     and is evaluated first, so that fewer items are statted for the second one.
 
     The order of tests is changed only if no action (``-prune``, ``-print``) would notice.
     """
-    cheap: list[Tree] = []
-    expensive: list[Tree] = []
+    cheap: list[ExpressionTree] = []
+    expensive: list[ExpressionTree] = []
     acts = _has_actions(tree)
     for each in _conjuncts(tree):
-        (cheap if is_cheap(each) and not (acts and expensive) else expensive).append(each)
-    return _joined(cheap), _joined(expensive)
+        (cheap if needs_no_stat(each) and not (acts and expensive) else expensive).append(each)
+    return _conjunction_of(cheap), _conjunction_of(expensive)
 
 
-def tested_types(tree: Tree) -> bytes | None:
+def tested_types(tree: ExpressionTree) -> bytes | None:
     """If ``tree`` tests nothing but the type of items, return the letters of the types that fulfil it, or b"" if any
     type does. Otherwise return None.
     """
@@ -159,7 +165,7 @@ def tested_types(tree: Tree) -> bytes | None:
     return bytes({*tree[1]}) if tree[0] == "type" else None
 
 
-def _conjuncts(tree: Tree) -> Iterable[Tree]:
+def _conjuncts(tree: ExpressionTree) -> Iterable[ExpressionTree]:
     """Yield the parts of the tree of tests that are connected by *and* at its top: an item must fulfil each of them."""
     if tree[0] == "and":
         yield from _conjuncts(tree[1])
@@ -168,7 +174,7 @@ def _conjuncts(tree: Tree) -> Iterable[Tree]:
         yield tree
 
 
-def _joined(trees: list[Tree]) -> Tree:
+def _conjunction_of(trees: list[ExpressionTree]) -> ExpressionTree:
     """Return one tree of tests that an item fulfils if it fulfils each of ``trees``."""
     trees = [tree for tree in trees if tree != ("true",)]
     if not trees:
@@ -179,29 +185,29 @@ def _joined(trees: list[Tree]) -> Tree:
     return whole
 
 
-def compile_test(tree: Tree) -> Test:
+def compile_test(tree: ExpressionTree) -> CompiledItemTest:
     """Return a function that evaluates the tree of tests for many items at once."""
     name, *operands = tree
-    return _MAKERS[name](*operands)
+    return _TEST_MAKERS[name](*operands)
 
 
-def _and(left: Tree, right: Tree) -> Test:
+def _make_and_test(left: ExpressionTree, right: ExpressionTree) -> CompiledItemTest:
     first, second = compile_test(left), compile_test(right)
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         left = first(items, rows)
         return second(items, left) if left else left
 
     return test
 
 
-def _or(left: Tree, right: Tree) -> Test:
+def _make_or_test(left: ExpressionTree, right: ExpressionTree) -> CompiledItemTest:
     """Return a test for items that fulfil at least one of two trees of tests. The right one is evaluated only for items
     that do not fulfil the left one.
     """
     first, second = compile_test(left), compile_test(right)
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         found = first(items, rows)
         if len(found) == len(rows):
             return found
@@ -215,11 +221,11 @@ def _or(left: Tree, right: Tree) -> Test:
     return test
 
 
-def _not(operand: Tree) -> Test:
+def _make_not_test(operand: ExpressionTree) -> CompiledItemTest:
     """Return a test for items that do not fulfil the tree of tests ``operand``."""
     inner = compile_test(operand)
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         found = inner(items, rows)
         if not found:
             return rows
@@ -229,18 +235,18 @@ def _not(operand: Tree) -> Test:
     return test
 
 
-def _true() -> Test:
+def _make_true_test() -> CompiledItemTest:
     return lambda items, rows: rows
 
 
-def _false() -> Test:
+def _make_false_test() -> CompiledItemTest:
     return lambda items, rows: ()
 
 
-def _name(pattern: bytes, folds: bool) -> Test:
-    match = matcher(pattern, ignores_case=folds)
+def _make_name_test(pattern: bytes, folds: bool) -> CompiledItemTest:
+    match = shell_pattern_matcher(pattern, ignores_case=folds)
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         names = items.names
         return [row for row in rows if match(_basename(names[row]))]
 
@@ -256,18 +262,18 @@ def _basename(name: bytes) -> bytes:
     return os.path.basename(name.rstrip(b"/")) or b"/"
 
 
-def _path(pattern: bytes, folds: bool) -> Test:
-    match = matcher(pattern, ignores_case=folds)
+def _make_path_test(pattern: bytes, folds: bool) -> CompiledItemTest:
+    match = shell_pattern_matcher(pattern, ignores_case=folds)
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         above, names = items.above, items.names
         return [row for row in rows if match(above + names[row])]
 
     return test
 
 
-def _type(letters: bytes) -> Test:
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+def _make_type_test(letters: bytes) -> CompiledItemTest:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         kinds = items.kinds
         if len(rows) == len(kinds) and not kinds.strip(letters):
             return rows
@@ -276,14 +282,14 @@ def _type(letters: bytes) -> Test:
     return test
 
 
-def _between(column: str, least: int | None, most: int | None) -> Test:
+def _make_range_test(column: str, least: int | None, most: int | None) -> CompiledItemTest:
     """Return a test for items whose status has a value from ``least`` to ``most`` (None: no bound) in the field
     ``column``.
     """
     low = -_UNBOUNDED if least is None else least
     high = _UNBOUNDED if most is None else most
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         values = items.columns.exact_times(column) if column in TIME_COLUMNS else getattr(items.columns, column)
         if len(rows) < len(values):
             return [row for row in rows if low <= values[row] <= high]
@@ -292,7 +298,7 @@ def _between(column: str, least: int | None, most: int | None) -> Test:
     return test
 
 
-def _perm(how: str, of_files: int, of_directories: int) -> Test:
+def _make_permission_test(how: str, of_files: int, of_directories: int) -> CompiledItemTest:
     """Return a test of permission bits, for find's ``-perm``.
 
     Args:
@@ -301,7 +307,7 @@ def _perm(how: str, of_files: int, of_directories: int) -> Test:
         of_directories: the bits for directories.
     """
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         modes, kinds = items.columns.mode, items.kinds
         found = []
         for row in rows:
@@ -314,10 +320,10 @@ def _perm(how: str, of_files: int, of_directories: int) -> Test:
     return test
 
 
-def _empty() -> Test:
+def _make_empty_test() -> CompiledItemTest:
     """Return a test for empty files and directories."""
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         sizes, kinds = items.columns.size, items.kinds
         return [
             row
@@ -343,8 +349,8 @@ def _is_empty_directory(directory: int, name: bytes) -> bool:
     return False
 
 
-def _xattr(name: bytes) -> Test:
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+def _make_xattr_test(name: bytes) -> CompiledItemTest:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         return [row for row in rows if _has_attribute(items.directory, items.names[row], name)]
 
     return test
@@ -359,7 +365,7 @@ def _has_attribute(directory: int, item: bytes, name: bytes) -> bool:
     return False
 
 
-def _id_without_name(column: str, look_up: Callable[[int], object]) -> Test:
+def _make_nameless_id_test(column: str, look_up: Callable[[int], object]) -> CompiledItemTest:
     """Return a test for items whose owner or group has no name (find's ``-nouser`` and ``-nogroup``).
 
     Args:
@@ -377,44 +383,44 @@ def _id_without_name(column: str, look_up: Callable[[int], object]) -> Test:
                 known[number] = True
         return known[number]
 
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         values = getattr(items.columns, column)
         return [row for row in rows if is_unknown(values[row])]
 
     return test
 
 
-def _prune() -> Test:
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+def _make_prune_action() -> CompiledItemTest:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         items.pruned.update(rows)
         return rows
 
     return test
 
 
-def _print() -> Test:
-    def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
+def _make_print_action() -> CompiledItemTest:
+    def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         items.printed.extend(rows)
         return rows
 
     return test
 
 
-_MAKERS: dict[str, Callable[..., Test]] = {
-    "and": _and,
-    "or": _or,
-    "not": _not,
-    "true": _true,
-    "false": _false,
-    "name": _name,
-    "path": _path,
-    "type": _type,
-    "between": _between,
-    "perm": _perm,
-    "empty": _empty,
-    "xattr": _xattr,
-    "nouser": lambda: _id_without_name("uid", pwd.getpwuid),
-    "nogroup": lambda: _id_without_name("gid", grp.getgrgid),
-    "prune": _prune,
-    "print": _print,
+_TEST_MAKERS: dict[str, Callable[..., CompiledItemTest]] = {
+    "and": _make_and_test,
+    "or": _make_or_test,
+    "not": _make_not_test,
+    "true": _make_true_test,
+    "false": _make_false_test,
+    "name": _make_name_test,
+    "path": _make_path_test,
+    "type": _make_type_test,
+    "between": _make_range_test,
+    "perm": _make_permission_test,
+    "empty": _make_empty_test,
+    "xattr": _make_xattr_test,
+    "nouser": lambda: _make_nameless_id_test("uid", pwd.getpwuid),
+    "nogroup": lambda: _make_nameless_id_test("gid", grp.getgrgid),
+    "prune": _make_prune_action,
+    "print": _make_print_action,
 }

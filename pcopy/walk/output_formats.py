@@ -11,34 +11,34 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 from pcopy.fsio.backend.columns import (
-    ATIME,
-    BLOCKS,
-    CTIME,
-    DEVICE,
-    GROUP,
-    INODE,
-    LINKS,
-    MODE,
-    MTIME,
-    OWNER,
-    SIZE,
+    ATIME_COLUMN,
+    BLOCKS_COLUMN,
+    CTIME_COLUMN,
+    DEVICE_COLUMN,
+    GROUP_COLUMN,
+    INODE_COLUMN,
+    LINKS_COLUMN,
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    OWNER_COLUMN,
+    SIZE_COLUMN,
     TIME_COLUMNS,
 )
 from pcopy.text import printable_path
-from pcopy.walk.matching import Items
+from pcopy.walk.matching import DirectoryItems
 
 FIELD_COLUMNS = {
-    "mode": (MODE, "mode"),
-    "uid": (OWNER, "uid"),
-    "gid": (GROUP, "gid"),
-    "size": (SIZE, "size"),
-    "allocated": (BLOCKS, "blocks"),
-    "links": (LINKS, "links"),
-    "inode": (INODE, "inode"),
-    "device": (DEVICE, "device"),
-    "atime_ns": (ATIME, "atime"),
-    "mtime_ns": (MTIME, "mtime"),
-    "ctime_ns": (CTIME, "ctime"),
+    "mode": (MODE_COLUMN, "mode"),
+    "uid": (OWNER_COLUMN, "uid"),
+    "gid": (GROUP_COLUMN, "gid"),
+    "size": (SIZE_COLUMN, "size"),
+    "allocated": (BLOCKS_COLUMN, "blocks"),
+    "links": (LINKS_COLUMN, "links"),
+    "inode": (INODE_COLUMN, "inode"),
+    "device": (DEVICE_COLUMN, "device"),
+    "atime_ns": (ATIME_COLUMN, "atime"),
+    "mtime_ns": (MTIME_COLUMN, "mtime"),
+    "ctime_ns": (CTIME_COLUMN, "ctime"),
 }
 """The fields that an output format can have for each item besides path and type, in the order in which they are
 written. The value is the bit and the name of the column of the status that contains the field.
@@ -47,7 +47,7 @@ written. The value is the bit and the name of the column of the status that cont
 BLOCK_BYTES = 512
 """Number of bytes that ``st_blocks`` (stat(2)) counts as one block."""
 
-TYPES = {
+TYPE_WORDS = {
     ord("f"): "file",
     ord("d"): "directory",
     ord("l"): "symlink",
@@ -62,13 +62,13 @@ _JSON_SAFE = re.compile(rb"[ !#-\[\]-~]*")
 """Matches paths that need no escapes in JSON."""
 _CSV_SAFE = re.compile(r'[^",\r\n]*')
 
-Formatter = Callable[[Items], bytes]
+ItemFormatter = Callable[[DirectoryItems], bytes]
 """A function that returns the text of some items in an output format. The items must have the fields of the status that
 the format needs.
 """
 
 
-def columns_mask(fields: Sequence[str]) -> int:
+def columns_of_fields(fields: Sequence[str]) -> int:
     """Return which columns of the status (stat(2)) contain these fields of an output format, as bits."""
     mask = 0
     for field in fields:
@@ -76,7 +76,7 @@ def columns_mask(fields: Sequence[str]) -> int:
     return mask
 
 
-def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
+def field_values(items: DirectoryItems, fields: Sequence[str]) -> list[Sequence[int]]:
     """Return the values to be written for each of ``fields``: a sequence with one value per item. Modes are without the
     file type, sizes in bytes, and times in nanoseconds since 1970.
     """
@@ -98,22 +98,22 @@ PATH_TERMINATORS = {"lines": b"\n", "nul": b"\0", "list": b"\0"}
 """The byte that ends each path, for the output formats that consist of paths only, by the name of the format."""
 
 
-def format_lines(items: Items) -> bytes:
+def format_lines(items: DirectoryItems) -> bytes:
     """Return the paths of the items as text, one per line, as ``find -print`` writes them."""
     return _joined_paths(items, PATH_TERMINATORS["lines"])
 
 
-def format_nul_lines(items: Items) -> bytes:
+def format_nul_lines(items: DirectoryItems) -> bytes:
     """Return the paths of the items, each ended by a NUL byte, as ``find -print0`` writes them."""
     return _joined_paths(items, PATH_TERMINATORS["nul"])
 
 
-def _joined_paths(items: Items, end: bytes) -> bytes:
+def _joined_paths(items: DirectoryItems, end: bytes) -> bytes:
     above = items.above
     return above + (end + above).join(items.names) + end
 
 
-def format_escaped_lines(items: Items) -> bytes:
+def format_escaped_lines(items: DirectoryItems) -> bytes:
     """Return the paths of the items as text for a terminal, one per line, with control characters escaped."""
     above = items.above
     return "".join(f"{printable_path(above + name)}\n" for name in items.names).encode()
@@ -129,7 +129,7 @@ does.
 """
 
 
-def format_ls(items: Items) -> bytes:
+def format_ls(items: DirectoryItems) -> bytes:
     """Return lines for the items as ``find -ls`` writes them: inode, KiB allocated, mode, links, owner, group, size,
     mtime, and escaped path.
 
@@ -179,23 +179,23 @@ def _group_name(number: int) -> str:
         return str(number)
 
 
-def json_formatter(fields: Sequence[str]) -> Formatter:
+def json_formatter(fields: Sequence[str]) -> ItemFormatter:
     """Return a function that returns items as JSON, one object per line, with the given fields besides path and
     type.
     """
     parts = [f'"{name}": "%04o"' if name == "mode" else f'"{name}": %d' for name in fields]
     row = b'{%b, "type": "%b"' + "".join(f", {part}" for part in parts).encode() + b"}\n"
-    words = {kind: word.encode() for kind, word in TYPES.items()}
+    words = {kind: word.encode() for kind, word in TYPE_WORDS.items()}
 
-    def form(items: Items) -> bytes:
-        columns = values_of(items, fields) if fields else []
+    def form(items: DirectoryItems) -> bytes:
+        columns = field_values(items, fields) if fields else []
         kinds = map(words.__getitem__, items.kinds)
         return b"".join(map(row.__mod__, zip(_json_paths(items), kinds, *columns, strict=True)))
 
     return form
 
 
-def _json_paths(items: Items) -> Iterator[bytes]:
+def _json_paths(items: DirectoryItems) -> Iterator[bytes]:
     """Yield for each item the beginning of its JSON object: the key ``path`` and, if need be, ``path_b64``."""
     above, is_safe = items.above, _JSON_SAFE.fullmatch
     is_simple = bool(is_safe(above))
@@ -225,7 +225,7 @@ def csv_header(fields: Sequence[str]) -> bytes:
     return ",".join(("path", "path_b64", "type", *fields)).encode() + b"\n"
 
 
-def csv_formatter(fields: Sequence[str]) -> Formatter:
+def csv_formatter(fields: Sequence[str]) -> ItemFormatter:
     """Return a function that returns items as CSV (RFC 4180, but with lines ended by LF only), with the given fields
     besides path and type.
 
@@ -233,15 +233,15 @@ def csv_formatter(fields: Sequence[str]) -> Formatter:
     """
     row = "%s,%s" + "".join(",%04o" if name == "mode" else ",%s" for name in fields) + "\n"
 
-    def form(items: Items) -> bytes:
-        columns = values_of(items, fields) if fields else []
-        kinds = map(TYPES.__getitem__, items.kinds)
+    def form(items: DirectoryItems) -> bytes:
+        columns = field_values(items, fields) if fields else []
+        kinds = map(TYPE_WORDS.__getitem__, items.kinds)
         return "".join(map(row.__mod__, zip(_csv_paths(items), kinds, *columns, strict=True))).encode()
 
     return form
 
 
-def _csv_paths(items: Items) -> Iterator[str]:
+def _csv_paths(items: DirectoryItems) -> Iterator[str]:
     for name in items.names:
         text, exact = path_and_base64(items.above + name)
         yield f"{_csv_field(text)},{exact}"
@@ -262,11 +262,11 @@ def _csv_field(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-def formatter_named(name: str, fields: Sequence[str]) -> Formatter:
+def item_formatter_named(name: str, fields: Sequence[str]) -> ItemFormatter:
     """Return the function that writes items in the output format ``name``: ``lines``, ``nul``, ``list``, ``shown``,
     ``ls``, ``jsonl`` or ``csv``. The last two write the given fields.
     """
-    without_fields: dict[str, Formatter] = {
+    without_fields: dict[str, ItemFormatter] = {
         "lines": format_lines, "nul": format_nul_lines, "list": format_nul_lines, "shown": format_escaped_lines,
         "ls": format_ls
     }  # fmt: skip

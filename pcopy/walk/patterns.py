@@ -15,7 +15,7 @@ from pcopy.text import printable_path
 
 _PATHSPEC_END, _PATHSPEC_DIRECTORY_END = "(?:(?P<ps_d>/)|$)", "(?P<ps_d>/)"
 """Ends of the regular expressions that the library pathspec returns: for a path, and for a directory with everything
-below it. ``translate`` replaces these ends, so that an expression matches the path itself only.
+below it. ``translate_gitignore_pattern`` replaces these ends, so that an expression matches the path itself only.
 """
 _PRIVATE_USE_START = 0xF0000
 """First code point for private use (Unicode). Parts of a pattern that the library pathspec would treat differently from
@@ -25,12 +25,12 @@ by the regular expression of the part.
 _TOKEN = re.compile(
     rb"(?P<segment>(?<![^/])\*\*+(?![^/]))|(?P<star>\*+)|(?P<kept>[?/\w.-])|\\?+(?P<byte>[^/])", re.DOTALL
 )
-_MEMBER = rb"\[:([^\]]*):\]|(\\.|[^%b\\])(?:-(\\.|[^\]\\]))?"
-_FIRST_MEMBER, _NEXT_MEMBER = (re.compile(_MEMBER % excepted, re.DOTALL) for excepted in (b"", b"\\]"))
+_BRACKET_MEMBER = rb"\[:([^\]]*):\]|(\\.|[^%b\\])(?:-(\\.|[^\]\\]))?"
+_FIRST_MEMBER, _NEXT_MEMBER = (re.compile(_BRACKET_MEMBER % excepted, re.DOTALL) for excepted in (b"", b"\\]"))
 """Regular expressions for one member inside the brackets of a pattern, in the first and in later positions: a class
 such as ``[:alpha:]``, a byte, or a range. A closing bracket in the first position is a member.
 """
-_CLASSES = {
+_CHARACTER_CLASSES = {
     b"alnum": "0-9A-Za-z",
     b"alpha": "A-Za-z",
     b"blank": r"\x20\t",
@@ -52,7 +52,7 @@ patterns.
 _MATCHES_NOTHING = "this pattern cannot match anything"
 
 
-def translate(line: bytes) -> tuple[bytes, bool]:
+def translate_gitignore_pattern(line: bytes) -> tuple[bytes, bool]:
     """Return a regular expression for the paths that the gitignore pattern ``line`` matches, and True if the pattern
     excludes these paths (False: it begins with ``!`` and includes them). Raise ``ValueError`` if the pattern can
     match nothing.
@@ -117,10 +117,10 @@ def _translated_bracket(pattern: bytes, at: int) -> tuple[str, int]:
     members, item = "", _FIRST_MEMBER.match(pattern, at)
     while item:
         name, first, last = item.groups()
-        if name is not None and name not in _CLASSES:
+        if name is not None and name not in _CHARACTER_CLASSES:
             raise ValueError(f"{_MATCHES_NOTHING}: there is no class [:{printable_path(name)}:]")
         lowest, highest = ((first or b"")[-1:], (last or first or b"")[-1:])
-        members += _CLASSES[name] if name is not None else f"\\x{ord(lowest):02x}"
+        members += _CHARACTER_CLASSES[name] if name is not None else f"\\x{ord(lowest):02x}"
         if lowest < highest:
             members += f"-\\x{ord(highest):02x}"
         at = item.end()
@@ -146,9 +146,10 @@ def _refuse_invalid_names(pattern: bytes, text: str) -> None:
     raise ValueError(f"{_MATCHES_NOTHING}: write /{printable_path(names)}{slash}, for a path below SRC or PATH")
 
 
-def pattern_line(pattern: bytes, *, includes: bool = False) -> bytes:
-    """Return a gitignore pattern of the command line (``--exclude``, ``--include``) in the form that ``translate``
-    accepts: one to include begins with ``!``. Raise ``ValueError`` if the pattern can match nothing.
+def checked_option_pattern(pattern: bytes, *, includes: bool = False) -> bytes:
+    """Return a gitignore pattern of the command line (``--exclude``, ``--include``) in the form that
+    ``translate_gitignore_pattern`` accepts: one to include begins with ``!``. Raise ``ValueError`` if the pattern can
+    match nothing.
 
     Unlike in a file, ``#`` begins no comment, and trailing blanks belong to the pattern.
 
@@ -162,11 +163,11 @@ def pattern_line(pattern: bytes, *, includes: bool = False) -> bytes:
     if not pattern.strip():
         raise ValueError(_MATCHES_NOTHING)
     line = b"!" + pattern if includes else pattern
-    _check(line)
+    _check_pattern(line)
     return line
 
 
-def patterns_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
+def patterns_in_file(contents: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the gitignore patterns in a file (``contents``) with their line numbers, counted from 1; skip blank lines
     and comments.
 
@@ -178,7 +179,7 @@ def patterns_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
             try:
                 if len(pattern) > MAX_PATTERN_BYTES:
                     raise ValueError(f"the pattern is longer than {MAX_PATTERN_BYTES:,} bytes, the maximum for a path")
-                _check(pattern)
+                _check_pattern(pattern)
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
             yield number, pattern
@@ -193,7 +194,7 @@ def _without_trailing_blanks(line: bytes) -> bytes:
     return line[: len(bare) + backslashes % 2]
 
 
-def _check(line: bytes) -> None:
+def _check_pattern(line: bytes) -> None:
     """Raise ``ValueError`` if the pattern ``line`` looks like a filter rule of rsync (``- NAME``), or can match
     nothing.
     """
@@ -203,4 +204,4 @@ def _check(line: bytes) -> None:
             f"write {option} with what follows the blank; a name that begins like this is written \\{line[:1].decode()}"
         )
         raise ValueError(f"a rule in rsync's form: {advice}")
-    translate(line)
+    translate_gitignore_pattern(line)

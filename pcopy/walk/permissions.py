@@ -8,9 +8,9 @@ import re
 
 _CLAUSE = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+)")
 _ACTION = re.compile(r"([-+=])([ugo]|[rwxXst]*)")
-_WHO = {"u": 0o4700, "g": 0o2070, "o": 0o1007}
-_BITS = {"r": 0o444, "w": 0o222, "x": 0o111}
-_SHIFT = {"u": 6, "g": 3, "o": 0}
+_BITS_OF_CLASS = {"u": 0o4700, "g": 0o2070, "o": 0o1007}
+_BITS_OF_LETTER = {"r": 0o444, "w": 0o222, "x": 0o111}
+_SHIFT_OF_CLASS = {"u": 6, "g": 3, "o": 0}
 
 
 def parse_permissions(mode: str, *, directory: bool) -> int:
@@ -44,8 +44,8 @@ def _apply_action(bits: int, who: str, operator: str, what: str, *, directory: b
     """
     reached = 0o7777 if not who or "a" in who else 0
     for each in who.replace("a", ""):
-        reached |= _WHO[each]
-    wanted = _named_bits(bits, what, directory=directory) & reached
+        reached |= _BITS_OF_CLASS[each]
+    wanted = _bits_of_letters(bits, what, directory=directory) & reached
     if operator == "+":
         return bits | wanted
     if operator == "-":
@@ -54,12 +54,12 @@ def _apply_action(bits: int, who: str, operator: str, what: str, *, directory: b
     return (bits & (~reached | kept)) | wanted
 
 
-def _named_bits(bits: int, what: str, *, directory: bool) -> int:
+def _bits_of_letters(bits: int, what: str, *, directory: bool) -> int:
     """Return the permission bits that ``what``, the letters of a symbolic mode such as ``rw``, denote for user, group
     and others together. ``bits`` is the mode so far, which ``X``, ``u``, ``g`` and ``o`` refer to.
     """
-    if what in _SHIFT and what:
-        return (bits >> _SHIFT[what] & 7) * 0o111
+    if what in _SHIFT_OF_CLASS and what:
+        return (bits >> _SHIFT_OF_CLASS[what] & 7) * 0o111
     wanted = 0
     for letter in what:
         if letter == "s":
@@ -69,5 +69,5 @@ def _named_bits(bits: int, what: str, *, directory: bool) -> int:
         elif letter == "X":
             wanted |= 0o111 if directory or bits & 0o111 else 0
         else:
-            wanted |= _BITS[letter]
+            wanted |= _BITS_OF_LETTER[letter]
     return wanted

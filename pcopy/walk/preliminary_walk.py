@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 
 from pcopy.fsio.retries import open_with_retries
 
-MAX_ENTRIES = 100_000
+MAX_WALKED_ENTRIES = 100_000
 """Maximum number of entries that the preliminary walk of the source examines. It matters for fast local file systems;
-with the latency of a file server, ``MAX_SECONDS`` ends the walk earlier.
+with the latency of a file server, ``MAX_WALK_SECONDS`` ends the walk earlier.
 """
 
-MAX_SECONDS = 1.0
+MAX_WALK_SECONDS = 1.0
 """Maximum duration of the preliminary walk of the source in seconds, since the walk delays the job."""
 
 _CLOCK_INTERVAL = 64
@@ -27,7 +27,7 @@ _CLOCK_INTERVAL = 64
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME | os.O_CLOEXEC
 
-Selects = Callable[[bytes, os.stat_result], bool]
+SelectsItem = Callable[[bytes, os.stat_result], bool]
 """A function that gets the path of an item below the root, and its status. It returns True if the item is selected. A
 directory that is not selected is not entered.
 """
@@ -45,8 +45,8 @@ class PreliminaryWalk:
 
     def __init__(
         self,
-        entries: int = MAX_ENTRIES,
-        seconds: float = MAX_SECONDS,
+        entries: int = MAX_WALKED_ENTRIES,
+        seconds: float = MAX_WALK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._entries = entries
@@ -56,7 +56,7 @@ class PreliminaryWalk:
         """True if no limit and no error has ended the walk so far: all trees were examined completely."""
 
     def selected_items(
-        self, root: bytes, selects: Selects = select_all, *, one_file_system: bool = False
+        self, root: bytes, selects: SelectsItem = select_all, *, one_file_system: bool = False
     ) -> Iterator[tuple[bytes, os.stat_result]]:
         """Yield path (below the directory ``root``) and status of all selected items, a directory before its contents.
 

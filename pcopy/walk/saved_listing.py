@@ -23,9 +23,9 @@ from pcopy.text import printable_path
 STANDARD_INPUT = b"-"
 LISTING_MAGIC = b'{"format": "pcopy listing"'
 """The first bytes of a saved listing."""
-VERSION = 1
+LISTING_VERSION = 1
 """Version of the format of saved listings. A listing with another version is refused."""
-TYPES = {
+MODE_TYPES_BY_WORD = {
     "file": stat.S_IFREG,
     "directory": stat.S_IFDIR,
     "symlink": stat.S_IFLNK,
@@ -51,12 +51,12 @@ _INTEGER_BITS = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32,
 """Keys of an item in a saved listing whose values are unsigned integers, and their maximum number of bits. A larger
 value is refused.
 """
-TIME_FIELDS = ("atime_ns", "mtime_ns", "ctime_ns")
+TIME_KEYS = ("atime_ns", "mtime_ns", "ctime_ns")
 _END_OF_TIME = 2**63 * 10**9
 """First time, in nanoseconds since 1970, that is refused in a saved listing: its seconds do not fit into 64 signed
 bits.
 """
-_NUMBERS = (*_INTEGER_BITS, *TIME_FIELDS)
+_NUMBER_KEYS = (*_INTEGER_BITS, *TIME_KEYS)
 _ABSENT = type(None)
 _INTEGERS = {int, _ABSENT}
 
@@ -87,7 +87,7 @@ once.
 """
 
 
-def check_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: Callable[[bytes], str]) -> None:
+def check_list_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: Callable[[bytes], str]) -> None:
     """Raise ``RequestRefused`` if the list of paths ``file`` cannot be opened, or is a saved listing that ends in the
     middle of a line.
 
@@ -100,11 +100,11 @@ def check_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: Callab
         nul: True if the paths in a plain list end with a NUL byte instead of a newline.
         advice_for: gets the path of a list that does not exist, and returns advice for the message, or "".
     """
-    from pcopy.fsio.named_file import examine_path, open_to_read
+    from pcopy.fsio.named_file import examine_path, open_named_file_to_read
 
     try:
         if examine_path(file).is_stream:
-            _OPEN_STREAMS[file] = open_to_read(file).descriptor
+            _OPEN_STREAMS[file] = open_named_file_to_read(file).descriptor
             return
     except OSError:  # The error is reported when the list is opened below.
         pass
@@ -238,11 +238,11 @@ class PathListReader:
         """Open the list ``file`` and return it unbuffered; raise ``RequestRefused`` with advice if that fails."""
         if file in _OPEN_STREAMS:
             return open(_OPEN_STREAMS.pop(file), "rb", buffering=0)
-        from pcopy.fsio.named_file import open_to_read
+        from pcopy.fsio.named_file import open_named_file_to_read
 
         try:
             path = b"/dev/stdin" if file == STANDARD_INPUT else file
-            return open(open_to_read(path).descriptor, "rb", buffering=0)
+            return open(open_named_file_to_read(path).descriptor, "rb", buffering=0)
         except FileNotFoundError:
             raise RequestRefused(f"{self.name}: does not exist; {self._advice_for(file) or 'check the name'}") from None
         except OSError as error:
@@ -292,8 +292,8 @@ class PathListReader:
         """Check the first line of a saved listing. Return the directory to which the paths in it are relative."""
         for number, line in self._lines:
             header = self._parse_object(number, line)
-            if header.get("version") != VERSION or isinstance(header["version"], bool):
-                why = f"is of version {header.get('version')!r:.20}, and this program reads {VERSION}"
+            if header.get("version") != LISTING_VERSION or isinstance(header["version"], bool):
+                why = f"is of version {header.get('version')!r:.20}, and this program reads {LISTING_VERSION}"
                 raise self.error_at_line(number, why)
             directory = self._base64_bytes(number, header, "directory_b64")
             if directory is None or not directory.startswith(b"/"):
@@ -334,16 +334,16 @@ class PathListReader:
         path = self._base64_bytes(number, item, "path_b64")
         if path is None:
             path = self._parse_path(number, item)
-        kind = TYPES.get(item["type"]) if isinstance(item.get("type"), str) else None
+        kind = MODE_TYPES_BY_WORD.get(item["type"]) if isinstance(item.get("type"), str) else None
         if kind is None:
-            raise self.error_at_line(number, f"type is none of {', '.join(TYPES)}")
-        numbers = [*map(item.get, _NUMBERS)]
+            raise self.error_at_line(number, f"type is none of {', '.join(MODE_TYPES_BY_WORD)}")
+        numbers = [*map(item.get, _NUMBER_KEYS)]
         if not {*map(type, numbers)} <= _INTEGERS:
-            raise self.error_at_line(number, f"{self._first_non_integer(item, _NUMBERS, 0)} is not an integer")
+            raise self.error_at_line(number, f"{self._first_non_integer(item, _NUMBER_KEYS, 0)} is not an integer")
         for value, (key, bits) in zip(numbers, _INTEGER_BITS.items(), strict=False):
             if value is not None and (value < 0 or value >> bits):
                 raise self.error_at_line(number, f"{key} is out of range: it is negative or too large")
-        for key, time in zip(TIME_FIELDS, numbers[len(_INTEGER_BITS) :], strict=True):
+        for key, time in zip(TIME_KEYS, numbers[len(_INTEGER_BITS) :], strict=True):
             if time is not None and not -_END_OF_TIME <= time < _END_OF_TIME:
                 raise self.error_at_line(number, f"{key} is out of range: its seconds exceed 64 bits")
         return ListedItem(number, path, RecordedStatus(kind, self._parse_mode(number, item), *numbers))

@@ -37,19 +37,19 @@ class Select(NamedTuple):
     before: int | None = None
 
     @property
-    def by_age(self) -> bool:
+    def has_age_limit(self) -> bool:
         """True if the user has set a limit of the mtime."""
         return self.after is not None or self.before is not None
 
     @property
-    def by_size(self) -> bool:
+    def has_size_limit(self) -> bool:
         """True if the user has set a limit of the size."""
         return self.larger_than is not None or self.smaller_than is not None
 
     @property
     def has_filters(self) -> bool:
         """True if the user has given any pattern or limit."""
-        return bool(self.patterns) or self.by_age or self.by_size
+        return bool(self.patterns) or self.has_age_limit or self.has_size_limit
 
 
 class Selection:
@@ -61,13 +61,13 @@ class Selection:
     def __init__(self, select: Select) -> None:
         self.select = select
         self.has_filters = select.has_filters
-        self._groups = _compiled(select.patterns) if select.patterns else ()
+        self._groups = _compiled_patterns(select.patterns) if select.patterns else ()
         """Groups of successive patterns of the user, as (True if they exclude, regular expression). The last patterns
         come first, since the last one that matches decides.
         """
         self._after, self._before = select.after, select.before
         self._larger, self._smaller = select.larger_than, select.smaller_than
-        self._tests_status = select.by_age or select.by_size
+        self._tests_status = select.has_age_limit or select.has_size_limit
 
     def excludes(self, path: bytes) -> bool:
         """Return True if the user's patterns exclude the path; one of a directory ends with a slash. Directories above
@@ -109,21 +109,21 @@ class Selection:
         """
         if not self._tests_status:
             return True
-        return self.is_of_age(mtime) and (not stat.S_ISREG(mode) or self.is_of_size(size))
+        return self.is_mtime_within_limits(mtime) and (not stat.S_ISREG(mode) or self.is_size_within_limits(size))
 
     def may_remove_directory(self, mtime: int) -> bool:
         """Return True if a directory that the job has emptied may be removed: its mtime before it was emptied is within
         the user's limits, and there is no limit of the size, which only files can fulfil.
         """
-        return not self.select.by_size and self.is_of_age(mtime)
+        return not self.select.has_size_limit and self.is_mtime_within_limits(mtime)
 
-    def is_of_age(self, mtime: int) -> bool:
+    def is_mtime_within_limits(self, mtime: int) -> bool:
         """Return True if ``mtime``, in nanoseconds since 1970, is within the user's limits."""
         return not (
             (self._after is not None and mtime <= self._after) or (self._before is not None and mtime >= self._before)
         )
 
-    def is_of_size(self, size: int) -> bool:
+    def is_size_within_limits(self, size: int) -> bool:
         """Return True if ``size`` in bytes is within the user's limits."""
         return not (
             (self._larger is not None and size <= self._larger) or (self._smaller is not None and size >= self._smaller)
@@ -150,13 +150,13 @@ class Selection:
         ]
 
 
-def _compiled(patterns: Sequence[bytes]) -> Sequence[tuple[bool, re.Pattern[bytes]]]:
+def _compiled_patterns(patterns: Sequence[bytes]) -> Sequence[tuple[bool, re.Pattern[bytes]]]:
     """Return the user's patterns as regular expressions. Successive patterns that all exclude, or all include, form a
     group: (True if they exclude, one regular expression for all patterns of the group). The last group comes first.
     """
-    from pcopy.walk.patterns import translate
+    from pcopy.walk.patterns import translate_gitignore_pattern
 
-    rules = [translate(pattern) for pattern in reversed(patterns)]
+    rules = [translate_gitignore_pattern(pattern) for pattern in reversed(patterns)]
     return [
         (excludes, re.compile(b"|".join(b"(?:%b)" % regex for regex, _ in group), re.DOTALL))
         for excludes, group in groupby(rules, itemgetter(1))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import BinaryIO
 
-from pcopy.fsio.backend.columns import COLUMNS, TIME_COLUMNS, Rows
+from pcopy.fsio.backend.columns import ALL_COLUMNS, TIME_COLUMNS, StatusColumns
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.walk.matching import Items
+from pcopy.walk.matching import DirectoryItems
 from pcopy.walk.output_formats import FIELD_COLUMNS
 
-KEYS = ("path", "name", "type", "size", "allocated", "links", "uid", "gid", "inode", "atime", "mtime", "ctime")
+SORT_KEYS = ("path", "name", "type", "size", "allocated", "links", "uid", "gid", "inode", "atime", "mtime", "ctime")
 """Values of ``--sort``: the keys by which items can be sorted; a ``-`` before one reverses the order. Equal items are
 sorted by path.
 """
@@ -32,15 +32,15 @@ _MEMORY_BYTES = 64 << 20
 _INVERTED_BYTES = bytes(range(255, -1, -1))
 
 
-def sort_columns(sort: str) -> int:
+def sort_column_bit(sort: str) -> int:
     """Return which field of the status items must have to be sorted by ``sort``, as the bit of its column; 0 for a
     path, name or type, which need no status.
     """
     column = _COLUMN_OF_KEY.get(sort.removeprefix("-"), "")
-    return next((bit for name, _, bit, _ in COLUMNS if name == column), 0)
+    return next((bit for name, _, bit, _ in ALL_COLUMNS if name == column), 0)
 
 
-class SortedItems:
+class ItemSorter:
     """Sorts any number of items, with temporary files if they do not fit in memory: ``add`` collects them, and
     ``sorted_batches`` returns them in their order.
     """
@@ -49,7 +49,7 @@ class SortedItems:
         """Create an empty collection.
 
         Args:
-            sort: one of ``KEYS``, after a ``-`` for the reverse order.
+            sort: one of ``SORT_KEYS``, after a ``-`` for the reverse order.
             open_spool: opens a temporary file.
         """
         self._key = sort.removeprefix("-")
@@ -57,17 +57,17 @@ class SortedItems:
         self._sorter = ExternalSorter(open_spool, _MEMORY_BYTES)
         self._mask = 0
 
-    def add(self, items: Items) -> None:
-        """Add items; raise ``SpillFailed`` if a temporary file cannot be written."""
+    def add(self, items: DirectoryItems) -> None:
+        """Add items; raise ``TemporaryFileFailed`` if a temporary file cannot be written."""
         rows, above = items.rows, items.above
         self._mask = 0 if rows is None else rows.mask
-        columns = [] if rows is None else [getattr(rows, name) for name, _, bit, _ in COLUMNS if rows.mask & bit]
+        columns = [] if rows is None else [getattr(rows, name) for name, _, bit, _ in ALL_COLUMNS if rows.mask & bit]
         paths = [above + name for name in items.names]
-        for row, key in enumerate(self._keys(items, paths)):
+        for row, key in enumerate(self._sort_keys(items, paths)):
             value = marshal.dumps((paths[row], items.kinds[row], *(column[row] for column in columns)))
             self._sorter.add(key + b"\0" + paths[row], value)
 
-    def _keys(self, items: Items, paths: list[bytes]) -> Iterator[bytes]:
+    def _sort_keys(self, items: DirectoryItems, paths: list[bytes]) -> Iterator[bytes]:
         """Yield a key for each item, made from its path in ``paths`` or its status; sorting the keys as bytes sorts the
         items.
         """
@@ -85,21 +85,21 @@ class SortedItems:
             return keys
         return (key.translate(_INVERTED_BYTES) + b"\xff" for key in keys)
 
-    def sorted_batches(self) -> Iterator[Items]:
+    def sorted_batches(self) -> Iterator[DirectoryItems]:
         """Yield all items in their order, in batches of up to ``_ITEMS_PER_BATCH``. Their names are whole paths."""
         records = self._sorter.sorted()
         while batch := list(islice(records, _ITEMS_PER_BATCH)):
             values = [marshal.loads(value) for _, value in batch]
             names, kinds = [each[0] for each in values], bytes(each[1] for each in values)
-            yield Items(-1, b"", names, kinds, self._rows([each[2:] for each in values]))
+            yield DirectoryItems(-1, b"", names, kinds, self._rows([each[2:] for each in values]))
         self._sorter.close()
 
-    def _rows(self, values: list[tuple[int, ...]]) -> Rows | None:
+    def _rows(self, values: list[tuple[int, ...]]) -> StatusColumns | None:
         if not self._mask:
             return None
-        rows = Rows(0, self._mask)
+        rows = StatusColumns(0, self._mask)
         rows.row_count = len(values)
-        present = [(name, typecode) for name, typecode, bit, _ in COLUMNS if self._mask & bit]
+        present = [(name, typecode) for name, typecode, bit, _ in ALL_COLUMNS if self._mask & bit]
         for (name, typecode), column in zip(present, zip(*values, strict=True), strict=True):
             setattr(rows, name, array(typecode, column))
         return rows

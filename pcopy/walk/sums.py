@@ -17,13 +17,23 @@ from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from pcopy.engine.messages import dump_primitives, load_primitives
-from pcopy.fsio.backend.columns import ATIME, BLOCKS, GROUP, LINKS, MODE, MTIME, OWNER, SIZE, Rows
-from pcopy.walk.matching import Items
-from pcopy.walk.output_formats import BLOCK_BYTES, TYPES
+from pcopy.fsio.backend.columns import (
+    ATIME_COLUMN,
+    BLOCKS_COLUMN,
+    GROUP_COLUMN,
+    LINKS_COLUMN,
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    OWNER_COLUMN,
+    SIZE_COLUMN,
+    StatusColumns,
+)
+from pcopy.walk.matching import DirectoryItems
+from pcopy.walk.output_formats import BLOCK_BYTES, TYPE_WORDS
 from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
-    from pcopy.fsio.backend.directory_batches import ContentsTotals
+    from pcopy.fsio.backend.directory_batches import DirectoryTotals
     from pcopy.fsio.backend.interface import Backend
 
 LARGEST_SHOWN = 20
@@ -32,23 +42,23 @@ LARGEST_SHOWN = 20
 MAX_OWNERS = 1 << 16
 """Maximum number of users, and of groups, that are counted separately; the items of all others are counted together."""
 
-OTHER_ID = -1
+OTHER_OWNERS_ID = -1
 """The id under which the items of all users (or groups) beyond ``MAX_OWNERS`` are counted together."""
 
-MAX_DEPTH = 1000
+MAX_COUNTED_DEPTH = 1000
 """Maximum depth that is counted separately: items at this number of levels below a PATH, or more, are counted
 together.
 """
 
-_DAY = 86400 * 10**9
+_DAY_NANOSECONDS = 86400 * 10**9
 """Number of nanoseconds of a day."""
 
-AGES = (1, 7, 30, 90, 180, 365, 730, 1825)
+AGE_CLASS_LIMITS = (1, 7, 30, 90, 180, 365, 730, 1825)
 """Limits in days of the classes by which items are counted by age. Class 0 is for times in the future, class 1 for ages
 of less than a day, and so on; the last class is for ages of at least 1825 days.
 """
 
-UNUSUAL = ("set_id", "world_writable", "future", "control_characters", "not_utf8", "sparse", "hard_linked")
+UNUSUAL_ITEM_KINDS = ("set_id", "world_writable", "future", "control_characters", "not_utf8", "sparse", "hard_linked")
 """Kinds of unusual items that are counted:
 
 - ``set_id``: set-user-ID or set-group-ID files,
@@ -60,7 +70,7 @@ UNUSUAL = ("set_id", "world_writable", "future", "control_characters", "not_utf8
 - ``hard_linked``: names of files with several hard links.
 """
 
-_FILE = ord("f")
+_FILE_LETTER = ord("f")
 
 
 class WalkSums:
@@ -72,15 +82,24 @@ class WalkSums:
         backend: the code for file system calls. If it is the one in C, it can also add up columns faster than Python.
     """
 
-    MASK = MODE | LINKS | OWNER | GROUP | SIZE | BLOCKS | ATIME | MTIME
+    NEEDED_COLUMNS = (
+        MODE_COLUMN
+        | LINKS_COLUMN
+        | OWNER_COLUMN
+        | GROUP_COLUMN
+        | SIZE_COLUMN
+        | BLOCKS_COLUMN
+        | ATIME_COLUMN
+        | MTIME_COLUMN
+    )
 
     def __init__(self, now: int, backend: Backend | None = None) -> None:
         self._now = now
-        self._bounds = [*(now - days * _DAY for days in reversed(AGES)), now]
+        self._bounds = [*(now - days * _DAY_NANOSECONDS for days in reversed(AGE_CLASS_LIMITS)), now]
         """Limits of the classes of age as times, in nanoseconds since 1970, the oldest first. A time that equals a
         limit belongs to the older class.
         """
-        self.tally = None if backend is None else backend.new_column_sums(self._bounds)
+        self.backend_sums = None if backend is None else backend.new_column_sums(self._bounds)
         """Object of the C backend that adds up columns (fields of the status of many items); None: Python adds them up.
         The backend adds items to it directly if it lists and sums whole directories
         (``pcopy.fsio.backend.directory_batches.ListDirectories``).
@@ -95,8 +114,8 @@ class WalkSums:
         """
         self.size_bytes: Counter[int] = Counter()
         self.ages: dict[str, Counter[int]] = {name: Counter() for name in ("mtime", "atime", "mtime_bytes")}
-        """Histograms by class of age (index in the classes of ``AGES``; 0: the future): number of files by mtime and by
-        atime, and bytes of files by mtime.
+        """Histograms by class of age (index in the classes of ``AGE_CLASS_LIMITS``; 0: the future): number of files by
+        mtime and by atime, and bytes of files by mtime.
         """
         self.depths: Counter[int] = Counter()
         self.entries: Counter[int] = Counter()
@@ -111,30 +130,32 @@ class WalkSums:
         self._files: list[tuple[int, bytes]] = []
         self._directories: list[tuple[int, bytes]] = []
 
-    def add(self, items: Items, depth: int) -> None:
-        """Add items of one directory to the sums. Their status must be known, with the columns of ``MASK``.
+    def add(self, items: DirectoryItems, depth: int) -> None:
+        """Add items of one directory to the sums. Their status must be known, with the columns of ``NEEDED_COLUMNS``.
 
         Args:
             depth: number of levels below a PATH of the command line; PATH itself has the depth 0.
         """
         rows, kinds = items.columns, items.kinds
-        self._add_kinds(kinds, depth)
-        self._add_names(items)
-        size, allocated, largest = (self.tally and self.tally.add_rows(rows, kinds)) or self._add_columns(rows, kinds)
+        self._count_types(kinds, depth)
+        self._count_unusual_names(items)
+        size, allocated, largest = (self.backend_sums and self.backend_sums.add_rows(rows, kinds)) or self._add_columns(
+            rows, kinds
+        )
         if depth > 0:
             self.trees.add(items.above, depth - 1, len(kinds), size, allocated)
-        _add_owners(self.owners["users"], rows.uid, items, (size, allocated))
-        _add_owners(self.owners["groups"], rows.gid, items, (size, allocated))
-        if _FILE in kinds and largest > (least := self.smallest_listed_size(items.above)):
+        _add_items_by_owner(self.owners["users"], rows.uid, items, (size, allocated))
+        _add_items_by_owner(self.owners["groups"], rows.gid, items, (size, allocated))
+        if _FILE_LETTER in kinds and largest > (least := self.smallest_listed_size(items.above)):
             for name, kind, each in zip(items.names, kinds, rows.size, strict=True):
-                if kind == _FILE and each > least:
+                if kind == _FILE_LETTER and each > least:
                     _insert_largest(self._files, (each, items.above + name))
                     least = self.smallest_listed_size(items.above)
 
-    def add_summed(self, above: bytes, kinds: bytes, depth: int, summed: ContentsTotals) -> None:
-        """Add the items of a directory that the C backend has listed and added to ``tally``. Only what the backend
-        cannot add is done here: types, owner, and the sums of the tree. All items of the directory have the same
-        owner and group.
+    def add_directory_summed_by_backend(self, above: bytes, kinds: bytes, depth: int, summed: DirectoryTotals) -> None:
+        """Add the items of a directory that the C backend has listed and added to ``backend_sums``. Only what the
+        backend cannot add is done here: types, owner, and the sums of the tree. All items of the directory have the
+        same owner and group.
 
         Args:
             above: path of the directory, ending with a slash.
@@ -142,11 +163,11 @@ class WalkSums:
             depth: depth of the items.
             summed: sums of the items, and their owner and group.
         """
-        self._add_kinds(kinds, depth)
+        self._count_types(kinds, depth)
         sums = len(kinds), summed.size, summed.allocated
         self.trees.add(above, depth - 1, *sums)
-        _add_owner(self.owners["users"], summed.user, *sums)
-        _add_owner(self.owners["groups"], summed.group, *sums)
+        _add_to_owner(self.owners["users"], summed.user, *sums)
+        _add_to_owner(self.owners["groups"], summed.group, *sums)
 
     def smallest_listed_size(self, above: bytes) -> int:
         """Return the size in bytes that a file in the directory ``above`` must exceed to be one of the largest files;
@@ -160,12 +181,12 @@ class WalkSums:
         size, path = self._files[-1]
         return size if above > path else size - 1
 
-    def _add_kinds(self, kinds: bytes, depth: int) -> None:
+    def _count_types(self, kinds: bytes, depth: int) -> None:
         for kind in set(kinds):
-            self.types[TYPES[kind]] += kinds.count(kind)
-        self.depths[min(depth, MAX_DEPTH)] += len(kinds)
+            self.types[TYPE_WORDS[kind]] += kinds.count(kind)
+        self.depths[min(depth, MAX_COUNTED_DEPTH)] += len(kinds)
 
-    def _add_columns(self, rows: Rows, kinds: bytes) -> tuple[int, int, int]:
+    def _add_columns(self, rows: StatusColumns, kinds: bytes) -> tuple[int, int, int]:
         """Add the status of some items to the sums, in Python. ``rows`` are columns (arrays with one value per item),
         and ``kinds`` the letters of the types. Return the bytes of regular files, the allocated bytes of all items,
         and the size of the largest file.
@@ -178,8 +199,8 @@ class WalkSums:
         if max(rows.mtime, default=0) > self._now:
             self.unusual["future"] += sum(map(self._now.__lt__, rows.mtime))
         columns: tuple[Sequence[int], ...] = rows.size, rows.blocks, rows.links, rows.mtime, rows.atime
-        if kinds.count(_FILE) < len(kinds):
-            are_files = bytes(map(_FILE.__eq__, kinds))
+        if kinds.count(_FILE_LETTER) < len(kinds):
+            are_files = bytes(map(_FILE_LETTER.__eq__, kinds))
             columns = tuple([*compress(column, are_files)] for column in columns)
         return (self._add_files(*columns), allocated, max(columns[0])) if columns[0] else (0, allocated, 0)
 
@@ -205,9 +226,9 @@ class WalkSums:
         """
         size = sum(sizes)
         self.size += size
-        _add_classes(self.sizes, self.size_bytes, list(map(int.bit_length, sizes)), sizes)
-        _add_classes(self.ages["mtime"], self.ages["mtime_bytes"], self._age_classes(mtimes), sizes)
-        _add_classes(self.ages["atime"], None, self._age_classes(atimes), sizes)
+        _add_to_histogram(self.sizes, self.size_bytes, list(map(int.bit_length, sizes)), sizes)
+        _add_to_histogram(self.ages["mtime"], self.ages["mtime_bytes"], self._age_classes(mtimes), sizes)
+        _add_to_histogram(self.ages["atime"], None, self._age_classes(atimes), sizes)
         if max(links) > 1:
             self.unusual["hard_linked"] += sum(map((1).__lt__, links))
         missing = list(map(sub, sizes, map(BLOCK_BYTES.__mul__, blocks)))
@@ -218,8 +239,8 @@ class WalkSums:
         return size
 
     def _age_classes(self, moments: Sequence[int]) -> list[int]:
-        """Return the class of age (index in the classes of ``AGES``) of each time, in nanoseconds since 1970. If all
-        have the same class, return a list with this class only.
+        """Return the class of age (index in the classes of ``AGE_CLASS_LIMITS``) of each time, in nanoseconds since
+        1970. If all have the same class, return a list with this class only.
         """
         oldest, newest = self._age_class(min(moments)), self._age_class(max(moments))
         return [oldest] if oldest == newest else list(map(self._age_class, moments))
@@ -230,7 +251,7 @@ class WalkSums:
         """
         return len(self._bounds) - bisect_left(self._bounds, moment)
 
-    def _add_names(self, items: Items) -> None:
+    def _count_unusual_names(self, items: DirectoryItems) -> None:
         """Count the items whose names have control characters or are not UTF-8."""
         joined = b"/".join(items.names)
         if joined.isascii() and joined.decode().isprintable():
@@ -263,20 +284,20 @@ class WalkSums:
 
     def packed(self) -> bytes:
         """Return the sums as bytes, which this rank sends to rank 0 for ``merge``. Nothing may be added afterwards."""
-        self._take_tally()
+        self._merge_backend_sums()
         counters = [dict(each) for each in self._counters()]
         numbers = self.size, self.allocated, self.holes
         trees = self.trees.rows, self.trees.has_merged_trees
         return dump_primitives((counters, numbers, self.owners, self._files, self._directories, trees))
 
-    def _take_tally(self) -> None:
-        """Add the sums that the C backend has computed (``tally``) to those of this object. Afterwards the backend adds
-        up nothing more.
+    def _merge_backend_sums(self) -> None:
+        """Add the sums that the C backend has computed (``backend_sums``) to those of this object. Afterwards the
+        backend adds up nothing more.
         """
-        if self.tally is None:
+        if self.backend_sums is None:
             return
-        sums, classes = self.tally.sums(), self.tally.histograms()
-        self.tally = None
+        sums, classes = self.backend_sums.sums(), self.backend_sums.histograms()
+        self.backend_sums = None
         self.size += sums.pop("bytes")
         self.allocated += sums.pop("allocated")
         self.holes += sums.pop("holes")
@@ -299,7 +320,7 @@ class WalkSums:
         for kind, other_owners in owners.items():
             own_owners = self.owners[kind]
             for number, values in other_owners.items():
-                _add_owner(own_owners, number, *values)
+                _add_to_owner(own_owners, number, *values)
         for each in files:
             _insert_largest(self._files, tuple(each))
         for each in directories:
@@ -311,7 +332,7 @@ class WalkSums:
         ]  # fmt: skip
 
 
-def _add_classes(
+def _add_to_histogram(
     numbers: Counter[int], all_bytes: Counter[int] | None, classes: Sequence[int], sizes: Sequence[int]
 ) -> None:
     """Add files to a histogram, which counts files and their bytes by a class (of size or age).
@@ -334,7 +355,9 @@ def _add_classes(
             all_bytes[each] += size
 
 
-def _add_owners(known: dict[int, list[int]], numbers: array[int], items: Items, whole: tuple[int, int]) -> None:
+def _add_items_by_owner(
+    known: dict[int, list[int]], numbers: array[int], items: DirectoryItems, whole: tuple[int, int]
+) -> None:
     """Add items to the sums by owner.
 
     Args:
@@ -345,14 +368,14 @@ def _add_owners(known: dict[int, list[int]], numbers: array[int], items: Items, 
     """
     rows = items.columns
     if numbers == numbers[:1] * len(numbers):
-        _add_owner(known, numbers[0], len(numbers), *whole)
+        _add_to_owner(known, numbers[0], len(numbers), *whole)
         return
     for number, kind, size, blocks in zip(numbers, items.kinds, rows.size, rows.blocks, strict=True):
-        _add_owner(known, number, 1, size if kind == _FILE else 0, blocks * BLOCK_BYTES)
+        _add_to_owner(known, number, 1, size if kind == _FILE_LETTER else 0, blocks * BLOCK_BYTES)
 
 
-def _add_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
-    row = known.setdefault(number if number in known or len(known) < MAX_OWNERS else OTHER_ID, [0, 0, 0])
+def _add_to_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
+    row = known.setdefault(number if number in known or len(known) < MAX_OWNERS else OTHER_OWNERS_ID, [0, 0, 0])
     row[:] = [old + new for old, new in zip(row, values, strict=True)]
 
 

@@ -21,7 +21,7 @@ MAX_TREES = 1 << 15
 rank 0.
 """
 
-TreeRows = dict[bytes, list[int]]
+TreeSumRows = dict[bytes, list[int]]
 
 
 class TreeSum(NamedTuple):
@@ -41,7 +41,7 @@ class TreeSums:
     """
 
     def __init__(self) -> None:
-        self.rows: TreeRows = {}
+        self.rows: TreeSumRows = {}
         """Sums by path of a directory (ending with a slash): level, number of items, bytes, allocated bytes. Items
         below the directory that are counted for a directory on a lower level are not included here.
         """
@@ -83,7 +83,7 @@ class TreeSums:
         for above, (level, *numbers) in rows.items():
             self.add(above, level, *numbers)
 
-    def largest(self, most: int) -> list[TreeSum]:
+    def largest_trees(self, most: int) -> list[TreeSum]:
         """Return the ``most`` largest directories by bytes, each with everything below it, the largest first."""
         whole = {above: list(row) for above, row in self.rows.items()}
         for level in range(MAX_TREE_LEVEL, 0, -1):

@@ -16,11 +16,11 @@ from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import StatNames, StatResult
-from pcopy.fsio.backend.columns import LINKS, SCAN_COLUMNS, RowCode, Rows, unpack_names
+from pcopy.fsio.backend.columns import LINKS_COLUMN, SCAN_COLUMNS, OutcomeCode, StatusColumns, unpack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, await_ticket
 from pcopy.fsio.problem import Problem
 
-VISITOR_COLUMNS = SCAN_COLUMNS | LINKS
+VISITOR_COLUMNS = SCAN_COLUMNS | LINKS_COLUMN
 """Bits of the fields of the status (columns) that a visitor receives for each item."""
 
 
@@ -36,7 +36,7 @@ class FoundItems:
 
     __slots__ = ("_names", "directory", "packed", "problems", "rows")
 
-    def __init__(self, directory: int, packed: bytes, rows: Rows, problems: Mapping[int, Problem]) -> None:
+    def __init__(self, directory: int, packed: bytes, rows: StatusColumns, problems: Mapping[int, Problem]) -> None:
         self.directory = directory
         self.packed = packed
         self.rows = rows
@@ -54,7 +54,7 @@ class FoundItems:
         return self._names
 
 
-class Visitor(Protocol):
+class DirectoryVisitor(Protocol):
     """Protocol: receives the items that one task finds in one directory, and processes them (copies, reads or removes
     them). In the methods, ``found`` are all items of a batch, and ``rows`` are the positions of those that are
     passed: at least one, in ascending order.
@@ -115,7 +115,7 @@ class Visitor(Protocol):
 
 
 def stat_and_visit(
-    backend: Backend, directory: int, packed: bytes, visitor: Visitor, *, follow: bool, extra_columns: int = 0
+    backend: Backend, directory: int, packed: bytes, visitor: DirectoryVisitor, *, follow: bool, extra_columns: int = 0
 ) -> TicketGenerator[None]:
     """Generator: stat some names in an open directory, pass the items to the visitor, and let it process them.
 
@@ -142,10 +142,10 @@ def stat_and_visit(
 def _stat_problems(directory: int, packed: bytes, stated: StatResult, follow: bool) -> dict[int, Problem]:
     """Return the errors of the names that could not be statted, by row (position of the name)."""
     codes = stated.verdicts.codes
-    if codes.count(RowCode.DONE) == len(codes):
+    if codes.count(OutcomeCode.DONE) == len(codes):
         return {}
     names, numbers = unpack_names(packed), stated.verdicts.errnos
-    unseen = [row for row, code in enumerate(codes) if code != RowCode.DONE]
+    unseen = [row for row, code in enumerate(codes) if code != OutcomeCode.DONE]
     return {row: _stat_problem(directory, names[row], numbers[row], follow) for row in unseen}
 
 
@@ -164,7 +164,7 @@ def _stat_problem(directory: int, name: bytes, number: int, follow: bool) -> Pro
     return Problem("stat", number or errno.EIO, on_source=True, changed=is_missing)
 
 
-def pass_to_visitor(found: FoundItems, visitor: Visitor) -> None:
+def pass_to_visitor(found: FoundItems, visitor: DirectoryVisitor) -> None:
     """Pass the items ``found`` to the methods of the visitor: first those that could not be statted, then those that
     the visitor has chosen, by type, size and number of links.
     """
@@ -174,7 +174,7 @@ def pass_to_visitor(found: FoundItems, visitor: Visitor) -> None:
     if _are_all_small_files(found, visitor):
         sorts: tuple[Sequence[int], ...] = ((), (), (), (), chosen if isinstance(chosen, range) else list(chosen))
     else:
-        sorts = _rows_by_sort(found, visitor, chosen)
+        sorts = _rows_by_category(found, visitor, chosen)
     takes = (
         visitor.visit_directories,
         visitor.visit_linked,
@@ -187,7 +187,7 @@ def pass_to_visitor(found: FoundItems, visitor: Visitor) -> None:
             take(found, rows)
 
 
-def _are_all_small_files(found: FoundItems, visitor: Visitor) -> bool:
+def _are_all_small_files(found: FoundItems, visitor: DirectoryVisitor) -> bool:
     """Return True if all items are small files on the file system of the directory. This is the most frequent case, and
     testing it is faster than sorting the items.
     """
@@ -202,7 +202,7 @@ def _are_all_small_files(found: FoundItems, visitor: Visitor) -> bool:
     )
 
 
-def _rows_by_sort(found: FoundItems, visitor: Visitor, chosen: Iterable[int]) -> tuple[list[int], ...]:
+def _rows_by_category(found: FoundItems, visitor: DirectoryVisitor, chosen: Iterable[int]) -> tuple[list[int], ...]:
     """Sort the chosen items by how a visitor receives them. Return five lists of row numbers: directories, items with
     several hard links, special files and symbolic links, large files, and small files.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.walk.expression import Tree
+from pcopy.walk.expression import ExpressionTree
 
 
 class WalkRequest(NamedTuple):
@@ -25,7 +25,7 @@ class WalkRequest(NamedTuple):
     - ``now``: time from which ages are counted, in nanoseconds since 1970.
     """
 
-    tree: Tree = ("true",)
+    tree: ExpressionTree = ("true",)
     prints: bool = False
     least_depth: int = 0
     most_depth: int = -1

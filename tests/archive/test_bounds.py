@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from pcopy.archive import index, reader
-from pcopy.archive.headers import member_header, records_size
-from pcopy.archive.member import MOST_HEADERS, Extents, Member
-from pcopy.archive.reader import Damage, FoundMember, read_members
+from pcopy.archive.headers import member_header, pax_records_size
+from pcopy.archive.member import MAX_HEADER_BYTES, ArchiveMember, Extents
+from pcopy.archive.reader import ArchiveDamage, FoundMember, read_members
 from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.fsio import seekable_zstd
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.contents import ArchiveContents, NotSeekable
-from pcopy.tasks.archive.descriptions import check_headers
+from pcopy.tasks.archive.contents import ArchiveContents, ArchiveNotSeekable
+from pcopy.tasks.archive.descriptions import check_member_header_size
 from tests.archive.test_types import END, header, item, pax
 from tests.support.command import REPOSITORY
 
@@ -84,7 +84,7 @@ def test_memory_of_an_index_is_twice_that_of_its_offsets(tmp_path: Path) -> None
 
 def test_index_is_limited_in_parts_and_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tested with the maximum number and with one more."""
-    monkeypatch.setattr(index, "MAX_OFFSETS", 10)
+    monkeypatch.setattr(index, "MAX_INDEX_OFFSETS", 10)
     monkeypatch.setattr(index, "MAX_FRAMES", 10)
     for more in (0, 1):
         points = b"".join(b"%d\n" % (512 * each) for each in range(10 + more)) + b"end 99840\n"
@@ -103,7 +103,7 @@ def test_writer_of_an_index_obeys_its_limits(number: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(index, "MAX_FRAMES", 10)
     monkeypatch.setattr(index, "MAX_FRAME_SIZE", 15)
     frames = [(1 + each, 5) for each in range(number)]
-    parts = index.joined_frames(frames)
+    parts = index.joined_gzip_parts(frames)
     assert number > 30 or len(parts) <= 10
     assert sum(size for _, size in parts) == 5 * number and max([0, *(size for _, size in parts)]) <= 15
     ends = list(accumulate(size for size, _ in frames))
@@ -113,14 +113,14 @@ def test_writer_of_an_index_obeys_its_limits(number: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("more", [0, 1])
 def test_compressed_part_of_an_archive_is_limited_in_size(more: int, tmp_path: Path) -> None:
     """Such a part is read as a whole, and a sparse file of any size costs an attacker nothing."""
-    path, size = tmp_path / "a.tar.gz", index.LARGEST_COMPRESSED + more
+    path, size = tmp_path / "a.tar.gz", index.MAX_COMPRESSED_PART_BYTES + more
     path.write_bytes(b"\x1f\x8b\x08")
     os.truncate(path, size)
     text = f"#pcopy-tar-index 1 {size} {path.stat().st_mtime_ns}\nframe {size} 512\n0\nend 512\n"
     path.with_name("a.tar.gz.idx").write_text(text)
     with open(path, "rb") as file:
         if more:
-            with pytest.raises(NotSeekable, match="its parts are too large"):
+            with pytest.raises(ArchiveNotSeekable, match="its parts are too large"):
                 ArchiveContents(file.fileno(), os.fsencode(path))
         else:
             ArchiveContents(file.fileno(), os.fsencode(path))
@@ -142,7 +142,7 @@ def test_index_is_read_no_further_than_the_archive_reaches(line: str) -> None:
     assert stream.tell() < 200
 
 
-def read(data: bytes, most: int = 4) -> list[FoundMember | Damage]:
+def read(data: bytes, most: int = 4) -> list[FoundMember | ArchiveDamage]:
     return list(read_members(lambda at, size: data[at : at + size], lambda what, name: None, most_extents=most))
 
 
@@ -201,7 +201,7 @@ def test_number_of_extents_in_sparse_maps_is_limited(form: str) -> None:
             first, last = read(whole + header(b"after") + END, most)
             assert isinstance(last, FoundMember) and last.member.name == b"after"
             if number > most:
-                assert isinstance(first, Damage)
+                assert isinstance(first, ArchiveDamage)
                 assert f"more than {most:,} entries; --sparse-limit N allows more" in first.text
                 continue
             assert isinstance(first, FoundMember)
@@ -215,7 +215,7 @@ def test_empty_entries_of_an_old_sparse_map_are_limited(monkeypatch: pytest.Monk
     for number, is_damage in ((4 + 5 * 21, False), (4 + 6 * 21, True), (4 + 500 * 21, True)):
         added.clear()
         first, last = read(old_sparse(number, empty=True) + header(b"after") + END, 100)
-        assert isinstance(first, Damage) == is_damage, number
+        assert isinstance(first, ArchiveDamage) == is_damage, number
         assert isinstance(last, FoundMember) and last.member.name == b"after"
         assert len(added) == 6
 
@@ -238,14 +238,14 @@ def test_total_size_of_the_headers_of_a_member_is_limited(kind: bytes) -> None:
     """At the limit the member is read. Beyond it is damage, its body is not read as members, and the next member is
     read.
     """
-    half = MOST_HEADERS // 2
+    half = MAX_HEADER_BYTES // 2
     overhead = len(record(b"comment", b"c" * half)) - half
     for more in (0, 1):
         lengths = (half, half + more)
         bodies = [b"n" * length for length in lengths]
         if kind in (b"x", b"g"):
             bodies = [record(b"comment", b"c" * (length - overhead)) for length in lengths]
-        assert sum(map(len, bodies)) == MOST_HEADERS + more
+        assert sum(map(len, bodies)) == MAX_HEADER_BYTES + more
         data = b"".join(item(b"e", body, kind) for body in bodies) + header(b"a") + header(b"after") + END
         found = read(data)
         assert isinstance(found[-1], FoundMember) and found[-1].member.name == b"after"
@@ -258,12 +258,15 @@ def test_data_of_a_member_with_too_long_headers_is_not_read_as_members(order: st
     """Its size is in the header that is too long. GNU tar serves as the reference for the members."""
     inner = item(b"planted", b"p" * 512)
     wanted = [record(b"path", b"real/name"), record(b"size", b"%d" % len(inner))]
-    comment = [record(b"comment", b"c" * (MOST_HEADERS + 1))]
+    comment = [record(b"comment", b"c" * (MAX_HEADER_BYTES + 1))]
     records = wanted + comment if order == "size first" else comment + wanted
     data = pax(b"".join(records)) + header(b"short") + inner + item(b"good", b"g") + END
     found = read(data)
-    assert [each.name if isinstance(each, Damage) else each.member.name for each in found] == [b"real/name", b"good"]
-    assert isinstance(found[0], Damage) and "headers of" in found[0].text
+    assert [each.name if isinstance(each, ArchiveDamage) else each.member.name for each in found] == [
+        b"real/name",
+        b"good",
+    ]
+    assert isinstance(found[0], ArchiveDamage) and "headers of" in found[0].text
     (tmp_path / "a.tar").write_bytes(data)
     listed = subprocess.run(["tar", "-tf", tmp_path / "a.tar"], check=True, capture_output=True).stdout
     assert listed == b"real/name\ngood\n"
@@ -273,7 +276,7 @@ _FEW_POINTS = """
 import sys
 from pcopy.archive import index
 from pcopy.tasks.archive import piece_layout
-index.MAX_OFFSETS = piece_layout.MAX_OFFSETS = 8
+index.MAX_INDEX_OFFSETS = piece_layout.MAX_INDEX_OFFSETS = 8
 piece_layout.MIN_OFFSET_DISTANCE = 512
 from pcopy.cli.ptar import PTAR
 sys.exit(PTAR.main(sys.argv[1:]))
@@ -306,7 +309,7 @@ def test_global_header_is_processed_once() -> None:
 
     some = b"".join(header(b"f%d" % number) for number in range(500)) + END
     records = b"".join(record(b"vendor.%d" % number, b"v") for number in range(20_000))
-    assert len(records) < MOST_HEADERS
+    assert len(records) < MAX_HEADER_BYTES
     once = calls(pax(records, b"g") + some) - calls(some)
     assert once < 20 * 20_000
 
@@ -314,13 +317,13 @@ def test_global_header_is_processed_once() -> None:
 def test_global_header_with_attributes_is_damage() -> None:
     for key in (b"SCHILY.xattr.user.a", b"GNU.sparse.map", b"LIBARCHIVE.xattr.user.a", b"SCHILY.acl.access"):
         found = read(pax(record(key, b"1"), b"g") + header(b"after") + END)
-        assert [type(each) for each in found] == [Damage, FoundMember], key
+        assert [type(each) for each in found] == [ArchiveDamage, FoundMember], key
 
 
 _COMPARE = """\
 import sys, time
 from io import BytesIO
-from pcopy.archive.member import FILE, LINK, Member
+from pcopy.archive.member import FILE, HARD_LINK_MEMBER, ArchiveMember
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.names import LinkToResolve, NameRecords, NameConflict, name_conflicts, resolved_links
 from pcopy.tasks.archive.members_to_extract import pack_member
@@ -330,7 +333,7 @@ def peak():
 def add(name, kind, link=b""):
     global at, records
     at += 512
-    member = Member(name, kind, 0o644, 0, 0, 0, 0, link)
+    member = ArchiveMember(name, kind, 0o644, 0, 0, 0, 0, link)
     records.add_member(name.rstrip(b"/"), member, at, pack_member(name.rstrip(b"/"), member, at, ""))
     if at % (512 * 1024) == 0:
         hand_on()
@@ -345,18 +348,18 @@ records, at, before = NameRecords(1), 0, peak()
 for each in range(number // 2):
     if what == "members and links":
         add(b"a", FILE)
-        add(b"b%d" % each, LINK, b"a")
+        add(b"b%d" % each, HARD_LINK_MEMBER, b"a")
     elif what == "file and directory":
         add(b"a", FILE)
         add(b"a/", b"5")
     else:
-        add(b"b%d" % each, LINK, b"b%d" % (each + 1))
-        add(b"c%d" % each, LINK, b"c%d" % (each - 1))
+        add(b"b%d" % each, HARD_LINK_MEMBER, b"b%d" % (each + 1))
+        add(b"c%d" % each, HARD_LINK_MEMBER, b"c%d" % (each - 1))
 hand_on()
 stretches = found = 0
 for rival in name_conflicts(members.sorted(), marks.sorted()):
     if isinstance(rival, LinkToResolve):
-        links.add(*rival.record)
+        links.add(*rival.sort_record)
     elif isinstance(rival, NameConflict):
         stretches += len(rival.stretches) // 16
 with TemporaryFile() as spool:
@@ -385,19 +388,19 @@ def test_memory_for_duplicate_names_is_bounded(what: str, number: int, stretches
 
 def test_written_members_are_readable_up_to_the_header_limit() -> None:
     """A member with the maximum size of attributes is read again; a larger one is not written."""
-    whole = Member(b"a", b"0", 0o644, 0, 0, 0, xattrs=(("user.a", b"v"),))
-    least = records_size(whole._replace(xattrs=(("user.a", b"v" * 1_000_000),)))
+    whole = ArchiveMember(b"a", b"0", 0o644, 0, 0, 0, xattrs=(("user.a", b"v"),))
+    least = pax_records_size(whole._replace(xattrs=(("user.a", b"v" * 1_000_000),)))
     for more in (0, 1):
-        value = b"v" * (1_000_000 + MOST_HEADERS - least + more)
+        value = b"v" * (1_000_000 + MAX_HEADER_BYTES - least + more)
         member = whole._replace(xattrs=(("user.a", value),))
-        assert records_size(member) == MOST_HEADERS + more
+        assert pax_records_size(member) == MAX_HEADER_BYTES + more
         found = read(member_header(member) + END)[0]
         if more:
-            assert isinstance(found, Damage)
+            assert isinstance(found, ArchiveDamage)
             with pytest.raises(Problem, match="1,048,577 bytes of headers"):
-                check_headers(member)
+                check_member_header_size(member)
         else:
-            check_headers(member)
+            check_member_header_size(member)
             assert isinstance(found, FoundMember) and found.member.xattrs == member.xattrs
 
 
@@ -405,7 +408,7 @@ def test_sparse_limit_option_raises_the_header_limit() -> None:
     number = 60_000
     data = pax_sparse(number, "0.1") + pax_sparse(number, "0.0") + END
     first, second = read(data, 1 << 22)[:2]
-    assert isinstance(second, Damage) and "--sparse-limit 0 allows more" in second.text
+    assert isinstance(second, ArchiveDamage) and "--sparse-limit 0 allows more" in second.text
     for each in read(data, NUMBER_LIMIT):
         assert isinstance(each, FoundMember) and len(each.member.extents or ()) == number
     assert isinstance(first, FoundMember)

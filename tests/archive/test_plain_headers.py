@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.archive.member import DIRECTORY, safe_path
-from pcopy.archive.member_search import skim_offsets
+from pcopy.archive.member import DIRECTORY, safe_member_path
+from pcopy.archive.member_search import quick_member_offsets
 from pcopy.archive.reader import FoundMember, read_members
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, member_key, path_in_key
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, member_sort_key, path_in_sort_key
 from tests.support import native
 
 native.require()
@@ -71,7 +71,7 @@ def found_in_c(data: bytes, window: int = 1 << 20) -> list[tuple[bytes, MemberTo
 
 
 def _place(key: bytes) -> tuple[bytes, bytes]:
-    path, _, name = path_in_key(key[:-17]).rpartition(b"/")
+    path, _, name = path_in_sort_key(key[:-17]).rpartition(b"/")
     return path, name
 
 
@@ -89,8 +89,8 @@ def test_c_parser_agrees_with_python_tarfile(data: bytes) -> None:
             )
             continue
         key, member = found.pop(info.offset_data)
-        path, _, last = safe_path(name).rpartition(b"/")
-        assert key == member_key(path, last, info.offset_data)
+        path, _, last = safe_member_path(name).rpartition(b"/")
+        assert key == member_sort_key(path, last, info.offset_data)
         uid, gid = lookup("user", info.uname), lookup("group", info.gname)
         owner = info.uid if uid is None else uid, info.gid if gid is None else gid
         moment = int(info.mtime) * 10**9 + int(info.mtime % 1 * 10**9)
@@ -110,8 +110,8 @@ def test_c_parser_agrees_with_the_reader_on_damaged_archives(data: bytes, drawn:
              if isinstance(each, FoundMember)}  # fmt: skip
     for key, each in found_in_c(data, window):
         member, found = known[each.data], each.member
-        path = safe_path(member.name)
-        assert path_in_key(key[:-17]) == path and member.kind != DIRECTORY and not member.xattrs
+        path = safe_member_path(member.name)
+        assert path_in_sort_key(key[:-17]) == path and member.kind != DIRECTORY and not member.xattrs
         assert (found.kind, found.mode, found.mtime, found.size) == (b"0", member.mode, member.mtime, member.size)
         names = (("user", member.user, member.uid), ("group", member.group, member.gid))
         numbers = [lookup(what, name.decode("utf-8", "surrogateescape")) for what, name, _ in names]
@@ -138,8 +138,8 @@ def test_skimming_in_c_agrees_with_python(data: bytes, drawn: st.DataObject) -> 
     def read(at: int, size: int) -> bytes:
         return data[at : at + min(size, 1536)]
 
-    assert list(skim_offsets(read, in_c=TarHeaderParser(None))) == list(
-        skim_offsets(lambda at, size: data[at : at + size])
+    assert list(quick_member_offsets(read, in_c=TarHeaderParser(None))) == list(
+        quick_member_offsets(lambda at, size: data[at : at + size])
     )
 
 

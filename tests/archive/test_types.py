@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.archive.member_search import skim_offsets
-from pcopy.archive.reader import Damage, FoundMember, read_members
+from pcopy.archive.member_search import quick_member_offsets
+from pcopy.archive.reader import ArchiveDamage, FoundMember, read_members
 from tests.support import native
 
 MAGICS = {"v7": b"", "posix": b"ustar\x0000", "gnu": b"ustar  \0"}
@@ -44,7 +44,7 @@ def pax(text: bytes, kind: bytes = b"x") -> bytes:
     return item(b"pax", text, kind)
 
 
-def read(data: bytes) -> list[FoundMember | Damage]:
+def read(data: bytes) -> list[FoundMember | ArchiveDamage]:
     return list(read_members(lambda at, size: data[at : at + size], lambda what, name: None))
 
 
@@ -55,11 +55,11 @@ def names(data: bytes) -> list[str]:
 def check_skimmed(data: bytes) -> None:
     """Check that both skimmers find the members that the reader finds, as far as they understand the archive."""
     found = [each.offset for each in read(data) if isinstance(each, FoundMember)]
-    ways = [list(skim_offsets(lambda at, size: data[at : at + size]))]
+    ways = [list(quick_member_offsets(lambda at, size: data[at : at + size]))]
     if not native.why_not():
         from pcopy.fsio.backend.native_tar import TarHeaderParser
 
-        ways.append(list(skim_offsets(lambda at, size: data[at : at + size], in_c=TarHeaderParser(None))))
+        ways.append(list(quick_member_offsets(lambda at, size: data[at : at + size], in_c=TarHeaderParser(None))))
     for offsets in ways:
         assert offsets == ways[0]
         known = [0, *(each for each in offsets if each is not None)]
@@ -120,7 +120,9 @@ def test_sparse_type_is_recognized_only_in_gnu_format() -> None:
     assert isinstance(first, FoundMember) and isinstance(last, FoundMember)
     assert (first.member.extents, first.member.size, first.stored) == (None, 4, 4)
     assert "type that is not known" in first.warning
-    assert isinstance(read(item(b"q", b"data", b"S", magic=MAGICS["gnu"]) + END)[0], Damage)  # it has no sparse map
+    assert isinstance(
+        read(item(b"q", b"data", b"S", magic=MAGICS["gnu"]) + END)[0], ArchiveDamage
+    )  # it has no sparse map
 
 
 def test_hard_link_with_data_is_followed_by_the_next_member() -> None:
@@ -147,7 +149,7 @@ def test_extended_header_of_solaris_is_read_as_pax() -> None:
 def test_body_of_a_damaged_pax_header_is_not_read_as_members(kind: bytes) -> None:
     data = item(b"pax", header(b"inner"), kind) + header(b"after") + END
     found = read(data)
-    assert isinstance(found[0], Damage) and names(data) == ["after"]
+    assert isinstance(found[0], ArchiveDamage) and names(data) == ["after"]
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import pytest
 
 from pcopy.engine.task import ANY_RANK, NewTask, Task
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import NO_DIRECTORY, Place, pack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers
 from pcopy.tasks.remove.delete_extra import DeleteExtra, DeleteExtraNames
 from pcopy.tasks.remove.remove_tree import RemoveNames
 from pcopy.tasks.remove.stop_deletion import StopDeletion
@@ -78,12 +78,14 @@ class Three:
 
     def run(self, number: int, value: TaskKind, phase: int = Phase.DELETE) -> list[NewTask]:
         """Return what the task ``value`` spawns on a rank."""
-        spawned: list[NewTask] = outcome(self._runners[number], Task((1, number, 1), phase, encode(value), 0)).spawned
+        spawned: list[NewTask] = outcome(
+            self._runners[number], Task((1, number, 1), phase, encode_task(value), 0)
+        ).spawned
         return spawned
 
     def compared(self, number: int, name: str) -> RemoveNames:
         """Return the task that deletes what is extra in the directory ``name``."""
-        tasks = (decode(spawn.payload) for spawn in self.run(number, DeleteExtra(directory(name))))
+        tasks = (decode_task(spawn.payload) for spawn in self.run(number, DeleteExtra(directory(name))))
         (removal,) = (task for task in tasks if isinstance(task, RemoveNames))
         return removal
 
@@ -91,7 +93,7 @@ class Three:
         """Run each task that is addressed to a rank there; return these ranks."""
         addressed = [spawn for spawn in spawned if spawn.owner != ANY_RANK]
         for spawn in addressed:
-            self.run(spawn.owner, decode(spawn.payload), spawn.phase)
+            self.run(spawn.owner, decode_task(spawn.payload), spawn.phase)
         return [spawn.owner for spawn in addressed]
 
 
@@ -104,7 +106,7 @@ def three(trees: tuple[Path, Path]) -> Iterator[Three]:
 
 
 def directory(name: str) -> Place:
-    return Place(0, name.encode(), NO_DIRECTORY, NO_DIRECTORY, False, False)
+    return Place(0, name.encode(), NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False)
 
 
 def test_stop_message_ends_deletion_tasks_of_other_ranks(trees: tuple[Path, Path], three: Three) -> None:

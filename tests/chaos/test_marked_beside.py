@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio import incomplete_mark
-from pcopy.fsio.in_place import mark_complete
+from pcopy.fsio.in_place import mark_file_complete
 from tests.chaos.test_half_written import SIZES, killed_at, prepare
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import Fault
@@ -55,7 +55,7 @@ def test_sidecar_file_marks_an_incomplete_file_without_attributes(without_attrib
     assert sidecar.startswith(".pcopy-incomplete-")
     run = pcopy("--json", area / "copy", place / "further", ranks=2)  # the sidecar file must not be copied as an item
     assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
-    assert b"is incomplete" in run.stderr
+    assert b"it marks another file in this directory as incomplete" in run.stderr
     assert sidecar not in os.listdir(place / "further")
     reported = summary(succeed(*words, ranks=2))
     status = target.stat()
@@ -152,12 +152,12 @@ def test_sidecar_file_of_a_replaced_file_is_removed_by_its_own_job_only(without_
     try:
         status = os.fstat(descriptor)
         mark = incomplete_mark.IncompleteMark("job", status.st_mode, 0, 0)
-        incomplete_mark.set_mark(directory, b"file", descriptor, status, mark, b"temporary")
+        incomplete_mark.set_incomplete_mark(directory, b"file", descriptor, status, mark, b"temporary")
         (target.parent / "saved").write_bytes(b"the user's")
         os.rename(target.parent / "saved", target)
-        mark_complete(directory, b"file", status.st_ino, "another", sync=True)
+        mark_file_complete(directory, b"file", status.st_ino, "another", sync=True)
         assert sidecar.exists()
-        mark_complete(directory, b"file", status.st_ino, "job", sync=True)
+        mark_file_complete(directory, b"file", status.st_ino, "job", sync=True)
         assert not sidecar.exists()
     finally:
         os.close(descriptor)

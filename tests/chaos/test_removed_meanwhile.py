@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.lifecycle import refusing_os_errors
-from pcopy.jobs.missing_directories import DirectoryRepair
+from pcopy.jobs.lifecycle import refusing_errors_in_directory
+from pcopy.jobs.missing_directories import MissingDirectoryRepair
 from pcopy.tasks.base.job import Options
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
@@ -218,7 +218,7 @@ def test_recreated_directory_is_recognised_in_later_runs(area: Path, env: dict[s
 def test_destination_that_cannot_be_opened_is_reported_with_its_path(area: Path) -> None:
     """The message does not name the job directory."""
     root = root_of(area, area)._replace(target=bytes(area / "copy"))
-    missing = DirectoryRepair((root,), (), io.BytesIO, Options())
+    missing = MissingDirectoryRepair((root,), (), io.BytesIO, Options())
     reported = f"^{area}/copy: cannot be opened: No such file or directory$"
-    with pytest.raises(RequestRefused, match=reported), refusing_os_errors(bytes(area / "job")):
-        missing.examine(1, ())
+    with pytest.raises(RequestRefused, match=reported), refusing_errors_in_directory(bytes(area / "job")):
+        missing.examine_tasks(1, ())

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
-from pcopy.engine.backlog import SpoolBacklog
+from pcopy.engine.backlog import SpoolFileBacklog
 from tests.checkpoint import backlog_conformance as conformance
 from tests.support.filesystems import mounted, scratch
 
@@ -25,7 +25,7 @@ FIRST_MAP = 1 << 20
 
 
 def open_backlog(spool: Path) -> conformance.Backlog:
-    return SpoolBacklog(lambda: cast(BinaryIO, tempfile.TemporaryFile(dir=spool)))
+    return SpoolFileBacklog(lambda: cast(BinaryIO, tempfile.TemporaryFile(dir=spool)))
 
 
 def open_lmdb(spool: Path) -> conformance.Backlog:
@@ -62,8 +62,8 @@ def disk(area: Path) -> Iterator[Path]:
 def test_stored_tasks_are_returned_in_order(kind: str, steps: list[int], frame_tasks: int) -> None:
     with (
         scratch() as spool,
-        mock.patch("pcopy.engine.backlog.FRAME_TASKS", frame_tasks),
-        mock.patch("pcopy.engine.backlog.FRAME_BYTES", 5000),
+        mock.patch("pcopy.engine.backlog.MAX_TASKS_PER_FRAME", frame_tasks),
+        mock.patch("pcopy.engine.backlog.FULL_FRAME_BYTES", 5000),
     ):
         conformance.first_in_first_out(STORES[kind], spool, steps)
 

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from pcopy.checkpoint.framing import RecordFileWriter, read_frames, write_frame
-from pcopy.checkpoint.resume import JobProgress, load_progress, write_first_run, write_next_run
+from pcopy.checkpoint.resume import JobProgress, load_job_progress, write_first_run, write_next_run
 from pcopy.engine.task import ANY_RANK, Task
 from pcopy.errors import RequestRefused
 from tests.checkpoint.histories import History, make_job, task
@@ -29,7 +29,7 @@ open_spool: Callable[[], BinaryIO] = tempfile.TemporaryFile
 
 
 def state(job: Path) -> State:
-    reported, tasks = load_progress(job, open_spool=open_spool)
+    reported, tasks = load_job_progress(job, open_spool=open_spool)
     return reported, sorted(tasks)
 
 

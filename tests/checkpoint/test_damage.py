@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION
-from pcopy.checkpoint.resume import load_progress, read_base, write_first_run, write_next_run
+from pcopy.checkpoint.resume import load_job_progress, read_run_base_tasks, write_first_run, write_next_run
 from pcopy.engine.task import ANY_RANK
 from pcopy.errors import EXIT_REFUSED, RequestRefused
 from tests.checkpoint.histories import History, make_job, task
@@ -46,7 +46,7 @@ def job(area: Path, history: History) -> Path:
 
 def read(job: Path) -> int:
     """Reads all that a resume needs; the epoch that counts."""
-    reported, tasks = load_progress(job, open_spool=open_spool)
+    reported, tasks = load_job_progress(job, open_spool=open_spool)
     assert list(tasks)
     return reported.epoch
 
@@ -70,7 +70,7 @@ def test_truncated_segment_counts_up_to_its_last_complete_record(job: Path, hist
     assert len(ends) == 4
     for length in range(len(whole), -1, -1):
         os.truncate(facts, length)
-        reported, tasks = load_progress(job, open_spool=open_spool)
+        reported, tasks = load_job_progress(job, open_spool=open_spool)
         assert reported.epoch == sum(end <= length for end in ends)
         assert reported.counts == history.totals(reported.epoch)
         if length in ends or length + 1 in ends or length < 2:
@@ -231,9 +231,9 @@ def test_item_that_is_no_regular_file_is_refused(area: Path, job: Path, name: st
 def test_reading_a_base_refuses_unsafe_modes_and_links(area: Path, job: Path) -> None:
     (job / "run-1").chmod(0o770)
     with pytest.raises(RequestRefused, match=r"run-1: .*0770"):
-        list(read_base(job, 1, 0))
+        list(read_run_base_tasks(job, 1, 0))
     (job / "run-1").chmod(0o700)
     (area / "link").symlink_to(job)
     with pytest.raises(RequestRefused, match="link: "):
-        list(read_base(area / "link", 1, 0))
-    assert [each for rank in range(2) for each in read_base(job, 1, rank)]
+        list(read_run_base_tasks(area / "link", 1, 0))
+    assert [each for rank in range(2) for each in read_run_base_tasks(job, 1, rank)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.deletion_count import deletion_counters, items_deleted
+from pcopy.jobs.deletion_count import deletion_counters, number_of_deleted_items
 from tests.support.filesystems import mounted
 
 SIZES = {"tmpfs": 2 << 20, "ext4": 16 << 20, "btrfs": 120 << 20}
@@ -48,7 +48,7 @@ def test_deletions_are_counted_on_a_file_system_that_becomes_full(tmp_path: Path
         run = subprocess.run([sys.executable, "-c", COUNTS, place], check=False, capture_output=True)
         assert (run.returncode, run.stderr) == (0, b"")
         assert (job / "deleted-3").read_bytes() == (7).to_bytes(8, sys.byteorder) + bytes(8)
-        assert items_deleted(os.fsencode(job)) == 7
+        assert number_of_deleted_items(os.fsencode(job)) == 7
 
 
 def test_count_file_with_a_second_hard_link_is_not_written(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_count_files_of_wrong_size_count_as_zero(tmp_path: Path) -> None:
     for rank, size in enumerate((0, 1, 17, 1 << 43)):
         (tmp_path / f"deleted-{rank}").touch(mode=0o600)
         os.truncate(tmp_path / f"deleted-{rank}", size)
-    assert items_deleted(os.fsencode(tmp_path)) == 0
+    assert number_of_deleted_items(os.fsencode(tmp_path)) == 0
     os.mkfifo(tmp_path / "deleted-9", 0o600)
     with pytest.raises(RequestRefused, match="not a regular file"):
-        items_deleted(os.fsencode(tmp_path))
+        number_of_deleted_items(os.fsencode(tmp_path))
 
 
 def test_missing_job_directory_is_reported_and_deletions_go_on(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 
-from pcopy.checkpoint.journal import FactJournal
-from pcopy.checkpoint.record import FactCollector, FactRecord
+from pcopy.checkpoint.journal import TaskFactJournal
+from pcopy.checkpoint.record import TaskFactCollector, TaskFactRecord
 from pcopy.engine.limits import Limits
 from pcopy.engine.task import NewTask, Task
 from tests.engine.spoken import Directions, Spoken
@@ -32,7 +32,7 @@ class Storage:
     def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
         """Takes no time."""
 
-    def append(self, record: FactRecord) -> None:
+    def append(self, record: TaskFactRecord) -> None:
         self.epochs.append(record.epoch)
 
     def remove_job(self) -> None:
@@ -48,14 +48,14 @@ def storage() -> Storage:
 
 
 @pytest.fixture
-def journal(storage: Storage) -> Iterator[FactJournal]:
-    made = FactJournal(FactCollector(1, 0, 1), storage, storage.sync)
+def journal(storage: Storage) -> Iterator[TaskFactJournal]:
+    made = TaskFactJournal(TaskFactCollector(1, 0, 1), storage, storage.sync)
     yield made
     storage.free.release(10)
     made.close(5)
 
 
-def held(journal: FactJournal, until: Callable[[], bool]) -> int:
+def held(journal: TaskFactJournal, until: Callable[[], bool]) -> int:
     """Bytes of payload of the tasks that the journal is told of, 1 MiB at a time, until that is true."""
     for number in range(200):
         if until():
@@ -64,22 +64,22 @@ def held(journal: FactJournal, until: Callable[[], bool]) -> int:
     raise AssertionError("it holds any number of facts")
 
 
-def test_journal_needs_a_cut_from_32_mebibytes(journal: FactJournal, storage: Storage) -> None:
-    assert held(journal, lambda: journal.needs_cut) == 32 * MIB
+def test_journal_needs_a_cut_from_32_mebibytes(journal: TaskFactJournal, storage: Storage) -> None:
+    assert held(journal, lambda: journal.needs_checkpoint_cut) == 32 * MIB
     journal.end_epoch(1, 0)
-    assert not journal.needs_cut
-    assert held(journal, lambda: journal.needs_cut) == 32 * MIB
+    assert not journal.needs_checkpoint_cut
+    assert held(journal, lambda: journal.needs_checkpoint_cut) == 32 * MIB
 
 
-def test_facts_of_tasks_spawned_and_done_use_no_memory(journal: FactJournal) -> None:
+def test_facts_of_tasks_spawned_and_done_use_no_memory(journal: TaskFactJournal) -> None:
     for number in range(1, 200):
         task = Task((1, 0, number), 0, PAYLOAD, 1)
         journal.record_spawned(task)
         journal.record_done(task, (1,), ())
-        assert not journal.needs_cut
+        assert not journal.needs_checkpoint_cut
 
 
-def test_rank_waits_at_64_mebibytes_until_facts_are_on_storage(journal: FactJournal, storage: Storage) -> None:
+def test_rank_waits_at_64_mebibytes_until_facts_are_on_storage(journal: TaskFactJournal, storage: Storage) -> None:
     assert held(journal, lambda: journal.must_wait_for_storage) == 64 * MIB
     journal.end_epoch(1, 0)
     assert journal.must_wait_for_storage, "what is under way to storage is in memory"
@@ -88,17 +88,19 @@ def test_rank_waits_at_64_mebibytes_until_facts_are_on_storage(journal: FactJour
     assert storage.epochs == [1]
 
 
-def test_facts_being_stored_count_together_with_newer_ones(journal: FactJournal, storage: Storage) -> None:
-    held(journal, lambda: journal.needs_cut)
+def test_facts_being_stored_count_together_with_newer_ones(journal: TaskFactJournal, storage: Storage) -> None:
+    held(journal, lambda: journal.needs_checkpoint_cut)
     journal.end_epoch(1, 0)
     assert not journal.must_wait_for_storage
     assert held(journal, lambda: journal.must_wait_for_storage) == 32 * MIB
     storage.free.release()
     assert wait_until(lambda: not journal.must_wait_for_storage)
-    assert journal.needs_cut
+    assert journal.needs_checkpoint_cut
 
 
-def test_job_cuts_and_waits_by_size_of_facts_before_the_interval_ends(journal: FactJournal, storage: Storage) -> None:
+def test_job_cuts_and_waits_by_size_of_facts_before_the_interval_ends(
+    journal: TaskFactJournal, storage: Storage
+) -> None:
     """The interval of 60 s has not begun to pass. Each task spawns one of 1 MiB for a later phase."""
     rank = Spoken(0, 1, Directions(first=200, phases=2), journal=journal, limits=Limits())
     rank.node.start(0.0)

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from pcopy.checkpoint import directory as files
-from pcopy.checkpoint.directory import check_can_make
+from pcopy.checkpoint.directory import check_can_make_directory
 from pcopy.jobs import directories as jobs
 from pcopy.jobs.directories import (
     StoredJob,
     create_job,
+    open_and_lock_unfinished_job,
     open_job,
-    open_unfinished,
     state_directory,
     unfinished_jobs,
     write_job_file,
 )
-from pcopy.jobs.job_file import encode
-from pcopy.jobs.lock import JobLocked, Lock, LockHolder
+from pcopy.jobs.job_file import encode_job
+from pcopy.jobs.lock import JobLocked, LockHolder, RankLock
 from tests.checkpoint.made import job_of, made, some_root, tree
 from tests.support.refusals import refusal
 from tests.support.users import NOBODY, as_user, require_root
@@ -66,7 +66,10 @@ def test_refusal_of_unwritable_state_directory_names_options(area: Path, state: 
     require_root("make a directory that the user may not write")
 
     def tried() -> None:
-        for action in (lambda: check_can_make(state_directory()), lambda: create_job(None, job_of(some_root()))):
+        for action in (
+            lambda: check_can_make_directory(state_directory()),
+            lambda: create_job(None, job_of(some_root())),
+        ):
             text = refusal(action)
             assert text.startswith(str(area))
             assert "--checkpoint DIR" in text
@@ -74,7 +77,7 @@ def test_refusal_of_unwritable_state_directory_names_options(area: Path, state: 
 
     as_user(tried)
     assert not os.listdir(area)
-    check_can_make(state_directory())
+    check_can_make_directory(state_directory())
     assert not os.listdir(area), "looking has made something"
 
 
@@ -89,10 +92,10 @@ def test_state_directory_of_another_user_is_refused(state: Path) -> None:
 
 def test_file_in_the_path_of_a_job_directory_is_refused(area: Path) -> None:
     (area / "file").touch()
-    assert "--checkpoint DIR" in refusal(lambda: check_can_make(bytes(area / "file" / "job")))
+    assert "--checkpoint DIR" in refusal(lambda: check_can_make_directory(bytes(area / "file" / "job")))
     for path in (area / "file", area / "file" / "job"):
         refusal(partial(create_job, bytes(path), job_of(some_root())))
-        refusal(partial(check_can_make, bytes(path)))
+        refusal(partial(check_can_make_directory, bytes(path)))
     assert os.listdir(area) == ["file"]
 
 
@@ -100,9 +103,9 @@ def uses(directory: Path) -> list[Callable[[], object]]:
     path = bytes(directory)
     return [
         lambda: open_job(path),
-        lambda: open_unfinished(path),
+        lambda: open_and_lock_unfinished_job(path),
         lambda: create_job(path, job_of(some_root())),
-        lambda: check_can_make(path),
+        lambda: check_can_make_directory(path),
         lambda: jobs.has_unfinished_job(path),
         lambda: write_job_file(StoredJob(path, job_of(some_root()))),
     ]
@@ -157,7 +160,12 @@ def test_job_recorded_for_another_user_is_refused(area: Path) -> None:
 def test_symbolic_link_to_a_job_directory_is_refused(ending: str, area: Path) -> None:
     made(area / "job")
     (area / "link").symlink_to("job")
-    actions: list[Callable[[bytes], object]] = [open_job, open_unfinished, check_can_make, jobs.has_unfinished_job]
+    actions: list[Callable[[bytes], object]] = [
+        open_job,
+        open_and_lock_unfinished_job,
+        check_can_make_directory,
+        jobs.has_unfinished_job,
+    ]
     for action in actions:
         assert "a symbolic link" in refusal(partial(action, os.fsencode(f"{area}/link{ending}")))
     assert "a symbolic link" in refusal(lambda: create_job(os.fsencode(f"{area}/link{ending}"), job_of(some_root())))
@@ -169,7 +177,7 @@ def test_symbolic_link_in_place_of_the_job_file_is_not_followed(area: Path) -> N
     (area / "job" / "job").symlink_to(area / "moved")
     refusal(lambda: open_job(stored.path))
     write_job_file(stored)
-    assert (area / "moved").read_bytes() == encode(stored.file)
+    assert (area / "moved").read_bytes() == encode_job(stored.file)
     assert not (area / "job" / "job").is_symlink()
 
 
@@ -190,7 +198,7 @@ def test_job_directory_locked_by_another_process_is_not_removed(area: Path, monk
     """It was made by this one, and locked by that one in the same moment."""
     path = area / "job"
 
-    def taken(directory: bytes) -> Lock:
+    def taken(directory: bytes) -> RankLock:
         (path / "lock-0").touch()
         raise JobLocked(directory, [LockHolder(0, "elsewhere", 1, 0.0)])
 

@@ -13,32 +13,40 @@ from typing import Any
 
 import pytest
 
-from pcopy.checkpoint.directory import check_can_make
+from pcopy.checkpoint.directory import check_can_make_directory
 from pcopy.jobs import directories as jobs
 from pcopy.jobs.directories import (
     StoredJob,
     create_job,
-    nonce_of,
-    open_and_lock,
+    nonce_of_job,
+    open_and_lock_job,
+    open_and_lock_unfinished_job,
     open_job,
-    open_unfinished,
     remove_job,
     remove_late_records,
     remove_unreadable_job,
     unfinished_jobs,
     write_job_file,
 )
-from pcopy.jobs.job_file import OVER, STOPPED, JobFile, OtherVersion, decode, decode_nonce, encode
+from pcopy.jobs.job_file import (
+    JOB_OVER,
+    JOB_STOPPED,
+    JobFile,
+    OtherVersionOfJobFile,
+    decode_job,
+    decode_nonce,
+    encode_job,
+)
 from pcopy.jobs.lifecycle import CheckpointSettings
-from pcopy.jobs.lock import JobLocked, Lock, take_only_lock
-from pcopy.jobs.rank_store import check_job_visible
+from pcopy.jobs.lock import JobLocked, RankLock, take_only_lock
+from pcopy.jobs.rank_store import wait_until_job_is_visible
 from tests.checkpoint.made import HOLD, child, job_of, made, some_root, tree
 from tests.support.filesystems import mounted
 from tests.support.refusals import refusal
 
 
 def test_stored_job_is_read_back_unchanged(area: Path) -> None:
-    job = job_of(some_root(), some_root()._replace(item=b""), runs=3, state=STOPPED)
+    job = job_of(some_root(), some_root()._replace(item=b""), runs=3, state=JOB_STOPPED)
     stored, lock = create_job(bytes(area / "job"), job)
     lock.close()
     assert open_job(bytes(area / "job")) == stored == StoredJob(bytes(area / "job"), job)
@@ -54,7 +62,7 @@ def test_named_tuples_and_lists_are_read_back_as_tuples(area: Path) -> None:
 @pytest.mark.parametrize("value", [object(), {1: 2}, {b"k": 2}, float("nan"), {1}])
 def test_only_primitives_are_stored(value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
-        encode(job_of(some_root(), options={"key": value}))
+        encode_job(job_of(some_root(), options={"key": value}))
 
 
 def test_job_file_is_json_with_a_checksum(area: Path) -> None:
@@ -91,8 +99,8 @@ def _calls(action: Callable[[], object]) -> int:
 def test_number_of_calls_to_store_a_root_is_limited() -> None:
     """Two calls for each field, and some more for a name that is met first; what is written is what json reads."""
     few, many = _of_many(100), _of_many(600)
-    assert _calls(lambda: encode(many)) - _calls(lambda: encode(few)) < 500 * 45
-    body = encode(many).partition(b"\n")[2]
+    assert _calls(lambda: encode_job(many)) - _calls(lambda: encode_job(few)) < 500 * 45
+    body = encode_job(many).partition(b"\n")[2]
     name = {"bytes": "f599\udcff\n"}
     head, tail = [{"bytes": "/s\udcff\n"}, {"bytes": "/t\\"}], [[1 << 40, 2], [3, 4], [0xEF53, 1 << 63], [6, 7]]
     assert json.loads(body)["roots"][-1] == [*head, name, name, name, name, *tail, [0, 0, 0, 0]]
@@ -104,16 +112,18 @@ def test_nonce_is_read_without_parsing_the_roots(area: Path) -> None:
     _, lock = create_job(bytes(area / "many"), job)
     lock.close()
     assert (
-        _calls(lambda: check_job_visible(CheckpointSettings(directory=bytes(area / "many"), nonce=job.nonce), 0.0))
+        _calls(
+            lambda: wait_until_job_is_visible(CheckpointSettings(directory=bytes(area / "many"), nonce=job.nonce), 0.0)
+        )
         < 600
     )
-    many = encode(job)
+    many = encode_job(job)
     assert decode_nonce(many) == job.nonce
     stored = made(area / "job", options={"key": b'\n "nonce": "no",\n'})
-    assert nonce_of(stored.path) == stored.file.nonce
+    assert nonce_of_job(stored.path) == stored.file.nonce
     with pytest.raises(ValueError, match="damaged"):
         decode_nonce(many.replace(b"cdcd", b"abab"))
-    with pytest.raises(OtherVersion):
+    with pytest.raises(OtherVersionOfJobFile):
         decode_nonce(many.replace(b"job 6 ", b"job 5 "))
 
 
@@ -121,7 +131,7 @@ def test_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> N
     stored = made(area / "job")
     path = area / "job" / "job"
     path.write_bytes(path.read_bytes().replace(b"pcopy job 6", b"pcopy job 1", 1))
-    said = refusal(lambda: open_unfinished(stored.path))
+    said = refusal(lambda: open_and_lock_unfinished_job(stored.path))
     assert "version 1 of pcopy's jobs; this pcopy reads version 6" in said
     assert said.endswith(f"or discard it: pcopy --discard {area}/job")
     remove_unreadable_job(stored.path)
@@ -130,7 +140,7 @@ def test_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> N
 
 def test_roots_of_another_version_are_read_if_their_form_is_unchanged() -> None:
     """And if what is stored is whole."""
-    body = encode(job_of(some_root())).partition(b"\n")[2]
+    body = encode_job(job_of(some_root())).partition(b"\n")[2]
     job, fields = job_of(some_root()), json.loads(body)
     other = {**fields, "more": 1, "tasks": "none"}
     forms = [(other, job.roots), ({**fields, "roots": fields["roots"][0]}, ()), ({**fields, "roots": 7}, ()), ([], ())]
@@ -140,17 +150,17 @@ def test_roots_of_another_version_are_read_if_their_form_is_unchanged() -> None:
         body = json.dumps(form).encode()
         digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
         for end, found in ((b"", roots), (b" ", ())):
-            with pytest.raises(OtherVersion) as caught:
-                decode(b"pcopy job 5 %s\n%s%s" % (digest, body, end))
+            with pytest.raises(OtherVersionOfJobFile) as caught:
+                decode_job(b"pcopy job 5 %s\n%s%s" % (digest, body, end))
             assert caught.value.roots == found
 
 
 def test_any_damage_of_a_job_file_is_detected() -> None:
-    contents = encode(job_of(some_root()))
+    contents = encode_job(job_of(some_root()))
     for at in range(len(contents)):
         for damaged in (contents[:at], contents[:at] + bytes([contents[at] ^ 4]) + contents[at + 1 :]):
             with pytest.raises(ValueError, match=r"not a job|this pcopy reads version 6$|damaged"):
-                decode(damaged)
+                decode_job(damaged)
 
 
 BODIES = (
@@ -168,17 +178,17 @@ def test_job_file_with_invalid_body_is_refused(body: bytes, area: Path) -> None:
 
 
 def test_unknown_kind_of_value_in_job_file_is_refused() -> None:
-    body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"map"', b'"mop"', 1)
+    body = encode_job(job_of(some_root())).partition(b"\n")[2].replace(b'"map"', b'"mop"', 1)
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     with pytest.raises(ValueError, match="no kind of value: mop"):
-        decode(b"pcopy job 6 %s\n%s" % (digest, body))
+        decode_job(b"pcopy job 6 %s\n%s" % (digest, body))
 
 
 def test_missing_field_of_job_file_is_named() -> None:
-    body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"stored"', b'"shored"', 1)
+    body = encode_job(job_of(some_root())).partition(b"\n")[2].replace(b'"stored"', b'"shored"', 1)
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     with pytest.raises(ValueError, match=r"^not what pcopy writes: the field stored is missing$"):
-        decode(b"pcopy job 6 %s\n%s" % (digest, body))
+        decode_job(b"pcopy job 6 %s\n%s" % (digest, body))
 
 
 @pytest.mark.parametrize(
@@ -186,9 +196,9 @@ def test_missing_field_of_job_file_is_named() -> None:
 )
 def test_invalid_values_in_job_file_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not what pcopy writes"):
-        decode(encode(job_of(some_root(), **wrong)))
+        decode_job(encode_job(job_of(some_root(), **wrong)))
     with pytest.raises(ValueError, match="not what pcopy writes"):
-        decode(encode(job_of()))
+        decode_job(encode_job(job_of()))
 
 
 def test_job_files_are_private_whatever_the_umask(area: Path) -> None:
@@ -232,7 +242,7 @@ def test_full_disk_keeps_the_old_job_file(session_scratch: Path) -> None:
                 filler.flush()
             assert "cannot be recorded: No space left" in refusal(lambda: write_job_file(stored))
             assert open_job(stored.path) == stored
-            assert remove_job(*open_unfinished(stored.path)) == []
+            assert remove_job(*open_and_lock_unfinished_job(stored.path)) == []
             filler.truncate(0)
         assert os.listdir(point) == ["filler"]
 
@@ -243,14 +253,14 @@ def test_directory_with_other_files_is_refused_as_job_directory(area: Path) -> N
     assert "contains thesis, which pcopy did not create" in refusal(
         lambda: create_job(bytes(area / "job"), job_of(some_root()))
     )
-    assert "no job is in" in refusal(lambda: open_unfinished(bytes(area / "job")))
+    assert "no job is in" in refusal(lambda: open_and_lock_unfinished_job(bytes(area / "job")))
     assert not jobs.has_unfinished_job(bytes(area / "job"))
     assert os.listdir(area / "job") == ["thesis"]
 
 
 def test_empty_directory_can_become_a_job_directory(area: Path) -> None:
     (area / "job").mkdir(0o755)
-    check_can_make(bytes(area / "job"))
+    check_can_make_directory(bytes(area / "job"))
     made(area / "job")
     assert jobs.has_unfinished_job(bytes(area / "job"))
 
@@ -260,7 +270,7 @@ def test_existing_job_is_never_overwritten(area: Path) -> None:
     other = job_of(some_root(), name="other")
     assert "contains a job already" in refusal(lambda: create_job(bytes(area / "job"), other))
     assert open_job(stored.path) == stored
-    job, lock = open_unfinished(stored.path)
+    job, lock = open_and_lock_unfinished_job(stored.path)
     with pytest.raises(JobLocked):
         create_job(bytes(area / "job"), other)
     assert job == stored
@@ -269,10 +279,10 @@ def test_existing_job_is_never_overwritten(area: Path) -> None:
 
 def test_new_job_removes_files_of_a_finished_one(area: Path) -> None:
     stored = made(area / "job")
-    write_job_file(stored._replace(file=stored.file._replace(state=OVER)))
+    write_job_file(stored._replace(file=stored.file._replace(state=JOB_OVER)))
     fill(area / "job")
     assert not jobs.has_unfinished_job(stored.path)
-    assert "the job is finished" in refusal(lambda: open_unfinished(stored.path))
+    assert "the job is finished" in refusal(lambda: open_and_lock_unfinished_job(stored.path))
     made(area / "job", name="other")
     assert sorted(os.listdir(area / "job")) == ["job", "lock-0"]
     assert open_job(stored.path).file.name == "other"
@@ -293,14 +303,14 @@ def fill(directory: Path) -> None:
 def test_removed_job_leaves_no_files(area: Path) -> None:
     made(area / "job")
     fill(area / "job")
-    assert remove_job(*open_unfinished(bytes(area / "job"))) == []
+    assert remove_job(*open_and_lock_unfinished_job(bytes(area / "job"))) == []
     assert not os.listdir(area)
 
 
 def test_records_written_during_removal_of_a_job_are_removed(area: Path) -> None:
     """By ranks that do not know yet; but not what a new job in its place has made."""
     made(area / "job")
-    job, lock = open_unfinished(bytes(area / "job"))
+    job, lock = open_and_lock_unfinished_job(bytes(area / "job"))
     remove_job(job, lock)
     (area / "job").mkdir(0o700)
     fill(area / "job")
@@ -323,7 +333,7 @@ def test_removal_of_a_job_keeps_files_that_pcopy_did_not_create(area: Path) -> N
         (area / "job" / name).parent.mkdir(parents=True, exist_ok=True)
         (area / "job" / name).write_text("mine")
     (area / "job" / "run-9").symlink_to(area / "outside")
-    left = remove_job(*open_unfinished(bytes(area / "job")))
+    left = remove_job(*open_and_lock_unfinished_job(bytes(area / "job")))
     paths = [path for path in (area / "job").rglob("*") if path.is_symlink() or not path.is_dir()]
     assert {str(path.relative_to(area / "job")) for path in paths} == {*foreign, "run-9"}
     assert set(left) == {os.fsencode(name) for name in os.listdir(area / "job")}
@@ -341,13 +351,13 @@ def test_partly_removed_job_counts_as_finished(area: Path, state: Path, monkeypa
             raise OSError(5, "Input/output error")
         unlink(name, dir_fd=dir_fd)
 
-    job, lock = open_unfinished(stored.path)
+    job, lock = open_and_lock_unfinished_job(stored.path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "unlink", failing)
         assert "cannot be removed: Input/output error" in refusal(lambda: remove_job(job, lock))
     lock.close()
     assert unfinished_jobs(bytes(state)) == []
-    assert "the job is finished" in refusal(lambda: open_unfinished(stored.path))
+    assert "the job is finished" in refusal(lambda: open_and_lock_unfinished_job(stored.path))
 
 
 def test_unfinished_jobs_are_listed_newest_first(state: Path) -> None:
@@ -355,7 +365,7 @@ def test_unfinished_jobs_are_listed_newest_first(state: Path) -> None:
     for name, created in (("a", 2.0), ("b", 3.5), ("c", 1.0)):
         made(None, name=name, created=created)
     over = made(None, name="d", created=9.0)
-    write_job_file(over._replace(file=over.file._replace(state=OVER)))
+    write_job_file(over._replace(file=over.file._replace(state=JOB_OVER)))
     (state / "file").write_text("x")
     (state / "empty").mkdir()
     (state / "link").symlink_to("a")
@@ -374,8 +384,8 @@ def test_job_in_use_is_not_opened(area: Path) -> None:
         child(HOLD, stored.path, "3") as holder,
         pytest.raises(JobLocked, match=rf"rank 3 on .*process {holder.pid}\b"),
     ):
-        open_unfinished(stored.path)
-    _, lock = open_unfinished(stored.path)
+        open_and_lock_unfinished_job(stored.path)
+    _, lock = open_and_lock_unfinished_job(stored.path)
     lock.close()
 
 
@@ -389,8 +399,8 @@ def test_only_one_of_two_processes_creates_a_job(area: Path) -> None:
 
 def test_opening_a_missing_job_leaves_no_lock_file(area: Path) -> None:
     (area / "empty").mkdir()
-    refusal(lambda: open_unfinished(bytes(area / "empty")))
-    refusal(lambda: open_unfinished(bytes(area / "missing")))
+    refusal(lambda: open_and_lock_unfinished_job(bytes(area / "empty")))
+    refusal(lambda: open_and_lock_unfinished_job(bytes(area / "missing")))
     assert os.listdir(area) == ["empty"]
     assert not os.listdir(area / "empty")
 
@@ -405,14 +415,14 @@ def test_requested_arguments_are_compared_by_name(area: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["with its directory", "but for its directory"])
-@pytest.mark.parametrize("action", [open_unfinished, open_and_lock])
+@pytest.mark.parametrize("action", [open_and_lock_unfinished_job, open_and_lock_job])
 def test_job_that_ends_while_it_is_opened_is_reported_as_finished(
     area: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[bytes], object], whole: bool
 ) -> None:
     """Its end leaves no trace, nor does who asked."""
     job = made(area / "job")
 
-    def late(path: bytes) -> Lock:
+    def late(path: bytes) -> RankLock:
         if whole:
             remove_job(job, take_only_lock(path))
             return take_only_lock(path)

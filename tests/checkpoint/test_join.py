@@ -9,7 +9,7 @@ import pytest
 
 from pcopy.checkpoint import join as module
 from pcopy.checkpoint.join import RemainingTasksFinder
-from pcopy.checkpoint.record import pack_id
+from pcopy.checkpoint.record import pack_task_id
 from pcopy.errors import RequestRefused
 from tests.checkpoint.histories import task
 
@@ -37,11 +37,11 @@ def test_remaining_tasks_do_not_depend_on_order_of_facts(budget: int, monkeypatc
     done = random.Random(3).sample(made, 6000)
     join = RemainingTasksFinder(spools, where="run-1")
     for each in done[:3000]:
-        join.add_done(pack_id(each.id))
+        join.add_done(pack_task_id(each.id))
     for each in random.Random(4).sample(made, len(made)):
         join.add_spawned(each)
     for each in done[3000:]:
-        join.add_done(pack_id(each.id))
+        join.add_done(pack_task_id(each.id))
     assert list(join.remaining_tasks()) == sorted(set(made) - set(done))
     join.close()
     assert bool(spools.made) == (budget < 1 << 30)
@@ -65,7 +65,7 @@ def test_inconsistent_facts_are_refused(
     for number in (*range(100, 200), *spawned):
         join.add_spawned(task(number))
     for number in done:
-        join.add_done(pack_id(task(number).id))
+        join.add_done(pack_task_id(task(number).id))
     with pytest.raises(RequestRefused, match=f"run-1: damaged: {wrong}"):
         list(join.remaining_tasks())
     join.close()

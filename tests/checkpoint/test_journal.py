@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from pcopy.checkpoint.journal import FactJournal
-from pcopy.checkpoint.record import FactCollector, FactRecord
+from pcopy.checkpoint.journal import TaskFactJournal
+from pcopy.checkpoint.record import TaskFactCollector, TaskFactRecord
 from pcopy.engine.journal import NEVER_DURABLE, RankEpoch
-from pcopy.engine.messages import LAST_EPOCH
+from pcopy.engine.messages import ABANDONED_EPOCH
 from pcopy.engine.task import Task
 from tests.support.processes import wait_until
 
@@ -35,7 +35,7 @@ class Storage:
     def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
         self.told.append("begin")
 
-    def append(self, record: FactRecord) -> None:
+    def append(self, record: TaskFactRecord) -> None:
         self._call("append")
 
     def remove_job(self) -> None:
@@ -45,8 +45,8 @@ class Storage:
         """Nothing to be closed."""
 
 
-def journal_of(storage: Storage) -> FactJournal:
-    return FactJournal(FactCollector(1, 0, 1), storage, storage.sync)
+def journal_of(storage: Storage) -> TaskFactJournal:
+    return TaskFactJournal(TaskFactCollector(1, 0, 1), storage, storage.sync)
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -98,20 +98,20 @@ def test_job_can_be_removed_after_a_failed_record(good: int) -> None:
     assert not journal.has_lost_data
     assert journal.durable_epoch == good
     assert journal.warning is not None
-    journal.abandon()
+    journal.abandon_records()
     journal.close(5)
     assert storage.told[-1] == "withdraw"
-    assert journal.durable_epoch == LAST_EPOCH
+    assert journal.durable_epoch == ABANDONED_EPOCH
 
 
 def test_abandoned_journal_records_nothing_and_does_not_warn() -> None:
     storage = Storage()
     journal = journal_of(storage)
-    journal.abandon()
+    journal.abandon_records()
     journal.end_epoch(1, 0)
     journal.close(5)
     assert storage.told == ["withdraw"]
-    assert journal.durable_epoch == LAST_EPOCH
+    assert journal.durable_epoch == ABANDONED_EPOCH
     assert journal.warning is None
 
 
@@ -120,11 +120,11 @@ def test_journal_abandoned_during_a_sync_records_nothing() -> None:
     storage = Storage()
 
     def sync() -> None:
-        journal.abandon()
+        journal.abandon_records()
 
-    journal = FactJournal(FactCollector(1, 0, 1), storage, sync)
+    journal = TaskFactJournal(TaskFactCollector(1, 0, 1), storage, sync)
     journal.end_epoch(1, 0)
-    assert wait_until(lambda: journal.durable_epoch == LAST_EPOCH)
+    assert wait_until(lambda: journal.durable_epoch == ABANDONED_EPOCH)
     journal.close(5)
     assert storage.told == ["withdraw"]
 
@@ -137,7 +137,9 @@ def test_stopping_job_does_not_wait_for_a_failed_journal() -> None:
     assert epochs.durable_epoch == 0
     epochs.is_ending = True
     assert epochs.durable_epoch == NEVER_DURABLE
-    epochs.enter_epoch(LAST_EPOCH, 0)
-    assert wait_until(lambda: epochs.durable_epoch == LAST_EPOCH), "but until the job is gone that is not kept any more"
+    epochs.enter_epoch(ABANDONED_EPOCH, 0)
+    assert wait_until(lambda: epochs.durable_epoch == ABANDONED_EPOCH), (
+        "but until the job is gone that is not kept any more"
+    )
     journal.close(5)
     assert storage.told == ["withdraw"]

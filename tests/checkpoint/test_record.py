@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.checkpoint.record import (
-    FactCollector,
-    FactRecord,
+    TaskFactCollector,
+    TaskFactRecord,
+    added_counters,
     checked_task,
-    counter_sums,
-    pack_id,
-    read_head,
-    unpack_id,
+    pack_task_id,
+    read_record_head,
+    unpack_task_id,
 )
 from pcopy.engine.task import TASK_OVERHEAD_BYTES, UNRECORDED, Task, TaskId
 from tests.checkpoint.histories import task
@@ -35,14 +35,14 @@ TASKS = st.builds(
 )
 COUNTS = st.lists(st.integers(0, 1 << 70), max_size=4).map(tuple)
 RECORDS = st.builds(
-    FactRecord,
+    TaskFactRecord,
     st.integers(1, 9),
     st.integers(0, 9),
     st.integers(1, 9),
     st.integers(1, 1 << 40),
     st.integers(-1, 20),
     COUNTS,
-    st.lists(IDS, max_size=6).map(lambda ids: b"".join(map(pack_id, ids))),
+    st.lists(IDS, max_size=6).map(lambda ids: b"".join(map(pack_task_id, ids))),
     st.lists(TASKS.map(tuple), max_size=6).map(tuple),
 )
 
@@ -50,21 +50,26 @@ RECORDS = st.builds(
 @given(st.lists(IDS))
 def test_ids_are_packed_in_16_bytes(ids: list[TaskId]) -> None:
     packed = [run.to_bytes(4, "big") + rank.to_bytes(4, "big") + number.to_bytes(8, "big") for run, rank, number in ids]
-    assert [pack_id(each) for each in ids] == packed
-    assert [unpack_id(each) for each in packed] == ids
+    assert [pack_task_id(each) for each in ids] == packed
+    assert [unpack_task_id(each) for each in packed] == ids
     assert list(unpack_ids(b"".join(packed))) == ids
 
 
 @given(RECORDS)
-def test_record_is_read_as_it_was_packed(record: FactRecord) -> None:
+def test_record_is_read_as_it_was_packed(record: TaskFactRecord) -> None:
     packed = record.pack()
     assert read_record(packed) == record
-    assert read_head(packed) == (*record[:6], len(record.done_ids) // 16, len(record.spawned_tasks), record.cut_time)
+    assert read_record_head(packed) == (
+        *record[:6],
+        len(record.done_ids) // 16,
+        len(record.spawned_tasks),
+        record.checkpoint_cut_time,
+    )
     assert [tuple(checked_task(each)) for each in record.spawned_tasks] == list(record.spawned_tasks)
 
 
 def test_record_holds_primitives_only() -> None:
-    packed = FactRecord(1, 0, 1, 1, -1, (1,), pack_id((1, 0, 1)), (tuple(task(5)),)).pack()
+    packed = TaskFactRecord(1, 0, 1, 1, -1, (1,), pack_task_id((1, 0, 1)), (tuple(task(5)),)).pack()
     names = {opcode.name for opcode, _, _ in pickletools.genops(packed)}
     assert not {name for name in names if "GLOBAL" in name or "REDUCE" in name or "OBJ" in name}
 
@@ -144,7 +149,7 @@ def test_invalid_task_is_refused(fields: Any) -> None:
 def test_record_of_many_tasks_consists_of_several_pickles() -> None:
     """More than one pickle holds."""
     spawned = tuple(tuple(task(number)) for number in range(1, 2500))
-    record = FactRecord(1, 0, 1, 1, -1, (1,), b"", spawned)
+    record = TaskFactRecord(1, 0, 1, 1, -1, (1,), b"", spawned)
     assert read_record(record.pack()) == record
     assert record.pack().count(b"\x80\x05\x95") == 5
 
@@ -153,7 +158,7 @@ def test_record_of_many_tasks_consists_of_several_pickles() -> None:
 @given(st.lists(st.tuples(st.sampled_from("sdnc"), st.integers(0, 5), st.integers(0, 3)), max_size=40))
 def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]]) -> None:
     """Against a model: spawn a task, end one or more, begin a phase, cut."""
-    window = FactCollector(3, 2, 8)
+    window = TaskFactCollector(3, 2, 8)
     waiting: list[Task] = [task(number, run=2) for number in range(1, 5)]
     spawned: dict[TaskId, Task] = {}
     done: list[TaskId] = []
@@ -193,7 +198,7 @@ def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]])
 
 def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -> None:
     """One that settles itself is done once; one that was given no number to tell of leaves its counts only."""
-    window = FactCollector(3, 2, 8)
+    window = TaskFactCollector(3, 2, 8)
     window.add_done((2, 0, 5), (1,), [(2, 0, 5), (2, 0, 6)])
     window.add_done((2, 0, UNRECORDED), (10,))
     record = window.take_record(1)
@@ -202,6 +207,6 @@ def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -
 
 
 def test_counters_of_different_lengths_are_added() -> None:
-    assert counter_sums((), ()) == ()
-    assert counter_sums((1, 2), ()) == counter_sums((), (1, 2)) == (1, 2)
-    assert counter_sums((1, 2, 3), (10, 20)) == (11, 22, 3)
+    assert added_counters((), ()) == ()
+    assert added_counters((1, 2), ()) == added_counters((), (1, 2)) == (1, 2)
+    assert added_counters((1, 2, 3), (10, 20)) == (11, 22, 3)

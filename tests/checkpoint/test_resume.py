@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.checkpoint import join
-from pcopy.checkpoint.base import read_base_header
+from pcopy.checkpoint.base import read_run_base_header
 from pcopy.checkpoint.framing import RecordFileWriter
-from pcopy.checkpoint.record import FactRecord, pack_id
-from pcopy.checkpoint.resume import JobProgress, load_progress, write_first_run, write_next_run
+from pcopy.checkpoint.record import TaskFactRecord, pack_task_id
+from pcopy.checkpoint.resume import JobProgress, load_job_progress, write_first_run, write_next_run
 from pcopy.engine.task import ANY_RANK, Task
 from pcopy.errors import RequestRefused
 from tests.checkpoint.histories import History, Step, bases, make_job, task
@@ -47,7 +47,7 @@ def played(history: History, steps: list[Step | str]) -> None:
 
 def check(job: Path, history: History, epoch: int) -> dict[tuple[int, int, int], Task]:
     expected = history.remaining(epoch)
-    reported, tasks = load_progress(job, open_spool=open_spool)
+    reported, tasks = load_job_progress(job, open_spool=open_spool)
     assert reported[:5] == (history.run, history.ranks, history.phase_at(epoch), epoch, history.totals(epoch))
     listed = list(tasks)
     assert {each.id: each for each in listed} == expected
@@ -83,7 +83,7 @@ def test_progress_of_any_history_agrees_with_a_model(
             }
             for rank, own in enumerate(dealt):
                 assert {each.owner for each in own} <= {ANY_RANK, rank}
-            assert load_progress(job, open_spool=open_spool)[0] == reported
+            assert load_job_progress(job, open_spool=open_spool)[0] == reported
 
 
 def test_missing_or_empty_segment_counts_as_no_records(area: Path) -> None:
@@ -124,7 +124,7 @@ def test_epochs_out_of_order_are_refused(area: Path, epochs: tuple[int, ...]) ->
     with pytest.raises(
         RequestRefused, match=r"facts-0: damaged at byte \d+: the record of epoch \d follows that of epoch \d"
     ):
-        load_progress(job, open_spool=open_spool)
+        load_job_progress(job, open_spool=open_spool)
 
 
 @pytest.mark.parametrize(("run", "rank", "size"), [(2, 0, 1), (1, 1, 1), (1, 0, 2)])
@@ -137,7 +137,7 @@ def test_segment_of_another_rank_is_refused(area: Path, run: int, rank: int, siz
     with pytest.raises(
         RequestRefused, match=f"facts-0: damaged at byte 0: the record is from run {run}, rank {rank} of {size}"
     ):
-        load_progress(job, open_spool=open_spool)
+        load_job_progress(job, open_spool=open_spool)
 
 
 @pytest.mark.parametrize("budget", [100, 1 << 20])
@@ -158,9 +158,11 @@ def test_contradictory_facts_are_refused(
     job = make_job(area)
     write_first_run(job, 1, COUNTS, [task(number) for number in range(1, 9)])
     writer = RecordFileWriter(job, 1, 0)
-    facts = [(b"", (tuple(task(number)),)) for number in spawned] + [(pack_id((1, 0, number)), ()) for number in done]
+    facts = [(b"", (tuple(task(number)),)) for number in spawned] + [
+        (pack_task_id((1, 0, number)), ()) for number in done
+    ]
     for epoch, (ids, tasks) in enumerate(facts, 1):
-        writer.append(FactRecord(1, 0, 1, epoch, 0, (1,), ids, tasks))
+        writer.append(TaskFactRecord(1, 0, 1, epoch, 0, (1,), ids, tasks))
     writer.close()
     with (
         mock.patch.object(join, "JOIN_MEMORY_BYTES", budget),
@@ -208,7 +210,7 @@ class Mended:
         self._labels = labels
         self.seen: list[Task] = []
 
-    def examine(self, run: int, tasks: Iterable[Task]) -> None:
+    def examine_tasks(self, run: int, tasks: Iterable[Task]) -> None:
         self.seen += tasks
 
     def are_counts_void(self, label: bytes) -> bool:
@@ -227,13 +229,13 @@ def test_counts_are_subtracted_by_label(area: Path, ranks: int) -> None:
         writer = RecordFileWriter(job, 1, rank)
         for epoch in range(1, epochs + 1):
             shares = ((b"0/a", ((0, 3), (1, 1))), (b"0/b", ((0, 2),)))
-            writer.append(FactRecord(1, rank, 2, epoch, 0, (5, 1), b"", (), shares))
+            writer.append(TaskFactRecord(1, rank, 2, epoch, 0, (5, 1), b"", (), shares))
         writer.close()
     assert write_next_run(job, ranks, open_spool=open_spool).counts == (110, 22)
     for rank in range(ranks):
         writer = RecordFileWriter(job, 2, rank)
         writer.append(
-            FactRecord(2, rank, ranks, 1, 0, (0, 1) if rank else (0, 0, 4), b"", (), ((b"0/b", ((1, 1),)),)[:rank])
+            TaskFactRecord(2, rank, ranks, 1, 0, (0, 1) if rank else (0, 0, 4), b"", (), ((b"0/b", ((1, 1),)),)[:rank])
         )
         writer.close()
     mended = Mended(b"0/a")
@@ -245,14 +247,14 @@ def test_counts_are_subtracted_by_label(area: Path, ranks: int) -> None:
 
 def test_missing_or_started_checkpoint_directory_is_refused(area: Path) -> None:
     with pytest.raises(RequestRefused, match="nowhere: "):
-        load_progress(area / "nowhere", open_spool=open_spool)
+        load_job_progress(area / "nowhere", open_spool=open_spool)
     job = make_job(area)
     with pytest.raises(RequestRefused, match="current: is missing"):
-        load_progress(job, open_spool=open_spool)
+        load_job_progress(job, open_spool=open_spool)
     write_first_run(job, 1, COUNTS, [])
     with pytest.raises(RequestRefused, match="has begun"):
         write_first_run(job, 1, COUNTS, [])
-    assert load_progress(job, open_spool=open_spool)[0] == JobProgress(1, 1, 0, 0, COUNTS)
+    assert load_job_progress(job, open_spool=open_spool)[0] == JobProgress(1, 1, 0, 0, COUNTS)
 
 
 def test_phase_is_read_from_records_of_rank_0_only(area: Path) -> None:
@@ -270,8 +272,8 @@ def test_phase_is_read_from_records_of_rank_0_only(area: Path) -> None:
 def test_only_base_of_rank_0_holds_counts_and_phase(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 2, COUNTS, [], phase=3)
-    assert read_base_header(job, 1, 0) == (1, 0, 2, 3, COUNTS)
-    assert read_base_header(job, 1, 1) == (1, 1, 2, -1, ())
+    assert read_run_base_header(job, 1, 0) == (1, 0, 2, 3, COUNTS)
+    assert read_run_base_header(job, 1, 1) == (1, 1, 2, -1, ())
 
 
 def test_files_of_an_earlier_attempt_are_removed(area: Path) -> None:
@@ -295,15 +297,15 @@ def test_failure_to_remove_the_old_run_is_no_error(area: Path) -> None:
     (job / "run-1" / "directory").mkdir()
     assert (
         write_next_run(job, 2, open_spool=open_spool)
-        == load_progress(job, open_spool=open_spool)[0]
+        == load_job_progress(job, open_spool=open_spool)[0]
         == (2, 2, 0, 0, COUNTS, 0)
     )
 
 
 MEMORY_PROGRAM = """
 import resource, sys, tempfile
-from pcopy.checkpoint.record import FactRecord, pack_id
-from pcopy.checkpoint.base import read_base_header
+from pcopy.checkpoint.record import TaskFactRecord, pack_task_id
+from pcopy.checkpoint.base import read_run_base_header
 from pcopy.checkpoint import join
 from pcopy.checkpoint.resume import write_first_run, write_next_run
 from pcopy.checkpoint.framing import RecordFileWriter
@@ -316,9 +318,9 @@ for start in range(0, tasks, per_record):
     epoch += 1
     numbers = range(start, start + per_record)
     spawned = tuple(((1, 0, n), 0, b"%0100d" % n, 1, False, -1) for n in numbers)
-    writers[0].append(FactRecord(1, 0, 2, epoch, 0, (1,), b"", spawned))
-    done = b"".join(pack_id((1, 0, n)) for n in numbers if n % 10 == 0)
-    writers[1].append(FactRecord(1, 1, 2, epoch, -1, (1,), done, ()))
+    writers[0].append(TaskFactRecord(1, 0, 2, epoch, 0, (1,), b"", spawned))
+    done = b"".join(pack_task_id((1, 0, n)) for n in numbers if n % 10 == 0)
+    writers[1].append(TaskFactRecord(1, 1, 2, epoch, -1, (1,), done, ()))
     del spawned, done
 def peak():
     return int([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])

@@ -10,7 +10,13 @@ import pytest
 
 from pcopy.errors import RequestRefused
 from pcopy.jobs.job_file import JobRoot, TargetIdentity
-from pcopy.jobs.roots import DestinationRemoved, check_roots, check_targets, with_file_systems, with_target_identity
+from pcopy.jobs.roots import (
+    DestinationRemoved,
+    check_targets,
+    checked_roots_of_job,
+    root_with_target_identity,
+    roots_with_file_systems,
+)
 from tests.checkpoint.made import job_of, root_of
 from tests.support import loops
 from tests.support.filesystems import MAKE, Place, make_image, mounted
@@ -29,14 +35,14 @@ def test_identities_of_roots_agree_with_stat(on: Place) -> None:
     for source in paths:
         for target in paths:
             root = root_of(source, target)
-            assert with_file_systems((root.as_root,)) == (root,)
-            assert check_roots(job_of(root)) == (root,)
+            assert roots_with_file_systems((root.as_root,)) == (root,)
+            assert checked_roots_of_job(job_of(root)) == (root,)
 
 
 def test_device_numbers_may_change(trees: tuple[Path, Path]) -> None:
     root = root_of(*trees)
     then = root._replace(source_id=(99, root.source_id[1]), target_id=(98, root.target_id[1]))
-    assert check_roots(job_of(then)) == (root,)
+    assert checked_roots_of_job(job_of(then)) == (root,)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -45,19 +51,19 @@ def test_replaced_root_directory_is_refused(side: str, trees: tuple[Path, Path])
     path = trees[side == "target"]
     path.rename(path.with_name("moved"))
     with pytest.raises(RequestRefused, match=f"{path}: .*cannot be opened: No such file"):
-        check_roots(job)
+        checked_roots_of_job(job)
     path.mkdir()
     with pytest.raises(
         RequestRefused, match=rf"{path}: not the directory that job {job.name} began with: its inode is \d+"
     ):
-        check_roots(job)
+        checked_roots_of_job(job)
     path.rmdir()
     path.symlink_to("moved")
     with pytest.raises(RequestRefused, match=f"{path}: "):
-        check_roots(job)
+        checked_roots_of_job(job)
     path.unlink()
     path.with_name("moved").rename(path)
-    check_roots(job)
+    checked_roots_of_job(job)
 
 
 def test_another_type_of_file_system_is_refused(trees: tuple[Path, Path], on: Place) -> None:
@@ -66,10 +72,10 @@ def test_another_type_of_file_system_is_refused(trees: tuple[Path, Path], on: Pl
     subprocess.run(["mount", "--bind", other, trees[1]], check=True)
     try:
         with pytest.raises(RequestRefused, match=rf"{trees[1]}: .*type of its file system is 0x\w+, was 0x\w+; .*fsid"):
-            check_roots(job)
+            checked_roots_of_job(job)
     finally:
         subprocess.run(["umount", trees[1]], check=True)
-    check_roots(job)
+    checked_roots_of_job(job)
 
 
 def test_another_file_system_of_the_same_type_is_refused(session_scratch: Path) -> None:
@@ -81,7 +87,7 @@ def test_another_file_system_of_the_same_type_is_refused(session_scratch: Path) 
             with pytest.raises(
                 RequestRefused, match=rf"{first}: .*began with: its file system \(fsid\) is 0x"
             ) as caught:
-                check_roots(job)
+                checked_roots_of_job(job)
             assert "type" not in str(caught.value)
         finally:
             subprocess.run(["umount", first], check=True)
@@ -98,10 +104,10 @@ def test_remounted_file_system_is_accepted(session_scratch: Path, area: Path) ->
             job = job_of(root_of(area, area))
             subprocess.run(["umount", area], check=True)
             with pytest.raises(RequestRefused):
-                check_roots(job)
+                checked_roots_of_job(job)
             subprocess.run(mounting, check=True)
             try:
-                check_roots(job)
+                checked_roots_of_job(job)
             finally:
                 subprocess.run(["umount", area], check=True)
     finally:
@@ -111,7 +117,7 @@ def test_remounted_file_system_is_accepted(session_scratch: Path, area: Path) ->
 def test_root_replaced_before_the_job_began_is_refused(trees: tuple[Path, Path]) -> None:
     root = root_of(*trees)
     with pytest.raises(RequestRefused, match="was replaced by another"):
-        with_file_systems((root._replace(target_id=root.source_id).as_root,))
+        roots_with_file_systems((root._replace(target_id=root.source_id).as_root,))
 
 
 def made_in(trees: tuple[Path, Path]) -> tuple[JobRoot, Path]:
@@ -121,35 +127,35 @@ def made_in(trees: tuple[Path, Path]) -> tuple[JobRoot, Path]:
 
 def test_identity_of_created_target_is_recorded_once_it_exists(trees: tuple[Path, Path]) -> None:
     root, copy = made_in(trees)
-    assert with_target_identity(root) == root
+    assert root_with_target_identity(root) == root
     copy.symlink_to(trees[0])
-    assert with_target_identity(root) == root, "a link gives way"
+    assert root_with_target_identity(root) == root, "a link gives way"
     copy.unlink()
     copy.mkdir()
-    made = with_target_identity(root)
+    made = root_with_target_identity(root)
     born = int(subprocess.run(["stat", "-c", "%W", copy], check=True, capture_output=True).stdout)
     inode, f_type, fsid, birth = made.made
     assert (inode, (f_type, fsid), birth // 10**9) == (copy.stat().st_ino, root.target_place, born)
-    assert with_target_identity(made) is made
-    assert check_roots(job_of(made)) == (made,)
+    assert root_with_target_identity(made) is made
+    assert checked_roots_of_job(job_of(made)) == (made,)
     for other in (root._replace(name=b""), root._replace(item=b"item")):
-        assert with_target_identity(other) == other
+        assert root_with_target_identity(other) == other
 
 
 @pytest.mark.parametrize("field", range(4))
 def test_directory_other_than_the_created_target_is_refused(field: int, trees: tuple[Path, Path]) -> None:
     root, copy = made_in(trees)
     copy.mkdir()
-    root = with_target_identity(root)
+    root = root_with_target_identity(root)
     values = list(root.made)
     values[field] += 1
     if field == 3 and not root.made.birth:
         pytest.skip("no file system here tells when a directory was made")
     other = root._replace(made=TargetIdentity(*values))
     with pytest.raises(RequestRefused, match=f"{copy}: not the directory that job .* copies to: it is another one; "):
-        check_roots(job_of(other))
+        checked_roots_of_job(job_of(other))
     unknown = root._replace(made=root.made._replace(birth=0))
-    assert check_roots(job_of(unknown)) == (unknown,), "an older kernel, or another host, does not know"
+    assert checked_roots_of_job(job_of(unknown)) == (unknown,), "an older kernel, or another host, does not know"
 
 
 def test_removed_destination_is_distinguished_from_unmounted_one(

@@ -10,7 +10,7 @@ import pytest
 
 from pcopy.cli import program as cli_program
 from pcopy.cli.pcopy import PCOPY
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.tools.arguments import CopyArguments
 from tests.support import refusals
@@ -45,11 +45,11 @@ def preserved(*words: str) -> set[str]:
     return {name for name in PRESERVABLE_METADATA if getattr(preserve, name)}
 
 
-def refusal(*words: str, program: Program = PCOPY) -> str:
+def refusal(*words: str, program: ProgramCommandLine = PCOPY) -> str:
     return refusals.refusal(lambda: program.parse([*words, "a", "b"]))
 
 
-def shown(*words: str, program: Program = PCOPY) -> str:
+def shown(*words: str, program: ProgramCommandLine = PCOPY) -> str:
     text = program.answer_without_ranks(["--show-config", *words])
     assert text is not None
     return text

@@ -35,5 +35,5 @@ def test_scan_ahead_limit_of_each_rank(size: int, each: int) -> None:
 def test_stopping_job_ends_within_five_seconds() -> None:
     """The signal may reach a sleeping rank, and the root requests its answers once per interval."""
     limits = engine_limits(8, 8.0, CheckpointSettings(directory=b"/job"))
-    assert limits.last_cut_patience + JOURNAL_TIMEOUT + LONGEST_SLEEP + limits.progress_interval < 5
-    assert limits.last_cut_patience >= 1, "a quick storage has its time"
+    assert limits.last_checkpoint_cut_timeout + JOURNAL_TIMEOUT + LONGEST_SLEEP + limits.progress_interval < 5
+    assert limits.last_checkpoint_cut_timeout >= 1, "a quick storage has its time"

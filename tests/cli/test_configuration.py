@@ -163,7 +163,8 @@ REFUSED = {
     "reflink: maybe": "reflink: maybe: not one of auto, never, always",
     "existing: sometimes": "existing: sometimes: not one of replace, changed, newer, skip, fail",
     "update: true": "update: write existing: newer",
-    "preserve: [mode, colour]": "preserve: colour: there is no 'colour' to preserve, only mode, ownership",
+    "preserve: [mode, colour]": "preserve: colour: 'colour' is not one of mode, ownership, timestamps, links, xattr, "
+    "acl, sparse, all",
     "preserve: []": "preserve: the list is empty; to select none, write the line 'no-preserve: all'",
     "preserve: [[mode]]": "preserve: takes a single value, neither a mapping nor a nested list",
     "preserve: [{errors: x}]": "preserve: errors: only preserve, no-preserve may stand in the list",

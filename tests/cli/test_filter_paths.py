@@ -10,7 +10,7 @@ import pytest
 
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.cli.pverify import PVERIFY
 from pcopy.errors import RequestRefused
 
@@ -26,7 +26,7 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refusal(program: Program, *words: str) -> str:
+def refusal(program: ProgramCommandLine, *words: str) -> str:
     """Return the line of the refusal, or an empty string if the arguments are accepted."""
     try:
         program.parse(words)

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.report.progress_gauge import ITEM_WEIGHT, ProgressGauge, silence_text
+from pcopy.report.progress_gauge import ITEM_WEIGHT_IN_BYTES, ProgressGauge, silent_ranks_text
 from pcopy.tasks.base.job import Totals
-from pcopy.tools.director import STAGES
+from pcopy.tools.director import JOB_STAGES
 
 HALF = Totals(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 29)
 
 
 def test_fraction_is_one_half_at_half_of_the_bytes() -> None:
-    reading = ProgressGauge(0.0, STAGES).read(10.0, HALF)
+    reading = ProgressGauge(0.0, JOB_STAGES).read(10.0, HALF)
     assert reading.fraction == 0.5
     assert reading.rate == reading.mean_rate == (1 << 29) / 10
     assert reading.remaining == pytest.approx(10.0)
@@ -22,16 +22,16 @@ def test_fraction_is_one_half_at_half_of_the_bytes() -> None:
 
 
 def test_no_forecast_while_scanning() -> None:
-    reading = ProgressGauge(0.0, STAGES).read(10.0, HALF._replace(unscanned=1))
+    reading = ProgressGauge(0.0, JOB_STAGES).read(10.0, HALF._replace(unscanned=1))
     assert reading.fraction is None
     assert reading.remaining is None
-    assert ProgressGauge(0.0, STAGES).read(0.0, Totals()).fraction is None
+    assert ProgressGauge(0.0, JOB_STAGES).read(0.0, Totals()).fraction is None
 
 
 def test_skipped_and_failed_bytes_count_as_done() -> None:
     totals = Totals(found=4, found_bytes=400, files=1, bytes=100, moved=100, skipped=1, skipped_bytes=100, failed=1,
                     failed_bytes=100)  # fmt: skip
-    reading = ProgressGauge(0.0, STAGES).read(1.0, totals)
+    reading = ProgressGauge(0.0, JOB_STAGES).read(1.0, totals)
     assert reading.bytes_done == 300
     assert reading.items_done == 3
     assert reading.failed == 1
@@ -39,14 +39,14 @@ def test_skipped_and_failed_bytes_count_as_done() -> None:
 
 def test_bytes_of_failed_files_never_complete_the_fraction() -> None:
     totals = Totals(found=2, found_bytes=200, moved=150, failed=1, failed_bytes=100)
-    reading = ProgressGauge(0.0, STAGES).read(1.0, totals)
+    reading = ProgressGauge(0.0, JOB_STAGES).read(1.0, totals)
     assert reading.bytes_done == 200
     assert reading.fraction is not None
     assert reading.fraction < 1
 
 
 def test_holes_and_links_count_as_done() -> None:
-    reading = ProgressGauge(0.0, STAGES).read(
+    reading = ProgressGauge(0.0, JOB_STAGES).read(
         1.0, Totals(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10)
     )
     assert reading.bytes_done == 200
@@ -54,13 +54,13 @@ def test_holes_and_links_count_as_done() -> None:
 
 
 def test_bytes_done_never_decrease() -> None:
-    gauge = ProgressGauge(0.0, STAGES)
+    gauge = ProgressGauge(0.0, JOB_STAGES)
     gauge.read(1.0, HALF)
     assert gauge.read(2.0, HALF._replace(moved=0, bytes=0)).bytes_done == 1 << 29
 
 
 def test_current_rate_covers_only_recent_progress() -> None:
-    gauge = ProgressGauge(0.0, STAGES)
+    gauge = ProgressGauge(0.0, JOB_STAGES)
     for second in range(1, 101):
         moved = 100 * second if second <= 50 else 5000
         reading = gauge.read(float(second), Totals(found=9, found_bytes=10**6, moved=moved))
@@ -70,13 +70,13 @@ def test_current_rate_covers_only_recent_progress() -> None:
 
 
 def test_small_files_count_by_number() -> None:
-    reading = ProgressGauge(0.0, STAGES).read(1.0, Totals(found=100, found_bytes=0, files=25))
+    reading = ProgressGauge(0.0, JOB_STAGES).read(1.0, Totals(found=100, found_bytes=0, files=25))
     assert reading.fraction == 0.25
     assert reading.remaining == pytest.approx(3.0)
-    assert ITEM_WEIGHT > 0
+    assert ITEM_WEIGHT_IN_BYTES > 0
 
 
 def test_silent_ranks_are_named() -> None:
-    assert silence_text([]) == ""
-    assert silence_text([3, 5]) == "no answer from rank 3, 5"
-    assert silence_text(range(100)) == "no answer from rank 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
+    assert silent_ranks_text([]) == ""
+    assert silent_ranks_text([3, 5]) == "no answer from rank 3, 5"
+    assert silent_ranks_text(range(100)) == "no answer from rank 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pcopy.report.bar import open_screen, render_bar
+from pcopy.report.bar import open_progress_screen, render_bar
 from pcopy.report.progress_gauge import (
     ProgressGauge,
     ProgressReading,
-    bytes_text,
-    items_text,
+    bytes_done_text,
+    items_done_text,
     mean_rate_text,
     percent_text,
     rate_text,
 )
-from pcopy.report.screen import LinesScreen, OutputOptions
+from pcopy.report.screen import OutputOptions, ProgressLinesScreen
 from pcopy.tasks.base.job import Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tools.copy import COPY_TOOL
-from pcopy.tools.director import STAGES
+from pcopy.tools.director import JOB_STAGES
 from pcopy.tools.verify import VERIFY_TOOL
 
 COPIED = Totals(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30, to_verify=10,
@@ -34,7 +34,7 @@ PROVED = COPIED._replace(verified=10, verified_bytes=1 << 30)
 
 def verifying(*steps: tuple[float, Totals], phase: str = "verify") -> ProgressReading:
     """Return the last reading of a phase that began at 100 s, after a copy."""
-    gauge = ProgressGauge(0.0, STAGES)
+    gauge = ProgressGauge(0.0, JOB_STAGES)
     gauge.read(99.0, COPIED)
     gauge.enter_phase(100.0, phase, steps[0][1])
     return [gauge.read(now, totals) for now, totals in steps][-1]
@@ -90,8 +90,8 @@ def test_repair_counts_items_in_place() -> None:
     reading = verifying((100.0, wrong), (105.0, wrong._replace(moved=(1 << 30) + 5000)), phase="repair")
     assert percent_text(reading) == ""
     assert reading.remaining is None
-    assert items_text(reading) == "8 of 10 items"
-    assert bytes_text(reading) == "512 MiB of 1.00 GiB"
+    assert items_done_text(reading) == "8 of 10 items"
+    assert bytes_done_text(reading) == "512 MiB of 1.00 GiB"
     assert reading.rate == 1000
 
 
@@ -106,12 +106,12 @@ def test_repaired_items_are_verified_again() -> None:
 def test_sign_phase_shows_no_progress() -> None:
     reading = verifying((100.0, PROVED), (110.0, PROVED), phase="sign")
     assert (percent_text(reading), rate_text(reading), mean_rate_text(reading)) == ("", "", "")
-    assert items_text(reading) == "10 items"
-    assert bytes_text(reading) == "1.00 GiB"
+    assert items_done_text(reading) == "10 items"
+    assert bytes_done_text(reading) == "1.00 GiB"
 
 
 def test_phases_of_a_copy_form_one_stage() -> None:
-    gauge = ProgressGauge(0.0, STAGES)
+    gauge = ProgressGauge(0.0, JOB_STAGES)
     for second, phase in enumerate(("copy", "link", "finish", "seal", "sync"), 1):
         gauge.enter_phase(float(second), phase, COPIED)
         reading = gauge.read(float(second), COPIED._replace(moved=100 * second))
@@ -138,7 +138,7 @@ def shown_by(phase: str, totals: Totals, progress: str) -> str:
     """Return the output 10 s after the phase began at 100 s; check that nothing is printed at its start."""
     now = 0.0
     stream = io.StringIO()
-    screen = open_screen(
+    screen = open_progress_screen(
         COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(progress=progress, interval=105.0), stream, lambda: now
     )
     now = 100.0
@@ -201,7 +201,7 @@ def test_line_does_not_include_the_previous_stage() -> None:
     """The stage begins with its first report, not with the first line that is due."""
     now = 0.0
     stream = io.StringIO()
-    screen = LinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, lambda: now)
+    screen = ProgressLinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, lambda: now)
     screen.progress("copy", COPIED, ())
     now = 8.0
     screen.progress("verify", COPIED, ())

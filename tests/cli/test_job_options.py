@@ -13,7 +13,7 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio.preserve import Preserve
 from pcopy.jobs.lifecycle import CheckpointSettings
 from pcopy.tasks.base.job import Options
-from pcopy.tools.arguments import CopyArguments, JobRequest, result_options, resumed_options
+from pcopy.tools.arguments import CopyArguments, JobRequest, options_determining_result, options_of_resumed_job
 from tests.support import refusals
 
 NEW = (
@@ -87,7 +87,7 @@ class TestJobOptions:
     def test_requests_for_existing_jobs(self, argv: list[str], asked: JobRequest) -> None:
         found = parse(argv)
         assert found.job_request == asked
-        assert found.job_request.is_any
+        assert found.job_request.is_any_requested
         assert (found.sources, found.destination) == ((), b"")
 
     def test_resume_accepts_options_on_how_the_job_runs(self) -> None:
@@ -161,7 +161,7 @@ class TestJobOptions:
         for name, value in words.items():
             option = "--" + name.replace("_", "-")
             line = parse(["--resume", "j", option, *([value] if value else [])])
-            assert resumed_options(Options(), line.options, frozenset({name})) != Options(), option
+            assert options_of_resumed_job(Options(), line.options, frozenset({name})) != Options(), option
 
     @pytest.mark.parametrize("argv", [["--resume", "j", "a"], ["a", "b", "--resume"], ["--resume", "--", "a"]])
     def test_resume_refuses_paths(self, argv: list[str]) -> None:
@@ -208,24 +208,24 @@ def test_options_that_affect_the_result_are_listed_by_name(area: Path, monkeypat
     monkeypatch.chdir(area)
     options = Options(existing="newer", preserve=Preserve(chown=(1, 2)))
     arguments = CopyArguments((b"a/", b"/b"), b"../c", True, options=options)
-    asked = result_options(arguments)
+    asked = options_determining_result(arguments)
     assert asked["SRC"] == (bytes(area / "a") + b"/", b"/b")
     assert asked["DST"] == bytes(area) + b"/../c"
     assert (asked["--no-target-directory"], asked["--existing"]) == (True, "newer")
     assert type(asked["--preserve"]) is tuple
     others = Options(sync=False, max_errors=7, umask=0, termination="ring")
-    differing = result_options(arguments._replace(options=others))
+    differing = options_determining_result(arguments._replace(options=others))
     assert {name for name in asked if asked[name] != differing[name]} == {"--existing", "--preserve"}
 
 
 def test_resumed_job_keeps_options_that_are_not_given_again() -> None:
     stored = Options(existing="skip", max_errors=9, termination="ring", umask=0o27, sync=False)
     now = Options(max_errors=1)
-    assert resumed_options(stored, now, frozenset()) == stored
-    assert resumed_options(stored, now, frozenset({"max_errors", "ranks"})) == stored._replace(max_errors=1)
-    assert resumed_options(stored, now, frozenset({"termination", "no_sync"})) == stored._replace(
+    assert options_of_resumed_job(stored, now, frozenset()) == stored
+    assert options_of_resumed_job(stored, now, frozenset({"max_errors", "ranks"})) == stored._replace(max_errors=1)
+    assert options_of_resumed_job(stored, now, frozenset({"termination", "no_sync"})) == stored._replace(
         termination="tree", sync=True
     )
-    assert resumed_options(stored, now, None) == stored._replace(max_errors=1, termination="tree", sync=True)
+    assert options_of_resumed_job(stored, now, None) == stored._replace(max_errors=1, termination="tree", sync=True)
     with pytest.raises(RequestRefused, match="--no-sync leaves nothing on storage"):
-        resumed_options(Options(verify=True), Options(sync=False), frozenset({"no_sync"}))
+        options_of_resumed_job(Options(verify=True), Options(sync=False), frozenset({"no_sync"}))

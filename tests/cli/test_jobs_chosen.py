@@ -78,12 +78,12 @@ def test_job_may_be_named_by_its_directory(area: Path, state: Path, monkeypatch:
     made(area, "ccc", area / "aaa")
     monkeypatch.chdir(area)
     for word in (b"mine", b"./mine", b"mine/", bytes(area / "mine"), b"state/../mine"):
-        assert jobs.job_path(word) == job.path
-    assert open_job(jobs.job_path(b"aaa")).file.name == "aaa"
-    assert open_job(jobs.job_path(b"./aaa")).file.name == "ccc"
+        assert jobs.path_of_named_job(word) == job.path
+    assert open_job(jobs.path_of_named_job(b"aaa")).file.name == "aaa"
+    assert open_job(jobs.path_of_named_job(b"./aaa")).file.name == "ccc"
     monkeypatch.chdir(area / "mine")
-    assert jobs.job_path(b".") == job.path
-    assert jobs.job_path(b"..") == bytes(area)
+    assert jobs.path_of_named_job(b".") == job.path
+    assert jobs.path_of_named_job(b"..") == bytes(area)
     resumed, lock = jobs.job_to_resume(bytes(area / "mine"), RecordedLines())
     assert resumed == as_killed(job)
     lock.close()

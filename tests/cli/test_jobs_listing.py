@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from pcopy.checkpoint.framing import RecordFileWriter
-from pcopy.checkpoint.record import FactRecord
+from pcopy.checkpoint.record import TaskFactRecord
 from pcopy.checkpoint.resume import write_first_run
 from pcopy.errors import RequestRefused
 from pcopy.jobs import job_choice as jobs
 from pcopy.jobs.directories import create_job, write_job_file
-from pcopy.jobs.job_file import FAILED_ITEMS, OVER, STOPPED
+from pcopy.jobs.job_file import JOB_FAILED_ITEMS, JOB_OVER, JOB_STOPPED
 from tests.checkpoint.made import HOLD, child, job_of, root_of, some_root
 from tests.cli.stored import BEGUN, made, without_spaces
 
@@ -58,9 +58,9 @@ def test_table_lists_each_job(area: Path, state: Path) -> None:
     way = f"{area}/source -> {area}/target"
     totals = {"files": 1200, "directories": 34, "found": 5000, "bytes": 3 << 30, "unknown": 7}
     made(area, "aaa", totals=totals)
-    made(area, "bbb", created=BEGUN + 60, state=STOPPED, totals={})
-    made(area, "ccc", created=BEGUN + 120, state=FAILED_ITEMS, totals={"found": 1, "failed": 1})
-    write_job_file(made(area, "over")._replace(file=job_of(some_root(), state=OVER)))
+    made(area, "bbb", created=BEGUN + 60, state=JOB_STOPPED, totals={})
+    made(area, "ccc", created=BEGUN + 120, state=JOB_FAILED_ITEMS, totals={"found": 1, "failed": 1})
+    write_job_file(made(area, "over")._replace(file=job_of(some_root(), state=JOB_OVER)))
     with child(HOLD, bytes(state / "aaa"), "0", "1"):
         reported = jobs.job_list_lines(False)
     host = os.uname().nodename
@@ -94,7 +94,7 @@ def test_interrupted_job_is_listed_with_its_recorded_totals(area: Path, state: P
     for rank, records in counts.items():
         writer = RecordFileWriter(job.path, 1, rank)
         for epoch, count in records:
-            writer.append(FactRecord(1, rank, 2, epoch, 0, count, b"", ()))
+            writer.append(TaskFactRecord(1, rank, 2, epoch, 0, count, b"", ()))
         writer.close()
     with open(state / "aaa" / "run-1" / "facts-1", "ab") as file:
         file.write(bytes(7))
@@ -111,7 +111,7 @@ def test_interrupted_job_is_listed_with_its_recorded_totals(area: Path, state: P
 
 
 def test_stopped_job_is_listed_with_its_totals(area: Path, state: Path) -> None:
-    job = made(area, "aaa", state=STOPPED, totals={"files": 4, "found": 5})
+    job = made(area, "aaa", state=JOB_STOPPED, totals={"files": 4, "found": 5})
     write_first_run(job.path, 1, [10], [])
     assert jobs.job_list_lines(False)[1].endswith("  4 of 5, 0 B")
 

@@ -14,7 +14,7 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.directories import StoredJob
 from pcopy.jobs.leftovers import TemporaryFileRemover
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Root
 from pcopy.tasks.base.values import Item, Place, Retry
 from pcopy.tasks.directories.finish_dir import FinishDir, SealDirNote
@@ -31,7 +31,7 @@ def place(path: str) -> Place:
 
 
 def retry(task: Any) -> ReportFailures:
-    return ReportFailures((), (), (Retry(), Retry(encode(task))))
+    return ReportFailures((), (), (Retry(), Retry(encode_task(task))))
 
 
 FINISH = FinishDir(place("one"), None, True, -1)
@@ -67,7 +67,7 @@ def test_directories_of_leftovers_are_found_by_each_kind_of_task(
     reported: list[str] = []
     clearing = TemporaryFileRemover(StoredJob(b"", job), reported.append)
     try:
-        clearing.clear_after(value, first=first)
+        clearing.remove_files_of_task(value, first=first)
     finally:
         clearing.close()
     assert {path for path, file in files.items() if not file.exists()} == cleared

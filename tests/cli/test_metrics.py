@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.report.metrics import METRICS_INTERVAL, MetricsFile, is_metrics_beginning
-from pcopy.report.recorder import JobEnd, RunFacts
+from pcopy.report.metrics import METRICS_INTERVAL, MetricsRecorder, is_metrics_beginning
+from pcopy.report.recorder import JobEnd, RunDescription
 from pcopy.tasks.base.job import Job, Options, Root, Totals
-from pcopy.tools.director import STAGES
+from pcopy.tools.director import JOB_STAGES
 from tests.support.metrics import Read
 
 ROOTS = (Root(b"/s", b"/d", b"", b"", b"s", b"d", (1, 1), (1, 2)),)
-FACTS = RunFacts("pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, Options()), ["host"] * 3, "backend c", 1.5e9)
+FACTS = RunDescription(
+    "pcopy", "copied", True, JOB_STAGES, Job("0a", 1, ROOTS, Options()), ["host"] * 3, "backend c", 1.5e9
+)
 
 
 class Clock:
@@ -30,9 +32,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def made(path: Path, clock: Clock, interval: float | None = None) -> tuple[MetricsFile, list[str]]:
+def made(path: Path, clock: Clock, interval: float | None = None) -> tuple[MetricsRecorder, list[str]]:
     reported: list[str] = []
-    metrics = MetricsFile(os.fsencode(path), 0o022, interval, clock, lambda: 1.5e9 + clock.now)
+    metrics = MetricsRecorder(os.fsencode(path), 0o022, interval, clock, lambda: 1.5e9 + clock.now)
     metrics.begin(FACTS, reported.append)
     return metrics, reported
 

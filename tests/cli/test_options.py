@@ -21,7 +21,7 @@ from pcopy.jobs.lifecycle import CheckpointSettings
 from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base.job import Options
 from pcopy.tools.arguments import CopyArguments
-from pcopy.units import format_clock, format_seconds, format_size, parse_size
+from pcopy.units import format_running_clock, format_seconds, format_size, parse_size
 from tests.support import refusals
 from tests.support.users import require_root
 
@@ -372,4 +372,9 @@ def test_sizes_and_times_are_formatted() -> None:
     sizes = [format_size(size) for size in (0, 999, 1000, 1536, 10_200_000, 3 << 38, 10 << 40, 1 << 70)]
     assert sizes == ["0 B", "999 B", "0.98 KiB", "1.50 KiB", "9.73 MiB", "768 GiB", "10.0 TiB", "1024 EiB"]
     assert [format_seconds(span) for span in (0.123, 12.34, 59.96, 3723)] == ["0.12 s", "12.3 s", "1:00", "1:02:03"]
-    assert [format_clock(span) for span in (7, 754, 3723, 183845)] == ["0:07", "12:34", "1:02:03", "2 d 03:04:05"]
+    assert [format_running_clock(span) for span in (7, 754, 3723, 183845)] == [
+        "0:07",
+        "12:34",
+        "1:02:03",
+        "2 d 03:04:05",
+    ]

@@ -12,17 +12,17 @@ from random import Random
 
 import pytest
 
-from pcopy.report.history import MAX_FAILURES, MAX_KINDS, FailureSummary, JobHistory
+from pcopy.report.history import MAX_FAILURE_KINDS, MAX_STORED_FAILURES, FailureSummary, JobHistory
 from pcopy.report.metrics import is_metrics_beginning
 from pcopy.report.page.charts import MAX_BINS, rates_in_bins, scale_end
 from pcopy.report.page.markup import Markup, element, joined
-from pcopy.report.recorder import JobEnd, RunFacts
-from pcopy.report.report import JobReport, is_report_beginning, json_text
-from pcopy.tasks.base.actions import HARD_LINK, Action
+from pcopy.report.recorder import JobEnd, RunDescription
+from pcopy.report.report import JobReportRecorder, is_report_beginning, readable_json_text
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, Action
 from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
-from pcopy.tasks.base.rank_sums import MAX_SLOWEST_FILES, RankSums, RankWork
-from pcopy.tools.director import STAGES
+from pcopy.tasks.base.rank_sums import MAX_SLOWEST_FILES, RankWorkStatistics, ReportSums
+from pcopy.tools.director import JOB_STAGES
 
 
 @pytest.mark.parametrize(("samples", "most"), [(3, 10), (10, 10), (1000, 10), (1000, 11), (5000, 600)])
@@ -55,13 +55,13 @@ def test_samples_stay_evenly_spread() -> None:
 
 def test_number_of_failure_kinds_is_bounded() -> None:
     sums = FailureSummary()
-    for number in range(MAX_KINDS + 50):
+    for number in range(MAX_FAILURE_KINDS + 50):
         sums.add_failures([Failure(b"path-%d" % number, f"setxattr user.{number:04}", 95, "")] * 2)
     sums.add_failures([Failure(b"other", "setxattr user.0007", 95, "")])
     kinds = sums.kinds()
-    assert len(kinds) == MAX_KINDS and sums.uncategorised == 100 and len(sums.first) == MAX_FAILURES
+    assert len(kinds) == MAX_FAILURE_KINDS and sums.uncategorised == 100 and len(sums.first) == MAX_STORED_FAILURES
     assert (kinds[0].operation, kinds[0].failures, kinds[0].example.path) == ("setxattr user.0007", 3, b"path-7")
-    assert sum(kind.failures for kind in kinds) + sums.uncategorised == 2 * (MAX_KINDS + 50) + 1
+    assert sum(kind.failures for kind in kinds) + sums.uncategorised == 2 * (MAX_FAILURE_KINDS + 50) + 1
 
 
 @pytest.mark.parametrize("number", [2, 3, 50, 1000])
@@ -86,10 +86,10 @@ def test_scale_ends_slightly_above_the_maximum(base: int) -> None:
         assert most <= scale_end(most, base) <= 1.7 * most, most
 
 
-def of_rank(rank: int, random: Random) -> tuple[RankSums, list[tuple[int, int, bytes]], list[tuple[int, int]]]:
+def of_rank(rank: int, random: Random) -> tuple[ReportSums, list[tuple[int, int, bytes]], list[tuple[int, int]]]:
     """Return a rank with random results, the files that it has timed, and (action, size) of all its files."""
-    sums, timed, sized = RankSums(), [], []
-    sums.ranks.append(RankWork(rank, rank + 1, 10 * rank, 3, 0.5, 1.0, rank, 0))
+    sums, timed, sized = ReportSums(), [], []
+    sums.ranks.append(RankWorkStatistics(rank, rank + 1, 10 * rank, 3, 0.5, 1.0, rank, 0))
     for action, number in itertools.product(Action, range(5)):
         sizes = [random.choice((0, 1, random.randrange(1 << 40))) for _ in range(random.randrange(8))]
         times = [random.randrange(1, 10**9) if action == Action.COPY else 0 for _ in sizes]
@@ -116,7 +116,7 @@ def test_merged_rank_reports_do_not_depend_on_the_order(fan_out: int) -> None:
             sums.merge(words(child))
         return sums.packed()
 
-    heard = RankSums.from_packed(words(0))
+    heard = ReportSums.from_packed(words(0))
     assert [work.rank for work in sorted(heard.ranks)] == list(range(23))
     timed = sorted((each for _, some, _ in made for each in some), reverse=True)
     assert [tuple(each) for each in heard.slowest] == timed[:MAX_SLOWEST_FILES]
@@ -129,9 +129,9 @@ def test_merged_rank_reports_do_not_depend_on_the_order(fan_out: int) -> None:
 
 
 def test_hard_links_and_special_files_have_no_size() -> None:
-    sums = RankSums()
+    sums = ReportSums()
     numbers = array("Q", [0, 0, 0, 7, 9]).tobytes()
-    kinds = b"d" + HARD_LINK + b"l" + b"f" + b"\0"
+    kinds = b"d" + HARD_LINK_TYPE_BYTE + b"l" + b"f" + b"\0"
     sums.add([ItemOutcomes(int(Action.COPY), b"d", b"a/b/c/d/e", kinds, numbers, array("Q", [9] * 5).tobytes())])
     assert sum(sums.sizes["copied"].files) == 2 and sum(sums.sizes["copied"].bytes) == 16
     assert [each.path for each in sums.slowest] == [b"d/d"]
@@ -166,11 +166,19 @@ def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
     options = Options(existing="changed", umask=0o27, signature=b"/a\xff")
     options = options._replace(preserve=options.preserve._replace(acl=False, chown=(5, -1)))
     file = tmp_path / "r.json"
-    report = JobReport([bytes(file)], 0o022, lambda: 0.0, lambda: 1.5e9)
+    report = JobReportRecorder([bytes(file)], 0o022, lambda: 0.0, lambda: 1.5e9)
     words = ["a b", "$HOME", "--existing=changed"]
     report.begin(
-        RunFacts(
-            "pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, options), ["h"], "backend c", 1.5e9, command_line=words
+        RunDescription(
+            "pcopy",
+            "copied",
+            True,
+            JOB_STAGES,
+            Job("0a", 1, ROOTS, options),
+            ["h"],
+            "backend c",
+            1.5e9,
+            command_line=words,
         ),
         print,
     )
@@ -188,7 +196,7 @@ def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"format": "pcopy-report"}', "<!doctype html>\n<html>", json_text({"a": 1})]
+    "text", ["", "{}", '{"format": "pcopy-report"}', "<!doctype html>\n<html>", readable_json_text({"a": 1})]
 )
 def test_other_files_are_not_recognized_as_reports(text: str) -> None:
     assert not is_report_beginning(text.encode())

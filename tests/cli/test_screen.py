@@ -17,13 +17,13 @@ import pytest
 from rich.console import Console
 
 from pcopy.errors import RequestRefused
-from pcopy.report.bar import BarScreen, details_line, open_screen, render_bar
-from pcopy.report.lines_file import LinesFile
+from pcopy.report.bar import ProgressBarScreen, open_progress_screen, progress_details_line, render_bar
+from pcopy.report.lines_file import JsonLinesFile
 from pcopy.report.progress_gauge import ProgressGauge
-from pcopy.report.screen import MAX_FAILURES_SHOWN, LinesScreen, OutputOptions, ProgressScreen
+from pcopy.report.screen import MAX_FAILURES_SHOWN, OutputOptions, ProgressLinesScreen, ProgressScreen
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tools.copy import COPY_TOOL
-from pcopy.tools.director import STAGES
+from pcopy.tools.director import JOB_STAGES
 
 
 class Clock:
@@ -61,7 +61,7 @@ def failed(count: int, first: int = 0) -> list[Failure]:
 
 def test_one_line_is_printed_each_interval() -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = LinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, clock)
+    screen = ProgressLinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, clock)
     for _ in range(1000):
         screen.progress("copying", HALF, ())
     assert stream.getvalue() == ""
@@ -81,7 +81,7 @@ def test_one_line_is_printed_each_interval() -> None:
 
 def test_quiet_shows_errors_and_notices_only() -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(quiet=True), stream, clock)
+    screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(quiet=True), stream, clock)
     clock.now += 1000
     screen.progress("copying", HALF, ())
     assert stream.getvalue() == ""
@@ -98,7 +98,7 @@ TOTALS = Totals(found=10, found_bytes=1 << 30, files=4, directories=1, bytes=1 <
 
 def json_lines(totals: Totals, silent: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(progress="json"), stream, clock)
+    screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(progress="json"), stream, clock)
     for _ in range(2):
         clock.now += 0.99
         screen.progress("copy", totals, silent)
@@ -167,7 +167,7 @@ def test_errors_file_contains_all_failures(tmp_path: Path) -> None:
     path.write_text(old)
     stream = io.StringIO()
     telling = OutputOptions(errors=bytes(path), quiet=True)
-    with closing(open_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, Clock())) as screen:
+    with closing(open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, Clock())) as screen:
         assert path.read_text() == old
         screen.begin()
         assert path.read_text() == ""
@@ -181,12 +181,16 @@ def test_errors_file_contains_all_failures(tmp_path: Path) -> None:
 
 def test_uncreatable_errors_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestRefused, match="no/file: cannot write the errors file: No such file or directory"):
-        open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(errors=bytes(tmp_path / "no/file")), io.StringIO())
+        open_progress_screen(
+            COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(errors=bytes(tmp_path / "no/file")), io.StringIO()
+        )
 
 
 def test_write_error_of_the_errors_file_is_reported_once() -> None:
     stream = io.StringIO()
-    screen = ProgressScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock(), [LinesFile(b"/dev/full", "errors")])
+    screen = ProgressScreen(
+        COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock(), [JsonLinesFile(b"/dev/full", "errors")]
+    )
     screen.begin()
     screen.failures(failed(1))
     screen.failures(failed(1, 1))
@@ -198,8 +202,8 @@ def test_write_error_of_the_errors_file_is_reported_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [LinesScreen, BarScreen])
-def test_closed_terminal_does_not_end_the_job(kind: type[LinesScreen] | type[BarScreen]) -> None:
+@pytest.mark.parametrize("kind", [ProgressLinesScreen, ProgressBarScreen])
+def test_closed_terminal_does_not_end_the_job(kind: type[ProgressLinesScreen] | type[ProgressBarScreen]) -> None:
     clock = Clock()
     screen = kind(COPY_TOOL.name, COPY_TOOL.stages, Broken(), 1.0, clock)
     for _ in range(3):
@@ -216,7 +220,7 @@ def test_closed_terminal_does_not_end_the_job(kind: type[LinesScreen] | type[Bar
 def drawn(width: int, totals: Totals, silent: tuple[int, ...] = (), **options: bool) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, no_color=True, **options)  # type: ignore[arg-type]
-    console.print(render_bar("copying", ProgressGauge(0.0, STAGES).read(10.0, totals), silent, width))
+    console.print(render_bar("copying", ProgressGauge(0.0, JOB_STAGES).read(10.0, totals), silent, width))
     return stream.getvalue().splitlines()
 
 
@@ -238,17 +242,17 @@ def test_bar_at_full_width() -> None:
 
 
 def test_least_important_details_are_omitted_first() -> None:
-    reading = ProgressGauge(0.0, STAGES).read(10.0, HALF._replace(failed=1))
-    lengths = [len(details_line(reading, (4,), width)) for width in range(120)]
+    reading = ProgressGauge(0.0, JOB_STAGES).read(10.0, HALF._replace(failed=1))
+    lengths = [len(progress_details_line(reading, (4,), width)) for width in range(120)]
     assert all(length <= width for width, length in enumerate(lengths) if width >= 29)
-    assert details_line(reading, (4,), 30) == "1 failed, 512 MiB of 1.00 GiB"
-    assert "rank 4" in details_line(reading, (4,), 75)
+    assert progress_details_line(reading, (4,), 30) == "1 failed, 512 MiB of 1.00 GiB"
+    assert "rank 4" in progress_details_line(reading, (4,), 75)
 
 
 def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})
-    screen = BarScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 0.5, clock)
+    screen = ProgressBarScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 0.5, clock)
     screen.console = console
     screen.failures(failed(1))
     screen.progress("copying", HALF, ())
@@ -282,7 +286,7 @@ def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
 )
 def test_verbose_output_reports_each_phase_once(telling: OutputOptions, lines: list[str]) -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, clock)
+    screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, clock)
     for phase in ("copying", "copying", "finishing"):
         clock.now += 100
         screen.progress(phase, Totals(found=3, files=1, skipped=1), ())
@@ -296,16 +300,16 @@ def test_screen_type_follows_options_and_terminal(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
 
     def kind(stream: io.StringIO, **values: Any) -> type[ProgressScreen]:
-        return type(open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(**values), stream))
+        return type(open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(**values), stream))
 
-    assert kind(io.StringIO()) is LinesScreen
-    assert kind(Terminal()) is BarScreen
-    assert kind(Terminal(), progress="plain") is LinesScreen
+    assert kind(io.StringIO()) is ProgressLinesScreen
+    assert kind(Terminal()) is ProgressBarScreen
+    assert kind(Terminal(), progress="plain") is ProgressLinesScreen
     assert kind(Terminal(), progress="none") is ProgressScreen
     assert kind(Terminal(), quiet=True) is ProgressScreen
-    assert kind(io.StringIO(), progress="bar") is LinesScreen
+    assert kind(io.StringIO(), progress="bar") is ProgressLinesScreen
     monkeypatch.setenv("TERM", "dumb")
-    assert kind(Terminal(), progress="bar") is LinesScreen
+    assert kind(Terminal(), progress="bar") is ProgressLinesScreen
 
 
 def test_rich_is_imported_with_the_first_drawing_only() -> None:
@@ -313,14 +317,14 @@ def test_rich_is_imported_with_the_first_drawing_only() -> None:
 import io, os, sys
 os.environ["TERM"] = "xterm"
 from pcopy.report.screen import OutputOptions
-from pcopy.report.bar import open_screen
+from pcopy.report.bar import open_progress_screen
 from pcopy.tools.copy import COPY_TOOL
 from pcopy.tasks.base.job import Failure, Totals
 class Terminal(io.StringIO):
     isatty = lambda self: True
 now = 0.0
 stream = Terminal()
-screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(), stream, lambda: now)
+screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(), stream, lambda: now)
 screen.progress("copying", Totals(found=1), ())
 screen.failures([Failure(b"a", "open", 13, "")])
 assert "rich" not in sys.modules

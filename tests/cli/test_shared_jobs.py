@@ -11,7 +11,7 @@ import pytest
 
 from pcopy.errors import RequestRefused
 from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
-from pcopy.jobs.rank_store import check_job_visible
+from pcopy.jobs.rank_store import wait_until_job_is_visible
 from pcopy.tasks.base.job import Totals
 from tests.checkpoint.made import job_of, made, some_root
 
@@ -27,7 +27,7 @@ def test_ranks_do_not_wait_for_a_removed_job(area: Path, seen: bool) -> None:
         threading.Timer(0.5, shutil.rmtree, (path,)).start()
     began = time.monotonic()
     with pytest.raises(RequestRefused, match="the job was removed by another process"):
-        check_job_visible(keeping, PATIENCE, b"current", was_seen=seen)
+        wait_until_job_is_visible(keeping, PATIENCE, b"current", was_seen=seen)
     assert time.monotonic() - began < PATIENCE / 2
 
 
@@ -42,9 +42,9 @@ def test_ranks_wait_for_a_job_that_is_stored_late(area: Path) -> None:
     threading.Timer(0.6, store).start()
     keeping = CheckpointSettings(directory=bytes(path), nonce="ab" * 16)
     with pytest.raises(RequestRefused, match="not a directory that all hosts share"):
-        check_job_visible(keeping, 0.2, b"current")
+        wait_until_job_is_visible(keeping, 0.2, b"current")
     began = time.monotonic()
-    check_job_visible(keeping, PATIENCE, b"current")
+    wait_until_job_is_visible(keeping, PATIENCE, b"current")
     assert 0.5 < time.monotonic() - began < PATIENCE / 2
 
 
@@ -56,7 +56,7 @@ def test_files_written_while_a_job_is_abandoned_are_removed_at_the_end(
     path = area / "above" / "job"
     kept = JobDirectory(CheckpointSettings(directory=bytes(path), durable_at_start=True), job_of(some_root()))
     kept.create_durably()
-    kept.abandon()
+    kept.remove_while_running()
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
     (path / "run-1").mkdir()

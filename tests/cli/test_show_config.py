@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from pcopy.cli.config_keys import COMMAND_LINE_ONLY, COMMAND_LINE_ONLY_BY_PROGRAM
-from pcopy.cli.configuration import CONFLICTS
+from pcopy.cli.configuration import CONFLICTING_OPTIONS
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.cli.pstripe import PSTRIPE
 from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
@@ -75,7 +75,7 @@ ANYHOW: tuple[list[str], ...] = (
 """Arguments that users write while files set all options."""
 
 
-def all_keys(program: Program, *without: str) -> str:
+def all_keys(program: ProgramCommandLine, *without: str) -> str:
     """A file with each key that the program accepts, except some."""
     lines = []
     for action in program.parser()._actions:
@@ -95,7 +95,7 @@ class TestAnyCommand:
     ) -> None:
         """Files set defaults. Options given on the command line are never refused because of them."""
         (area / "f.json").write_text("*.o\n")
-        pairs = [pair[side] for pair in CONFLICTS if pair[0] != pair[1]]
+        pairs = [pair[side] for pair in CONFLICTING_OPTIONS if pair[0] != pair[1]]
         without = {name.partition("=")[0] for names in pairs for name in names}
         files(user=all_keys(PCOPY, "update", ("existing", "checksum")[side], *without))
         operands = [] if words[:1] in (["--resume"], ["--jobs"], ["--discard"], ["--control"]) else ["a/", "b"]
@@ -103,7 +103,7 @@ class TestAnyCommand:
 
     @pytest.mark.parametrize("program", [PVERIFY, PRM, PSTRIPE], ids=lambda program: program.name)
     def test_commands_of_other_programs_are_accepted_whatever_files_set(
-        self, files: Files, area: Path, program: Program
+        self, files: Files, area: Path, program: ProgramCommandLine
     ) -> None:
         (area / "f.json").write_text("*.o\n")
         files(user=all_keys(program))
@@ -154,7 +154,9 @@ class TestShowConfig:
         assert lines.index("verify: true  # command line") < lines.index("block-size: 4M  # default")
 
     @pytest.mark.parametrize("program", [PCOPY, PVERIFY, PRM, PSTRIPE, PTAR], ids=lambda program: program.name)
-    def test_shown_defaults_are_those_of_the_program(self, files: Files, area: Path, program: Program) -> None:
+    def test_shown_defaults_are_those_of_the_program(
+        self, files: Files, area: Path, program: ProgramCommandLine
+    ) -> None:
         files()
         text = shown(program=program)
         (area / "again.yaml").write_text(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcopy.launch.watch.silence import OwnSilenceMonitor, SilenceMonitor, SilenceReport
+from pcopy.launch.watch.silence import OwnSilenceMonitor, RankSilenceMonitor, SilenceReport
 
 
 def test_progressing_rank_reports_nothing() -> None:
@@ -26,7 +26,7 @@ def test_stopping_rank_reports_silence_sooner() -> None:
     own = OwnSilenceMonitor(0, 30.0)
     assert own.due_own_reports(1, 0.0) == []
     assert own.due_own_reports(1, 10.0) == []
-    own.report_earlier(3.0)
+    own.report_silences_earlier(3.0)
     assert own.due_own_reports(1, 11.0) == [SilenceReport(0, 11.0, False)]
     assert own.due_own_reports(1, 12.0) == []
     assert own.due_own_reports(2, 13.0) == [SilenceReport(0, 13.0, True)]
@@ -52,41 +52,41 @@ def test_completed_rows_do_not_hide_a_hanging_main_thread() -> None:
 
 
 def test_long_silence_of_other_ranks_is_reported() -> None:
-    others = SilenceMonitor(60.0, 16)
-    assert others.reports_due([4], 0.0) == []
-    assert others.reports_due([], 5.0) == []
-    assert others.reports_due([4, 5], 10.0) == []
-    assert others.reports_due([4], 69.0) == []
-    assert others.reports_due([4], 70.0) == [SilenceReport(4, 60.0, False)]
-    assert others.reports_due([4], 100.0) == []
-    assert others.reports_due([4, 5], 130.0) == [SilenceReport(4, 120.0, False)]
-    assert others.reports_due([5], 140.0) == [SilenceReport(4, 130.0, True)]
-    assert others.reports_due([], 141.0) == []
+    others = RankSilenceMonitor(60.0, 16)
+    assert others.due_silence_reports([4], 0.0) == []
+    assert others.due_silence_reports([], 5.0) == []
+    assert others.due_silence_reports([4, 5], 10.0) == []
+    assert others.due_silence_reports([4], 69.0) == []
+    assert others.due_silence_reports([4], 70.0) == [SilenceReport(4, 60.0, False)]
+    assert others.due_silence_reports([4], 100.0) == []
+    assert others.due_silence_reports([4, 5], 130.0) == [SilenceReport(4, 120.0, False)]
+    assert others.due_silence_reports([5], 140.0) == [SilenceReport(4, 130.0, True)]
+    assert others.due_silence_reports([], 141.0) == []
 
 
 def test_rank_that_reports_itself_is_not_reported_by_others() -> None:
-    others = SilenceMonitor(60.0, 16)
-    others.reports_due([4], 0.0)
-    others.add_own_report(4)
-    assert others.reports_due([4], 100.0) == []
-    assert others.reports_due([], 101.0) == []
-    others.add_own_report(4)  # it continues
-    assert others.reports_due([4], 200.0) == []
-    assert others.reports_due([4], 260.0) == [SilenceReport(4, 60.0, False)]
+    others = RankSilenceMonitor(60.0, 16)
+    others.due_silence_reports([4], 0.0)
+    others.register_own_report(4)
+    assert others.due_silence_reports([4], 100.0) == []
+    assert others.due_silence_reports([], 101.0) == []
+    others.register_own_report(4)  # it continues
+    assert others.due_silence_reports([4], 200.0) == []
+    assert others.due_silence_reports([4], 260.0) == [SilenceReport(4, 60.0, False)]
 
 
 def test_truncated_list_of_silent_ranks_ends_no_silence() -> None:
-    others = SilenceMonitor(60.0, 2)
-    others.reports_due([8], 0.0)
-    assert others.reports_due([8], 60.0) == [SilenceReport(8, 60.0, False)]
-    assert others.reports_due([1, 2], 70.0) == []
-    assert others.reports_due([1], 80.0) == [SilenceReport(8, 80.0, True)]
+    others = RankSilenceMonitor(60.0, 2)
+    others.due_silence_reports([8], 0.0)
+    assert others.due_silence_reports([8], 60.0) == [SilenceReport(8, 60.0, False)]
+    assert others.due_silence_reports([1, 2], 70.0) == []
+    assert others.due_silence_reports([1], 80.0) == [SilenceReport(8, 80.0, True)]
 
 
 def test_silence_of_others_is_reported_sooner_when_stopping() -> None:
-    others = SilenceMonitor(60.0, 16)
-    others.reports_due([4], 0.0)
-    others.report_earlier(3.0)
-    assert others.reports_due([4], 4.0) == [SilenceReport(4, 4.0, False)]
-    assert others.reports_due([4, 6], 5.0) == []
-    assert others.reports_due([4, 6], 8.0) == [SilenceReport(4, 8.0, False), SilenceReport(6, 3.0, False)]
+    others = RankSilenceMonitor(60.0, 16)
+    others.due_silence_reports([4], 0.0)
+    others.report_silences_earlier(3.0)
+    assert others.due_silence_reports([4], 4.0) == [SilenceReport(4, 4.0, False)]
+    assert others.due_silence_reports([4, 6], 5.0) == []
+    assert others.due_silence_reports([4, 6], 8.0) == [SilenceReport(4, 8.0, False), SilenceReport(6, 3.0, False)]

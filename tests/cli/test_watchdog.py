@@ -17,7 +17,7 @@ from pcopy.background import BackgroundThread
 from pcopy.fsio.backend.interface import RowInProgress
 from pcopy.fsio.close import close_after_write
 from pcopy.launch.rank import oldest_operation
-from pcopy.launch.watch.watchdog import Heartbeat, NoticePipe, Pace, RankMessages, Watchdog
+from pcopy.launch.watch.watchdog import MainThreadHeartbeat, NoticePipe, Pace, RankWatchdog, SilenceMessagePrinter
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.alone
@@ -34,14 +34,14 @@ class Lines:
         self.lines.append(text)
 
 
-def watchdog(pulse: Heartbeat, lines: Lines, notes: NoticePipe | None = None) -> Watchdog:
+def watchdog(pulse: MainThreadHeartbeat, lines: Lines, notes: NoticePipe | None = None) -> RankWatchdog:
     hosts = ("alpha", "beta", "gamma")
-    return Watchdog(RankMessages(0, hosts, lines.notice, notes), pulse, lambda: "at work", PACE)
+    return RankWatchdog(SilenceMessagePrinter(0, hosts, lines.notice, notes), pulse, lambda: "at work", PACE)
 
 
 def test_hanging_rank_reports_where_it_hangs(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    lines, pulse = Lines(), Heartbeat()
+    lines, pulse = Lines(), MainThreadHeartbeat()
     watching = watchdog(pulse, lines)
     watching.start()
 
@@ -61,9 +61,11 @@ def test_hanging_rank_reports_where_it_hangs(tmp_path: Path) -> None:
 
 
 def test_hanging_row_of_another_thread_is_reported_with_its_call() -> None:
-    lines, pulse = Lines(), Heartbeat()
+    lines, pulse = Lines(), MainThreadHeartbeat()
     rows = [RowInProgress(12.5, "create", b"/there/a\nb")]
-    watching = Watchdog(RankMessages(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=lambda: rows[0])
+    watching = RankWatchdog(
+        SilenceMessagePrinter(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=lambda: rows[0]
+    )
     watching.start()
 
     def heard(text: str) -> bool:
@@ -82,7 +84,7 @@ def test_hanging_row_of_another_thread_is_reported_with_its_call() -> None:
 def test_sync_of_a_file_that_hangs_is_named_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, is_beside: bool
 ) -> None:
-    lines, pulse, path = Lines(), Heartbeat(), tmp_path / "file"
+    lines, pulse, path = Lines(), MainThreadHeartbeat(), tmp_path / "file"
 
     def hang(descriptor: int) -> None:
         def heard() -> bool:
@@ -92,8 +94,12 @@ def test_sync_of_a_file_that_hangs_is_named_with_its_path(
         assert wait_until(heard, 60)
 
     monkeypatch.setattr(os, call, hang)
-    watching = Watchdog(
-        RankMessages(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=partial(oldest_operation, None)
+    watching = RankWatchdog(
+        SilenceMessagePrinter(0, (), lines.notice),
+        pulse,
+        lambda: "at work",
+        PACE,
+        oldest=partial(oldest_operation, None),
     )
     watching.start()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -109,7 +115,7 @@ def test_sync_of_a_file_that_hangs_is_named_with_its_path(
 
 
 def test_progressing_rank_is_not_reported() -> None:
-    lines, pulse = Lines(), Heartbeat()
+    lines, pulse = Lines(), MainThreadHeartbeat()
     watching = watchdog(pulse, lines)
     watching.start()
     for _ in range(50):
@@ -120,7 +126,7 @@ def test_progressing_rank_is_not_reported() -> None:
 
 
 def test_unresponsive_ranks_are_reported_with_their_hosts() -> None:
-    lines, pulse = Lines(), Heartbeat()
+    lines, pulse = Lines(), MainThreadHeartbeat()
     watching = watchdog(pulse, lines)
     pulse.silent = (2,)
     watching.start()
@@ -137,7 +143,7 @@ def test_unresponsive_ranks_are_reported_with_their_hosts() -> None:
 
 
 def test_rank_that_reported_itself_is_not_reported_twice() -> None:
-    notes, lines, pulse = NoticePipe(), Lines(), Heartbeat()
+    notes, lines, pulse = NoticePipe(), Lines(), MainThreadHeartbeat()
     watching = watchdog(pulse, lines, notes)
     pulse.silent = (1,)
     watching.start()
@@ -153,10 +159,10 @@ def test_rank_that_reported_itself_is_not_reported_twice() -> None:
 
 
 def test_time_while_this_process_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, pulse = Lines(), Heartbeat()
+    lines, pulse = Lines(), MainThreadHeartbeat()
     pulse.silent = (1,)
     pace = Pace(check=5.0, own_silence=30.0, silence_after_signal=3.0, no_answer=60.0)
-    watching = Watchdog(RankMessages(0, (), lines.notice), pulse, str, pace)
+    watching = RankWatchdog(SilenceMessagePrinter(0, (), lines.notice), pulse, str, pace)
     start = time.monotonic()
     for now in (start + 5, start + 1000):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
@@ -165,11 +171,11 @@ def test_time_while_this_process_was_stopped_does_not_count(monkeypatch: pytest.
 
 
 def test_signal_makes_rank_0_report_awaited_ranks_sooner() -> None:
-    lines, pulse = Lines(), Heartbeat()
+    lines, pulse = Lines(), MainThreadHeartbeat()
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
-        watching = Watchdog(
-            RankMessages(0, (), lines.notice),
+        watching = RankWatchdog(
+            SilenceMessagePrinter(0, (), lines.notice),
             pulse,
             str,
             Pace(0.02, own_silence=60, silence_after_signal=0.1, no_answer=60),
@@ -190,7 +196,7 @@ def test_signal_makes_rank_0_report_awaited_ranks_sooner() -> None:
 
 
 def test_notes_reach_the_screen() -> None:
-    notes, lines, pulse = NoticePipe(), Lines(), Heartbeat()
+    notes, lines, pulse = NoticePipe(), Lines(), MainThreadHeartbeat()
     watching = watchdog(pulse, lines, notes)
     watching.start()
     notes.send(1, "rank 1\nhangs")
@@ -212,14 +218,15 @@ def test_notes_without_a_reader_are_dropped() -> None:
 def test_a_second_sigint_ends_a_rank_that_hangs(count: int) -> None:
     program = """
 import os
-from pcopy.launch.watch.signals import StopSignals
-from pcopy.launch.watch.watchdog import Pace, Heartbeat, RankMessages, Watchdog
+from pcopy.launch.watch.signals import StopSignalHandler
+from pcopy.launch.watch.watchdog import Pace, MainThreadHeartbeat, SilenceMessagePrinter, RankWatchdog
 class Lines:
     def notice(self, text):
         print(text, flush=True)
-signals = StopSignals()
-signals.install()
-watching = Watchdog(RankMessages(0, (), Lines().notice), Heartbeat(), str, Pace(0.05, 60.0, 0.1, 60.0))
+signals = StopSignalHandler()
+signals.install_handlers()
+messages = SilenceMessagePrinter(0, (), Lines().notice)
+watching = RankWatchdog(messages, MainThreadHeartbeat(), str, Pace(0.05, 60.0, 0.1, 60.0))
 watching.start()
 reading, _ = os.pipe()
 print("ready", flush=True)

@@ -11,7 +11,7 @@ import pytest
 
 from pcopy.fsio import attribute_names
 from pcopy.fsio.attribute_names import XattrKind, parse_xattr_conf, xattr_kind
-from pcopy.fsio.attributes import Attributes, apply_attributes, remove_extra_xattrs
+from pcopy.fsio.attributes import ItemMetadata, apply_item_metadata, remove_extra_xattrs
 from pcopy.fsio.preserve import Preserve
 from tests.support.attributes import ACCESS_ACL, acl
 from tests.support.command import pcopy, show, succeed, summary
@@ -148,9 +148,9 @@ def test_unsupported_attribute_of_an_item_fails(area: Path) -> None:
     """A real file system refuses the attribute, and no file system or daemon owns it."""
     path = area / "file"
     path.touch()
-    given = Attributes(0o600, os.geteuid(), os.getegid(), 0, 0, (("system.nonsense", b"x"),))
+    given = ItemMetadata(0o600, os.geteuid(), os.getegid(), 0, 0, (("system.nonsense", b"x"),))
     with pytest.raises(OSError, match="supported") as caught:
-        apply_attributes(os.fsencode(path), given, Preserve(), 0)
+        apply_item_metadata(os.fsencode(path), given, Preserve(), 0)
     assert caught.value.errno == errno.ENOTSUP
     remove_extra_xattrs(os.fsencode(path), given, Preserve())
 
@@ -161,7 +161,7 @@ def test_xattr_conf_is_used_only_if_no_other_user_may_write_it(area: Path, monke
 
     def read_with(path: Path) -> XattrKind:
         monkeypatch.setattr(attribute_names, "XATTR_CONF", path)
-        attribute_names._configured_kinds.cache_clear()
+        attribute_names._xattr_kinds_from_conf.cache_clear()
         xattr_kind.cache_clear()
         return xattr_kind("user.index.7")
 
@@ -178,5 +178,5 @@ def test_xattr_conf_is_used_only_if_no_other_user_may_write_it(area: Path, monke
         assert read_with(area / "fifo") is XattrKind.ORDINARY
     finally:
         monkeypatch.undo()
-        attribute_names._configured_kinds.cache_clear()
+        attribute_names._xattr_kinds_from_conf.cache_clear()
         xattr_kind.cache_clear()

@@ -318,11 +318,13 @@ def test_large_directories_are_not_searched_for_similar_names(area: Path) -> Non
     from pcopy.jobs import suggestions
 
     (area / "large").mkdir()
-    for number in range(suggestions.MAX_NAMES + 1):
+    for number in range(suggestions.MAX_SEARCHED_NAMES + 1):
         os.mknod(area / f"large/name{number:06}")
-    assert "name000001 does" not in suggestions.suggestion_for(os.fsencode(area / "large/mame000001"))
+    assert "name000001 does" not in suggestions.suggestion_for_missing_path(os.fsencode(area / "large/mame000001"))
     os.unlink(area / "large/name000000")
-    assert "name000001 does: was that meant?" in suggestions.suggestion_for(os.fsencode(area / "large/mame000001"))
+    assert "name000001 does: was that meant?" in suggestions.suggestion_for_missing_path(
+        os.fsencode(area / "large/mame000001")
+    )
 
 
 def test_names_in_hints_are_escaped(area: Path) -> None:

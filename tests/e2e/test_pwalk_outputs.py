@@ -19,8 +19,8 @@ import pytest
 
 from pcopy.tasks.base.job import Sink
 from pcopy.tools.walk_outputs import ListsSink, ListTarget
-from pcopy.walk.matching import Items
-from pcopy.walk.sorting import SortedItems
+from pcopy.walk.matching import DirectoryItems
+from pcopy.walk.sorting import ItemSorter
 from tests.e2e.test_pwalk import found, listed, pwalk
 from tests.faults.test_real import bindfs
 from tests.support.command import show, start
@@ -136,15 +136,15 @@ def test_error_about_a_short_list_names_its_file(area: Path, more: tuple[str, ..
 def test_sorted_items_are_not_read_after_the_pipe_closed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def in_order(self: SortedItems) -> Iterator[Items]:
+    def in_order(self: ItemSorter) -> Iterator[DirectoryItems]:
         for number in range(10):
             asked.append(number)
-            yield Items(-1, b"", [b"name"], b"f")
+            yield DirectoryItems(-1, b"", [b"name"], b"f")
 
     def write(descriptor: int, part: bytes) -> int:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
-    monkeypatch.setattr(SortedItems, "sorted_batches", in_order)
+    monkeypatch.setattr(ItemSorter, "sorted_batches", in_order)
     outputs = ListsSink(cast(Sink, None), [ListTarget("lines")], (), "name", None, "pwalk-test")
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write)

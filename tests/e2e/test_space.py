@@ -10,7 +10,7 @@ import pytest
 
 from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Totals
-from pcopy.tools.space import FreeSpaceWatch
+from pcopy.tools.space import FreeSpaceWarningSink
 from pcopy.walk.preliminary_walk import PreliminaryWalk
 from tests.support.command import pcopy, show, summary
 from tests.support.files import NOW, write
@@ -128,7 +128,7 @@ def test_preliminary_walk_ends_at_its_budget(area: Path, entries: int, is_comple
 
 
 class Notices:
-    """Sink that collects the notices of ``FreeSpaceWatch``."""
+    """Sink that collects the notices of ``FreeSpaceWarningSink``."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -148,7 +148,7 @@ class Notices:
 
 def test_space_warning_is_printed_once_when_the_scan_is_complete(area: Path) -> None:
     notices = Notices()
-    watch = FreeSpaceWatch(notices, bytes(area))
+    watch = FreeSpaceWarningSink(notices, bytes(area))
     room = os.statvfs(area)
     much = room.f_bfree * room.f_frsize + (1 << 40)
     watch.progress("copy", Totals(found_bytes=much, unscanned=1), ())
@@ -157,5 +157,5 @@ def test_space_warning_is_printed_once_when_the_scan_is_complete(area: Path) -> 
     watch.progress("copy", Totals(found_bytes=much), ())
     assert len(notices.lines) == 1 and "remain to be copied" in notices.lines[0]
     little = Notices()
-    FreeSpaceWatch(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
+    FreeSpaceWarningSink(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
     assert little.lines == []

@@ -22,14 +22,14 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Abort, AddressedTasks, Halt, Message, TaskReply, encode_message
 from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.states import State
-from pcopy.engine.steering import NoSteering, Steering
+from pcopy.engine.states import RankState
+from pcopy.engine.steering import NoSteering, RankSteering
 from pcopy.engine.task import ANY_RANK, NewTask, Task
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.ticket import TaskOutcome
 from tests.engine.plans import Interruption, Network, Plan, share, unpacked
 
 MOST_EVENTS = 500_000
-ENDED = (State.CLOSED, State.ABORTED)
+ENDED = (RankState.CLOSED, RankState.ABORTED)
 
 SMALL = Limits(
     message_bytes=700,
@@ -71,7 +71,7 @@ class Simulation:
         open_spool: OpenSpool = io.BytesIO,
         termination: str = "tree",
         whole: float = 0.3,
-        steering: Callable[[int], Steering] = lambda rank: NoSteering(),
+        steering: Callable[[int], RankSteering] = lambda rank: NoSteering(),
     ) -> None:
         """``whole``: the part of the tasks with several items that are not to be divided, when that is asked for."""
         self.spools: list[BinaryIO] = []
@@ -84,7 +84,7 @@ class Simulation:
         self.random = Random(seed)
         self.whole = whole
         self.interruption = interruption
-        self.interrupted_in: State | None = None
+        self.interrupted_in: RankState | None = None
         self.transport = SimulatedNetwork(size, self.random, network.latency, wire=True)
         self.ranks = [
             _Rank(
@@ -224,7 +224,7 @@ class Simulation:
         if self.transport.next_event_time() <= self._next_timer():
             for _, destination, source, message in self.transport.deliver(self.now):
                 rank = self.ranks[destination]
-                assert rank.node.state is not State.CLOSED or isinstance(message, Abort), f"{message} after the end"
+                assert rank.node.state is not RankState.CLOSED or isinstance(message, Abort), f"{message} after the end"
                 rank.inbox.append((source, message))
                 if not rank.in_slice:
                     self._turn(rank)
@@ -294,7 +294,7 @@ class Simulation:
             self.done[number] = self.now
             self._undone[planned.phase] -= 1
         spawned = list(self._spawns(self._children.get(number, ()))) if is_done else []
-        rank.node.finish_task(task, Outcome(spawned, (int(is_done), task.cost)), self.now)
+        rank.node.finish_task(task, TaskOutcome(spawned, (int(is_done), task.cost)), self.now)
 
     def _divide(self, task: Task, hungry: bool) -> list[NewTask]:
         """Most of those that can be divided have two portions."""
@@ -340,7 +340,7 @@ class Simulation:
     def _check_end(self) -> None:
         assert self.transport.messages_sent == self.transport.messages_delivered
         assert not any(rank.inbox for rank in self.ranks if not rank.in_slice)
-        if not any(node.state is State.ABORTED for node in self.nodes):
+        if not any(node.state is RankState.ABORTED for node in self.nodes):
             assert not any(rank.task or len(rank.node.queue) for rank in self.ranks)
             assert all(spool.closed for spool in self.spools)
             self._check_words()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from pcopy.engine.journal import Journal
+from pcopy.engine.journal import TaskJournal
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Halt,
@@ -16,9 +16,9 @@ from pcopy.engine.messages import (
 )
 from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.states import State
+from pcopy.engine.states import RankState
 from pcopy.engine.task import ANY_RANK, NewTask, Task
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.ticket import TaskOutcome
 
 
 class Directions:
@@ -62,7 +62,7 @@ class Spoken:
         size: int,
         director: Directions | None = None,
         *,
-        journal: Journal | None = None,
+        journal: TaskJournal | None = None,
         limits: Limits = Limits(fan_out=2),  # noqa: B008 (an immutable value)
         **options: Any,
     ) -> None:
@@ -82,7 +82,7 @@ class Spoken:
     def run(self, *spawned: NewTask) -> list[tuple[int, Message]]:
         taken = self.node.take_task()
         assert taken is not None
-        self.node.finish_task(taken, Outcome(spawned, (1,)), 0.0)
+        self.node.finish_task(taken, TaskOutcome(spawned, (1,)), 0.0)
         return self.said()
 
 
@@ -98,7 +98,7 @@ def working(rank: int = 1, size: int = 3) -> Spoken:
     """A rank in phase 0 that has asked somebody for tasks."""
     spoken = Spoken(rank, size)
     spoken.hear(0, StartPhase(0))
-    assert spoken.node.state is State.WORKING
+    assert spoken.node.state is RankState.WORKING
     return spoken
 
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pcopy.engine.driver import Driver, Outcome, TaskGenerator
+from pcopy.engine.driver import RankDriver, TaskGenerator, TaskOutcome
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Close, CounterSums, Halt, Message, StartPhase, Stop, TaskReply, TaskRequest
+from pcopy.engine.messages import CloseTransport, CounterSums, EndJob, Halt, Message, StartPhase, TaskReply, TaskRequest
 from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import NewTask, Task
@@ -103,8 +103,8 @@ def _slices(word: bytes, number: int) -> TaskGenerator:
     elif word == b"split" and number:
         time.sleep(0.0003)
         half = NewTask(0, b"split %d" % (number - 1), 1 << number)
-        return Outcome((half, half), (1,))
-    return Outcome((), (1,))
+        return TaskOutcome((half, half), (1,))
+    return TaskOutcome((), (1,))
 
 
 class Ended(NamedTuple):
@@ -149,7 +149,7 @@ def _one_rank(size: int, first: list[NewTask], directory: Path, stopping: int) -
             return _reasons[0]
         return Halt("told to") if rank == stopping and now > begun + 0.2 else None
 
-    driver = Driver(
+    driver = RankDriver(
         node,
         listening,
         run_task,
@@ -328,9 +328,9 @@ def test_stop_requested_by_last_task_decides_status_of_job(launch: Launch, size:
 
 def test_only_loss_of_parent_is_an_error_in_barrier() -> None:
     """In the barrier any rank but the one above, whose word is awaited, may be gone already."""
-    transport = Scripted(StartPhase(0), Stop(7), Close())
+    transport = Scripted(StartPhase(0), EndJob(7), CloseTransport())
     node = RankNode(3, 5, run=1, counters=1, director=Directions([]), random=Random(1), queue=TaskQueue(Limits()))
-    assert Driver(node, transport, run_task, host="here", clock=lambda: 0.0).run() == 7
+    assert RankDriver(node, transport, run_task, host="here", clock=lambda: 0.0).run() == 7
     assert transport.forgiven_at_the_end == {1, 2, 4}
 
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from pcopy.engine.driver import STOP_WAIT_SECONDS, Driver, Outcome, TaskGenerator
+from pcopy.engine.driver import STOPPED_TASK_GRACE_SECONDS, RankDriver, TaskGenerator, TaskOutcome
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     AddressedTasks,
-    Close,
+    CloseTransport,
     CreditReturn,
+    EndJob,
     Halt,
     Message,
     StartPhase,
-    Stop,
     TaskReply,
     TaskRequest,
 )
@@ -57,7 +57,7 @@ class Stage:
         self.journal = FakeJournal()
         self.node = node_of(1, 3, limits, journal=self.journal)
         self.reason: Halt | None = None
-        self.driver = Driver(
+        self.driver = RankDriver(
             self.node, self, self.run_task, host="here", clock=self.clock, stop_reason=lambda: self.reason, wake=self
         )
 
@@ -85,7 +85,7 @@ class Stage:
                 else:
                     raise ValueError("the reason of it all")
             self.story.append(name + ".")
-            return Outcome(spawned, (1,))
+            return TaskOutcome(spawned, (1,))
         finally:
             assert all(ticket.is_done for ticket in tickets), "closed while a ticket is under way"
             self.story.append(name + "/")
@@ -132,7 +132,7 @@ def nothing() -> list[Message]:
     return []
 
 
-END: tuple[Callable[[], list[Message]], ...] = (lambda: [Stop(0)], lambda: [Close()])
+END: tuple[Callable[[], list[Message]], ...] = (lambda: [EndJob(0)], lambda: [CloseTransport()])
 
 
 def ends(stage: Stage, status: int = 0) -> None:
@@ -169,7 +169,7 @@ def test_completed_ticket_resumes_task_without_poll() -> None:
     def run_task(task: Task) -> TaskGenerator:
         yield Done()
         yield Done()
-        return Outcome((), (1,))
+        return TaskOutcome((), (1,))
 
     stage.driver._run_task = run_task
     ends(stage)
@@ -236,13 +236,13 @@ def test_stop_lets_waiting_task_end_and_drops_runnable_one() -> None:
 
 def test_stop_drops_task_that_runs_too_long_after_its_ticket() -> None:
     """b goes on when its ticket is done, and then takes longer than the patience, a second for each slice."""
-    slices = int(STOP_WAIT_SECONDS) + 20
+    slices = int(STOPPED_TASK_GRACE_SECONDS) + 20
     stage = Stage(
         TWO, begin(b"b" + b"w" + b"s" * slices), nothing, lambda: [Halt("signal")], lambda: stage.done(b"b"),
         *[nothing] * slices, *END,
     )  # fmt: skip
     ends(stage)
-    assert STOP_WAIT_SECONDS <= stage.reported.count("bs") <= STOP_WAIT_SECONDS + 1
+    assert STOPPED_TASK_GRACE_SECONDS <= stage.reported.count("bs") <= STOPPED_TASK_GRACE_SECONDS + 1
     assert stage.node.dropped_count == 1
     assert stage.node.counters == [0]
 
@@ -316,5 +316,5 @@ def test_phase_is_not_terminated_while_root_task_waits_for_ticket() -> None:
         spoken.hear(rank, CreditReturn(0, CREDITS_PER_MESSAGE))
     assert not spoken.node._detector.is_terminated
     spoken.node.begun_tasks.resume(taken)
-    spoken.node.finish_task(taken, Outcome((), (1,)), 0.0)
+    spoken.node.finish_task(taken, TaskOutcome((), (1,)), 0.0)
     assert spoken.node._detector.is_terminated

@@ -6,20 +6,20 @@ import pytest
 
 from pcopy.engine.journal import NEVER_DURABLE
 from pcopy.engine.messages import (
-    LAST_EPOCH,
+    ABANDONED_EPOCH,
     CounterQuery,
     CounterSums,
     CreditReturn,
+    EndJob,
     EpochMarker,
     Halt,
     Message,
     StartPhase,
-    Stop,
 )
-from pcopy.engine.states import State
+from pcopy.engine.states import RankState
 from pcopy.engine.task import NewTask
 from pcopy.engine.termination import CREDITS_PER_MESSAGE
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.ticket import TaskOutcome
 from tests.engine.spoken import Directions, Spoken, task, without
 from tests.engine.test_epochs import FakeJournal, heard, make, working
 
@@ -61,19 +61,19 @@ def test_all_ranks_abandon_their_journals_once_one_fails() -> None:
     spoken, journal = working(1, 7)
     spoken.hear(2, EpochMarker(2))
     journal.has_failed = True
-    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1, owner=5)]), 0.0)
+    spoken.node.finish_task(task(9, owner=1), TaskOutcome([NewTask(0, b"", 1, owner=5)]), 0.0)
     spoken.node.tick(0.1)
     spoken.node.tick(0.2)
-    spoken.hear(2, EpochMarker(3), EpochMarker(LAST_EPOCH))
+    spoken.hear(2, EpochMarker(3), EpochMarker(ABANDONED_EPOCH))
     assert journal.told[-1] == ("gave up",)
     assert journal.told.count(("gave up",)) == 1
     assert journal.cuts == [1]
     said = spoken.hear(0, CounterQuery(1, (0,)))
-    assert heard(said, 3)[0] == EpochMarker(LAST_EPOCH)
+    assert heard(said, 3)[0] == EpochMarker(ABANDONED_EPOCH)
     other, journal = working(3, 7)
-    other.hear(1, EpochMarker(LAST_EPOCH))
+    other.hear(1, EpochMarker(ABANDONED_EPOCH))
     assert journal.told == [("gave up",)]
-    assert heard(without(other.hear(1, CounterQuery(1, (0,)))), 1)[0] == EpochMarker(LAST_EPOCH)
+    assert heard(without(other.hear(1, CounterQuery(1, (0,)))), 1)[0] == EpochMarker(ABANDONED_EPOCH)
 
 
 def test_stopping_job_keeps_its_records_although_journal_failed() -> None:
@@ -90,11 +90,11 @@ def test_phase_waits_until_records_of_abandoned_job_are_removed() -> None:
     root.hear(1, EpochMarker(2))
     answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     journal.durable_epoch = 2
-    said = root.hear(1, EpochMarker(LAST_EPOCH))
+    said = root.hear(1, EpochMarker(ABANDONED_EPOCH))
     assert journal.told[-1] == ("gave up",)
-    said = answer(root, wait(root, 0.2), LAST_EPOCH, 0.3)
+    said = answer(root, wait(root, 0.2), ABANDONED_EPOCH, 0.3)
     assert not any(isinstance(message, StartPhase) for _, message in said)
-    journal.durable_epoch = LAST_EPOCH
+    journal.durable_epoch = ABANDONED_EPOCH
     said = answer(root, wait(root, 0.4), 0, 0.5)
     assert any(isinstance(message, StartPhase) for _, message in said)
 
@@ -104,10 +104,10 @@ def test_single_rank_waits_until_its_records_are_durable() -> None:
     root.node.start(0.0)
     taken = root.node.take_task()
     assert taken is not None
-    journal.needs_cut = True
+    journal.needs_checkpoint_cut = True
     root.node.tick(0.0)
     assert journal.cuts == [1]
-    root.node.finish_task(taken, Outcome(), 0.0)
+    root.node.finish_task(taken, TaskOutcome(), 0.0)
     for tick in range(100):
         root.node.tick(tick * 0.01)
         assert root.node.phase == 0
@@ -118,7 +118,7 @@ def test_single_rank_waits_until_its_records_are_durable() -> None:
     journal.durable_epoch = 3
     for tick in range(200, 300):
         root.node.tick(tick * 0.01)
-    assert root.node.state is State.CLOSED
+    assert root.node.state is RankState.CLOSED
 
 
 def test_phase_does_not_wait_without_a_cut() -> None:
@@ -126,7 +126,7 @@ def test_phase_does_not_wait_without_a_cut() -> None:
     said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     assert any(isinstance(message, StartPhase) for _, message in said)
     said = answer(root, root.hear(1, CreditReturn(1, CREDITS_PER_MESSAGE)), 0, 0.1)
-    assert (1, Stop(0)) in said
+    assert (1, EndJob(0)) in said
     assert journal.cuts == []
 
 
@@ -144,11 +144,11 @@ def test_stopping_job_makes_last_cut_and_waits_limited_time_for_it() -> None:
     root.node.halt(Halt("signal"), 0.0)
     said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     assert journal.cuts == [1]
-    assert (1, Stop(75)) not in said
+    assert (1, EndJob(75)) not in said
     said = answer(root, wait(root, 2.9), 0, 3.0)
-    assert (1, Stop(75)) not in said
+    assert (1, EndJob(75)) not in said
     said = answer(root, wait(root, 3.2), 0, 3.3)
-    assert (1, Stop(75)) in said
+    assert (1, EndJob(75)) in said
 
 
 def test_patience_of_stopping_job_starts_with_the_stop() -> None:
@@ -159,18 +159,18 @@ def test_patience_of_stopping_job_starts_with_the_stop() -> None:
     root.node.halt(Halt("signal"), 10.2)
     said = answer(root, wait(root, 10.3), 0, 10.4)
     said += answer(root, wait(root, 13.1), 0, 13.2)
-    assert (1, Stop(75)) not in said
+    assert (1, EndJob(75)) not in said
     said = answer(root, wait(root, 13.5), 0, 13.6)
-    assert (1, Stop(75)) in said
+    assert (1, EndJob(75)) in said
 
 
 def test_stopping_job_does_not_wait_for_lost_data() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.node.halt(Halt("signal"), 0.0)
     said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
-    assert (1, Stop(75)) not in said
+    assert (1, EndJob(75)) not in said
     said = answer(root, wait(root, 0.2), NEVER_DURABLE, 0.3)
-    assert (1, Stop(75)) in said
+    assert (1, EndJob(75)) in said
     assert journal.cuts == [1]
 
 
@@ -180,11 +180,11 @@ def test_job_with_lost_data_waits_until_stop_and_is_incomplete() -> None:
     journal.has_lost_data = True
     answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     answer(root, wait(root, 0.2), 0, 0.3)
-    assert (root.node.state, root.node.phase) == (State.WORKING, 0)
+    assert (root.node.state, root.node.phase) == (RankState.WORKING, 0)
     root.node.halt(Halt("the destination could not be synced"), 0.4)
     said = answer(root, wait(root, 0.5), 0, 0.6)
-    assert (1, Stop(75)) in said
-    assert not root.node.cut_schedule.is_complete
+    assert (1, EndJob(75)) in said
+    assert not root.node.cut_schedule.are_all_records_durable
 
 
 @pytest.mark.parametrize(("durable", "status"), [(2, 0), (NEVER_DURABLE, 75)])
@@ -195,8 +195,8 @@ def test_stop_after_last_task_counts_only_if_data_are_lost(durable: int, status:
     root.node.halt(Halt("the destination could not be synced, or a signal"), 0.2)
     journal.durable_epoch = 2
     said = answer(root, wait(root, 0.3), durable, 0.4)
-    assert (1, Stop(status)) in said
-    assert root.node.cut_schedule.is_complete == (status == 0)
+    assert (1, EndJob(status)) in said
+    assert root.node.cut_schedule.are_all_records_durable == (status == 0)
 
 
 def test_running_job_waits_for_durability_without_limit() -> None:
@@ -204,4 +204,4 @@ def test_running_job_waits_for_durability_without_limit() -> None:
     root.hear(1, EpochMarker(2))
     answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     answer(root, wait(root, 100.0), 0, 100.1)
-    assert (root.node.state, root.node.phase) == (State.WORKING, 0)
+    assert (root.node.state, root.node.phase) == (RankState.WORKING, 0)

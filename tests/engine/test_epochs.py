@@ -15,7 +15,7 @@ from pcopy.engine.messages import (
     TaskRequest,
 )
 from pcopy.engine.task import UNRECORDED, LabelledCounts, NewTask, Task, TaskId
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.ticket import TaskOutcome
 from tests.engine.spoken import Directions, Spoken, task, without
 
 
@@ -26,7 +26,7 @@ class FakeJournal:
         self.durable_epoch = 0
         self.has_lost_data = False
         self.has_failed = False
-        self.needs_cut = False
+        self.needs_checkpoint_cut = False
         self.must_wait_for_storage = False
         self.told: list[tuple[object, ...]] = []
 
@@ -42,10 +42,10 @@ class FakeJournal:
         self.told.append(("done", task.id, *settled))
 
     def end_epoch(self, epoch: int, phase: int) -> None:
-        self.needs_cut = False
+        self.needs_checkpoint_cut = False
         self.told.append(("cut", epoch, phase))
 
-    def abandon(self) -> None:
+    def abandon_records(self) -> None:
         self.told.append(("gave up",))
 
     @property
@@ -57,7 +57,12 @@ def make(
     rank: int, size: int, directions: Directions | None = None, *, cut_interval: float = 60.0, first_cut: float = 60.0
 ) -> tuple[Spoken, FakeJournal]:
     journal = FakeJournal()
-    limits = Limits(fan_out=2, seconds_to_first_cut=first_cut, cut_interval=cut_interval, last_cut_patience=3.0)
+    limits = Limits(
+        fan_out=2,
+        seconds_to_first_checkpoint_cut=first_cut,
+        checkpoint_cut_interval=cut_interval,
+        last_checkpoint_cut_timeout=3.0,
+    )
     return Spoken(rank, size, directions, journal=journal, limits=limits), journal
 
 
@@ -78,7 +83,7 @@ def heard(said: list[tuple[int, Message]], destination: int) -> list[Message]:
 
 def test_epoch_is_cut_when_marker_arrives() -> None:
     spoken, journal = working()
-    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1)], (1,)), 0.0)
+    spoken.node.finish_task(task(9, owner=1), TaskOutcome([NewTask(0, b"", 1)], (1,)), 0.0)
     spoken.hear(2, EpochMarker(2))
     assert journal.told == [("spawned", (1, 1, 1)), ("done", (1, 0, 9)), ("cut", 1, 0)]
     spoken.hear(2, EpochMarker(2))
@@ -96,10 +101,12 @@ def test_every_epoch_is_cut_even_an_empty_one() -> None:
 def test_marker_precedes_first_message_to_each_destination() -> None:
     spoken, _ = working(1, 7)
     spoken.hear(2, EpochMarker(2))
-    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1, owner=owner) for owner in (5, 6, 1)]), 0.0)
+    spoken.node.finish_task(
+        task(9, owner=1), TaskOutcome([NewTask(0, b"", 1, owner=owner) for owner in (5, 6, 1)]), 0.0
+    )
     following = spoken.node.take_task()
     assert following is not None
-    spoken.node.finish_task(following, Outcome([NewTask(0, b"", 1, owner=5)]), 0.0)
+    spoken.node.finish_task(following, TaskOutcome([NewTask(0, b"", 1, owner=5)]), 0.0)
     spoken.node.abort("to be heard by everybody")
     said = without(spoken.said(), TaskRequest, CreditReturn)
     for destination in (5, 6, 0, 3, 4):
@@ -111,7 +118,7 @@ def test_marker_precedes_first_message_to_each_destination() -> None:
 
 def test_no_marker_is_sent_in_first_epoch() -> None:
     spoken, _ = working()
-    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1, owner=2)]), 0.0)
+    spoken.node.finish_task(task(9, owner=1), TaskOutcome([NewTask(0, b"", 1, owner=2)]), 0.0)
     assert not any(isinstance(message, EpochMarker) for _, message in spoken.said())
 
 
@@ -166,12 +173,12 @@ def test_deferred_note_runs_in_resumed_phase() -> None:
 
 def test_deferred_note_is_not_recorded_until_it_is_completed() -> None:
     spoken, journal = working()
-    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"held", 1, owner=1)], is_deferred=True), 0.0)
+    spoken.node.finish_task(task(9, owner=1), TaskOutcome([NewTask(0, b"held", 1, owner=1)], is_deferred=True), 0.0)
     assert journal.told == []
     follower = spoken.node.take_task()
     assert follower is not None
     assert follower.id[2] == UNRECORDED
-    spoken.node.finish_task(follower, Outcome([NewTask(0, b"", 1)], also_done=[(1, 0, 9)]), 0.0)
+    spoken.node.finish_task(follower, TaskOutcome([NewTask(0, b"", 1)], also_done=[(1, 0, 9)]), 0.0)
     assert journal.told == [("spawned", (1, 1, 2)), ("done", follower.id, (1, 0, 9))]
 
 
@@ -180,7 +187,7 @@ def test_deferred_note_is_not_recorded_until_it_is_completed() -> None:
 
 def test_any_rank_cuts_when_its_journal_needs_a_cut() -> None:
     spoken, journal = working(2)
-    journal.needs_cut = True
+    journal.needs_checkpoint_cut = True
     spoken.node.tick(0.0)
     spoken.node.tick(0.1)
     assert journal.cuts == [1]

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from pcopy.engine.messages import (
     Abort,
     AddressedTasks,
-    Close,
+    CloseTransport,
     CounterQuery,
     CounterSums,
     CreditReturn,
+    EndJob,
     EpochMarker,
     Halt,
     Message,
     RingToken,
     StartPhase,
-    Stop,
     SubtreeReady,
     TaskReply,
     TaskRequest,
@@ -55,9 +55,9 @@ messages = st.one_of(
     st.builds(CounterSums, numbers, rows, rows, numbers, sums),
     st.builds(Halt, st.text(), numbers),
     st.builds(Abort, numbers, st.text(), st.text()),
-    st.builds(Stop, numbers),
+    st.builds(EndJob, numbers),
     st.builds(SubtreeReady),
-    st.builds(Close),
+    st.builds(CloseTransport),
 )
 ONE_OF_EACH: tuple[Message, ...] = (
     StartPhase(1),
@@ -71,9 +71,9 @@ ONE_OF_EACH: tuple[Message, ...] = (
     EpochMarker(4),
     Halt("SIGTERM", 15),
     Abort(3, "Traceback …\n"),
-    Stop(75),
+    EndJob(75),
     SubtreeReady(b"words"),
-    Close(),
+    CloseTransport(),
 )
 
 

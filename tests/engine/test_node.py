@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from pcopy.engine import backlog
 from pcopy.engine.limits import Limits
-from pcopy.engine.safra import DETECTORS
-from pcopy.engine.states import State
+from pcopy.engine.safra import TERMINATION_DETECTORS
+from pcopy.engine.states import RankState
 from pcopy.engine.task import ANY_RANK, TASK_OVERHEAD_BYTES
 from pcopy.errors import EXIT_INTERNAL
 from tests.engine.plans import Interruption, Network, Plan, Planned
@@ -30,7 +30,7 @@ FRAME_TASKS = 3
 
 @pytest.fixture(autouse=True, scope="module")
 def small_frames() -> Iterator[None]:
-    with mock.patch.object(backlog, "FRAME_TASKS", FRAME_TASKS):
+    with mock.patch.object(backlog, "MAX_TASKS_PER_FRAME", FRAME_TASKS):
         yield
 
 
@@ -77,7 +77,7 @@ def simulations(draw: st.DrawFn, kind: str = "") -> Simulation:
         ),
         network=draw(st.sampled_from((Network(), Network(0.0, 0.0), Network(0.0, 0.01), Network(spike=10)))),
         slowest=draw(st.sampled_from((1.0, 10.0))),
-        termination=draw(st.sampled_from(DETECTORS)),
+        termination=draw(st.sampled_from(TERMINATION_DETECTORS)),
     )
     if not kind:
         return job()
@@ -89,7 +89,7 @@ def simulations(draw: st.DrawFn, kind: str = "") -> Simulation:
 def check_complete(job: Simulation) -> None:
     """The job has done all of its plan and has ended in order on all ranks."""
     assert set(job.done) == set(range(len(job.plan)))
-    assert {node.state for node in job.nodes} == {State.CLOSED}
+    assert {node.state for node in job.nodes} == {RankState.CLOSED}
     assert {node.status for node in job.nodes} == {len(job.plan)}
     assert [phase for phase, *_ in job.phase_ends] == sorted({0, *(planned.phase for planned in job.plan)})
     assert tuple(map(sum, zip(*(node.counters for node in job.nodes), strict=True))) == job.true_totals()
@@ -121,11 +121,11 @@ def test_job_halted_at_any_event_ends_in_order(job: Simulation) -> None:
 def check_halted(job: Simulation) -> None:
     """However early, it ends in order; what ran had been called for, and no note that was called for is lost."""
     job.run()
-    assert {node.state for node in job.nodes} == {State.CLOSED}
+    assert {node.state for node in job.nodes} == {RankState.CLOSED}
     halted = {node.halt_reason for node in job.nodes}
     assert len(halted) == 1
     if halted == {None}:
-        assert job.interrupted_in is not State.WORKING or job.phase_ends[-1][0] == max(
+        assert job.interrupted_in is not RankState.WORKING or job.phase_ends[-1][0] == max(
             (planned.phase for planned in job.plan), default=0
         )
         check_complete(job)
@@ -154,12 +154,12 @@ def check_aborted(job: Simulation) -> None:
     """All ranks know of it, unless they had been told to close."""
     job.run()
     states = {node.state for node in job.nodes}
-    if job.interrupted_in in (None, State.CLOSED):
+    if job.interrupted_in in (None, RankState.CLOSED):
         check_complete(job)
-    elif job.interrupted_in is State.BARRIER:  # some may have been told to close before they heard of it
-        assert states <= {State.CLOSED, State.ABORTED}
+    elif job.interrupted_in is RankState.BARRIER:  # some may have been told to close before they heard of it
+        assert states <= {RankState.CLOSED, RankState.ABORTED}
     else:
-        assert states == {State.ABORTED}
+        assert states == {RankState.ABORTED}
         assert job.interruption is not None
         assert {node.abort_reason and node.abort_reason[:] for node in job.nodes} == {
             (job.interruption.rank, "Traceback of the test", EXIT_INTERNAL)
@@ -206,7 +206,7 @@ def grown(seed: int, count: int, size: int, phases: int) -> Plan:
     return tuple(plan)
 
 
-@pytest.mark.parametrize("termination", DETECTORS)
+@pytest.mark.parametrize("termination", TERMINATION_DETECTORS)
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
 def test_large_job_completes(size: int, termination: str) -> None:
     """It takes 3 to 6 s of virtual time. If ``tests/mutation`` drops a rule, ranks spin up to the limit."""

@@ -9,23 +9,23 @@ import pytest
 from pcopy.engine.messages import (
     Abort,
     AddressedTasks,
-    Close,
+    CloseTransport,
     CounterSums,
     CreditReturn,
+    CreditStamp,
+    EndJob,
     Halt,
     Message,
-    Stamp,
     StartPhase,
-    Stop,
     SubtreeReady,
     TaskReply,
     TaskRequest,
 )
 from pcopy.engine.node import RankNode
-from pcopy.engine.states import TRANSITIONS, State
+from pcopy.engine.states import RANK_STATE_TRANSITIONS, RankState
 from pcopy.engine.task import NewTask, Task
-from pcopy.engine.termination import CREDITS_PER_MESSAGE, MAX_DEPTH
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.termination import CREDITS_PER_MESSAGE, MAX_ENGAGEMENT_DEPTH
+from pcopy.engine.ticket import TaskOutcome
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, task, without, working
 
@@ -33,20 +33,20 @@ from tests.engine.spoken import Directions, Spoken, asking, task, without, worki
 
 
 def test_every_state_can_abort_and_only_closed_and_aborted_are_final() -> None:
-    assert set(TRANSITIONS) == set(State)
-    for state, following in TRANSITIONS.items():
-        final = state in (State.CLOSED, State.ABORTED)
-        assert following == frozenset() if final else State.ABORTED in following
+    assert set(RANK_STATE_TRANSITIONS) == set(RankState)
+    for state, following in RANK_STATE_TRANSITIONS.items():
+        final = state in (RankState.CLOSED, RankState.ABORTED)
+        assert following == frozenset() if final else RankState.ABORTED in following
 
 
-@pytest.mark.parametrize("message", [Stop(0), Close(), SubtreeReady(), CreditReturn(0, 1)], ids=repr)
+@pytest.mark.parametrize("message", [EndJob(0), CloseTransport(), SubtreeReady(), CreditReturn(0, 1)], ids=repr)
 def test_unexpected_message_while_waiting_is_refused(message: Message) -> None:
     with pytest.raises(InvariantBroken):
         Spoken(1, 3).hear(0, message)
 
 
 @pytest.mark.parametrize(
-    "message", [StartPhase(0), Close(), SubtreeReady(), CreditReturn(0, 1), CreditReturn(1, 0)], ids=repr
+    "message", [StartPhase(0), CloseTransport(), SubtreeReady(), CreditReturn(0, 1), CreditReturn(1, 0)], ids=repr
 )
 def test_unexpected_message_while_working_is_refused(message: Message) -> None:
     with pytest.raises(InvariantBroken):
@@ -58,7 +58,7 @@ def test_unexpected_message_while_working_is_refused(message: Message) -> None:
     [
         StartPhase(0),
         StartPhase(1),
-        Stop(0),
+        EndJob(0),
         AddressedTasks(0, (task(1),)),
         AddressedTasks(1, ()),
         SubtreeReady(),
@@ -70,8 +70,8 @@ def test_unexpected_message_while_stopping_is_refused(message: Message) -> None:
     spoken = working(1, 7)
     spoken.hear(3, CreditReturn(0, CREDITS_PER_MESSAGE))
     spoken.hear(4, CreditReturn(0, CREDITS_PER_MESSAGE))
-    spoken.hear(0, Stop(0))
-    assert spoken.node.state is State.STOPPING
+    spoken.hear(0, EndJob(0))
+    assert spoken.node.state is RankState.STOPPING
     with pytest.raises(InvariantBroken):
         spoken.hear(0, message)
 
@@ -81,12 +81,12 @@ def test_stop_while_rank_has_work_is_refused() -> None:
         spoken = working()
         spoken.hear(2, work)
         with pytest.raises(InvariantBroken):
-            spoken.hear(0, Stop(0))
+            spoken.hear(0, EndJob(0))
 
 
 def test_second_ready_message_of_a_child_is_refused() -> None:
     spoken = working(1, 7)
-    spoken.hear(0, Stop(0))
+    spoken.hear(0, EndJob(0))
     spoken.hear(3, SubtreeReady())
     with pytest.raises(InvariantBroken):
         spoken.hear(3, SubtreeReady())
@@ -104,7 +104,7 @@ def test_every_message_has_a_handler() -> None:
 
 def test_finishing_a_task_that_does_not_run_is_refused() -> None:
     with pytest.raises(InvariantBroken):
-        working().node.finish_task(task(1), Outcome(), 0.0)
+        working().node.finish_task(task(1), TaskOutcome(), 0.0)
 
 
 def test_rank_takes_one_task_at_a_time() -> None:
@@ -125,7 +125,7 @@ def test_work_before_start_is_queued_and_acknowledged_after_it() -> None:
     assert spoken.node.take_task() is None
     assert spoken.hear(0, StartPhase(0)) == [(2, CreditReturn(0, 1))]  # the start has engaged it
     assert spoken.node.take_task() == note
-    spoken.node.finish_task(note, Outcome(), 0.0)
+    spoken.node.finish_task(note, TaskOutcome(), 0.0)
     assert without(spoken.said(), TaskRequest) == [(0, CreditReturn(0, 1))]
 
 
@@ -164,7 +164,7 @@ def test_engaging_message_is_acknowledged_last() -> None:
     spoken = working()  # it has signalled its start already
     assert spoken.hear(2, AddressedTasks(0, (task(1, owner=1),))) == []
     assert spoken.hear(0, AddressedTasks(0, (task(2, owner=1),))) == [(0, CreditReturn(0, 1))]
-    assert spoken.hear(0, AddressedTasks(0, (task(3, owner=1),), Stamp(2, 4))) == []  # kept: its parent's account
+    assert spoken.hear(0, AddressedTasks(0, (task(3, owner=1),), CreditStamp(2, 4))) == []  # kept: its parent's account
     said = spoken.run(NewTask(0, b"", 1, owner=0))
     assert [type(message) for _, message in said] == [AddressedTasks]
     spoken.run()
@@ -175,10 +175,10 @@ def test_engaging_message_is_acknowledged_last() -> None:
 
 def test_deep_rank_forwards_credits_of_its_parent() -> None:
     spoken = working()
-    spoken.hear(2, AddressedTasks(0, (task(1, owner=1),), Stamp(0, 1600, MAX_DEPTH - 1)))
+    spoken.hear(2, AddressedTasks(0, (task(1, owner=1),), CreditStamp(0, 1600, MAX_ENGAGEMENT_DEPTH - 1)))
     (rank, work), *rest = spoken.run(NewTask(0, b"", 1, owner=2))
     assert isinstance(work, AddressedTasks)
-    assert (rank, work.stamp) == (2, Stamp(0, 100, MAX_DEPTH - 1))
+    assert (rank, work.stamp) == (2, CreditStamp(0, 100, MAX_ENGAGEMENT_DEPTH - 1))
     assert without(rest, TaskRequest) == [(0, CreditReturn(0, 1500))]
 
 
@@ -186,7 +186,7 @@ def test_credits_returned_with_work_need_no_message() -> None:
     spoken = working()
     spoken.hear(2, AddressedTasks(0, (task(1, owner=1),)))
     spoken.run(NewTask(0, b"", 1, owner=0))
-    assert spoken.hear(0, AddressedTasks(0, (task(2, owner=1),), Stamp(1, CREDITS_PER_MESSAGE))) == []
+    assert spoken.hear(0, AddressedTasks(0, (task(2, owner=1),), CreditStamp(1, CREDITS_PER_MESSAGE))) == []
     assert spoken.run() == [(2, CreditReturn(0, 1))]
 
 
@@ -195,32 +195,32 @@ def test_credits_returned_with_work_need_no_message() -> None:
 
 def test_stopping_rank_replies_and_awaits_reply_to_its_own_request() -> None:
     spoken, victim, request = asking(1, 3)
-    assert spoken.hear(0, Stop(5)) == []
+    assert spoken.hear(0, EndJob(5)) == []
     assert spoken.hear(2, TaskRequest(0, 9)) == [(2, TaskReply(0, 9, ()))]
-    assert spoken.node.state is State.STOPPING
+    assert spoken.node.state is RankState.STOPPING
     assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == [(0, SubtreeReady())]
     assert spoken.hear(2, TaskRequest(0, 10)) == [(2, TaskReply(0, 10, ()))]
-    assert spoken.hear(0, Close()) == []
-    assert (spoken.node.state, spoken.node.status) == (State.CLOSED, 5)
+    assert spoken.hear(0, CloseTransport()) == []
+    assert (spoken.node.state, spoken.node.status) == (RankState.CLOSED, 5)
 
 
 def test_ready_is_sent_to_parent_once_subtree_is_ready() -> None:
     spoken, victim, request = asking(1, 7)
-    assert spoken.hear(0, Stop(0)) == [(3, Stop(0)), (4, Stop(0))]
+    assert spoken.hear(0, EndJob(0)) == [(3, EndJob(0)), (4, EndJob(0))]
     assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == []
     spoken.node.barrier.combine_reports = lambda below: b"1" + b"".join(below)
     assert spoken.hear(4, SubtreeReady(b"4")) == []
     assert spoken.hear(3, SubtreeReady(b"3")) == [(0, SubtreeReady(b"143"))]
-    assert spoken.hear(0, Close()) == [(3, Close()), (4, Close())]
+    assert spoken.hear(0, CloseTransport()) == [(3, CloseTransport()), (4, CloseTransport())]
 
 
 def test_single_rank_runs_all_phases() -> None:
     spoken = Spoken(0, 1, Directions(first=2, phases=3))
     spoken.node.start(0.0)
     assert spoken.run() == []
-    assert spoken.node.state is State.WORKING
+    assert spoken.node.state is RankState.WORKING
     assert spoken.run() == []
-    assert (spoken.node.state, spoken.node.phase, spoken.node.counters) == (State.CLOSED, 2, [2])
+    assert (spoken.node.state, spoken.node.phase, spoken.node.counters) == (RankState.CLOSED, 2, [2])
 
 
 def test_halt_request_goes_to_root_and_halt_order_to_children() -> None:
@@ -253,7 +253,7 @@ def test_halt_before_start_drops_all_tasks() -> None:
     spoken.hear(2, CreditReturn(0, CREDITS_PER_MESSAGE), CounterSums(1, (0,), ()))
     said = spoken.hear(1, *(CounterSums(sequence, (0,), ()) for sequence in (1, 2)))
     said += spoken.hear(2, CounterSums(2, (0,), ()))
-    assert said[-2:] == [(1, Stop(75)), (2, Stop(75))]
+    assert said[-2:] == [(1, EndJob(75)), (2, EndJob(75))]
 
 
 def test_every_dropped_task_is_returned_once() -> None:
@@ -279,15 +279,15 @@ def test_abort_is_forwarded_to_all_neighbours_except_its_sender() -> None:
     assert spoken.hear(3, news) == [(0, news), (4, news)]
     assert spoken.node.abort_reason == news
     assert spoken.hear(4, news, Abort(4, "later")) == []
-    assert spoken.hear(0, StartPhase(5), AddressedTasks(9, ()), Stop(0)) == []
+    assert spoken.hear(0, StartPhase(5), AddressedTasks(9, ()), EndJob(0)) == []
     spoken.node.abort("text")
-    assert (spoken.node.state, spoken.node.abort_reason) == (State.ABORTED, news)
+    assert (spoken.node.state, spoken.node.abort_reason) == (RankState.ABORTED, news)
 
 
 def test_abort_after_close_is_ignored() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, TaskReply(0, request.sequence, ()))
-    spoken.hear(0, Stop(3), Close())
+    spoken.hear(0, EndJob(3), CloseTransport())
     spoken.node.abort("text")
     assert spoken.hear(0, Abort(0, "text")) == []
-    assert (spoken.node.state, spoken.node.abort_reason) == (State.CLOSED, None)
+    assert (spoken.node.state, spoken.node.abort_reason) == (RankState.CLOSED, None)

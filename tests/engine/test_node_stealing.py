@@ -12,9 +12,9 @@ from pcopy.engine.messages import (
     TaskReply,
     TaskRequest,
 )
-from pcopy.engine.node import NEVER
-from pcopy.engine.stealing import LONGEST_PATIENCE
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.node import TIME_NEVER
+from pcopy.engine.stealing import LONGEST_STEAL_PATIENCE
+from pcopy.engine.ticket import TaskOutcome
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, outstanding, task, without
 
@@ -22,7 +22,7 @@ from tests.engine.spoken import Directions, Spoken, asking, outstanding, task, w
 def test_stale_reply_is_ignored() -> None:
     spoken, victim, request = asking(1, 3)
     assert spoken.hear(victim, TaskReply(0, request.sequence - 1, ())) == []
-    assert spoken.node.next_tick_time() == NEVER  # it still waits for the true one
+    assert spoken.node.next_tick_time() == TIME_NEVER  # it still waits for the true one
     assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == []
     assert spoken.node.next_tick_time() > 0
     assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == []
@@ -85,7 +85,7 @@ def test_slice_of_note_does_not_release_stolen_tasks() -> None:
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2))))
     spoken.node.begun_tasks.record_slice(task(9, owner=1))
     assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
-    spoken.node.finish_task(task(9, owner=1), Outcome(), 0.0)
+    spoken.node.finish_task(task(9, owner=1), TaskOutcome(), 0.0)
     assert spoken.hear(2, TaskRequest(0, 2)) == [(2, TaskReply(0, 2, ()))]
 
 
@@ -123,9 +123,9 @@ def test_one_request_is_pending_at_a_time_and_pauses_grow() -> None:
 def test_long_idle_rank_requests_rarely_until_it_has_run_a_task() -> None:
     spoken, victim, request = asking(1, 3)
     pauses, victim, request = refused_until(spoken, victim, request, 5.0)
-    assert LONGEST_PATIENCE / 2 <= pauses[-1] <= max(pauses) <= LONGEST_PATIENCE
+    assert LONGEST_STEAL_PATIENCE / 2 <= pauses[-1] <= max(pauses) <= LONGEST_STEAL_PATIENCE
     spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)), now=6.0)
     assert spoken.node.take_task() == task(9, owner=1)
-    spoken.node.finish_task(task(9, owner=1), Outcome(), 7.0)
+    spoken.node.finish_task(task(9, owner=1), TaskOutcome(), 7.0)
     _, request = outstanding(spoken.hear(victim, TaskReply(0, request.sequence, ()), now=7.0))
     assert 0 < request.patience <= Limits().longest_steal_wait

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.engine.backlog import FRAME_BYTES, FRAME_TASKS, SpoolBacklog
+from pcopy.engine.backlog import FULL_FRAME_BYTES, MAX_TASKS_PER_FRAME, SpoolFileBacklog
 from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import ANY_RANK, TASK_OVERHEAD_BYTES, Task
@@ -160,7 +160,7 @@ def test_queue_neither_loses_nor_duplicates_tasks(
     later: set[int] = set()
     out: list[Task] = []
     frame = 4 * (TASK_OVERHEAD_BYTES + 3000)
-    with mock.patch("pcopy.engine.backlog.FRAME_TASKS", 3):
+    with mock.patch("pcopy.engine.backlog.MAX_TASKS_PER_FRAME", 3):
         for action, made in history:
             waiting.push(made)
             (inside.__setitem__ if made.phase == 0 else lambda number, _: later.add(number))(made.id[2], made)
@@ -202,7 +202,7 @@ def test_drop_removes_addressed_work() -> None:
     assert drain(waiting) == [0, 2]
 
 
-class Full(SpoolBacklog):
+class Full(SpoolFileBacklog):
     """No frame can be written."""
 
     def _store_frame(self, frame: bytes) -> None:
@@ -212,14 +212,14 @@ class Full(SpoolBacklog):
 def test_tasks_stay_in_memory_until_dropped_if_spool_is_full() -> None:
     waiting = TaskQueue(Limits(queue_memory_bytes=0), open_overflow=Full)
     waiting.begin_phase(0)
-    for number in range(3 * FRAME_TASKS):
+    for number in range(3 * MAX_TASKS_PER_FRAME):
         waiting.push(task(number))
     assert waiting.spill_error is not None
     assert waiting.spill_error.errno == errno.ENOSPC
-    assert len(waiting) == 3 * FRAME_TASKS
+    assert len(waiting) == 3 * MAX_TASKS_PER_FRAME
     assert waiting.pop() is not None
     assert waiting.pop() is None, "the job is to be stopped"
-    assert waiting.drop_all_work() == 3 * FRAME_TASKS - 1
+    assert waiting.drop_all_work() == 3 * MAX_TASKS_PER_FRAME - 1
     assert len(waiting) == 0
 
 
@@ -229,10 +229,10 @@ def test_backlog_is_first_in_first_out(steps: list[int], frame_tasks: int) -> No
     """Against a plain queue: appends of tasks of that size, -1 takes a frame; in a real file."""
     model: deque[Task] = deque()
     with (
-        mock.patch("pcopy.engine.backlog.FRAME_TASKS", frame_tasks),
-        mock.patch("pcopy.engine.backlog.FRAME_BYTES", 5000),
+        mock.patch("pcopy.engine.backlog.MAX_TASKS_PER_FRAME", frame_tasks),
+        mock.patch("pcopy.engine.backlog.FULL_FRAME_BYTES", 5000),
     ):
-        backlog = SpoolBacklog(tempfile.TemporaryFile)
+        backlog = SpoolFileBacklog(tempfile.TemporaryFile)
         for number, step in enumerate(steps):
             if step >= 0:
                 model.append(task(number, size=step, owner=number % 3 - 1, phase=2))
@@ -253,18 +253,18 @@ def test_backlog_is_first_in_first_out(steps: list[int], frame_tasks: int) -> No
 def test_backlog_opens_its_spool_when_needed_and_truncates_it() -> None:
     with tempfile.TemporaryFile() as spool:
         open_spool = mock.Mock(return_value=spool)
-        backlog = SpoolBacklog(open_spool)
-        for number in range(FRAME_TASKS - 1):
+        backlog = SpoolFileBacklog(open_spool)
+        for number in range(MAX_TASKS_PER_FRAME - 1):
             backlog.append(task(number))
         assert not open_spool.called
-        for number in range(3 * FRAME_TASKS):
+        for number in range(3 * MAX_TASKS_PER_FRAME):
             backlog.append(task(number))
         assert spool.seek(0, 2) > 0
         while backlog.pop_frame():
             pass
         assert spool.seek(0, 2) == 0
-        backlog.append(task(1, size=FRAME_BYTES))
-        assert spool.seek(0, 2) > FRAME_BYTES
+        backlog.append(task(1, size=FULL_FRAME_BYTES))
+        assert spool.seek(0, 2) > FULL_FRAME_BYTES
         backlog.close()
         assert spool.closed
         assert (backlog.count, backlog.memory_bytes) == (0, 0)

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import AddressedTasks, Message, RingToken, Stamp, StartPhase
+from pcopy.engine.messages import AddressedTasks, CreditStamp, Message, RingToken, StartPhase
 from pcopy.engine.node import RankNode
-from pcopy.engine.safra import SafraDetector
+from pcopy.engine.safra import SafraTerminationDetector
 from pcopy.engine.task import NewTask
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.ticket import TaskOutcome
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import node_of, task
 
@@ -24,7 +24,7 @@ class Ring:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.ranks = [SafraDetector(rank, size) for rank in range(size)]
+        self.ranks = [SafraTerminationDetector(rank, size) for rank in range(size)]
         self.working = set(range(size))
         self.under_way: list[tuple[int, int]] = []
         self.token: tuple[int, RingToken] | None = None
@@ -42,12 +42,12 @@ class Ring:
 
     def send(self, source: int, destination: int) -> None:
         assert source in self.working
-        self.ranks[source].count_sent()
+        self.ranks[source].count_sent_work()
         self.under_way.append((source, destination))
 
     def arrive(self, source: int, destination: int) -> None:
         self.under_way.remove((source, destination))
-        assert self.ranks[destination].count_received(source, Stamp()) == []
+        assert self.ranks[destination].count_received_work(source, CreditStamp()) == []
         self.working.add(destination)
 
     def rest(self, *ranks: int) -> None:
@@ -60,7 +60,7 @@ class Ring:
         assert self.token is not None
         (destination, token), self.token = self.token, None
         self.hops += 1
-        self.ranks[destination].handle_message((destination + 1) % self.size, token)
+        self.ranks[destination].handle_detector_message((destination + 1) % self.size, token)
         if destination not in self.working:
             self._idle(destination)
 
@@ -69,7 +69,7 @@ class Ring:
             self.hand_on()
 
     def _idle(self, rank: int) -> None:
-        for destination, message in self.ranks[rank].handle_idle():
+        for destination, message in self.ranks[rank].advance_while_idle():
             assert isinstance(message, RingToken)
             assert self.token is None
             self.token = (destination, message)
@@ -156,25 +156,25 @@ def test_rank_is_white_after_forwarding_token() -> None:
 
 
 def test_token_of_later_phase_is_not_forwarded_before_phase_starts() -> None:
-    rank = SafraDetector(1, 3)
+    rank = SafraTerminationDetector(1, 3)
     rank.begin_phase(0)
-    assert rank.count_received(0, Stamp()) == []
-    assert rank.handle_message(2, RingToken(1, 2, False)) == []
-    assert rank.handle_idle() == []
+    assert rank.count_received_work(0, CreditStamp()) == []
+    assert rank.handle_detector_message(2, RingToken(1, 2, False)) == []
+    assert rank.advance_while_idle() == []
     rank.begin_phase(1)
-    assert rank.count_received(0, Stamp()) == []
-    rank.count_sent()
-    assert rank.handle_idle() == [(0, RingToken(1, 1, True))]
+    assert rank.count_received_work(0, CreditStamp()) == []
+    rank.count_sent_work()
+    assert rank.advance_while_idle() == [(0, RingToken(1, 1, True))]
 
 
 def test_token_of_past_phase_and_second_token_are_refused() -> None:
-    rank = SafraDetector(1, 3)
+    rank = SafraTerminationDetector(1, 3)
     rank.begin_phase(1)
     with pytest.raises(InvariantBroken):
-        rank.handle_message(2, RingToken(0, 0, False))
-    rank.handle_message(2, RingToken(1, 0, False))
+        rank.handle_detector_message(2, RingToken(0, 0, False))
+    rank.handle_detector_message(2, RingToken(1, 0, False))
     with pytest.raises(InvariantBroken):
-        rank.handle_message(2, RingToken(1, 0, False))
+        rank.handle_detector_message(2, RingToken(1, 0, False))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
@@ -224,8 +224,8 @@ def test_working_rank_does_not_forward_token() -> None:
     assert node.take_task() == task(1, owner=1)
     node.tick(0.1)
     assert tokens(node) == []
-    node.finish_task(task(1, owner=1), Outcome((NewTask(0, b"", 1, owner=2),)), 0.2)
+    node.finish_task(task(1, owner=1), TaskOutcome((NewTask(0, b"", 1, owner=2),)), 0.2)
     assert tokens(node) == []  # one more waits
     assert node.take_task() == task(2, owner=1)
-    node.finish_task(task(2, owner=1), Outcome(), 0.3)
+    node.finish_task(task(2, owner=1), TaskOutcome(), 0.3)
     assert tokens(node) == [(0, RingToken(0, 1, True))]

@@ -20,14 +20,14 @@ from pcopy.engine.messages import (
     TaskRequest,
 )
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.states import State
-from pcopy.engine.steering import Duty, Orders, ReportedNumbers
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.states import RankState
+from pcopy.engine.steering import AllowedTasks, Orders, ReportedNumbers
+from pcopy.engine.ticket import TaskOutcome
 from tests.engine.plans import Planned
 from tests.engine.simulation import SMALL, Simulation
 from tests.engine.spoken import Directions, Spoken, outstanding, task
 
-OUTCOME = Outcome((), (1,))
+OUTCOME = TaskOutcome((), (1,))
 
 
 class Steered:
@@ -35,7 +35,7 @@ class Steered:
 
     def __init__(self, rank: int = 1, ordered: Orders = ()) -> None:
         self.rank = rank
-        self.duty = Duty.ALL
+        self.allowed_tasks = AllowedTasks.ALL
         self.query_interval = math.inf
         self.ordered = ordered
         self.obeyed: list[Orders] = []
@@ -48,7 +48,9 @@ class Steered:
         self.obeyed.append(orders)
         if orders:
             active, paused = orders
-            self.duty = Duty.NOTES if paused else Duty.ALL if self.rank < active else Duty.ADDRESSED
+            self.allowed_tasks = (
+                AllowedTasks.NOTES if paused else AllowedTasks.ALL if self.rank < active else AllowedTasks.ADDRESSED
+            )
 
     def numbers_to_report(self) -> ReportedNumbers:
         return float(self.rank), 1
@@ -57,11 +59,11 @@ class Steered:
         self.sums.append(tuple(reported))
 
 
-def rank_with(duty: Duty, *messages: Message) -> tuple[Spoken, list[tuple[int, Message]]]:
+def rank_with(duty: AllowedTasks, *messages: Message) -> tuple[Spoken, list[tuple[int, Message]]]:
     """Rank 1 of 3, which has this duty when it hears the messages."""
     steering = Steered(1)
     spoken = Spoken(1, 3, steering=steering)
-    steering.duty = duty
+    steering.allowed_tasks = duty
     return spoken, spoken.hear(0, StartPhase(0), *messages)
 
 
@@ -89,7 +91,7 @@ def test_answer_carries_sums_of_subtree() -> None:
 
 
 def test_inactive_rank_requests_no_tasks_and_sleeps() -> None:
-    for duty in (Duty.ADDRESSED, Duty.NOTES):
+    for duty in (AllowedTasks.ADDRESSED, AllowedTasks.NOTES):
         spoken, said = rank_with(duty)
         assert not [message for _, message in said if isinstance(message, TaskRequest)]
         assert spoken.node.next_tick_time() == math.inf
@@ -98,15 +100,15 @@ def test_inactive_rank_requests_no_tasks_and_sleeps() -> None:
 def test_reactivated_rank_requests_tasks() -> None:
     steering = Steered(1)
     spoken = Spoken(1, 3, steering=steering)
-    steering.duty = Duty.NOTES
+    steering.allowed_tasks = AllowedTasks.NOTES
     spoken.hear(0, StartPhase(0))
-    steering.duty = Duty.ALL
+    steering.allowed_tasks = AllowedTasks.ALL
     spoken.node.tick(1.0)
     outstanding(spoken.said())
 
 
 def test_inactive_rank_starts_only_addressed_tasks() -> None:
-    spoken, _ = rank_with(Duty.ADDRESSED)
+    spoken, _ = rank_with(AllowedTasks.ADDRESSED)
     spoken.hear(0, AddressedTasks(0, (task(1), task(2, owner=1), task(3))))
     assert spoken.node.take_task() == task(2, owner=1)
     spoken.node.finish_task(task(2, owner=1), OUTCOME, 0.0)
@@ -121,20 +123,20 @@ def test_paused_rank_starts_only_notes() -> None:
     spoken = Spoken(1, 3, steering=steering)
     spoken.node.queue = spoken.node._victim._queue = queue
     spoken.hear(0, StartPhase(0))
-    steering.duty = Duty.NOTES
+    steering.allowed_tasks = AllowedTasks.NOTES
     spoken.hear(0, AddressedTasks(0, (task(1), task(2, owner=1), task(9, owner=1))))
     assert spoken.node.take_task() == task(2, owner=1)
     spoken.node.finish_task(task(2, owner=1), OUTCOME, 0.0)
     assert spoken.node.take_task() is None
-    steering.duty = Duty.ADDRESSED
+    steering.allowed_tasks = AllowedTasks.ADDRESSED
     assert spoken.node.take_task() == task(9, owner=1)
 
 
-@pytest.mark.parametrize("duty", [Duty.ADDRESSED, Duty.NOTES])
-def test_inactive_rank_gives_away_its_last_task(duty: Duty) -> None:
+@pytest.mark.parametrize("duty", [AllowedTasks.ADDRESSED, AllowedTasks.NOTES])
+def test_inactive_rank_gives_away_its_last_task(duty: AllowedTasks) -> None:
     spoken, _ = rank_with(duty, AddressedTasks(0, (task(1),)))
     assert given(spoken.hear(2, TaskRequest(0, 1))) == [1]
-    busy, _ = rank_with(Duty.ALL, AddressedTasks(0, (task(1),)))
+    busy, _ = rank_with(AllowedTasks.ALL, AddressedTasks(0, (task(1),)))
     assert given(busy.hear(2, TaskRequest(0, 1))) == [0]
 
 
@@ -143,13 +145,13 @@ def test_inactive_rank_gives_away_stolen_tasks_before_first_slice() -> None:
     spoken = Spoken(1, 3, steering=steering)
     victim, request = outstanding(spoken.hear(0, StartPhase(0)))
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2))))
-    steering.duty = Duty.ADDRESSED
+    steering.allowed_tasks = AllowedTasks.ADDRESSED
     assert given(spoken.hear(2, TaskRequest(0, 1))) == [1]
 
 
 def test_spooled_note_is_fetched_on_inactive_rank() -> None:
     """A note that was put aside for this phase, on a rank that nobody asks for tasks."""
-    spoken, _ = rank_with(Duty.ADDRESSED)
+    spoken, _ = rank_with(AllowedTasks.ADDRESSED)
     spoken.node.queue.begin_phase(-1)
     spoken.node.queue.push(task(2, owner=1))
     spoken.node.queue.begin_phase(0)
@@ -157,7 +159,7 @@ def test_spooled_note_is_fetched_on_inactive_rank() -> None:
 
 
 def test_halt_drops_tasks_of_paused_rank() -> None:
-    spoken, _ = rank_with(Duty.NOTES, AddressedTasks(0, (task(1), task(2))))
+    spoken, _ = rank_with(AllowedTasks.NOTES, AddressedTasks(0, (task(1), task(2))))
     spoken.hear(0, Halt("SIGTERM", 15))
     assert len(spoken.node.queue) == 0
     assert spoken.node.dropped_count == 2
@@ -178,22 +180,22 @@ def test_job_completes_while_orders_change(seed: int) -> None:
         return random.randrange(1, size + 1), random.random() < 0.2
 
     ranks[0].orders = orders  # type: ignore[method-assign]
-    begun: list[tuple[int, Duty, int]] = []
+    begun: list[tuple[int, AllowedTasks, int]] = []
     job = Simulation(plan, size, seed, limits=SMALL._replace(progress_interval=0.01), steering=ranks.__getitem__)
     for steered, rank in zip(ranks, job.ranks, strict=True):
         watch(rank.node.take_task, steered, begun, rank.node)
     job.run(seconds=600)
     assert len(job.done) == len(plan)
-    assert all(duty is Duty.ALL or owner == rank for rank, duty, owner in begun)
-    assert Duty.ADDRESSED in {duty for _, duty, _ in begun}
-    assert all(node.state is State.CLOSED for node in job.nodes)
+    assert all(duty is AllowedTasks.ALL or owner == rank for rank, duty, owner in begun)
+    assert AllowedTasks.ADDRESSED in {duty for _, duty, _ in begun}
+    assert all(node.state is RankState.CLOSED for node in job.nodes)
 
 
-def watch(take: object, steered: Steered, begun: list[tuple[int, Duty, int]], node: object) -> None:
+def watch(take: object, steered: Steered, begun: list[tuple[int, AllowedTasks, int]], node: object) -> None:
     def taken() -> object:
         found = take()  # type: ignore[operator]
         if found is not None:
-            begun.append((steered.rank, steered.duty, found.owner))
+            begun.append((steered.rank, steered.allowed_tasks, found.owner))
         return found
 
     node.take_task = taken  # type: ignore[attr-defined]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.engine.driver import Outcome
+from pcopy.engine.driver import TaskOutcome
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     AddressedTasks,
     CreditReturn,
+    EndJob,
     EpochMarker,
     RingToken,
     StartPhase,
-    Stop,
     TaskReply,
     TaskRequest,
 )
@@ -48,7 +48,7 @@ def test_rank_with_waiting_task_starts_another_if_slot_is_free() -> None:
     assert not spoken.node.can_take_task
     assert spoken.node.take_task() is None
     spoken.node.begun_tasks.resume(task(1, owner=1))
-    spoken.node.finish_task(task(1, owner=1), Outcome(), 0.0)
+    spoken.node.finish_task(task(1, owner=1), TaskOutcome(), 0.0)
     assert spoken.node.take_task() == task(3, owner=1)
 
 
@@ -60,10 +60,10 @@ def test_note_needs_no_slot() -> None:
     assert node.can_take_task
     assert node.take_task() == task(2, owner=1)
     assert not node.can_take_task and node.take_task() is None  # since that one can run
-    node.finish_task(task(2, owner=1), Outcome(), 0.0)
+    node.finish_task(task(2, owner=1), TaskOutcome(), 0.0)
     assert not node.can_take_task and node.take_task() is None  # since work comes next
     node.begun_tasks.resume(task(1, owner=1))
-    node.finish_task(task(1, owner=1), Outcome(), 0.0)
+    node.finish_task(task(1, owner=1), TaskOutcome(), 0.0)
     assert node.take_task() == task(3, owner=1)
 
 
@@ -71,7 +71,7 @@ def test_rank_with_waiting_task_gives_away_its_last_queued_task() -> None:
     for slots, waits, given in ((1, True, 1), (2, True, 1), (2, False, 0)):
         spoken = waiting(limits=TWO._replace(task_slots=slots))
         spoken.node.begun_tasks.resume(task(1, owner=1))
-        spoken.node.finish_task(task(1, owner=1), Outcome([NewTask(0, b"", 1)] * (1 + waits)), 0.0)
+        spoken.node.finish_task(task(1, owner=1), TaskOutcome([NewTask(0, b"", 1)] * (1 + waits)), 0.0)
         if waits:
             first = spoken.node.take_task()
             assert first is not None
@@ -118,7 +118,7 @@ def test_waiting_task_can_be_neither_finished_nor_dropped() -> None:
     spoken = waiting(journal)
     for end in (spoken.node.finish_task, lambda *_: spoken.node.drop_task(task(1, owner=1), 0.0)):
         with pytest.raises(InvariantBroken, match="waits for a ticket"):
-            end(task(1, owner=1), Outcome((NewTask(0, b"", 1),), (1,)), 0.0)
+            end(task(1, owner=1), TaskOutcome((NewTask(0, b"", 1),), (1,)), 0.0)
     assert (journal.told, spoken.node.counters) == ([], [0])
 
 
@@ -135,9 +135,9 @@ def test_phase_does_not_end_while_a_task_waits(termination: str) -> None:
     node.tick(0.1)
     assert not any(isinstance(message, CreditReturn | RingToken) for _, message in node.outbox)
     with pytest.raises(InvariantBroken, match="has work"):
-        node.receive(0, Stop(0), 0.1)
+        node.receive(0, EndJob(0), 0.1)
     node.begun_tasks.resume(task(1, owner=1))
-    node.finish_task(task(1, owner=1), Outcome(), 0.2)
+    node.finish_task(task(1, owner=1), TaskOutcome(), 0.2)
     assert any(isinstance(message, CreditReturn | RingToken) for _, message in node.outbox)
 
 
@@ -147,11 +147,11 @@ def test_cut_does_not_wait_for_ticket() -> None:
     spoken = waiting(journal)
     spoken.hear(2, EpochMarker(2))
     assert journal.told == [("cut", 1, 0)]
-    journal.needs_cut = True
+    journal.needs_checkpoint_cut = True
     spoken.node.tick(1.0)
     assert journal.cuts == [1, 2]
     spoken.node.begun_tasks.resume(task(1, owner=1))
-    spoken.node.finish_task(task(1, owner=1), Outcome([NewTask(0, b"", 1)], (1,)), 1.0)
+    spoken.node.finish_task(task(1, owner=1), TaskOutcome([NewTask(0, b"", 1)], (1,)), 1.0)
     assert journal.told[2:] == [("spawned", (1, 1, 1)), ("done", (1, 0, 1))]
     spoken.hear(2, EpochMarker(4))
     assert journal.cuts == [1, 2, 3]

@@ -10,16 +10,16 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     AddressedTasks,
     CounterQuery,
+    EndJob,
     Halt,
     Message,
     StartPhase,
-    Stop,
     SubtreeReady,
     TaskReply,
     TaskRequest,
 )
 from pcopy.engine.task import NewTask, Task
-from pcopy.engine.ticket import Outcome
+from pcopy.engine.ticket import TaskOutcome
 from pcopy.engine.victim import HUNGRY_SECONDS
 from tests.engine.spoken import Spoken, asking, outstanding, task, without
 from tests.engine.test_epochs import FakeJournal
@@ -46,7 +46,7 @@ def holding(*payloads: bytes, expands: bool = False, limits: Limits | None = Non
     spoken.hear(0, StartPhase(0), AddressedTasks(0, (task(9, owner=1),)))
     note = spoken.node.take_task()
     assert note is not None
-    spoken.node.finish_task(note, Outcome([NewTask(0, each, len(each), expands) for each in payloads], (7,)), 0.0)
+    spoken.node.finish_task(note, TaskOutcome([NewTask(0, each, len(each), expands) for each in payloads], (7,)), 0.0)
     spoken.said()
     journal.told.clear()
     return spoken, journal
@@ -200,7 +200,7 @@ def test_request_is_answered_once_tasks_are_available() -> None:
     spoken.hear(0, AddressedTasks(0, (task(3, owner=1),)))
     taken = spoken.node.take_task()
     assert taken is not None
-    spoken.node.finish_task(taken, Outcome([NewTask(0, b"a", 1), NewTask(0, b"b", 1)]), 0.5)
+    spoken.node.finish_task(taken, TaskOutcome([NewTask(0, b"a", 1), NewTask(0, b"b", 1)]), 0.5)
     assert replies(spoken.said()) == []  # a rank looks up only between slices
     spoken.node.tick(0.5)
     assert replies(spoken.said()) == [(2, 1)]
@@ -227,7 +227,7 @@ def test_waiting_requests_are_answered_in_order() -> None:
     assert taken is not None
     for rank in (2, 0, 2):
         assert replies(spoken.hear(rank, TaskRequest(0, rank, 9.0))) == []
-    spoken.node.finish_task(taken, Outcome([NewTask(0, b"abcd", 4)]), 0.1)
+    spoken.node.finish_task(taken, TaskOutcome([NewTask(0, b"abcd", 4)]), 0.1)
     spoken.node.tick(0.1)
     assert replies(spoken.said()) == [(2, 2), (0, 1)]
     assert replies(spoken.hear(0, CounterQuery(1, (0,)))) == []  # the last task stays
@@ -249,7 +249,7 @@ def test_request_of_another_phase_is_answered_immediately() -> None:
     assert replies(spoken.hear(2, TaskRequest(1, 1, 9.0))) == [(2, 0)]
 
 
-@pytest.mark.parametrize("news", [StartPhase(1), Stop(0), Halt("signal")])
+@pytest.mark.parametrize("news", [StartPhase(1), EndJob(0), Halt("signal")])
 def test_new_phase_stop_and_halt_answer_waiting_requests(news: Message) -> None:
     spoken, _ = holding()
     assert replies(spoken.hear(2, TaskRequest(0, 1, 9.0))) == []
@@ -261,7 +261,7 @@ def test_rank_is_ready_only_after_waiting_requests_are_answered() -> None:
     assert spoken.hear(2, TaskRequest(0, 9, 9.0)) == []
     spoken.hear(victim, TaskReply(0, request.sequence, ()))
     victim, request = outstanding(spoken.hear(0, now=1.0) or _later(spoken))
-    assert spoken.hear(0, Stop(5)) == [(2, TaskReply(0, 9, ()))]
+    assert spoken.hear(0, EndJob(5)) == [(2, TaskReply(0, 9, ()))]
     assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == [(0, SubtreeReady())]
 
 

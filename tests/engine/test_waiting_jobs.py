@@ -15,12 +15,12 @@ import pytest
 
 from bench.simulation.network import SimulatedNetwork, SimulatedTransport
 from bench.simulation.tickets import SimulatedTicket, SimulatedWake
-from pcopy.engine.driver import Driver, Outcome, TaskGenerator
+from pcopy.engine.driver import RankDriver, TaskGenerator, TaskOutcome
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt, Message
 from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.safra import DETECTORS
+from pcopy.engine.safra import TERMINATION_DETECTORS
 from pcopy.engine.task import ANY_RANK, LabelledCounts, NewTask, Task, TaskId
 from pcopy.engine.ticket import WakeDescriptor
 from pcopy.errors import InvariantBroken, JobAborted
@@ -95,7 +95,11 @@ class Job:
         self.problems: list[BaseException] = []
         self.statuses: dict[int, int] = {}
         limits = Limits(
-            fan_out=2, task_slots=self.slots, seconds_to_first_cut=0.05, cut_interval=0.2, progress_interval=0.05
+            fan_out=2,
+            task_slots=self.slots,
+            seconds_to_first_checkpoint_cut=0.05,
+            checkpoint_cut_interval=0.2,
+            progress_interval=0.05,
         )
         baton = self.baton = Baton(self.size, random)
         self.wakes = [SimulatedWake(lambda: self.network.now) for _ in range(self.size)]
@@ -110,14 +114,14 @@ class Job:
                 random=Random(seed + rank),
                 queue=TaskQueue(limits),
                 limits=limits,
-                termination=random.choice(DETECTORS) if self.size == 1 else DETECTORS[seed % 2],
+                termination=random.choice(TERMINATION_DETECTORS) if self.size == 1 else TERMINATION_DETECTORS[seed % 2],
                 journal=self.journals[rank],
                 divide=self.divide,
             )
             for rank in range(self.size)
         ]
         self.drivers = [
-            Driver(
+            RankDriver(
                 self.nodes[rank],
                 Taking(self.network.endpoint(rank), baton),
                 lambda task, rank=rank: self.run_task(task, rank),  # type: ignore[misc]
@@ -188,10 +192,12 @@ class Job:
                 assert mine[-1].is_done
                 if mine[-1].was_cut_short:
                     self.parted.add(task.id)
-                    return Outcome((NewTask(*task[1:]),))
+                    return TaskOutcome((NewTask(*task[1:]),))
             count = min(random.choice((0, 1, 3)), max(self.left, 0))
             self.done.add(task.id)
-            return Outcome([self.spawn(min(LAST, task.phase + random.choice((0, 0, 1)))) for _ in range(count)], (1,))
+            return TaskOutcome(
+                [self.spawn(min(LAST, task.phase + random.choice((0, 0, 1)))) for _ in range(count)], (1,)
+            )
         finally:
             assert all(ticket.is_done for ticket in mine), "over, or closed, while a ticket is under way"
             self.under_way[rank] -= 1
@@ -237,7 +243,7 @@ class Journal:
         self.cuts_while_tasks_wait = 0
 
     @property
-    def needs_cut(self) -> bool:
+    def needs_checkpoint_cut(self) -> bool:
         return self._job.random.random() < 0.02
 
     def record_base(self, phase: int, tasks: Sequence[Task]) -> None: ...
@@ -257,7 +263,7 @@ class Journal:
         self._cut = self.durable_epoch = epoch
         self.cuts_while_tasks_wait += self._job.under_way[self._rank] > 0
 
-    def abandon(self) -> None:
+    def abandon_records(self) -> None:
         raise AssertionError("nobody has given up")
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from bench.simulation.network import SimulatedNetwork
 from pcopy.engine.messages import (
     AddressedTasks,
-    Close,
+    CloseTransport,
     CounterQuery,
     CreditReturn,
     Message,
@@ -83,7 +83,7 @@ class Seat:
 
     def look(self, timeout: float, wake: WakeDescriptor | None = None) -> None:
         for sender, message in self.transport.poll(timeout, wake=wake):
-            if isinstance(message, Close):
+            if isinstance(message, CloseTransport):
                 self.parted.add(sender)
                 self.transport.expect_close(sender)
             else:
@@ -101,7 +101,7 @@ class Seat:
         """Says goodbye and waits until everybody has; gives the number of messages that nobody asked for."""
         others = [rank for rank in self.others if rank not in without]
         for other in others:
-            self.transport.send(other, Close())
+            self.transport.send(other, CloseTransport())
         while self.transport.has_unsent or not self.parted.issuperset(others):
             self.look(0.05)
             yield
@@ -395,9 +395,9 @@ def leave(program: Program, transport: Transport, directory: Path) -> None:
 
 
 def main(name: str, directory: str) -> None:
-    from pcopy.engine.transports.mpi import initialise
+    from pcopy.engine.transports.mpi import initialise_mpi
 
-    transport = initialise()
+    transport = initialise_mpi()
     try:
         result = drive(globals()[name], transport)
     except BaseException:

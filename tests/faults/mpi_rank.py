@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pcopy.launch import mpi_run
-from pcopy.launch.launcher import Launch
+from pcopy.launch.launcher import LauncherInfo
 from tests.faults.tracing import TRACED, load, main_of, trace
 
 
@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> None:
     load()
     join = mpi_run._initialise_mpi
 
-    def joined(launch: Launch, *rest: Any) -> Any:
+    def joined(launch: LauncherInfo, *rest: Any) -> Any:
         transport = join(launch, *rest)
         if transport.rank == traced and options:
             tracer = trace(os.getpid(), Path(place, "log"), options)

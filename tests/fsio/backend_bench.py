@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pcopy.fsio.backend.batches import SYNC_FLAG, Batch, CopyPlan, CopySmallFiles
-from pcopy.fsio.backend.columns import SCAN_COLUMNS, RowCode, Rows, pack_names
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, Batch, CopyPlan, CopySmallFiles
+from pcopy.fsio.backend.columns import SCAN_COLUMNS, OutcomeCode, StatusColumns, pack_names
 from pcopy.fsio.backend.interface import Backend, BackendSettings, DigestFunction
 from pcopy.fsio.backend.python import PythonBackend
-from pcopy.fsio.identity import mark_of
+from pcopy.fsio.identity import identity_mark_of
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import FileVersion
@@ -48,7 +48,7 @@ BACKENDS: dict[str, Callable[[BackendSettings], Backend]] = {
     "late": LateBackend,
 }
 
-Outcome = int | RowCode | Problem
+Outcome = int | OutcomeCode | Problem
 """The outcome of a row: the size if the file was copied, a problem, or the code of any other outcome."""
 
 
@@ -60,9 +60,9 @@ def done(backend: Backend, batch: Batch[Any]) -> Any:
     return ticket.result
 
 
-def found(place: Path, names: Sequence[str], mask: int = SCAN_COLUMNS) -> Rows:
+def found(place: Path, names: Sequence[str], mask: int = SCAN_COLUMNS) -> StatusColumns:
     """Return the rows that a scan would report for ``names``."""
-    return Rows.from_statuses([(place / name).lstat() for name in names], mask)
+    return StatusColumns.from_statuses([(place / name).lstat() for name in names], mask)
 
 
 class Bench:
@@ -85,7 +85,7 @@ class Bench:
         *names: str,
         plans: Sequence[int] | None = None,
         preserve: Preserve | None = None,
-        rows: Rows | None = None,
+        rows: StatusColumns | None = None,
         inherits: bool = False,
         new_names: Sequence[bytes] | None = None,
         digest: DigestFunction | None = None,
@@ -124,17 +124,17 @@ class Bench:
 
     def _outcome(self, row: int, name: str, new_name: str, digest: DigestFunction | None) -> Outcome:
         result = self.result
-        code = RowCode(result.verdicts.codes[row])
-        assert code is not RowCode.PENDING
+        code = OutcomeCode(result.verdicts.codes[row])
+        assert code is not OutcomeCode.PENDING
         temporary = self.target / os.fsdecode(self.temporaries[row])
-        if code in (RowCode.DONE, RowCode.LACKS_METADATA) and self.plan & ~SYNC_FLAG == CopyPlan.TEMPORARY:
+        if code in (OutcomeCode.DONE, OutcomeCode.LACKS_METADATA) and self.plan & ~SYNC_FILE_FLAG == CopyPlan.TEMPORARY:
             self.identify(row, temporary)
             temporary.rename(self.target / new_name)
-        if code is RowCode.DONE:
+        if code is OutcomeCode.DONE:
             assert self.rows.version(row) == FileVersion.from_status((self.source / name).lstat())
             assert result.digests[row] == (digest((self.source / name).read_bytes()) if digest else b"")
             return int(result.verdicts.bytes[row])
-        if code in (RowCode.SKIPPED, RowCode.SLOW_PATH, RowCode.DECIDE_AGAIN, RowCode.CANCELLED):
+        if code in (OutcomeCode.SKIPPED, OutcomeCode.SLOW_PATH, OutcomeCode.DECIDE_AGAIN, OutcomeCode.CANCELLED):
             return code
         problem: Problem = result.verdicts.problem(row)
         return problem
@@ -143,7 +143,7 @@ class Bench:
         """Check that the file at ``path`` is the one reported as created."""
         held = os.open(path, os.O_PATH | os.O_NOFOLLOW)
         assert os.fstat(held).st_ino == self.result.created_inodes[row]
-        assert self.result.marks[row] == mark_of(held, created_by_job=True) != b""
+        assert self.result.marks[row] == identity_mark_of(held, created_by_job=True) != b""
         os.close(held)
 
     def target_names(self) -> list[str]:

@@ -12,21 +12,21 @@ import os
 import sys
 from random import Random
 
-from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles
-from pcopy.fsio.backend.columns import SCAN_COLUMNS, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.backend.columns import SCAN_COLUMNS, OutcomeCode, StatusColumns, pack_names, unpack_names
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve
 from pcopy.tasks.base.hashing import JobHashing
 from tests.fsio.backend_bench import BACKENDS, done
 
-_TOLD = (RowCode.LACKS_METADATA, RowCode.FAILED, RowCode.SOURCE_FAILED, RowCode.SOURCE_CHANGED)
+_TOLD = (OutcomeCode.LACKS_METADATA, OutcomeCode.FAILED, OutcomeCode.SOURCE_FAILED, OutcomeCode.SOURCE_CHANGED)
 
 
 def batch_of(random: Random, source: int, target: int) -> CopySmallFiles:
     """A batch in which most rows match the files, and most plans fit the existing targets."""
     names = sorted(map(os.fsencode, os.listdir(source)))
     present = set(map(os.fsencode, os.listdir(target)))
-    rows = Rows(len(names), SCAN_COLUMNS)
+    rows = StatusColumns(len(names), SCAN_COLUMNS)
     rows.set_statuses(0, [os.stat(name, dir_fd=source, follow_symlinks=False) for name in names])
     plans = []
     for row, name in enumerate(names):
@@ -38,7 +38,7 @@ def batch_of(random: Random, source: int, target: int) -> CopySmallFiles:
             plan = CopyPlan.REPLACE
         if random.random() < 0.05:
             plan = random.choice((CopyPlan.SKIP, CopyPlan.REFUSE, CopyPlan.SLOW_PATH))
-        plans.append(plan | (SYNC_FLAG if random.random() < 0.2 else 0))
+        plans.append(plan | (SYNC_FILE_FLAG if random.random() < 0.2 else 0))
     faults = [name.rpartition(b"!")[2] if b"!" in name else b"" for name in names]
     temporaries = [b".t%d!%s" % (row, fault) if fault else b".t%d" % row for row, fault in enumerate(faults)]
     inherits = "system.posix_acl_default" in os.listxattr(target)
@@ -63,9 +63,9 @@ def main(backend_name: str, seed: str, *places: str) -> None:
         result: CopyResult = done(backend, batch)
         verdicts = result.verdicts
         for row, name in enumerate(unpack_names(batch.names)):
-            code = RowCode(verdicts.codes[row])
+            code = OutcomeCode(verdicts.codes[row])
             problem = verdicts.problem(row).packed if code in _TOLD else ()
-            is_whole = code in (RowCode.DONE, RowCode.LACKS_METADATA)
+            is_whole = code in (OutcomeCode.DONE, OutcomeCode.LACKS_METADATA)
             bytes_and_digest = (verdicts.bytes[row], result.digests[row].hex()) if is_whole else ()
             excused = list(result.metadata_outcomes.get(row, ()))
             reported.append((os.fsdecode(name), batch.plans[row], code.name, problem, bytes_and_digest, excused))

@@ -6,9 +6,9 @@ import os
 import stat
 from collections.abc import Callable
 
-from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.in_place import open_for_overwrite
-from pcopy.fsio.layout import Recipe
+from pcopy.fsio.layout import LayoutRecipe
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
@@ -18,9 +18,9 @@ from pcopy.fsio.problem import Problem
 NAME, TEMPORARY = b"name", b".pcopy-temporary"
 CONTENTS, OLD = b"the new contents", b"old"
 MODE, TIME = 0o640, 1_000_000_000 * 10**9
-LAYOUT = Recipe(attribute=("user.layout", b"striped"))
+LAYOUT = LayoutRecipe(attribute=("user.layout", b"striped"))
 PRESERVE = Preserve()
-ATTRIBUTES = Attributes(stat.S_IFREG | MODE, os.geteuid(), os.getegid(), TIME, TIME, (("user.test", b"value"),))
+ATTRIBUTES = ItemMetadata(stat.S_IFREG | MODE, os.geteuid(), os.getegid(), TIME, TIME, (("user.test", b"value"),))
 
 
 def present(directory: int) -> os.stat_result | None:
@@ -64,7 +64,7 @@ def again(directory: int) -> NewFile:
         made = begun.identity(0)
         write_all(begun.descriptor, CONTENTS, 0)
         begun.close_and_keep()
-    with NewFile.continue_kept(directory, TEMPORARY, made) as new:
+    with NewFile.continue_kept_file(directory, TEMPORARY, made) as new:
         new.reopen(len(CONTENTS))
         new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022)
         new.commit(NAME, present(directory))

@@ -7,7 +7,7 @@ import sys
 
 from pcopy.fsio.backend.batches import CopySmallFiles
 from pcopy.fsio.backend.choose import create_backend
-from pcopy.fsio.backend.columns import OPERATIONS, SCAN_COLUMNS, Rows
+from pcopy.fsio.backend.columns import OPERATION_NAMES, SCAN_COLUMNS, StatusColumns
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 
@@ -16,7 +16,7 @@ def main(source: str, target: str, plan: str, threads: str) -> None:
     """The source is ``file``, the copy is ``copy`` and has the temporary name ``.temporary``. ``threads`` is the number
     of threads of the C backend.
     """
-    rows = Rows(1, SCAN_COLUMNS)
+    rows = StatusColumns(1, SCAN_COLUMNS)
     rows.set_statuses(
         0, [os.lstat(os.path.join(source, "./file"))]
     )  # which strace does not take for the file, but the rest
@@ -29,7 +29,7 @@ def main(source: str, target: str, plan: str, threads: str) -> None:
     while not ticket.is_done:
         backend.poll()
     verdicts = ticket.result.verdicts
-    print(verdicts.codes[0], verdicts.errnos[0], OPERATIONS[verdicts.operations[0]])
+    print(verdicts.codes[0], verdicts.errnos[0], OPERATION_NAMES[verdicts.operations[0]])
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_error_of_a_call_is_raised_once() -> None:
         aide.wait()
     aide.wait()
     aide.submit(fail)
-    aide.drain()
+    aide.wait_ignoring_errors()
     assert aide.pending == 0
 
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.attributes import Attributes, apply_attributes, has_default_acl, is_xattr_copied, read_attributes
+from pcopy.fsio.attributes import (
+    ItemMetadata,
+    apply_item_metadata,
+    has_default_acl,
+    is_xattr_copied,
+    read_item_metadata,
+)
 from pcopy.fsio.preserve import Preserve, has_capability
 from pcopy.fsio.problem import MetadataProblem
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
@@ -20,19 +26,19 @@ OTHER = 4242
 
 
 def make_with_metadata(
-    path: Path, attributes: Attributes, preserve: Preserve, **options: Any
+    path: Path, attributes: ItemMetadata, preserve: Preserve, **options: Any
 ) -> tuple[os.stat_result, int]:
     """Create a file at ``path`` with these attributes. Return its status and the number of excused failures."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        applied = apply_attributes(descriptor, attributes, preserve, options.pop("umask", 0o022), **options)
+        applied = apply_item_metadata(descriptor, attributes, preserve, options.pop("umask", 0o022), **options)
     finally:
         os.close(descriptor)
     return path.lstat(), applied.excused
 
 
-def source(mode: int, uid: int = 0, gid: int = 0, **more: Any) -> Attributes:
-    return Attributes(REGULAR | mode, uid, gid, 10**9, 2 * 10**9 + 7, **more)
+def source(mode: int, uid: int = 0, gid: int = 0, **more: Any) -> ItemMetadata:
+    return ItemMetadata(REGULAR | mode, uid, gid, 10**9, 2 * 10**9 + 7, **more)
 
 
 @pytest.mark.parametrize("preserve", [Preserve(mode=False), Preserve(mode=False, ownership=False), Preserve()], ids=str)
@@ -43,10 +49,10 @@ def test_directory_of_a_foreign_group_keeps_set_gid_bit(area: Path, preserve: Pr
     path.mkdir()
     os.chown(path, NOBODY, OTHER)
     path.chmod(0o2777)
-    like = Attributes(0o040000 | (0o2777 if preserve.mode else 0o755), NOBODY, OTHER, 10**9, 2 * 10**9)
+    like = ItemMetadata(0o040000 | (0o2777 if preserve.mode else 0o755), NOBODY, OTHER, 10**9, 2 * 10**9)
 
     def as_nobody() -> None:
-        apply_attributes(os.open(path, os.O_RDONLY), like, preserve, 0o022, existing=path.lstat())
+        apply_item_metadata(os.open(path, os.O_RDONLY), like, preserve, 0o022, existing=path.lstat())
 
     as_user(as_nobody)
     assert path.lstat().st_mode & 0o7777 == 0o2777
@@ -178,7 +184,7 @@ def test_first_problem_is_reported_and_remaining_metadata_is_set(area: Path) -> 
     path = area / "file"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     with pytest.raises(MetadataProblem) as caught:
-        apply_attributes(descriptor, source(0o640, os.geteuid(), os.getegid(), xattrs=huge), Preserve(), 0o022)
+        apply_item_metadata(descriptor, source(0o640, os.geteuid(), os.getegid(), xattrs=huge), Preserve(), 0o022)
     os.close(descriptor)
     assert caught.value.operation == "setxattr user.huge"
     assert caught.value.errno in (errno.E2BIG, errno.ENOSPC, errno.ERANGE, errno.EOPNOTSUPP)
@@ -191,8 +197,8 @@ def test_acls_are_copied_unchanged(on: Any) -> None:
     (place / "source").touch()
     os.setxattr(place / "source", ACCESS_ACL, value)
     with open(place / "source", "rb") as file:
-        attributes = read_attributes(file.fileno(), os.fstat(file.fileno()), Preserve())
-        without = read_attributes(file.fileno(), os.fstat(file.fileno()), Preserve(acl=False))
+        attributes = read_item_metadata(file.fileno(), os.fstat(file.fileno()), Preserve())
+        without = read_item_metadata(file.fileno(), os.fstat(file.fileno()), Preserve(acl=False))
     make_with_metadata(place / "copy", attributes, Preserve())
     assert os.getxattr(place / "copy", ACCESS_ACL) == value
     assert (place / "copy").stat().st_mode == (place / "source").stat().st_mode
@@ -240,7 +246,7 @@ def test_reader_of_the_copy_does_not_change_its_times(area: Path, monkeypatch: p
     monkeypatch.setattr(os, "utime", set_and_read)
     attributes = source(0o644)._replace(atime=-(10**18))
     with open(area / "file", "r+b") as file:
-        applied = apply_attributes(file.fileno(), attributes, Preserve(), 0o022)
+        applied = apply_item_metadata(file.fileno(), attributes, Preserve(), 0o022)
     if (area / "file").stat().st_atime_ns == attributes.atime:
         pytest.skip("reading changes no access time here")
     assert applied.notices == ()

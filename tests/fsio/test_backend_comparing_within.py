@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.directory_batches import CompareDirectories, ContentsResult, ItemCounts
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNED, SIZE
+from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNERSHIP, SIZE
 from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import require_root
 
@@ -76,10 +76,12 @@ def remaining(result: ContentsResult, row: int = 0) -> dict[str, str]:
     return dict(zip(map(os.fsdecode, found.names.split(b"/")), found.kinds.decode(), strict=True)) if found else {}
 
 
-@pytest.mark.parametrize("wanted", [0, CONTENT, SIZE | MTIME | MODE | OWNED, SIZE | MTIME | MODE | OWNED | CONTENT])
+@pytest.mark.parametrize(
+    "wanted", [0, CONTENT, SIZE | MTIME | MODE | OWNERSHIP, SIZE | MTIME | MODE | OWNERSHIP | CONTENT]
+)
 def test_equal_items_are_counted(make_backend: BackendFactory, place: Path, wanted: int) -> None:
     result = compared(make_backend, place, wanted)
-    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
     read = 2 * (1 + 65535 + 200000 + 9) if wanted & CONTENT else 0
     assert result.counts == ItemCounts(files=5, directories=1, links=1, other_items=1, bytes=read)
     assert remaining(result) == {"inner": "d"} and result.remaining.keys() == {0}
@@ -133,7 +135,7 @@ def test_different_item_is_returned(
     make_backend: BackendFactory, place: Path, wanted: int, name: str, change: Callable[[Path], object]
 ) -> None:
     change(place / "b/full" / name)
-    others = (SIZE | MTIME | MODE | OWNED | CONTENT) & ~wanted & ~(MTIME if wanted != MODE else 0)
+    others = (SIZE | MTIME | MODE | OWNERSHIP | CONTENT) & ~wanted & ~(MTIME if wanted != MODE else 0)
     others &= ~(SIZE | CONTENT) if wanted & (SIZE | CONTENT) else others
     assert remaining(compared(make_backend, place, wanted)) == {"inner": "d"} | {name: "?"}
     assert remaining(compared(make_backend, place, others)) == {"inner": "d"}
@@ -146,7 +148,7 @@ def test_different_owners_types_and_names_are_returned(make_backend: BackendFact
     (place / "b/full/fifo").touch()
     (place / "a/some/0").rename(place / "a/some/1")
     (place / "b/empty/new").touch()
-    result = compared(make_backend, place, OWNED)
+    result = compared(make_backend, place, OWNERSHIP)
     assert [remaining(result, row) for row in range(3)] == [
         {"1": "?", "fifo": "?", "inner": "d"},
         {"new": "?"},
@@ -176,17 +178,17 @@ def test_unusual_directories_take_the_slow_path(make_backend: BackendFactory, pl
         (place / side / "leading").symlink_to("full")
     numbers = [os.stat(place / "a" / name).st_ino for name in ("full", "some")]
     assert bytes(compared(make_backend, place, 0, ["leading"], numbers[:1]).verdicts.codes) == bytes(
-        [RowCode.SLOW_PATH]
+        [OutcomeCode.SLOW_PATH]
     )
-    assert compared(make_backend, place, 0, ["some"], numbers[1:]).verdicts.codes[0] == RowCode.SLOW_PATH, (
+    assert compared(make_backend, place, 0, ["some"], numbers[1:]).verdicts.codes[0] == OutcomeCode.SLOW_PATH, (
         "that of the other side"
     )
     device = os.stat(place).st_dev
     for devices in ((device + 1, device), (device, device + 1)):
-        assert compared(make_backend, place, 0, ["some"], devices=devices).verdicts.codes[0] == RowCode.SLOW_PATH
+        assert compared(make_backend, place, 0, ["some"], devices=devices).verdicts.codes[0] == OutcomeCode.SLOW_PATH
     result = compared(make_backend, place, 0, ["full"], max_names=6)
-    assert result.verdicts.codes[0] == RowCode.SLOW_PATH and not any(result.counts) and not result.remaining
-    assert compared(make_backend, place, 0, ["full"], max_names=7).verdicts.codes[0] == RowCode.DONE
+    assert result.verdicts.codes[0] == OutcomeCode.SLOW_PATH and not any(result.counts) and not result.remaining
+    assert compared(make_backend, place, 0, ["full"], max_names=7).verdicts.codes[0] == OutcomeCode.DONE
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
         compared(make_backend, place, 0, ["full", "some"], [1])
 

@@ -13,8 +13,16 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import UNCHANGED, Batch, SetMetadata, SetUniformMetadata
-from pcopy.fsio.backend.columns import GROUP, INODE, MODE, OWNER, SCAN_COLUMNS, RowCode, Rows
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, Batch, SetMetadata, SetUniformMetadata
+from pcopy.fsio.backend.columns import (
+    GROUP_COLUMN,
+    INODE_COLUMN,
+    MODE_COLUMN,
+    OWNER_COLUMN,
+    SCAN_COLUMNS,
+    OutcomeCode,
+    StatusColumns,
+)
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BACKENDS, done, found
@@ -27,13 +35,13 @@ MISSING_PROC = "/proc is not mounted"
 
 
 def set_metadata(directory: int, place: Path, mode: int) -> SetMetadata:
-    wanted = Rows(1, MODE | OWNER | GROUP)
-    wanted.mode, wanted.uid, wanted.gid = (array("I", [each]) for each in (mode, UNCHANGED, UNCHANGED))
+    wanted = StatusColumns(1, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
+    wanted.mode, wanted.uid, wanted.gid = (array("I", [each]) for each in (mode, UNCHANGED_VALUE, UNCHANGED_VALUE))
     return SetMetadata(directory, b"file", found(place, ["file"], SCAN_COLUMNS), wanted)
 
 
 def set_uniform_metadata(directory: int, place: Path, mode: int) -> SetUniformMetadata:
-    return SetUniformMetadata(directory, b"file", found(place, ["file"], INODE), array("H", [mode]) * 4096)
+    return SetUniformMetadata(directory, b"file", found(place, ["file"], INODE_COLUMN), array("H", [mode]) * 4096)
 
 
 BATCHES: dict[str, Callable[[int, Path, int], Batch[Any]]] = {"mend": set_metadata, "plain": set_uniform_metadata}
@@ -46,7 +54,7 @@ def changed(place: Path, backend: str, batch: str, mode: int) -> Callable[[], ob
         directory = os.open(place, os.O_RDONLY)
         one = BACKENDS[backend](BackendSettings(Preserve(), 0o022))
         verdicts = done(one, BATCHES[batch](directory, place, mode)).verdicts
-        problem = None if verdicts.codes[0] == RowCode.DONE else verdicts.problem(0)
+        problem = None if verdicts.codes[0] == OutcomeCode.DONE else verdicts.problem(0)
         return problem and [problem.operation, problem.errno, problem.strerror or ""]
 
     return action

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan
-from pcopy.fsio.backend.columns import DEVICE, VERSION_COLUMNS, RowCode
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan
+from pcopy.fsio.backend.columns import DEVICE_COLUMN, VERSION_COLUMNS, OutcomeCode
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve, has_capability
 from pcopy.fsio.problem import MetadataProblem, Problem
@@ -23,11 +23,12 @@ from tests.support.filesystems import mounted
 from tests.support.reference_signature import of_file
 from tests.support.users import NOBODY, as_user, is_root
 
-PLANS = [plan | sync for plan in (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY) for sync in (0, SYNC_FLAG)]
+PLANS = [plan | sync for plan in (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY) for sync in (0, SYNC_FILE_FLAG)]
 
 
 @pytest.fixture(
-    params=PLANS, ids=lambda plan: f"{CopyPlan(plan & ~SYNC_FLAG).name.lower()}{'-synced' if plan & SYNC_FLAG else ''}"
+    params=PLANS,
+    ids=lambda plan: f"{CopyPlan(plan & ~SYNC_FILE_FLAG).name.lower()}{'-synced' if plan & SYNC_FILE_FLAG else ''}",
 )
 def plan(request: pytest.FixtureRequest) -> int:
     return int(request.param)
@@ -179,7 +180,7 @@ def test_existing_target_name_is_returned_for_a_new_decision(new: Bench, kind: s
     taken, outside = new.target / "file", new.target.parent / "outside"
     take(taken, kind)
     before = taken.lstat()
-    assert new.copy("file") == [RowCode.DECIDE_AGAIN]
+    assert new.copy("file") == [OutcomeCode.DECIDE_AGAIN]
     assert new.result.verdicts.problem(0).errno == errno.EEXIST
     after = taken.lstat()
     assert (after.st_ino, after.st_mode, after.st_size) == (before.st_ino, before.st_mode, before.st_size)
@@ -222,8 +223,10 @@ def test_plans_that_do_not_copy_create_nothing(new: Bench) -> None:
     names = ["skipped", "careful", "refused", "copied"]
     for name in names:
         new.add(name)
-    reported = new.copy(*names, plans=[CopyPlan.SKIP, CopyPlan.SLOW_PATH, CopyPlan.REFUSE | SYNC_FLAG, CopyPlan.NEW])
-    assert [reported[0], reported[1], reported[3]] == [RowCode.SKIPPED, RowCode.SLOW_PATH, 7]
+    reported = new.copy(
+        *names, plans=[CopyPlan.SKIP, CopyPlan.SLOW_PATH, CopyPlan.REFUSE | SYNC_FILE_FLAG, CopyPlan.NEW]
+    )
+    assert [reported[0], reported[1], reported[3]] == [OutcomeCode.SKIPPED, OutcomeCode.SLOW_PATH, 7]
     assert (problem(reported[2]).operation, problem(reported[2]).errno) == ("create", errno.EEXIST)
     assert new.target_names() == ["copied"]
 
@@ -242,7 +245,7 @@ def test_file_changed_since_the_scan_is_returned_for_a_new_decision(bench: Bench
         "chmod": lambda: path.chmod(0o700),
     }
     changes[change]()
-    assert bench.copy("file", "other", rows=rows) == [RowCode.DECIDE_AGAIN, 7]
+    assert bench.copy("file", "other", rows=rows) == [OutcomeCode.DECIDE_AGAIN, 7]
     assert bench.target_names() == ["other"]
 
 
@@ -268,7 +271,7 @@ def test_sparse_and_large_files_take_the_slow_path(bench: Bench) -> None:
     with open(bench.add("holes"), "wb") as file:
         file.truncate(1 << 20)
     bench.add("large", bytes(MAX_SMALL_FILE_BYTES + 1))
-    assert bench.copy("holes", "large") == [RowCode.SLOW_PATH, RowCode.SLOW_PATH]
+    assert bench.copy("holes", "large") == [OutcomeCode.SLOW_PATH, OutcomeCode.SLOW_PATH]
     assert bench.target_names() == []
     assert bench.copy("holes", preserve=Preserve(sparse=False)) == [1 << 20]
 
@@ -276,7 +279,7 @@ def test_sparse_and_large_files_take_the_slow_path(bench: Bench) -> None:
 @pytest.mark.parametrize("kind", ["gone", "symlink", "directory", "fifo", "another file"])
 def test_source_replaced_by_another_item_is_reported_as_changed(bench: Bench, kind: str) -> None:
     path = bench.add("file")
-    rows = found(bench.source, ["file"], VERSION_COLUMNS | DEVICE)
+    rows = found(bench.source, ["file"], VERSION_COLUMNS | DEVICE_COLUMN)
     (bench.source / "secret").write_bytes(b"secret")
     path.rename(bench.source / "aside")
     make: dict[str, Callable[[], object]] = {
@@ -297,7 +300,7 @@ def test_source_replaced_by_another_item_is_reported_as_changed(bench: Bench, ki
 def test_nothing_is_read_from_a_fifo_of_another_user(new: Bench, owner: int) -> None:
     """A user who may write to the source directory can rename a FIFO of another user to the name of a file."""
     path = new.add("file")
-    rows = found(new.source, ["file"], VERSION_COLUMNS | DEVICE)
+    rows = found(new.source, ["file"], VERSION_COLUMNS | DEVICE_COLUMN)
     path.unlink()
     os.mkfifo(path)
     if owner and is_root():
@@ -331,7 +334,7 @@ def test_each_row_gets_one_result_in_order(new: Bench) -> None:
     reported = new.copy(*names, rows=rows)
     assert problem(reported[7]).errno == errno.ENOENT
     assert [verdict for index, verdict in enumerate(reported) if index != 7] == [
-        RowCode.DECIDE_AGAIN if number == 9 else number for number in range(20) if number != 7
+        OutcomeCode.DECIDE_AGAIN if number == 9 else number for number in range(20) if number != 7
     ]
     assert new.copy() == []
 
@@ -380,7 +383,7 @@ def test_file_that_reports_size_zero_is_read_to_its_end(bench: Bench) -> None:
     """/proc reports size 0 for everything. Contents that do not fit into memory are left to the slow path."""
     bench.source = Path("/proc")
     contents = Path("/proc/version").read_bytes()
-    rows = found(bench.source, ["version"], VERSION_COLUMNS | DEVICE)
+    rows = found(bench.source, ["version"], VERSION_COLUMNS | DEVICE_COLUMN)
     reported = bench.copy("version", rows=rows, preserve=Preserve(ownership=False), digest=reference)
     if isinstance(reported[0], MetadataProblem):
         pytest.skip("attributes of /proc can't be kept here")

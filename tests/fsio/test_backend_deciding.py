@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, StatResult
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, StatResult
 from pcopy.fsio.backend.choose import create_backend
 from pcopy.fsio.backend.columns import (
     EARLIEST_TIME,
     LATEST_TIME,
-    OWNER,
+    OWNER_COLUMN,
     SCAN_COLUMNS,
     VERSION_COLUMNS,
-    RowCode,
-    Rows,
-    Verdicts,
+    BatchVerdicts,
+    OutcomeCode,
+    StatusColumns,
 )
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
 from pcopy.fsio.backend.plan_copies import CopyPolicy, PlanCopies
-from pcopy.fsio.existing import ExistingDecision, decision_for_existing
+from pcopy.fsio.existing import ExistingItemDecision, decision_for_existing_item
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import done
 
@@ -48,16 +48,16 @@ def status(**fields: int) -> Any:
 
 def plans(policy: CopyPolicy, sources: list[Any], targets: list[Any] | None, mask: int = SCAN_COLUMNS) -> list[int]:
     """Return the plan of each row. A target given as a number is an errno."""
-    rows = Rows.from_statuses(sources, mask)
+    rows = StatusColumns.from_statuses(sources, mask)
     stated = None
     if targets is not None:
-        stated = StatResult(Verdicts(len(targets)), Rows(len(targets), SCAN_COLUMNS | OWNER))
+        stated = StatResult(BatchVerdicts(len(targets)), StatusColumns(len(targets), SCAN_COLUMNS | OWNER_COLUMN))
         for row, target in enumerate(targets):
             if isinstance(target, int):
-                stated.verdicts.codes[row] = RowCode.FAILED
+                stated.verdicts.codes[row] = OutcomeCode.FAILED
                 stated.verdicts.errnos[row] = target
             else:
-                stated.verdicts.codes[row] = RowCode.DONE
+                stated.verdicts.codes[row] = OutcomeCode.DONE
                 stated.rows.set_statuses(row, [target])
     backend = create_backend(BackendSettings(Preserve(), 0o022))
     decided = done(backend, PlanCopies(policy, rows, stated))
@@ -70,7 +70,7 @@ def plan(policy: CopyPolicy, source: Any, target: Any) -> int:
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-@pytest.mark.parametrize("sync", [0, SYNC_FLAG])
+@pytest.mark.parametrize("sync", [0, SYNC_FILE_FLAG])
 def test_absent_target_is_created(keeps: bool, sync: int) -> None:
     policy = CopyPolicy(names_files_last=keeps, syncs_files=bool(sync))
     wanted = (CopyPlan.TEMPORARY if keeps else CopyPlan.NEW) | sync
@@ -103,7 +103,8 @@ def test_each_policy_decides_by_age(existing: str, keeps: bool, older: int, same
     policy = CopyPolicy(existing, names_files_last=keeps)
     assert plans(policy, [source] * 3, targets) == [older, same, newer]
     made = [
-        plan | SYNC_FLAG if plan in (CopyPlan.REPLACE, CopyPlan.TEMPORARY) else plan for plan in (older, same, newer)
+        plan | SYNC_FILE_FLAG if plan in (CopyPlan.REPLACE, CopyPlan.TEMPORARY) else plan
+        for plan in (older, same, newer)
     ]
     assert plans(policy._replace(syncs_files=True), [source] * 3, targets) == made
     within = [same, same, same] if existing != "replace" else [CopyPlan.REPLACE] * 3
@@ -115,9 +116,9 @@ def test_batch_decides_like_single_item() -> None:
     random = Random(7)
     kinds = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFIFO)
     expected = {
-        ExistingDecision.REPLACE: CopyPlan.REPLACE,
-        ExistingDecision.SKIP: CopyPlan.SKIP,
-        ExistingDecision.FAIL: CopyPlan.REFUSE,
+        ExistingItemDecision.REPLACE: CopyPlan.REPLACE,
+        ExistingItemDecision.SKIP: CopyPlan.SKIP,
+        ExistingItemDecision.FAIL: CopyPlan.REFUSE,
     }
     seen = set()
     for existing, window in product(("replace", "changed", "newer", "skip", "fail"), (0, 1)):
@@ -132,7 +133,7 @@ def test_batch_decides_like_single_item() -> None:
             )
             for _ in range(200)
         ]
-        wanted = [expected[decision_for_existing(existing, window, *pair)] for pair in pairs]
+        wanted = [expected[decision_for_existing_item(existing, window, *pair)] for pair in pairs]
         seen |= set(wanted)
         assert plans(CopyPolicy(existing, window), [pair[0] for pair in pairs], [pair[1] for pair in pairs]) == wanted
     assert seen == set(expected.values())
@@ -195,21 +196,23 @@ def test_sources_without_modes_are_regular_files(policy: CopyPolicy) -> None:
 
 @pytest.mark.parametrize(("time", "reported"), [(5 * 10**20, LATEST_TIME), (-(10**20), EARLIEST_TIME)])
 def test_times_beyond_64_bits_take_the_slow_path(time: int, reported: int) -> None:
-    rows = Rows.from_statuses([status(), status(st_mtime_ns=time)], VERSION_COLUMNS)
+    rows = StatusColumns.from_statuses([status(), status(st_mtime_ns=time)], VERSION_COLUMNS)
     assert rows.mtime[1] == reported and rows.version(1).mtime == rows.exact_time("mtime", 1) == time
-    assert Rows.unpacked(rows.packed(), 2, VERSION_COLUMNS).selected([1]).row_range(0, 1).version(0).mtime == time
+    assert (
+        StatusColumns.unpacked(rows.packed(), 2, VERSION_COLUMNS).selected([1]).row_range(0, 1).version(0).mtime == time
+    )
     for policy in (CopyPolicy("changed"), CopyPolicy("newer"), CopyPolicy("skip"), CopyPolicy("replace")):
         assert plan(policy, status(st_mtime_ns=time), status(st_mtime_ns=time + 1, **THERE)) == CopyPlan.SLOW_PATH
         assert plan(policy, status(), status(st_mtime_ns=time, **THERE)) == CopyPlan.SLOW_PATH
 
 
 def test_columns_survive_packing_and_selection() -> None:
-    rows = Rows(2, SCAN_COLUMNS)
+    rows = StatusColumns(2, SCAN_COLUMNS)
     rows.set_statuses(1, [status(st_mtime_ns=-1, st_ctime_ns=5 * 10**18)])
-    again = Rows.unpacked(rows.packed(), 2, SCAN_COLUMNS)
+    again = StatusColumns.unpacked(rows.packed(), 2, SCAN_COLUMNS)
     assert again.version(1) == (7, 100, -1, 5 * 10**18) and again.mode[1] == FILE and not again.uid
     assert again.version(0) == (0, 0, 0, 0)
     chosen = again.selected([1, 1, 0])
     assert len(chosen) == 3 and chosen.version(1) == again.version(1) and chosen.inode == array("Q", [7, 7, 0])
     with pytest.raises(ValueError, match="length"):
-        Rows.unpacked(rows.packed()[1:], 2, SCAN_COLUMNS)
+        StatusColumns.unpacked(rows.packed()[1:], 2, SCAN_COLUMNS)

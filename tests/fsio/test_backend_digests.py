@@ -18,7 +18,7 @@ import pytest
 import xxhash
 
 from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles, ReadResult, ReadSmallFiles
-from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.hashing import JobHashing
@@ -82,7 +82,7 @@ def test_digests_match_the_definition(
         rows = found(area / "source", list(contents))
         copied: CopyResult = done(backend, CopySmallFiles(source, names, target, bytes([CopyPlan.NEW]) * number, rows))
         read: ReadResult = done(backend, ReadSmallFiles(target, names, True))
-        assert list(copied.verdicts.codes) == list(read.verdicts.codes) == [RowCode.DONE] * number
+        assert list(copied.verdicts.codes) == list(read.verdicts.codes) == [OutcomeCode.DONE] * number
     finally:
         backend.close()
         os.close(source)
@@ -121,7 +121,7 @@ def test_digests_are_recomputed_after_memory_ran_out(area: Path, monkeypatch: py
     source, target = (os.open(path, os.O_RDONLY) for path in (area, area / "target"))
     try:
         ticket = backend.submit(CopySmallFiles(source, b"file/absent", target, bytes([CopyPlan.NEW]) * 2, rows))
-        monkeypatch.setattr(native_batches, "CopyRows", OutOfMemory)
+        monkeypatch.setattr(native_batches, "CopyBatchProcessor", OutOfMemory)
         with pytest.raises(MemoryError):
             backend.poll()
         while not ticket.is_done:
@@ -130,7 +130,7 @@ def test_digests_are_recomputed_after_memory_ran_out(area: Path, monkeypatch: py
         backend.close()
         os.close(source)
         os.close(target)
-    assert list(ticket.result.verdicts.codes) == [RowCode.DONE, RowCode.SOURCE_CHANGED]
+    assert list(ticket.result.verdicts.codes) == [OutcomeCode.DONE, OutcomeCode.SOURCE_CHANGED]
     assert ticket.result.digests[0] == reference_signature.of_file(b"content", BLOCKS[0], ORACLES["xxh3-128"])
 
 
@@ -145,4 +145,4 @@ def test_each_file_has_its_own_digest(backend: str, on: Any) -> None:
     reported = new.copy(
         *names, new_names=[b"a", b"b", b"2", b"d", b"e"], digest=lambda data: reference_signature.of_file(data, 1 << 16)
     )
-    assert reported == [0, 1, RowCode.DECIDE_AGAIN, 3, 4]
+    assert reported == [0, 1, OutcomeCode.DECIDE_AGAIN, 3, 4]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles
-from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import Backend, BackendSettings, Ticket
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BACKENDS, found
@@ -71,9 +71,9 @@ def test_batch_ends_at_the_second_failure(
     names = with_files(source, [2 << 20] * FILES, attribute)
     ticket = copied(make, source, full, names)
     codes, errnos = list(ticket.result.verdicts.codes), ticket.result.verdicts.errnos
-    failed = codes.count(RowCode.FAILED)
-    assert 2 <= failed <= 1 + AT_ONCE and failed + codes.count(RowCode.CANCELLED) == FILES
-    assert {errnos[row] for row, code in enumerate(codes) if code == RowCode.FAILED} == {errno.ENOSPC}
+    failed = codes.count(OutcomeCode.FAILED)
+    assert 2 <= failed <= 1 + AT_ONCE and failed + codes.count(OutcomeCode.CANCELLED) == FILES
+    assert {errnos[row] for row, code in enumerate(codes) if code == OutcomeCode.FAILED} == {errno.ENOSPC}
     assert ticket.is_cut_short and os.listdir(full) == []
 
 
@@ -83,7 +83,7 @@ def test_success_between_failures_lets_the_batch_continue(
 ) -> None:
     names = with_files(source, [2 << 20, 100] * (FILES // 2))
     ticket = copied(make, source, full, names)
-    assert list(ticket.result.verdicts.codes) == [RowCode.FAILED, RowCode.DONE] * (FILES // 2)
+    assert list(ticket.result.verdicts.codes) == [OutcomeCode.FAILED, OutcomeCode.DONE] * (FILES // 2)
     assert not ticket.is_cut_short and sorted(os.listdir(full)) == names[1::2]
 
 
@@ -93,4 +93,4 @@ def test_second_failure_in_the_last_row_cancels_nothing(
 ) -> None:
     """No row remains that could be cancelled."""
     ticket = copied(make, source, full, with_files(source, [2 << 20] * 2))
-    assert list(ticket.result.verdicts.codes) == [RowCode.FAILED] * 2 and not ticket.is_cut_short
+    assert list(ticket.result.verdicts.codes) == [OutcomeCode.FAILED] * 2 and not ticket.is_cut_short

@@ -13,13 +13,13 @@ import pytest
 
 from pcopy.fsio.backend.batches import Batch, ListNames, RemoveItems, StatNames, SyncDirectories
 from pcopy.fsio.backend.columns import (
-    ATIME,
-    GROUP,
-    INODE,
-    OWNER,
+    ATIME_COLUMN,
+    GROUP_COLUMN,
+    INODE_COLUMN,
+    OWNER_COLUMN,
     SCAN_COLUMNS,
-    RowCode,
-    Rows,
+    OutcomeCode,
+    StatusColumns,
     pack_names,
     unpack_names,
 )
@@ -28,7 +28,7 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem
 from tests.fsio.backend_bench import BACKENDS, done, found
 
-EVERYTHING = SCAN_COLUMNS | OWNER | GROUP | ATIME
+EVERYTHING = SCAN_COLUMNS | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN
 
 
 class Items:
@@ -62,7 +62,7 @@ class Items:
             backend.close()
             os.close(directory)
 
-    def rows(self, names: Sequence[str], mask: int = SCAN_COLUMNS) -> Rows:
+    def rows(self, names: Sequence[str], mask: int = SCAN_COLUMNS) -> StatusColumns:
         return found(self.place, names, mask)
 
 
@@ -75,16 +75,16 @@ def packed(names: Sequence[str]) -> bytes:
     return pack_names(map(os.fsencode, names))
 
 
-def codes(result: Any) -> list[RowCode]:
-    return [RowCode(code) for code in result.verdicts.codes]
+def codes(result: Any) -> list[OutcomeCode]:
+    return [OutcomeCode(code) for code in result.verdicts.codes]
 
 
 @pytest.mark.parametrize("on_source", [False, True])
 def test_stat_returns_status_of_each_name(items: Items, on_source: bool) -> None:
     names = [*items.names, "absent"]
     reported = items.do(lambda directory: StatNames(directory, packed(names), EVERYTHING, on_source))
-    assert codes(reported) == [RowCode.DONE] * len(items.names) + [
-        RowCode.SOURCE_FAILED if on_source else RowCode.FAILED
+    assert codes(reported) == [OutcomeCode.DONE] * len(items.names) + [
+        OutcomeCode.SOURCE_FAILED if on_source else OutcomeCode.FAILED
     ]
     problem = reported.verdicts.problem(len(items.names))
     assert (problem.operation, problem.errno, problem.on_source) == ("stat", errno.ENOENT, on_source)
@@ -100,16 +100,18 @@ def test_stat_returns_status_of_each_name(items: Items, on_source: bool) -> None
 
 
 def test_stat_returns_requested_columns_only(items: Items) -> None:
-    reported = items.do(lambda directory: StatNames(directory, packed(["file", "fifo"]), INODE))
+    reported = items.do(lambda directory: StatNames(directory, packed(["file", "fifo"]), INODE_COLUMN))
     assert list(reported.rows.inode) == [(items.place / name).lstat().st_ino for name in ("file", "fifo")]
     assert not reported.rows.mode and not reported.rows.mtime and len(reported.rows) == 2
     assert items.do(lambda directory: StatNames(directory, b"")).verdicts.codes == b""
 
 
 def test_stat_follows_links_on_request(items: Items) -> None:
-    reported = items.do(lambda directory: StatNames(directory, packed(["link", "dangling"]), INODE, follows_links=True))
+    reported = items.do(
+        lambda directory: StatNames(directory, packed(["link", "dangling"]), INODE_COLUMN, follows_links=True)
+    )
     assert reported.rows.inode[0] == items.outside.stat().st_ino
-    assert codes(reported) == [RowCode.DONE, RowCode.SOURCE_FAILED]
+    assert codes(reported) == [OutcomeCode.DONE, OutcomeCode.SOURCE_FAILED]
 
 
 @pytest.mark.parametrize("most", [1, 3, 2048])
@@ -121,7 +123,7 @@ def test_list_returns_names_types_and_inodes(items: Items, most: int) -> None:
     part: ListNames | None = ListNames(directory, most, is_detailed=True)
     while part is not None:
         listed = done(backend, part)
-        assert codes(listed) == [RowCode.DONE] and listed.name_count <= most
+        assert codes(listed) == [OutcomeCode.DONE] and listed.name_count <= most
         names = unpack_names(listed.names, listed.name_count)
         kinds.update(zip(names, (bytes([kind]) for kind in listed.kinds), strict=True))
         inodes.update(zip(names, listed.inodes, strict=True))
@@ -147,12 +149,12 @@ def test_remove_deletes_all_but_nonempty_directories(items: Items) -> None:
     rows = items.rows(items.names)
     reported = items.do(lambda directory: RemoveItems(directory, packed(items.names), rows))
     by_name = dict(zip(items.names, codes(reported), strict=True))
-    assert by_name.pop("full") is RowCode.FAILED
-    assert set(by_name.values()) == {RowCode.DONE}
+    assert by_name.pop("full") is OutcomeCode.FAILED
+    assert set(by_name.values()) == {OutcomeCode.DONE}
     problem = reported.verdicts.problem(items.names.index("full"))
     assert (problem.operation, problem.errno) == ("rmdir", errno.ENOTEMPTY)
     assert os.listdir(items.place) == ["full"] and items.outside.read_bytes() == b"outside"
-    reported = items.do(lambda directory: RemoveItems(directory, b"file", Rows(1, 0)))
+    reported = items.do(lambda directory: RemoveItems(directory, b"file", StatusColumns(1, 0)))
     assert reported.verdicts.problem(0).errno == errno.ENOENT
 
 
@@ -167,13 +169,13 @@ def test_replaced_item_is_not_removed(items: Items, kind: str) -> None:
     }
     make[kind]()
     reported = items.do(lambda directory: RemoveItems(directory, b"file/fifo", rows))
-    assert codes(reported) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
+    assert codes(reported) == [OutcomeCode.DECIDE_AGAIN, OutcomeCode.DONE]
     assert os.path.lexists(path) and not os.path.lexists(items.place / "fifo")
 
 
 def test_item_without_known_mode_is_not_removed_as_a_directory(items: Items) -> None:
-    reported = items.do(lambda directory: RemoveItems(directory, b"directory/link", Rows(2, 0)))
-    assert reported.verdicts.problem(0).operation == "unlink" and codes(reported)[1] is RowCode.DONE
+    reported = items.do(lambda directory: RemoveItems(directory, b"directory/link", StatusColumns(2, 0)))
+    assert reported.verdicts.problem(0).operation == "unlink" and codes(reported)[1] is OutcomeCode.DONE
     assert (items.place / "directory").is_dir() and items.outside.exists()
 
 
@@ -183,14 +185,14 @@ def test_directories_are_synced(items: Items) -> None:
     reported = items.do(lambda directory: SyncDirectories((directory, reading, directory)))
     os.close(reading)
     os.close(writing)
-    assert codes(reported) == [RowCode.DONE, RowCode.FAILED, RowCode.DONE]
+    assert codes(reported) == [OutcomeCode.DONE, OutcomeCode.FAILED, OutcomeCode.DONE]
     problem = reported.verdicts.problem(1)
     assert (problem.operation, problem.errno) == ("fsync", errno.EINVAL)
 
 
 def test_row_results_keep_all_fields_of_a_problem(items: Items) -> None:
     """Operation, attribute, errno and text of a problem survive packing into columns."""
-    from pcopy.fsio.backend.columns import Verdicts
+    from pcopy.fsio.backend.columns import BatchVerdicts
 
     problems: Iterator[Problem] = iter(
         [
@@ -202,12 +204,13 @@ def test_row_results_keep_all_fields_of_a_problem(items: Items) -> None:
             MetadataProblem("setxattr user.large", errno.ENOSPC),
         ]
     )
-    verdicts = Verdicts(6)
+    verdicts = BatchVerdicts(6)
     for row, problem in enumerate(problems):
         verdicts.set_problem(row, problem)
         again = verdicts.problem(row)
         assert (type(again), again.packed) == (type(problem), problem.packed)
     assert codes(type("Told", (), {"verdicts": verdicts})) == [
-        RowCode.SOURCE_CHANGED, RowCode.SOURCE_CHANGED, RowCode.SOURCE_FAILED, RowCode.SOURCE_FAILED, RowCode.FAILED,
-        RowCode.LACKS_METADATA
+        OutcomeCode.SOURCE_CHANGED, OutcomeCode.SOURCE_CHANGED, OutcomeCode.SOURCE_FAILED, OutcomeCode.SOURCE_FAILED,
+        OutcomeCode.FAILED,
+        OutcomeCode.LACKS_METADATA
     ]  # fmt: skip

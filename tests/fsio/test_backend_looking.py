@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.columns import COLUMNS, MODE, SIZE, RowCode, pack_names
+from pcopy.fsio.backend.columns import ALL_COLUMNS, MODE_COLUMN, SIZE_COLUMN, OutcomeCode, pack_names
 from pcopy.fsio.backend.directory_batches import ListDirectories, ListDirectoriesResult, ListPaths, ListPathsResult
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BackendFactory, done
 
-ALL = sum(bit for _, _, bit, _ in COLUMNS)
+ALL = sum(bit for _, _, bit, _ in ALL_COLUMNS)
 LETTERS = {
     stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFSOCK: "s", stat.S_IFCHR: "c"
 }  # fmt: skip
@@ -82,10 +82,10 @@ def looked(make_backend: BackendFactory, place: Path, *which: Any, **wanted: Any
     return result
 
 
-@pytest.mark.parametrize("mask", [0, ALL, SIZE, MODE])
+@pytest.mark.parametrize("mask", [0, ALL, SIZE_COLUMN, MODE_COLUMN])
 def test_names_and_statuses_are_listed(make_backend: BackendFactory, place: Path, mask: int) -> None:
     result = looked(make_backend, place, ["full", "empty", "some"], mask=mask)
-    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
     for row, name in enumerate(("full", "empty", "some")):
         within = result.contents[row]
         names = within.names.split(b"/") if within.names else []
@@ -96,7 +96,7 @@ def test_names_and_statuses_are_listed(make_backend: BackendFactory, place: Path
             assert [*within.inodes] == [status.st_ino for status in statuses]
         if mask and names:
             assert within.rows is not None and len(within.rows) == len(names)
-            for column, _, bit, field in COLUMNS:
+            for column, _, bit, field in ALL_COLUMNS:
                 wanted = [getattr(status, field) for status in statuses] if mask & bit else []
                 assert [*getattr(within.rows, column)] == wanted, column
         else:
@@ -104,7 +104,7 @@ def test_names_and_statuses_are_listed(make_backend: BackendFactory, place: Path
 
 
 def test_only_requested_types_are_examined(make_backend: BackendFactory, place: Path) -> None:
-    within = looked(make_backend, place, ["full"], mask=MODE, kinds=b"l").contents[0]
+    within = looked(make_backend, place, ["full"], mask=MODE_COLUMN, kinds=b"l").contents[0]
     assert within.rows is not None
     modes = dict(zip(within.names.split(b"/"), within.rows.mode, strict=True))
     assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
@@ -180,7 +180,7 @@ def test_column_sums_include_only_regular_directories(make_backend: BackendFacto
 def test_paths_and_types_are_listed(make_backend: BackendFactory, place: Path) -> None:
     (place / "full" / "second").mkdir()
     result: ListPathsResult = reported(make_backend, place, ["full", "empty", "some"], path_prefix=b"up/on top/")
-    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
     find = ["find", "full", "empty", "some", "-mindepth", "1", "-printf", "up/on top/%p\\0%y\\0"]
     words = subprocess.run(find, cwd=place, check=True, capture_output=True).stdout.split(b"\0")
     paths, letters = words[:-1:2], b"".join(words[1::2])
@@ -206,11 +206,14 @@ def test_unusual_directories_take_the_slow_path(
         else partial(looked, make_backend, place)
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
-    assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 5)
     assert (result.contents if batch is ListDirectories else result.remaining) == {}
     assert batch is ListDirectories or (result.packed_paths, sum(result.counts)) == (b"", 0)
-    assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
-    assert [ask(["some"], max_names=most).verdicts.codes[0] for most in (4, 5)] == [RowCode.SLOW_PATH, RowCode.DONE]
+    assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == OutcomeCode.SLOW_PATH
+    assert [ask(["some"], max_names=most).verdicts.codes[0] for most in (4, 5)] == [
+        OutcomeCode.SLOW_PATH,
+        OutcomeCode.DONE,
+    ]
 
 
 def test_columns_of_another_length_are_rejected(make_backend: BackendFactory, place: Path) -> None:

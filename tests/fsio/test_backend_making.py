@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
-from pcopy.fsio.backend.columns import CREATION_COLUMNS, RowCode, Rows, pack_names
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, OutcomeCode, StatusColumns, pack_names
 from pcopy.fsio.backend.interface import Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BACKENDS, done
@@ -34,7 +34,7 @@ def made(request: pytest.FixtureRequest, area: Path) -> MakeFiles:
         files: dict[bytes, bytes], mode: int = 0o640, mtime: int = MOMENT, owner: tuple[int, int] = (0, 0), **more: Any
     ) -> CreateResult:
         number, contents = len(files), b"".join(files.values())
-        rows = Rows(number, CREATION_COLUMNS)
+        rows = StatusColumns(number, CREATION_COLUMNS)
         rows.mode, rows.mtime = array("I", [mode]) * number, array("q", [mtime]) * number
         rows.uid, rows.gid = (array("I", [each]) * number for each in owner)
         rows.size = array("Q", map(len, files.values()))
@@ -57,7 +57,7 @@ def made(request: pytest.FixtureRequest, area: Path) -> MakeFiles:
 def test_files_are_created_with_given_contents_and_metadata(made: MakeFiles, area: Path) -> None:
     files = {b"one": b"contents", b"empty": b"", b"large\n": b"x" * 300_000}
     result = made(files, 0o4751, owner=(1234, 2345))
-    assert list(result.verdicts.codes) == [RowCode.DONE] * 3 and not result.metadata_outcomes
+    assert list(result.verdicts.codes) == [OutcomeCode.DONE] * 3 and not result.metadata_outcomes
     assert result.verdicts.moved == sum(map(len, files.values()))
     for name, contents in files.items():
         status = (area / os.fsdecode(name)).stat()
@@ -71,14 +71,19 @@ def test_existing_item_is_not_touched_by_make(made: MakeFiles, area: Path) -> No
     (area / "link").symlink_to("elsewhere")
     ours = os.geteuid(), os.getegid()
     result = made({b"there": b"1", b"link": b"2", b"new": b"3", b"n" * 256: b"4"}, owner=ours)
-    assert list(result.verdicts.codes) == [RowCode.DECIDE_AGAIN, RowCode.DECIDE_AGAIN, RowCode.DONE, RowCode.FAILED]
+    assert list(result.verdicts.codes) == [
+        OutcomeCode.DECIDE_AGAIN,
+        OutcomeCode.DECIDE_AGAIN,
+        OutcomeCode.DONE,
+        OutcomeCode.FAILED,
+    ]
     problem = result.verdicts.problem(3)
     assert (problem.operation, problem.errno) == ("create", errno.ENAMETOOLONG)
     assert (area / "there").read_bytes() == b"before" and sorted(os.listdir(area)) == ["link", "new", "there"]
 
 
 def test_times_before_1970_are_set(made: MakeFiles, area: Path) -> None:
-    assert list(made({b"old": b"x"}, mtime=-1, owner=(os.geteuid(), os.getegid())).verdicts.codes) == [RowCode.DONE]
+    assert list(made({b"old": b"x"}, mtime=-1, owner=(os.geteuid(), os.getegid())).verdicts.codes) == [OutcomeCode.DONE]
     assert (area / "old").stat().st_mtime_ns == -1
 
 
@@ -92,5 +97,5 @@ def test_inherited_acl_is_removed(made: MakeFiles, area: Path) -> None:
         os.setxattr(area, "system.posix_acl_default", acl)
     except OSError as error:
         pytest.skip(f"no ACLs here: {error.strerror}")
-    assert list(made({b"new": b"x"}, 0o640, inherits_acl=True).verdicts.codes) == [RowCode.DONE]
+    assert list(made({b"new": b"x"}, 0o640, inherits_acl=True).verdicts.codes) == [OutcomeCode.DONE]
     assert os.listxattr(area / "new") == [] and stat.S_IMODE((area / "new").stat().st_mode) == 0o640

@@ -1,4 +1,6 @@
-"""``ReadMembers`` and ``FindWithoutXattrs``, batches of the C backend only: small files as members of an archive."""
+"""``ReadTarMembers`` and ``FindItemsWithoutXattrs``, batches of the C backend only: small files as members of an
+archive.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.archive.headers import simple_header_end, simple_sizes, time_pax_header
-from pcopy.fsio.backend.columns import RowCode, pack_names
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW, FindWithoutXattrs, ReadMembers
+from pcopy.archive.headers import archive_sizes_of_simple_members, end_of_simple_header, pax_header_of_mtime
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrs, ReadTarMembers
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BackendFactory, done
@@ -30,8 +32,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
-    whole = simple_sizes([status.st_size], [status.st_mtime_ns])[0] if whole is None else whole
-    return MEMBER_ROW.pack(
+    whole = archive_sizes_of_simple_members([status.st_size], [status.st_mtime_ns])[0] if whole is None else whole
+    return MEMBER_ROW_FORMAT.pack(
         status.st_ino, status.st_size, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_mode,
         status.st_uid, status.st_gid, whole,
     )  # fmt: skip
@@ -40,20 +42,20 @@ def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
 def packed(make_backend: BackendFactory, place: Path, rows: dict[str, bytes]) -> tuple[list[int], bytes]:
     """Return the row results and the contents of the buffer. Check that nothing was written beyond its end."""
     backend = make_backend(BackendSettings(Preserve(), 0o022))
-    size = sum(MEMBER_ROW.unpack(row)[-1] for row in rows.values())
+    size = sum(MEMBER_ROW_FORMAT.unpack(row)[-1] for row in rows.values())
     room = bytearray(size) + GUARD
     names = [*map(Path, rows)]
     open_ones = {name: os.open(place / name, os.O_RDONLY) for name in sorted({str(name.parent) for name in names})}
     places = [(open_ones[str(name.parent)], 1, os.fsencode(name.parent) + b"/") for name in names]
-    owners = {(os.geteuid(), os.getegid()): simple_header_end(b"user", b"group")}
+    owners = {(os.geteuid(), os.getegid()): end_of_simple_header(b"user", b"group")}
     try:
-        batch = ReadMembers(
+        batch = ReadTarMembers(
             pack_names(os.fsencode(name.name) for name in names),
             b"".join(rows.values()),
             places,
             room,
             owners,
-            time_pax_header(),
+            pax_header_of_mtime(),
         )
         judged = done(backend, batch)
     finally:
@@ -67,7 +69,7 @@ def packed(make_backend: BackendFactory, place: Path, rows: dict[str, bytes]) ->
 def test_python_reads_what_was_packed(make_backend: BackendFactory, place: Path) -> None:
     names = ("a/one", "a/two", "b/three", "b/four")
     codes, archive = packed(make_backend, place, {name: row_of((place / name).stat()) for name in names})
-    assert codes == [RowCode.DONE] * 4
+    assert codes == [OutcomeCode.DONE] * 4
     with tarfile.open(fileobj=io.BytesIO(archive + bytes(1024))) as read:
         found = read.getmembers()
         assert [member.name for member in found] == [*names]
@@ -91,10 +93,12 @@ def test_changed_files_take_the_slow_path(make_backend: BackendFactory, place: P
     os.mkfifo(place / "a/pipe")
     (place / "a/link").rename(place / "b/elsewhere")
     (place / "a/link").symlink_to("../b/elsewhere")
-    fields = MEMBER_ROW.unpack(rows["a/foreign"])
-    rows["a/foreign"] = MEMBER_ROW.pack(*fields[:6], 4242, *fields[7:])  # no header has been prepared for this user
+    fields = MEMBER_ROW_FORMAT.unpack(rows["a/foreign"])
+    rows["a/foreign"] = MEMBER_ROW_FORMAT.pack(
+        *fields[:6], 4242, *fields[7:]
+    )  # no header has been prepared for this user
     codes, _ = packed(make_backend, place, rows)
-    assert codes == [RowCode.DONE if name == "a/untouched" else RowCode.SLOW_PATH for name in rows]
+    assert codes == [OutcomeCode.DONE if name == "a/untouched" else OutcomeCode.SLOW_PATH for name in rows]
 
 
 def test_file_with_attributes_is_not_reported_as_without(make_backend: BackendFactory, place: Path) -> None:
@@ -104,9 +108,9 @@ def test_file_with_attributes_is_not_reported_as_without(make_backend: BackendFa
     for preserve, expected in ((Preserve(), "CCDC"), (Preserve(acl=False), "CCDC"), (Preserve(xattr=False), "DCDC")):
         backend = make_backend(BackendSettings(preserve, 0o022))
         directory = os.open(place / "a", os.O_RDONLY)
-        done(backend, FindWithoutXattrs(directory, b"one"))  # C asks Python once how to handle an attribute
-        judged = done(backend, FindWithoutXattrs(directory, b"one/two/three/gone"))
-        reported = "".join("D" if code == RowCode.DONE else "C" for code in judged.verdicts.codes)
+        done(backend, FindItemsWithoutXattrs(directory, b"one"))  # C asks Python once how to handle an attribute
+        judged = done(backend, FindItemsWithoutXattrs(directory, b"one/two/three/gone"))
+        reported = "".join("D" if code == OutcomeCode.DONE else "C" for code in judged.verdicts.codes)
         os.close(directory)
         backend.close()
         assert reported == expected, preserve

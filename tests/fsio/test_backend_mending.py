@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import UNCHANGED, SetMetadata, SetUniformMetadata
-from pcopy.fsio.backend.columns import GROUP, INODE, MODE, OWNER, RowCode, Rows
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, SetMetadata, SetUniformMetadata
+from pcopy.fsio.backend.columns import GROUP_COLUMN, INODE_COLUMN, MODE_COLUMN, OWNER_COLUMN, OutcomeCode, StatusColumns
 from tests.fsio.backend_bench import BACKENDS
 from tests.fsio.test_backend_items import Items, codes, packed
 from tests.support.users import NOBODY, as_user, require_root
@@ -25,8 +25,10 @@ def items(request: pytest.FixtureRequest, on: Any) -> Items:
     return Items(BACKENDS[request.param], on("tmpfs"))
 
 
-def wanted(rows: int, mode: int = UNCHANGED, uid: int = UNCHANGED, gid: int = UNCHANGED) -> Rows:
-    made = Rows(rows, MODE | OWNER | GROUP)
+def wanted(
+    rows: int, mode: int = UNCHANGED_VALUE, uid: int = UNCHANGED_VALUE, gid: int = UNCHANGED_VALUE
+) -> StatusColumns:
+    made = StatusColumns(rows, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
     made.mode, made.uid, made.gid = (array("I", [each]) * rows for each in (mode, uid, gid))
     return made
 
@@ -40,7 +42,7 @@ def test_modes_and_owners_are_set(items: Items) -> None:
     names = ["file", "directory", "fifo"]
     rows = items.rows(names)
     reported = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(3, 0o2750, 7, 8)))
-    assert codes(reported) == [RowCode.DONE] * 3
+    assert codes(reported) == [OutcomeCode.DONE] * 3
     for name in names:
         assert stat.S_IMODE((items.place / name).stat().st_mode) == 0o2750
         assert owner(items.place / name) == (7, 8)
@@ -50,7 +52,7 @@ def test_owner_of_a_link_is_set_on_the_link_itself(items: Items) -> None:
     require_root("give files away")
     before = items.outside.stat()
     reported = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, uid=7)))
-    assert codes(reported) == [RowCode.DONE] and owner(items.place / "link") == (7, 0)
+    assert codes(reported) == [OutcomeCode.DONE] and owner(items.place / "link") == (7, 0)
     reported = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, mode=0o777)))
     assert reported.verdicts.problem(0).errno == errno.EOPNOTSUPP
     assert items.outside.stat() == before
@@ -68,9 +70,9 @@ def test_replaced_item_is_not_changed(items: Items, kind: str) -> None:
     make[kind]()
     before = path.lstat(), items.outside.lstat()
     reported = items.do(lambda directory: SetMetadata(directory, b"file/fifo", rows, wanted(2, 0o604)))
-    assert codes(reported) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
+    assert codes(reported) == [OutcomeCode.DECIDE_AGAIN, OutcomeCode.DONE]
     plain = items.do(lambda directory: SetUniformMetadata(directory, b"file/fifo", rows.selected([0, 1]), modes(0o640)))
-    assert codes(plain) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
+    assert codes(plain) == [OutcomeCode.DECIDE_AGAIN, OutcomeCode.DONE]
     assert (path.lstat(), items.outside.lstat()) == before
     assert stat.S_IMODE((items.place / "fifo").stat().st_mode) == 0o640
 
@@ -79,8 +81,8 @@ def modes(mode: int) -> array[int]:
     return array("H", [mode]) * 4096
 
 
-def inodes(items: Items, names: list[str]) -> Rows:
-    return Rows.from_statuses([(items.place / name).lstat() for name in names], INODE)
+def inodes(items: Items, names: list[str]) -> StatusColumns:
+    return StatusColumns.from_statuses([(items.place / name).lstat() for name in names], INODE_COLUMN)
 
 
 def test_uniform_metadata_is_set_on_simple_items(items: Items) -> None:
@@ -92,7 +94,13 @@ def test_uniform_metadata_is_set_on_simple_items(items: Items) -> None:
     table = array("H", [bits | 0o4 for bits in range(4096)])
     batch = lambda directory: SetUniformMetadata(directory, packed(names), inodes(items, names), table, 7, 0)  # noqa: E731
     reported = items.do(batch)
-    assert codes(reported) == [RowCode.DONE, RowCode.DECIDE_AGAIN, RowCode.DONE, RowCode.DONE, RowCode.DONE]
+    assert codes(reported) == [
+        OutcomeCode.DONE,
+        OutcomeCode.DECIDE_AGAIN,
+        OutcomeCode.DONE,
+        OutcomeCode.DONE,
+        OutcomeCode.DONE,
+    ]
     assert [oct(stat.S_IMODE(mode)) for mode in reported.observed.mode] == [
         "0o2644",
         "0o0",
@@ -107,11 +115,11 @@ def test_uniform_metadata_is_set_on_simple_items(items: Items) -> None:
     assert owner(items.place / "directory") == owner(items.outside) == (0, 0)
     changed = {name: (items.place / name).lstat().st_ctime_ns for name in names}
     assert codes(items.do(batch)) == [
-        RowCode.SKIPPED,
-        RowCode.DECIDE_AGAIN,
-        RowCode.SKIPPED,
-        RowCode.SKIPPED,
-        RowCode.SKIPPED,
+        OutcomeCode.SKIPPED,
+        OutcomeCode.DECIDE_AGAIN,
+        OutcomeCode.SKIPPED,
+        OutcomeCode.SKIPPED,
+        OutcomeCode.SKIPPED,
     ]
     assert {name: (items.place / name).lstat().st_ctime_ns for name in names} == changed
 
@@ -124,15 +132,17 @@ def test_operations_without_permission_fail(items: Items) -> None:
 
     def change() -> None:
         names = ["file", "gone", "mine"]
-        rows = Rows(3, 0)
+        rows = StatusColumns(3, 0)
         reported = items.do(lambda directory: SetUniformMetadata(directory, packed(names), rows, modes(0o600)))
-        assert codes(reported) == [RowCode.FAILED, RowCode.FAILED, RowCode.DONE]
+        assert codes(reported) == [OutcomeCode.FAILED, OutcomeCode.FAILED, OutcomeCode.DONE]
         problems = [(reported.verdicts.problem(row).operation, reported.verdicts.problem(row).errno) for row in (0, 1)]
         assert problems in (
             [("chmod", errno.EPERM), ("open", errno.ENOENT)],
             [("chmod", errno.EPERM), ("stat", errno.ENOENT)],
         )
-        reported = items.do(lambda directory: SetUniformMetadata(directory, b"mine", Rows(1, 0), modes(0o2710)))
+        reported = items.do(
+            lambda directory: SetUniformMetadata(directory, b"mine", StatusColumns(1, 0), modes(0o2710))
+        )
         assert "members of the group" in (reported.verdicts.problem(0).strerror or "")
 
     as_user(change)
@@ -146,7 +156,7 @@ def test_acls(items: Items) -> None:
     names = ["directory", "file"]
     rows = items.rows(names)
     reported = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(2), (access, default)))
-    assert codes(reported) == [RowCode.DONE] * 2
+    assert codes(reported) == [OutcomeCode.DONE] * 2
     asked = [
         subprocess.run(["getfacl", "-cp", items.place / name], check=True, capture_output=True).stdout
         for name in ("full", "directory", "file")

@@ -1,4 +1,4 @@
-"""``SetMetadataWithin``, a batch of the C backend only: it changes the items within several directories."""
+"""``SetMetadataInDirectories``, a batch of the C backend only: it changes the items within several directories."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.columns import RowCode, pack_names
-from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, SetMetadataWithin
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
+from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, SetMetadataInDirectories
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve, has_capability
 from tests.fsio.backend_bench import BackendFactory, done
@@ -49,7 +49,7 @@ def place(on: Any) -> Path:
 def set_within(
     make_backend: BackendFactory, place: Path, names: Sequence[str], inodes: Sequence[int] | None = None, **wanted: Any
 ) -> ContentsResult:
-    """Run the batch. ``wanted``: further fields of ``SetMetadataWithin``."""
+    """Run the batch. ``wanted``: further fields of ``SetMetadataInDirectories``."""
     backend = make_backend(BackendSettings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
@@ -63,7 +63,7 @@ def set_within(
     }
     try:
         result: ContentsResult = done(
-            backend, SetMetadataWithin(directory, pack_names(map(os.fsencode, names)), numbers, **chosen)
+            backend, SetMetadataInDirectories(directory, pack_names(map(os.fsencode, names)), numbers, **chosen)
         )
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
@@ -86,7 +86,7 @@ def remaining(result: ContentsResult, row: int) -> dict[bytes, tuple[str, int]]:
 def test_all_simple_items_are_changed(make_backend: BackendFactory, place: Path) -> None:
     before = modes_in(place)
     result = set_within(make_backend, place, ["full", "empty", "some"])
-    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE] * 3)
     assert result.counts == ItemCounts(files=5, directories=2, links=1, other_items=1, bytes=12, changed=6)
     changed = {
         "full/inner": "755",
@@ -122,14 +122,14 @@ def test_unusual_directories_take_the_slow_path(make_backend: BackendFactory, pl
     result = set_within(
         make_backend, place, ["leading", "outside", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)]
     )
-    assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 5)
     assert (
         set_within(make_backend, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0]
-        == RowCode.SLOW_PATH
+        == OutcomeCode.SLOW_PATH
     )
-    assert set_within(make_backend, place, ["some"], max_names=2).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert set_within(make_backend, place, ["some"], max_names=2).verdicts.codes[0] == OutcomeCode.SLOW_PATH
     assert modes_in(place) == before and result.remaining == {} and not any(result.counts)
-    assert set_within(make_backend, place, ["some"], max_names=3).verdicts.codes[0] == RowCode.DONE
+    assert set_within(make_backend, place, ["some"], max_names=3).verdicts.codes[0] == OutcomeCode.DONE
 
 
 def test_mount_points_are_returned_unchanged(make_backend: BackendFactory, place: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from pcopy.fsio.backend import item_rows
 from pcopy.fsio.backend.batches import ReadSmallFiles
-from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, BackendSettings
 from pcopy.fsio.backend.python import PythonBackend
 from pcopy.fsio.preserve import Preserve
@@ -34,7 +34,7 @@ class Reader:
         self.place = place
         self.digests_in_c = False
 
-    def read(self, *names: str, copies: bool, follow: bool = False, whole: bool = False) -> list[bytes | RowCode]:
+    def read(self, *names: str, copies: bool, follow: bool = False, whole: bool = False) -> list[bytes | OutcomeCode]:
         """Return the digest of each file, or the code if there is none."""
         named = ("xxh3-128", 1 << 16) if self.digests_in_c else ()
         backend = self._backend(BackendSettings(Preserve(), 0o022, follow, reference, *named))
@@ -49,8 +49,8 @@ class Reader:
             backend.close()
             os.close(directory)
         assert len(result.verdicts) == len(names)
-        codes = enumerate(map(RowCode, result.verdicts.codes))
-        return [result.digests[row] if code is RowCode.DONE else code for row, code in codes]
+        codes = enumerate(map(OutcomeCode, result.verdicts.codes))
+        return [result.digests[row] if code is OutcomeCode.DONE else code for row, code in codes]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -86,7 +86,7 @@ def test_incomplete_file_takes_the_slow_path(reader: Reader, mark: str, in_c: bo
     os.setxattr(reader.place / "other", "user.pcopy.incomplete2", b"x")
     read = reader.read("plain", "marked", "other", copies=False, whole=True)
     assert [isinstance(each, bytes) for each in read] == [True, False, True]
-    assert read[1] == RowCode.SLOW_PATH
+    assert read[1] == OutcomeCode.SLOW_PATH
     assert all(isinstance(each, bytes) for each in reader.read("plain", "marked", copies=False))
 
 
@@ -95,7 +95,7 @@ def test_file_with_time_beyond_64_bits_takes_the_slow_path(reader: Reader, on: A
     reader.place = on("tmpfs")
     (reader.place / "far").write_bytes(b"content")
     os.utime(reader.place / "far", ns=(5, 20_000_000_000 * 10**9))
-    assert reader.read("far", copies=copies) == [RowCode.SLOW_PATH]
+    assert reader.read("far", copies=copies) == [OutcomeCode.SLOW_PATH]
 
 
 @COPIES
@@ -118,21 +118,21 @@ def test_links_directories_fifos_and_large_files_take_the_slow_path(reader: Read
     with (place / "large").open("wb") as file:
         file.truncate(MAX_SMALL_FILE_BYTES + 1)
     names = ("link", "directory", "fifo", "large", "missing", "plain")
-    assert reader.read(*names, copies=copies) == [RowCode.SLOW_PATH] * 5 + [reference(b"x")]
+    assert reader.read(*names, copies=copies) == [OutcomeCode.SLOW_PATH] * 5 + [reference(b"x")]
 
 
 def test_only_sources_are_followed(reader: Reader) -> None:
     (reader.place / "plain").write_bytes(b"x")
     (reader.place / "link").symlink_to("plain")
     assert reader.read("link", copies=False, follow=True) == [reference(b"x")]
-    assert reader.read("link", copies=True, follow=True) == [RowCode.SLOW_PATH]
+    assert reader.read("link", copies=True, follow=True) == [OutcomeCode.SLOW_PATH]
 
 
 @COPIES
 def test_file_that_reports_size_zero_is_read_to_its_end(reader: Reader, copies: bool) -> None:
     """/proc reports size 0 for everything."""
     reader.place = Path("/proc")
-    assert reader.read("version", copies=copies) == [RowCode.SLOW_PATH]
+    assert reader.read("version", copies=copies) == [OutcomeCode.SLOW_PATH]
 
 
 @COPIES
@@ -141,7 +141,9 @@ def test_readable_file_of_another_user_takes_the_slow_path(reader: Reader, copie
     (reader.place / "file").write_bytes(b"x")
     (reader.place / "secret").write_bytes(b"x")
     (reader.place / "secret").chmod(0o600)
-    as_user(lambda: _check(reader.read("file", "secret", copies=copies) == [RowCode.SLOW_PATH, RowCode.SLOW_PATH]))
+    as_user(
+        lambda: _check(reader.read("file", "secret", copies=copies) == [OutcomeCode.SLOW_PATH, OutcomeCode.SLOW_PATH])
+    )
 
 
 def _check(truth: bool) -> None:
@@ -192,4 +194,4 @@ def test_source_changed_during_the_read_is_reported(reader: Reader, change: byte
     os.utime(path, ns=(1, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(item_rows, "_read", read)
-        assert Reader(PythonBackend, reader.place).read("file", copies=False) == [RowCode.SLOW_PATH]
+        assert Reader(PythonBackend, reader.place).read("file", copies=False) == [OutcomeCode.SLOW_PATH]

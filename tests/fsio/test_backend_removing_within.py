@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, RemoveDirectories
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
@@ -52,7 +52,7 @@ def removed(
 
 def test_directories_with_only_files_are_removed(make_backend: BackendFactory, place: Path) -> None:
     result = removed(make_backend, place, ["files", "empty", "deep"])
-    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE, RowCode.DONE, RowCode.SLOW_PATH])
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.DONE, OutcomeCode.DONE, OutcomeCode.SLOW_PATH])
     assert result.counts == ItemCounts(files=2, directories=2, links=1, other_items=1, bytes=7)
     assert sorted(os.listdir(place)) == ["deep", "leading", "outside"]
     assert os.listdir(place / "deep") == ["inner"] and os.listdir(place / "deep/inner") == ["file"]
@@ -65,11 +65,12 @@ def test_unusual_directories_are_not_removed(make_backend: BackendFactory, place
     """
     outside = os.stat(place / "outside").st_ino
     result = removed(make_backend, place, ["leading", "files", "gone"], [outside] * 3)
-    assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 3)
+    assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 3)
     assert (
-        removed(make_backend, place, ["files"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
+        removed(make_backend, place, ["files"], device=os.stat(place).st_dev + 1).verdicts.codes[0]
+        == OutcomeCode.SLOW_PATH
     )
-    assert removed(make_backend, place, ["files"], max_names=2).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert removed(make_backend, place, ["files"], max_names=2).verdicts.codes[0] == OutcomeCode.SLOW_PATH
     assert len(os.listdir(place / "files")) == 3 and os.listdir(place / "outside") == ["canary"]
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
         removed(make_backend, place, ["files", "empty"], [1])
@@ -86,7 +87,7 @@ def test_mount_points_are_not_removed(make_backend: BackendFactory, place: Path)
         subprocess.run(["mount", "--bind", what, where], check=True)
     try:
         result = removed(make_backend, place, ["empty", "files"])
-        assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 2)
+        assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 2)
         assert os.listdir(place / "outside") == ["canary"] and os.listdir(place / "files") == ["at"]
     finally:
         for _, where in mounts:

@@ -28,7 +28,7 @@ if backend_name() != "c":
     pytest.skip("there is no C backend here", allow_module_level=True)
 
 from pcopy.fsio.backend.native import NativeBackend
-from pcopy.fsio.backend.native_pool import LARGE_DIRECTORY_ROWS, ROWS_PER_DIRECTORY
+from pcopy.fsio.backend.native_pool import MAX_MODIFYING_ROWS_PER_DIRECTORY, MIN_ROWS_OF_LARGE_DIRECTORY
 
 LATENCY = 20_000
 FILES = 40
@@ -99,14 +99,18 @@ def test_rows_of_one_directory_run_concurrently_up_to_a_limit(area: Path, server
     with copies(area, server) as made:
         made.backend.pool.set_threads(32)
         made.end(made.begin())
-        assert ROWS_PER_DIRECTORY // 2 < server.max_concurrent() <= ROWS_PER_DIRECTORY
+        assert (
+            MAX_MODIFYING_ROWS_PER_DIRECTORY // 2
+            < server.max_concurrent_operations()
+            <= MAX_MODIFYING_ROWS_PER_DIRECTORY
+        )
 
 
 def test_several_directories_keep_all_threads_busy(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6) as made:
         made.backend.pool.set_threads(32)
         made.end(made.begin())
-        assert 2 * ROWS_PER_DIRECTORY < server.max_concurrent() <= 32
+        assert 2 * MAX_MODIFYING_ROWS_PER_DIRECTORY < server.max_concurrent_operations() <= 32
 
 
 def test_threads_use_other_directories_instead_of_waiting_for_one(area: Path, server: SlowMount) -> None:
@@ -114,18 +118,18 @@ def test_threads_use_other_directories_instead_of_waiting_for_one(area: Path, se
         server.set_delays(write=0, create=LATENCY)  # calls that a directory serializes
         made.backend.pool.set_threads(4)
         made.end(made.begin())
-        assert server.max_concurrent() == 4
+        assert server.max_concurrent_operations() == 4
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(4, 2), (100, 1)])
 def test_ranks_of_a_host_share_the_limit_of_a_large_directory(
     area: Path, server: SlowMount, ranks: int, most: int
 ) -> None:
-    with copies(area, server, files=LARGE_DIRECTORY_ROWS) as made:
+    with copies(area, server, files=MIN_ROWS_OF_LARGE_DIRECTORY) as made:
         made.backend.pool.set_limits(ranks, 0)
         made.backend.pool.set_threads(16)
         made.end(made.begin())
-        assert server.max_concurrent() == most
+        assert server.max_concurrent_operations() == most
 
 
 def test_modifying_operations_are_limited_over_all_directories(area: Path, server: SlowMount) -> None:
@@ -133,7 +137,7 @@ def test_modifying_operations_are_limited_over_all_directories(area: Path, serve
         made.backend.pool.set_limits(1, 3)
         made.backend.pool.set_threads(16)
         made.end(made.begin())
-        assert server.max_concurrent() == 3
+        assert server.max_concurrent_operations() == 3
 
 
 def test_surplus_threads_stay_idle(area: Path, server: SlowMount) -> None:
@@ -141,7 +145,7 @@ def test_surplus_threads_stay_idle(area: Path, server: SlowMount) -> None:
         made.backend.pool.set_threads(16)
         made.backend.pool.set_threads(2)
         made.end(made.begin())
-        assert server.max_concurrent() == 2
+        assert server.max_concurrent_operations() == 2
 
 
 def test_new_threads_join_a_running_batch(area: Path, server: SlowMount) -> None:
@@ -152,7 +156,7 @@ def test_new_threads_join_a_running_batch(area: Path, server: SlowMount) -> None
         made.backend.pool.request_threads(4)
         assert not made.backend.runs_in_poll
         made.end(tickets)
-        assert server.max_concurrent() == 4
+        assert server.max_concurrent_operations() == 4
 
 
 def test_threads_stop_when_no_ticket_is_active(area: Path, server: SlowMount) -> None:

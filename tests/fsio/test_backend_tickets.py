@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.batches import CopyPlan, CopySmallFiles, RemoveItems, StatNames
-from pcopy.fsio.backend.columns import INODE, RowCode, Rows, pack_names
+from pcopy.fsio.backend.columns import INODE_COLUMN, OutcomeCode, StatusColumns, pack_names
 from pcopy.fsio.backend.interface import Backend, BackendSettings, await_ticket
-from pcopy.fsio.directories import MIN_CAPACITY, DirectoryCache, RootDirectories
+from pcopy.fsio.directories import MIN_CACHED_DIRECTORIES, DirectoriesBelowRoot, DirectoryCache
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BACKENDS, found
 from tests.support import native
@@ -75,7 +75,7 @@ def test_waiting_on_the_wake_event_yields_each_ticket_once(
     backend = make(BackendSettings(Preserve(), 0o022))
     directories = [opened(files / name) for name in "ab"]
     assert not is_readable(backend) and backend.poll() == []
-    tickets = [backend.submit(StatNames(directory, PACKED, INODE)) for directory in directories * 3]
+    tickets = [backend.submit(StatNames(directory, PACKED, INODE_COLUMN)) for directory in directories * 3]
     assert all(ticket.is_done is False for ticket in tickets)
     reported: list[Any] = []
     while len(reported) < len(tickets):
@@ -100,7 +100,7 @@ def test_fake_backend_completes_tickets_in_random_order(files: Path) -> None:
     orders = set()
     for seed in range(5):
         backend = FakeBackend(BackendSettings(Preserve(), 0o022), seed)
-        tickets = [backend.submit(StatNames(directory, PACKED, INODE)) for _ in range(6)]
+        tickets = [backend.submit(StatNames(directory, PACKED, INODE_COLUMN)) for _ in range(6)]
         order: list[int] = []
         while len(order) < len(tickets):
             order += [tickets.index(ticket) for ticket in backend.poll()]
@@ -125,8 +125,8 @@ def test_cancelled_ticket_ends_between_rows(backend: Backend, files: Path, polls
     while not ticket.is_done:
         backend.poll()
     codes = ticket.result.verdicts.codes
-    copied = [name for name, code in zip(NAMES, codes, strict=True) if code == RowCode.DONE]
-    assert set(codes) <= {RowCode.DONE, RowCode.CANCELLED}
+    copied = [name for name, code in zip(NAMES, codes, strict=True) if code == OutcomeCode.DONE]
+    assert set(codes) <= {OutcomeCode.DONE, OutcomeCode.CANCELLED}
     assert ticket.is_cut_short == (len(copied) < FILES)
     assert ticket.is_cut_short or may_be_ahead(backend)
     assert sorted(copied) == sorted(os.listdir(files / "target"))
@@ -144,7 +144,7 @@ def test_closing_a_task_cancels_its_ticket(backend: Backend, files: Path) -> Non
     next(task, None)
     task.close()
     assert ticket.is_done
-    assert RowCode.CANCELLED in ticket.result.verdicts.codes or may_be_ahead(backend)
+    assert OutcomeCode.CANCELLED in ticket.result.verdicts.codes or may_be_ahead(backend)
     os.close(source)
     os.close(target)
 
@@ -153,13 +153,13 @@ def test_waiting_task_gets_the_result(backend: Backend, files: Path) -> None:
     directory = opened(files / "a")
 
     def task() -> Iterator[object]:
-        reported.append((yield from await_ticket(backend, backend.submit(StatNames(directory, PACKED, INODE)))))
+        reported.append((yield from await_ticket(backend, backend.submit(StatNames(directory, PACKED, INODE_COLUMN)))))
 
     reported: list[Any] = []
     yielded = set(task())
     assert len(yielded) == 1 or may_be_ahead(backend), "it yields between slices"
     assert (None in yielded) == backend.runs_in_poll, "it is suspended where there is somebody to wake it"
-    assert list(reported[0].verdicts.codes) == [RowCode.DONE] * FILES
+    assert list(reported[0].verdicts.codes) == [OutcomeCode.DONE] * FILES
     os.close(directory)
 
 
@@ -168,7 +168,7 @@ def test_closing_the_backend_cancels_its_tickets(make: Callable[[BackendSettings
     at_first = len(os.listdir("/proc/self/fd"))
     backend = make(BackendSettings(Preserve(), 0o022))
     directory = opened(files / "a")
-    ticket = backend.submit(RemoveItems(directory, PACKED, Rows(FILES, 0)))
+    ticket = backend.submit(RemoveItems(directory, PACKED, StatusColumns(FILES, 0)))
     backend.close()
     assert ticket.is_done and not len(backend.pins)
     os.close(directory)
@@ -177,22 +177,22 @@ def test_closing_the_backend_cancels_its_tickets(make: Callable[[BackendSettings
 
 def test_directories_stay_open_while_a_ticket_uses_them(backend: Backend, files: Path) -> None:
     """The cache closes the least recently used directory; the next one opened would get its number, and the files."""
-    for number in range(4 * MIN_CAPACITY):
+    for number in range(4 * MIN_CACHED_DIRECTORIES):
         (files / f"other{number}").mkdir()
     base = opened(files)
-    kept = DirectoryCache(MIN_CAPACITY, backend.pins)
-    directories = RootDirectories(base, 0, on_source=False, cache=kept)
+    kept = DirectoryCache(MIN_CACHED_DIRECTORIES, backend.pins)
+    directories = DirectoriesBelowRoot(base, 0, on_source=False, cache=kept)
     source, target = directories.open(b"a"), directories.open(b"target")
     ticket = backend.submit(copying(files, source, target))
     number = 0
     while not ticket.is_done:
-        directories.open(b"other%d" % (number % (4 * MIN_CAPACITY)))
+        directories.open(b"other%d" % (number % (4 * MIN_CACHED_DIRECTORIES)))
         directories.discard(b"a")
         number += 1
-        if number > MIN_CAPACITY:
+        if number > MIN_CACHED_DIRECTORIES:
             backend.poll()
-    assert number > MIN_CAPACITY
-    assert list(ticket.result.verdicts.codes) == [RowCode.DONE] * FILES
+    assert number > MIN_CACHED_DIRECTORIES
+    assert list(ticket.result.verdicts.codes) == [OutcomeCode.DONE] * FILES
     assert sorted(os.listdir(files / "target")) == sorted(NAMES)
     directories.close()
     os.close(base)

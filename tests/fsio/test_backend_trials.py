@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.backend.batches import TrialCalls, TrialOperation
-from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.batches import BenchmarkCalls, BenchmarkOperation
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BACKENDS, done
@@ -27,13 +27,13 @@ def attempt(request: pytest.FixtureRequest, area: Path) -> Try:
     make: Callable[[BackendSettings], Backend] = request.param
 
     def tried(
-        call: TrialOperation, names: list[bytes] = NAMES, new_names: tuple[bytes, ...] = ()
+        call: BenchmarkOperation, names: list[bytes] = NAMES, new_names: tuple[bytes, ...] = ()
     ) -> list[tuple[int, int, str]]:
         directory = os.open(area, os.O_RDONLY)
         backend = make(BackendSettings(Preserve(), 0o022))
         try:
-            verdicts = done(backend, TrialCalls(directory, pack_names(names), call, pack_names(new_names))).verdicts
-            failed = RowCode.FAILED
+            verdicts = done(backend, BenchmarkCalls(directory, pack_names(names), call, pack_names(new_names))).verdicts
+            failed = OutcomeCode.FAILED
             return [
                 (code, verdicts.errnos[row], verdicts.problem(row).operation if code == failed else "")
                 for row, code in enumerate(verdicts.codes)
@@ -46,19 +46,19 @@ def attempt(request: pytest.FixtureRequest, area: Path) -> Try:
 
 
 def fine(number: int = len(NAMES)) -> list[tuple[int, int, str]]:
-    return [(RowCode.DONE, 0, "")] * number
+    return [(OutcomeCode.DONE, 0, "")] * number
 
 
 def test_files_are_created_renamed_and_removed(attempt: Try, area: Path) -> None:
-    assert attempt(TrialOperation.CREATE) == fine()
+    assert attempt(BenchmarkOperation.CREATE) == fine()
     assert sorted(os.listdir(os.fsencode(area))) == sorted(NAMES)
     made = (area / "one").stat()
     assert (made.st_size, stat.S_IMODE(made.st_mode)) == (0, 0o600)
-    assert attempt(TrialOperation.STAT) == attempt(TrialOperation.OPEN) == fine()
+    assert attempt(BenchmarkOperation.STAT) == attempt(BenchmarkOperation.OPEN) == fine()
     new = (b"1", b"2", b"3")
-    assert attempt(TrialOperation.RENAME, new_names=new) == fine()
+    assert attempt(BenchmarkOperation.RENAME, new_names=new) == fine()
     assert sorted(os.listdir(os.fsencode(area))) == sorted(new)
-    assert attempt(TrialOperation.UNLINK, [*new]) == fine()
+    assert attempt(BenchmarkOperation.UNLINK, [*new]) == fine()
     assert os.listdir(area) == []
 
 
@@ -66,17 +66,20 @@ def test_each_failure_is_reported_for_its_row(attempt: Try, area: Path) -> None:
     (area / "one").write_bytes(b"contents")
     (area / "link").symlink_to("one")
     (area / "directory").mkdir()
-    assert attempt(TrialOperation.CREATE, [b"one", b"new"]) == [(RowCode.FAILED, errno.EEXIST, "create"), *fine(1)]
+    assert attempt(BenchmarkOperation.CREATE, [b"one", b"new"]) == [
+        (OutcomeCode.FAILED, errno.EEXIST, "create"),
+        *fine(1),
+    ]
     assert (area / "one").read_bytes() == b"contents"
     gone = errno.ENOENT
-    assert attempt(TrialOperation.STAT, [b"none", b"link"]) == [(RowCode.FAILED, gone, "stat"), *fine(1)]
-    assert attempt(TrialOperation.OPEN, [b"none", b"link"]) == [
-        (RowCode.FAILED, gone, "open"),
-        (RowCode.FAILED, errno.ELOOP, "open"),
+    assert attempt(BenchmarkOperation.STAT, [b"none", b"link"]) == [(OutcomeCode.FAILED, gone, "stat"), *fine(1)]
+    assert attempt(BenchmarkOperation.OPEN, [b"none", b"link"]) == [
+        (OutcomeCode.FAILED, gone, "open"),
+        (OutcomeCode.FAILED, errno.ELOOP, "open"),
     ]
-    assert attempt(TrialOperation.RENAME, [b"none"], (b"other",)) == [(RowCode.FAILED, gone, "rename")]
-    assert attempt(TrialOperation.UNLINK, [b"directory", b"link"]) == [
-        (RowCode.FAILED, errno.EISDIR, "unlink"),
+    assert attempt(BenchmarkOperation.RENAME, [b"none"], (b"other",)) == [(OutcomeCode.FAILED, gone, "rename")]
+    assert attempt(BenchmarkOperation.UNLINK, [b"directory", b"link"]) == [
+        (OutcomeCode.FAILED, errno.EISDIR, "unlink"),
         *fine(1),
     ]
     assert (area / "one").exists()

@@ -18,7 +18,7 @@ import pytest
 
 from pcopy.fsio.contents import (
     BUFFER_BYTES,
-    PIECE_BYTES,
+    BYTES_PER_READ,
     digest_contents,
     digest_to_end,
     drop_cached_pages,
@@ -32,7 +32,7 @@ SECTOR = 4096
 
 
 class Recorder:
-    """Implements ``pcopy.fsio.contents.Digest``: keeps all bytes and counts those reported as holes."""
+    """Implements ``pcopy.fsio.contents.IncrementalDigest``: keeps all bytes and counts those reported as holes."""
 
     def __init__(self) -> None:
         self.contents = bytearray()
@@ -140,7 +140,7 @@ def test_holes_are_not_read(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("direct", [False, True], ids=["cached", "direct"])
 @pytest.mark.parametrize("holes", [False, True], ids=["full", "holes"])
 @pytest.mark.parametrize("on_source", [True, False], ids=["source", "target"])
-@pytest.mark.parametrize("size", [0, 1, SECTOR, PIECE_BYTES, PIECE_BYTES + 1])
+@pytest.mark.parametrize("size", [0, 1, SECTOR, BYTES_PER_READ, BYTES_PER_READ + 1])
 def test_truncated_file_is_an_error(on: Any, size: int, on_source: bool, holes: bool, direct: bool) -> None:
     """A source is reported as changed, a copy as damaged. The missing bytes do not count as a hole."""
     path = make(on("ext4") / "file", [(0, size)], size)
@@ -160,7 +160,7 @@ def test_truncated_file_is_an_error(on: Any, size: int, on_source: bool, holes: 
 
 def test_transient_read_errors_are_retried(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """During the wait empty pieces are yielded so that the caller can do other work; they do not enter the digest."""
-    path = make(area / "file", [(0, 3 * PIECE_BYTES)], 3 * PIECE_BYTES)
+    path = make(area / "file", [(0, 3 * BYTES_PER_READ)], 3 * BYTES_PER_READ)
     read = os.preadv
     calls = 0
 
@@ -173,7 +173,7 @@ def test_transient_read_errors_are_retried(area: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "preadv", failing)
     with opened(path) as descriptor:
-        found = [(at, bytes(piece)) for at, piece in read_pieces(descriptor, 0, 3 * PIECE_BYTES)]
+        found = [(at, bytes(piece)) for at, piece in read_pieces(descriptor, 0, 3 * BYTES_PER_READ)]
     assert calls == 6
     assert any(not piece for _, piece in found)
     assert b"".join(piece for _, piece in found) == path.read_bytes()

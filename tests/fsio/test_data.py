@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.contents import PIECE_BYTES, data_extents, may_have_holes
+from pcopy.fsio.contents import BYTES_PER_READ, data_extents, may_have_holes
 from pcopy.fsio.data import ContentsCopier
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.problem import Problem
@@ -63,7 +63,7 @@ def same(directory: Path, one: str, other: str) -> None:
 LAYOUTS = {
     "empty": ([], 0),
     "one byte": ([(0, 1)], 1),
-    "full": ([(0, 3 * PIECE_BYTES + 1)], 3 * PIECE_BYTES + 1),
+    "full": ([(0, 3 * BYTES_PER_READ + 1)], 3 * BYTES_PER_READ + 1),
     "nothing but a hole": ([], 5 * HOLE + 3),
     "hole first": ([(3 * HOLE, 4 * HOLE)], 4 * HOLE),
     "hole last": ([(0, HOLE)], 4 * HOLE + 1),
@@ -132,11 +132,11 @@ def test_chunks_of_a_sparse_file_are_copied_in_any_order(files: Any) -> None:
 def test_source_shorter_than_its_size_is_an_error(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
         monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
-    (area / "source").write_bytes(bytes(PIECE_BYTES))
+    (area / "source").write_bytes(bytes(BYTES_PER_READ))
     with open(area / "source", "rb") as source, open(area / "target", "wb") as target, pytest.raises(Problem) as caught:
         list(
             ContentsCopier(sparse=True).copy_range(
-                source.fileno(), target.fileno(), 0, 2 * PIECE_BYTES, (0, 0), may_have_holes=False
+                source.fileno(), target.fileno(), 0, 2 * BYTES_PER_READ, (0, 0), may_have_holes=False
             )
         )
     assert caught.value.changed and caught.value.on_source
@@ -145,7 +145,7 @@ def test_source_shorter_than_its_size_is_an_error(area: Path, kernel: bool, monk
 def test_source_truncated_between_extents_is_reported_as_changed(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The truncation happens between SEEK_DATA and SEEK_HOLE. The file changed; it is not an unreadable one."""
     path = area / "source"
-    path.write_bytes(bytes(PIECE_BYTES))
+    path.write_bytes(bytes(BYTES_PER_READ))
     real = os.lseek
 
     def lseek(descriptor: int, offset: int, whence: int) -> int:
@@ -156,7 +156,7 @@ def test_source_truncated_between_extents_is_reported_as_changed(area: Path, mon
 
     monkeypatch.setattr(os, "lseek", lseek)
     with open(path, "rb") as source, pytest.raises(Problem) as caught:
-        list(data_extents(source.fileno(), 0, PIECE_BYTES))
+        list(data_extents(source.fileno(), 0, BYTES_PER_READ))
     assert caught.value.changed
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio.directories import (
-    DIRECTORIES_PER_TASK,
-    MAX_CAPACITY,
-    MIN_CAPACITY,
+    MAX_CACHED_DIRECTORIES,
+    MIN_CACHED_DIRECTORIES,
+    OPEN_DIRECTORIES_PER_TASK,
+    DirectoriesBelowRoot,
     DirectoryCache,
     PinnedDescriptors,
-    RootDirectories,
     TaskDescriptors,
 )
 from pcopy.fsio.problem import Problem
@@ -24,8 +24,8 @@ from tests.support.users import as_user
 
 
 @pytest.fixture
-def directories(directory: int) -> Iterator[RootDirectories]:
-    made = RootDirectories(directory, 7, on_source=True)
+def directories(directory: int) -> Iterator[DirectoriesBelowRoot]:
+    made = DirectoriesBelowRoot(directory, 7, on_source=True)
     yield made
     made.close()
 
@@ -51,7 +51,7 @@ def make_chain(directory: int, names: list[bytes]) -> int:
     return last
 
 
-def test_existing_directories_are_opened(directories: RootDirectories, area: Path) -> None:
+def test_existing_directories_are_opened(directories: DirectoriesBelowRoot, area: Path) -> None:
     (area / "a/b/c").mkdir(parents=True)
     for path in (b"a/b/c", b"a", b"", b"a/b", b"a/b/c"):
         assert inode(directories.open(path)) == os.stat(os.path.join(bytes(area), path)).st_ino
@@ -64,7 +64,7 @@ def test_listing_the_base_directory_does_not_affect_other_listings(directory: in
     names = {f"a name of some length {number}" for number in range(3000)}  # needs several calls of getdents(2)
     for name in names:
         (area / name).touch()
-    made = [RootDirectories(directory, 7, on_source=on_source) for on_source in (True, True, False)]
+    made = [DirectoriesBelowRoot(directory, 7, on_source=on_source) for on_source in (True, True, False)]
     with ExitStack() as stack:
         listings = [stack.enter_context(os.scandir(directories.open(b""))) for directories in made]
         found = list(zip(*listings, strict=True))
@@ -79,7 +79,7 @@ def test_base_without_search_permission_can_be_listed(area: Path) -> None:
 
     def look() -> None:
         base = os.open(area / "base", os.O_RDONLY | os.O_DIRECTORY)
-        made = RootDirectories(base, 7, on_source=True)
+        made = DirectoriesBelowRoot(base, 7, on_source=True)
         assert os.listdir(made.open(b"")) == ["below"]
         with pytest.raises(Problem):
             made.open(b"below")
@@ -89,7 +89,7 @@ def test_base_without_search_permission_can_be_listed(area: Path) -> None:
 
 
 @pytest.mark.parametrize("level", range(3))
-def test_follows_no_symbolic_link(directories: RootDirectories, area: Path, level: int) -> None:
+def test_follows_no_symbolic_link(directories: DirectoriesBelowRoot, area: Path, level: int) -> None:
     names = ["a", "b", "c"]
     (area / "elsewhere/a/b/c").mkdir(parents=True)
     (area / "/".join(names)).mkdir(parents=True)
@@ -107,7 +107,7 @@ def test_symbolic_link_swapped_in_later_is_not_followed(directory: int, area: Pa
     """A directory that is open already remains the same one, and directories opened from it are below it."""
     names = ["a", "b", "c"]
     (area / "a/b/c").mkdir(parents=True)
-    directories = RootDirectories(directory, 0, on_source=False)
+    directories = DirectoriesBelowRoot(directory, 0, on_source=False)
     held = inode(directories.open(b"/".join(os.fsencode(name) for name in names[: level + 1])))
     at = area.joinpath(*names[: level + 1])
     at.rename(area / "aside")
@@ -119,7 +119,7 @@ def test_symbolic_link_swapped_in_later_is_not_followed(directory: int, area: Pa
     directories.close()
 
 
-def test_files_and_fifos_are_not_opened_as_directories(directories: RootDirectories, area: Path) -> None:
+def test_files_and_fifos_are_not_opened_as_directories(directories: DirectoriesBelowRoot, area: Path) -> None:
     (area / "file").write_bytes(b"")
     os.mkfifo(area / "fifo")  # opening it must not wait for a writer
     for name in (b"file", b"fifo", b"file/below"):
@@ -131,7 +131,7 @@ def test_files_and_fifos_are_not_opened_as_directories(directories: RootDirector
     assert caught.value.errno == errno.ENOENT and caught.value.changed
 
 
-def test_directory_with_another_identity_is_rejected(directories: RootDirectories, area: Path) -> None:
+def test_directory_with_another_identity_is_rejected(directories: DirectoriesBelowRoot, area: Path) -> None:
     for name in ("a", "b"):
         (area / name).mkdir()
     wanted = directories.identity(b"a")
@@ -150,12 +150,12 @@ def test_directory_with_another_identity_is_rejected(directories: RootDirectorie
 
 def test_number_of_open_directories_is_bounded(area: Path, directory: int) -> None:
     kept = DirectoryCache()
-    both = [RootDirectories(directory, 0, on_source=True, cache=kept, root_number=number) for number in range(2)]
+    both = [DirectoriesBelowRoot(directory, 0, on_source=True, cache=kept, root_number=number) for number in range(2)]
     before = open_descriptors()
-    for number in range(3 * MAX_CAPACITY):
+    for number in range(3 * MAX_CACHED_DIRECTORIES):
         (area / f"{number}").mkdir()
         both[number % 2].open(b"%d" % number)
-        assert open_descriptors() - before == min(number + 1, MAX_CAPACITY)
+        assert open_descriptors() - before == min(number + 1, MAX_CACHED_DIRECTORIES)
     assert [inode(both[1].open(b"%d" % number)) for number in (1, 3)] == [
         (area / name).stat().st_ino for name in ("1", "3")
     ]
@@ -167,8 +167,8 @@ def test_number_of_open_directories_is_bounded(area: Path, directory: int) -> No
 def test_directory_opened_by_a_task_stays_open_during_a_deep_walk(area: Path, directory: int) -> None:
     """A task may keep one directory while it opens another, at any depth, however small the cache is."""
     pins = PinnedDescriptors()
-    directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
-    deep = [b"d"] * (2 * DIRECTORIES_PER_TASK)
+    directories = DirectoriesBelowRoot(directory, 0, on_source=True, cache=DirectoryCache(MIN_CACHED_DIRECTORIES, pins))
+    deep = [b"d"] * (2 * OPEN_DIRECTORIES_PER_TASK)
     last = make_chain(directory, deep)
     (area / "held").mkdir()
     before = open_descriptors()
@@ -176,21 +176,21 @@ def test_directory_opened_by_a_task_stays_open_during_a_deep_walk(area: Path, di
     held = directories.open(b"held")
     assert inode(directories.open(b"/".join(deep))) == last
     assert is_open(held, area / "held")
-    assert open_descriptors() - before == MIN_CAPACITY + 1
-    pins.release_task(task)
+    assert open_descriptors() - before == MIN_CACHED_DIRECTORIES + 1
+    pins.release_descriptors_of_task(task)
     directories.close()
     assert open_descriptors() == before
 
 
 def test_paths_longer_than_path_max_are_opened(directory: int) -> None:
-    names = [b"%03d" % number + b"n" * 200 for number in range(MAX_CAPACITY + 10)]  # some 28,000 bytes
+    names = [b"%03d" % number + b"n" * 200 for number in range(MAX_CACHED_DIRECTORIES + 10)]  # some 28,000 bytes
     last = make_chain(directory, names)
-    directories = RootDirectories(directory, 0, on_source=True)
+    directories = DirectoriesBelowRoot(directory, 0, on_source=True)
     before = open_descriptors()
     path = b"/".join(names)
     assert len(path) > os.pathconf("/", "PC_PATH_MAX")
     assert inode(directories.open(path)) == last
-    assert open_descriptors() - before <= MAX_CAPACITY
+    assert open_descriptors() - before <= MAX_CACHED_DIRECTORIES
     with pytest.raises(Problem):
         directories.open(path + b"/absent")
     directories.close()
@@ -201,7 +201,7 @@ def test_failed_walk_leaves_no_descriptor_open(directory: int, monkeypatch: pyte
     """Also if the fstat of a directory that was just opened fails, because a server may have forgotten it (ESTALE)."""
     names = [b"d"] * 40
     make_chain(directory, names)
-    directories = RootDirectories(directory, 0, on_source=True)
+    directories = DirectoriesBelowRoot(directory, 0, on_source=True)
     before = open_descriptors()
     real, calls = os.fstat, 0
 
@@ -229,7 +229,7 @@ def test_directories_with_search_permission_only_are_passed(area: Path) -> None:
 
     def look() -> None:
         directory = os.open(area, os.O_RDONLY)
-        directories = RootDirectories(directory, 0, on_source=True)
+        directories = DirectoriesBelowRoot(directory, 0, on_source=True)
         assert os.listdir(directories.open(b"a/b/c")) == []
         assert inode(directories.open(b"a/b")) == os.stat(area / "a/b").st_ino
         (os.path.exists(area / "a/b/c") or pytest.fail("it can't be reached"))
@@ -240,7 +240,7 @@ def test_directories_with_search_permission_only_are_passed(area: Path) -> None:
     def refuse() -> None:
         directory = os.open(area, os.O_RDONLY)
         with pytest.raises(Problem) as caught:
-            RootDirectories(directory, 0, on_source=True).open(b"a/b/c")
+            DirectoriesBelowRoot(directory, 0, on_source=True).open(b"a/b/c")
         assert caught.value.errno == errno.EACCES
 
     if os.geteuid() == 0:
@@ -258,17 +258,17 @@ def is_open(descriptor: int, path: Path) -> bool:
 def test_pinned_directory_stays_open(area: Path, directory: int) -> None:
     """However small the cache is, and whatever is discarded: otherwise the number would refer to another directory."""
     pins = PinnedDescriptors()
-    directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
-    for number in range(3 * MIN_CAPACITY):
+    directories = DirectoriesBelowRoot(directory, 0, on_source=True, cache=DirectoryCache(MIN_CACHED_DIRECTORIES, pins))
+    for number in range(3 * MIN_CACHED_DIRECTORIES):
         (area / f"{number}").mkdir()
     before = open_descriptors()
     pinned = directories.open(b"0")
     for _ in range(2):
         pins.pin(pinned)
-    for number in range(1, 3 * MIN_CAPACITY):
+    for number in range(1, 3 * MIN_CACHED_DIRECTORIES):
         directories.open(b"%d" % number)
         assert is_open(pinned, area / "0")
-        assert open_descriptors() - before <= MIN_CAPACITY + 1
+        assert open_descriptors() - before <= MIN_CACHED_DIRECTORIES + 1
     again = directories.open(b"0")
     assert again != pinned and is_open(again, area / "0")
     pins.pin(again)
@@ -286,7 +286,7 @@ def test_pinned_directory_stays_open(area: Path, directory: int) -> None:
 
 def test_unpinned_directory_stays_in_the_cache(area: Path, directory: int) -> None:
     pins = PinnedDescriptors()
-    directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
+    directories = DirectoriesBelowRoot(directory, 0, on_source=True, cache=DirectoryCache(MIN_CACHED_DIRECTORIES, pins))
     (area / "held").mkdir()
     held = directories.open(b"held")
     pins.pin(held)
@@ -298,30 +298,30 @@ def test_unpinned_directory_stays_in_the_cache(area: Path, directory: int) -> No
 
 def test_directories_of_a_task_stay_open_while_other_tasks_run(area: Path) -> None:
     """Otherwise its number would refer to the directory of another task."""
-    for number in range(4 * DIRECTORIES_PER_TASK):
+    for number in range(4 * OPEN_DIRECTORIES_PER_TASK):
         (area / f"{number}").mkdir()
     base = os.open(area, os.O_RDONLY)
     pins = PinnedDescriptors()
-    directories = RootDirectories(base, 0, on_source=False, cache=DirectoryCache(MIN_CAPACITY, pins))
+    directories = DirectoriesBelowRoot(base, 0, on_source=False, cache=DirectoryCache(MIN_CACHED_DIRECTORIES, pins))
     before = open_descriptors()
     one, other = TaskDescriptors(), TaskDescriptors()
     pins.task_descriptors = one
-    opened = {number: directories.open(b"%d" % number) for number in range(DIRECTORIES_PER_TASK)}
+    opened = {number: directories.open(b"%d" % number) for number in range(OPEN_DIRECTORIES_PER_TASK)}
     pins.task_descriptors = other
-    for number in range(DIRECTORIES_PER_TASK, 3 * DIRECTORIES_PER_TASK):
+    for number in range(OPEN_DIRECTORIES_PER_TASK, 3 * OPEN_DIRECTORIES_PER_TASK):
         directories.open(b"%d" % number)
-    assert len(other) == DIRECTORIES_PER_TASK
+    assert len(other) == OPEN_DIRECTORIES_PER_TASK
     for number, descriptor in opened.items():
         assert os.fstat(descriptor).st_ino == (area / f"{number}").stat().st_ino
     pins.task_descriptors = one
     directories.open(b"0")  # now it is the most recently used
-    for number in range(3 * DIRECTORIES_PER_TASK, 4 * DIRECTORIES_PER_TASK - 1):
+    for number in range(3 * OPEN_DIRECTORIES_PER_TASK, 4 * OPEN_DIRECTORIES_PER_TASK - 1):
         directories.open(b"%d" % number)
-    assert opened[0] in one and len(one) == DIRECTORIES_PER_TASK
-    directories.discard(b"%d" % (4 * DIRECTORIES_PER_TASK - 2))
-    assert len(one) == DIRECTORIES_PER_TASK - 1, "what is removed is not held"
-    pins.release_task(one)
-    pins.release_task(other)
+    assert opened[0] in one and len(one) == OPEN_DIRECTORIES_PER_TASK
+    directories.discard(b"%d" % (4 * OPEN_DIRECTORIES_PER_TASK - 2))
+    assert len(one) == OPEN_DIRECTORIES_PER_TASK - 1, "what is removed is not held"
+    pins.release_descriptors_of_task(one)
+    pins.release_descriptors_of_task(other)
     pins.task_descriptors = None
     directories.close()
     assert open_descriptors() == before and not len(pins)

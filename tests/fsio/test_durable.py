@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.durable import Durability, replaced_file, sync_directory
+from pcopy.fsio.durable import Durability, replacing_file, sync_directory
 from pcopy.fsio.problem import Problem
 from tests.support.filesystems import mounted
 
@@ -42,7 +42,7 @@ def test_contents_are_synced_before_the_rename(
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(os, "rename", noted_rename)
-    with replaced_file(directory, b"name", b"new", durability=synced) as stream:
+    with replacing_file(directory, b"name", b"new", durability=synced) as stream:
         stream.write(bytes(8192))
     assert calls == wanted
     assert os.listdir(area) == ["name"]
@@ -60,7 +60,7 @@ def test_failed_replacement_keeps_the_old_file(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, {"create": "open"}.get(operation, operation), fail)
-    with pytest.raises(Problem) as raised, replaced_file(directory, b"name", b"new") as stream:
+    with pytest.raises(Problem) as raised, replacing_file(directory, b"name", b"new") as stream:
         stream.write(b"new")
     monkeypatch.undo()
     assert (raised.value.operation, raised.value.errno) == (operation, errno.EIO)
@@ -75,7 +75,7 @@ def test_full_disk_keeps_the_old_file(session_scratch: Path, size: int) -> None:
         (place / "name").write_bytes(b"old")
         directory = os.open(place, os.O_RDONLY)
         try:
-            with pytest.raises(OSError) as raised, replaced_file(directory, b"name", b"new") as stream:
+            with pytest.raises(OSError) as raised, replacing_file(directory, b"name", b"new") as stream:
                 stream.write(bytes(size))
         finally:
             os.close(directory)
@@ -87,7 +87,7 @@ def test_full_disk_keeps_the_old_file(session_scratch: Path, size: int) -> None:
 def test_aborted_replacement_keeps_the_old_file(area: Path, directory: int) -> None:
     (area / "name").write_bytes(b"old")
 
-    with pytest.raises(KeyboardInterrupt), replaced_file(directory, b"name", b"new") as stream:
+    with pytest.raises(KeyboardInterrupt), replacing_file(directory, b"name", b"new") as stream:
         stream.write(b"half")
         raise KeyboardInterrupt
     assert os.listdir(area) == ["name"]
@@ -97,7 +97,7 @@ def test_aborted_replacement_keeps_the_old_file(area: Path, directory: int) -> N
 def test_existing_item_with_the_temporary_name_is_not_written_to(area: Path, directory: int) -> None:
     (area / "elsewhere").write_bytes(b"another's")
     (area / "new").symlink_to("elsewhere")
-    with pytest.raises(Problem, match="exists"), replaced_file(directory, b"name", b"new"):
+    with pytest.raises(Problem, match="exists"), replacing_file(directory, b"name", b"new"):
         pass
     assert sorted(os.listdir(area)) == ["elsewhere", "new"]
     assert (area / "elsewhere").read_bytes() == b"another's"

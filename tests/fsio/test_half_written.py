@@ -12,8 +12,8 @@ from typing import NoReturn
 import pytest
 
 from pcopy.fsio import incomplete_mark
-from pcopy.fsio.identity import mark_of
-from pcopy.fsio.incomplete_mark import SIDECAR_PREFIX, IncompleteMark
+from pcopy.fsio.identity import identity_mark_of
+from pcopy.fsio.incomplete_mark import SIDECAR_NAME_PREFIX, IncompleteMark
 from pcopy.fsio.problem import Problem
 
 MARK = IncompleteMark("job", stat.S_IFREG | 0o644, 1, 2)
@@ -40,12 +40,12 @@ def opened(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, i
 def test_sidecar_mark_is_found_and_cleared(opened: tuple[int, int]) -> None:
     directory, file = opened
     status = os.fstat(file)
-    incomplete_mark.set_mark(directory, b"file", file, status, MARK, b"temporary")
+    incomplete_mark.set_incomplete_mark(directory, b"file", file, status, MARK, b"temporary")
     (beside,) = set(os.listdir(directory)) - {"file"}
-    assert beside.startswith(os.fsdecode(SIDECAR_PREFIX))
-    assert incomplete_mark.find_mark(directory, b"file", status, file) == MARK
-    incomplete_mark.remove_mark(directory, b"file", file)
-    assert incomplete_mark.find_mark(directory, b"file", status, file) is None
+    assert beside.startswith(os.fsdecode(SIDECAR_NAME_PREFIX))
+    assert incomplete_mark.find_incomplete_mark(directory, b"file", status, file) == MARK
+    incomplete_mark.remove_incomplete_mark(directory, b"file", file)
+    assert incomplete_mark.find_incomplete_mark(directory, b"file", status, file) is None
     assert os.listdir(directory) == ["file"]
 
 
@@ -53,10 +53,10 @@ def test_sidecar_mark_is_found_and_cleared(opened: tuple[int, int]) -> None:
 def test_another_file_with_the_same_name_is_not_marked(opened: tuple[int, int], is_same_inode: bool) -> None:
     """A file handle or a birth time distinguishes it from a later file with the same inode number."""
     directory, file = opened
-    status, mark = os.fstat(file), mark_of(file, created_by_job=False)
+    status, mark = os.fstat(file), identity_mark_of(file, created_by_job=False)
     if not mark:
         pytest.skip("identities can't be told here")
-    incomplete_mark.set_mark(directory, b"file", file, status, MARK, b"temporary")
+    incomplete_mark.set_incomplete_mark(directory, b"file", file, status, MARK, b"temporary")
     beside = os.open(incomplete_mark.sidecar_name(b"file"), os.O_RDWR, dir_fd=directory)
     try:
         mine = b"%d %s" % (status.st_ino, mark.hex().encode())
@@ -68,7 +68,7 @@ def test_another_file_with_the_same_name_is_not_marked(opened: tuple[int, int], 
         os.pwrite(beside, text.replace(mine, others), 0)
     finally:
         os.close(beside)
-    assert incomplete_mark.find_mark(directory, b"file", status) is None
+    assert incomplete_mark.find_incomplete_mark(directory, b"file", status) is None
 
 
 @pytest.mark.parametrize("operation", REAL)
@@ -86,7 +86,7 @@ def test_error_names_the_failed_operation(
 
     monkeypatch.setattr(os, operation, fail)
     with pytest.raises(Problem) as raised:
-        incomplete_mark.set_mark(directory, b"file", file, os.fstat(file), MARK, b"temporary")
+        incomplete_mark.set_incomplete_mark(directory, b"file", file, os.fstat(file), MARK, b"temporary")
     monkeypatch.setattr(os, operation, REAL[operation])
     assert (raised.value.operation, raised.value.errno) == (operation, errno.EIO)
     assert "temporary" not in os.listdir(directory)

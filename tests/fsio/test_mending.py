@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio.backend.batches import CompareXattrs
-from pcopy.fsio.backend.columns import RowCode
+from pcopy.fsio.backend.columns import OutcomeCode
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.metadata_update import is_same_stored_time
+from pcopy.fsio.metadata_update import is_time_equal_as_stored
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BACKENDS, done
 from tests.support.attributes import acl, has_acls, has_xattrs
@@ -40,7 +40,7 @@ NOW = 1_700_000_000 * SECOND
 def test_stored_times_are_compared_with_file_system_precision(
     source: int, present: int, changed: int, window: int, same: bool
 ) -> None:
-    assert is_same_stored_time(source, present, changed, window) == same
+    assert is_time_equal_as_stored(source, present, changed, window) == same
 
 
 CASES = {
@@ -84,9 +84,9 @@ def test_attributes_are_compared(tmp_path: Path, backend: str) -> None:
             for _ in range(2):  # the first time a backend may have to learn the attributes
                 codes = done(made, CompareXattrs(directories[0], packed, directories[1])).verdicts.codes
             made.close()
-            wanted = [RowCode.DONE if CASES[name][2][index] == "y" else RowCode.SLOW_PATH for name in names]
-            gone = RowCode.DONE if backend.startswith("c") and index == 2 else RowCode.SLOW_PATH
-            assert list(codes) == [*wanted, gone, RowCode.DONE]
+            wanted = [OutcomeCode.DONE if CASES[name][2][index] == "y" else OutcomeCode.SLOW_PATH for name in names]
+            gone = OutcomeCode.DONE if backend.startswith("c") and index == 2 else OutcomeCode.SLOW_PATH
+            assert list(codes) == [*wanted, gone, OutcomeCode.DONE]
     finally:
         for directory in directories:
             os.close(directory)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pcopy.fsio.modes import changed_mode, parse_mode
+from pcopy.fsio.modes import mode_after_changes, parse_mode
 
 EXPRESSIONS = (
     *(
@@ -81,7 +81,7 @@ def compare(items: Path, mode: str, umask: int) -> None:
     actions = parse_mode(mode)
     for name, was in zip(names, before, strict=True):
         expected = stat.S_IMODE((items / name).stat().st_mode)
-        assert f"{changed_mode(was, actions, umask):o}" == f"{expected:o}", f"{mode} of {name}, which was {was:o}"
+        assert f"{mode_after_changes(was, actions, umask):o}" == f"{expected:o}", f"{mode} of {name}, which was {was:o}"
 
 
 @pytest.mark.parametrize("mode", EXPRESSIONS)

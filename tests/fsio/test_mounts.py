@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.mounts import FollowedLinks, MountCodes
+from pcopy.fsio.mounts import LinkFollowingData, MountCodes
 
 TREE = [(b"a", 1), (b"a/b", 1), (b"a/m", 2), (b"a/m/x", 2), (b"a/m/back", 1), (b"n", 3), (b"n/o", 2)]
 """Directories in the order of a scan, with the number of the file system of each."""
@@ -14,7 +14,7 @@ TREE = [(b"a", 1), (b"a/b", 1), (b"a/m", 2), (b"a/m/x", 2), (b"a/m/back", 1), (b
 def walk(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
     codes = {b"": mounts.root_code}
     for path, number in TREE:
-        codes[path] = mounts.directory_code(path, devices[number], codes[path.rpartition(b"/")[0]])
+        codes[path] = mounts.mount_code_of_directory(path, devices[number], codes[path.rpartition(b"/")[0]])
     return codes
 
 
@@ -24,8 +24,8 @@ def test_two_hosts_agree_on_mount_codes(here: list[int], there: list[int], base:
     codes = walk(one, dict(enumerate(here, 1)))
     assert codes == walk(other, dict(enumerate(there, 1)))
     for path, number in TREE:
-        assert one.device_of_code(codes[path]) == here[number - 1]
-        assert other.device_of_code(codes[path]) == there[number - 1]
+        assert one.device_of_mount_code(codes[path]) == here[number - 1]
+        assert other.device_of_mount_code(codes[path]) == there[number - 1]
 
 
 def test_directories_on_one_mount_share_a_code() -> None:
@@ -36,13 +36,13 @@ def test_directories_on_one_mount_share_a_code() -> None:
 
 
 def test_mounts_below_different_roots_have_different_codes() -> None:
-    codes = [MountCodes(base, 1).directory_code(b"m", 2, base) for base in range(100)]
+    codes = [MountCodes(base, 1).mount_code_of_directory(b"m", 2, base) for base in range(100)]
     assert len(set(codes)) == 100 and min(codes) >= 1 << 32
 
 
 def test_unknown_codes_have_no_device() -> None:
-    assert MountCodes(3, 9).device_of_code(3) == 9
-    assert MountCodes(3, 9).device_of_code(4) is None
+    assert MountCodes(3, 9).device_of_mount_code(3) == 9
+    assert MountCodes(3, 9).device_of_mount_code(4) is None
 
 
 WAYS = [b"p", b"p/l", b"p/l/q", b"p/l/q/l", b"q", b"r", b"r/p", b"r/p/r"]
@@ -54,7 +54,7 @@ LEADS_TO = dict(zip(WAYS, [2, 3, 2, 3, 2, 1, 2, 1], strict=True))
 def follow(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
     codes = {b"": mounts.root_code}
     for path in WAYS:
-        codes[path] = mounts.directory_code(path, devices[LEADS_TO[path]], codes[path.rpartition(b"/")[0]])
+        codes[path] = mounts.mount_code_of_directory(path, devices[LEADS_TO[path]], codes[path.rpartition(b"/")[0]])
     return codes
 
 
@@ -67,9 +67,9 @@ def test_two_hosts_agree_on_mount_codes_behind_followed_links(
     for devices in (here, there):
         numbered = dict(enumerate(devices, 1))
         bases = {numbered[1]: 0, **({numbered[2]: 1} if second_is_a_root else {})}
-        mounts = MountCodes(0, numbered[1], FollowedLinks(bases, one_host=False))
+        mounts = MountCodes(0, numbered[1], LinkFollowingData(bases, one_host=False))
         codes = follow(mounts, numbered)
-        assert all(mounts.device_of_code(codes[path]) == numbered[LEADS_TO[path]] for path in WAYS)
+        assert all(mounts.device_of_mount_code(codes[path]) == numbered[LEADS_TO[path]] for path in WAYS)
         reported.append(codes)
     one, other = reported
     assert one == other
@@ -83,15 +83,19 @@ def test_mount_codes_of_files_behind_followed_links() -> None:
     only.
     """
     bases = {7: 0, 8: 1}
-    alone, together = (MountCodes(0, 7, FollowedLinks(bases, one_host)) for one_host in (True, False))
+    alone, together = (MountCodes(0, 7, LinkFollowingData(bases, one_host)) for one_host in (True, False))
     for mounts in (alone, together):
-        away = mounts.directory_code(b"away", 9, 0)
-        assert mounts.file_code(7, away, b"away/x") == 0
-        assert mounts.file_code(8, away, b"away/x") == 1
-        assert mounts.device_of_code(1) == 8
-    one, other = alone.directory_code(b"one", 9, 0), alone.directory_code(b"other", 9, 0)
+        away = mounts.mount_code_of_directory(b"away", 9, 0)
+        assert mounts.mount_code_of_file(7, away, b"away/x") == 0
+        assert mounts.mount_code_of_file(8, away, b"away/x") == 1
+        assert mounts.device_of_mount_code(1) == 8
+    one, other = alone.mount_code_of_directory(b"one", 9, 0), alone.mount_code_of_directory(b"other", 9, 0)
     assert one != other
-    assert alone.file_code(9, one, b"one/x") == alone.file_code(9, other, b"other/x") == alone.file_code(9, 0, b"x")
-    assert alone.device_of_code(alone.file_code(9, 0, b"x")) == 9
-    assert together.file_code(9, 0, b"x") != together.file_code(9, 0, b"y")
-    assert together.device_of_code(together.file_code(9, 0, b"x")) == 9
+    assert (
+        alone.mount_code_of_file(9, one, b"one/x")
+        == alone.mount_code_of_file(9, other, b"other/x")
+        == alone.mount_code_of_file(9, 0, b"x")
+    )
+    assert alone.device_of_mount_code(alone.mount_code_of_file(9, 0, b"x")) == 9
+    assert together.mount_code_of_file(9, 0, b"x") != together.mount_code_of_file(9, 0, b"y")
+    assert together.device_of_mount_code(together.mount_code_of_file(9, 0, b"x")) == 9

@@ -14,7 +14,13 @@ from typing import NamedTuple
 import pytest
 
 from pcopy.fsio import named_file
-from pcopy.fsio.named_file import UntrustedFile, check_replaceable, open_directory_of, open_to_read, open_to_write
+from pcopy.fsio.named_file import (
+    UntrustedFileError,
+    check_is_replaceable_file,
+    open_directory_of,
+    open_named_file_to_read,
+    open_named_file_to_write,
+)
 from tests.support.users import NOBODY, as_user, is_root, require_root
 
 STRANGER = 65531
@@ -128,12 +134,12 @@ def test_opening_follows_the_table_of_situations(area: Path, case: str, caller: 
     path = os.fsencode(area / "file")
 
     def tried() -> None:
-        for expected, action in ((reads, open_to_read), (writes, open_to_write)):
+        for expected, action in ((reads, open_named_file_to_read), (writes, open_named_file_to_write)):
             if expected < 0:  # opening it would block
                 continue
             number, text = refused_with(lambda action=action: action(path))  # type: ignore[misc]
             assert number == expected, (action.__name__, number, text)
-            assert not expected or action is not open_to_write or words in text, text
+            assert not expected or action is not open_named_file_to_write or words in text, text
         held = open_directory_of(path)
         os.close(held.descriptor)
 
@@ -146,8 +152,8 @@ def test_links_of_other_users_are_followed_on_request(area: Path) -> None:
     require_root("make links of other users")
     through(lambda caller: STRANGER)(area, 0)
     named_file.trust_all_links(True)
-    assert refused_with(lambda: open_to_read(os.fsencode(area / "file"))) == (0, "")
-    assert open_to_read(os.fsencode(area / "file")).path == os.fsencode((area / "real/file").resolve())
+    assert refused_with(lambda: open_named_file_to_read(os.fsencode(area / "file"))) == (0, "")
+    assert open_named_file_to_read(os.fsencode(area / "file")).path == os.fsencode((area / "real/file").resolve())
 
 
 def test_links_to_the_directory_of_an_output_follow_the_same_rule(area: Path) -> None:
@@ -155,7 +161,7 @@ def test_links_to_the_directory_of_an_output_follow_the_same_rule(area: Path) ->
     require_root("make links of other users")
     (area / "real").mkdir()
     link(area / "step", "real", STRANGER)
-    with pytest.raises(UntrustedFile, match="belongs to user 65531"):
+    with pytest.raises(UntrustedFileError, match="belongs to user 65531"):
         open_directory_of(os.fsencode(area / "step/file"))
 
 
@@ -164,11 +170,11 @@ def test_only_regular_files_are_replaced(area: Path) -> None:
     os.mkfifo(area / "fifo")
     (area / "link").symlink_to("file")
     held = open_directory_of(os.fsencode(area / "file"))
-    check_replaceable(held.descriptor, b"file")
-    check_replaceable(held.descriptor, b"absent")
+    check_is_replaceable_file(held.descriptor, b"file")
+    check_is_replaceable_file(held.descriptor, b"absent")
     for name in (b"fifo", b"link"):
-        with pytest.raises(UntrustedFile):
-            check_replaceable(held.descriptor, name)
+        with pytest.raises(UntrustedFileError):
+            check_is_replaceable_file(held.descriptor, name)
     os.close(held.descriptor)
 
 
@@ -197,11 +203,11 @@ def test_link_that_is_swapped_repeatedly_never_leads_to_roots_file(area: Path) -
     flipping.start()
     try:
         for _ in range(300):
-            number, _ = refused_with(lambda: open_to_write(os.fsencode(area / "file")))
+            number, _ = refused_with(lambda: open_named_file_to_write(os.fsencode(area / "file")))
             assert number in (errno.EPERM, errno.ESTALE)
             try:
-                read = open_to_read(os.fsencode(area / "file"))
-            except UntrustedFile:
+                read = open_named_file_to_read(os.fsencode(area / "file"))
+            except UntrustedFileError:
                 continue
             assert os.read(read.descriptor, 99) == b"abc"
             os.close(read.descriptor)
@@ -215,7 +221,7 @@ def test_a_fifo_without_a_reader_is_refused(area: Path, monkeypatch: pytest.Monk
     assert named_file.FIFO_READER_TIMEOUT == 5
     monkeypatch.setattr(named_file, "FIFO_READER_TIMEOUT", 0.2)
     fifo(area / "file", os.geteuid())
-    number, text = refused_with(lambda: open_to_write(os.fsencode(area / "file")))
+    number, text = refused_with(lambda: open_named_file_to_write(os.fsencode(area / "file")))
     assert number == errno.ENXIO and "no program has opened this FIFO for reading" in text
 
 
@@ -229,7 +235,7 @@ def test_fifo_is_written_once_it_has_a_reader(area: Path) -> None:
 
     reading = threading.Thread(target=read)
     reading.start()
-    opened = open_to_write(os.fsencode(area / "file"))
+    opened = open_named_file_to_write(os.fsencode(area / "file"))
     assert os.get_blocking(opened.descriptor)
     os.write(opened.descriptor, b"line\n")
     os.close(opened.descriptor)
@@ -246,7 +252,7 @@ def test_fifo_is_read_once_it_has_a_writer(area: Path) -> None:
 
     writing = threading.Thread(target=write)
     writing.start()
-    opened = open_to_read(os.fsencode(area / "file"))
+    opened = open_named_file_to_read(os.fsencode(area / "file"))
     assert os.get_blocking(opened.descriptor)
     with open(opened.descriptor, "rb") as file:
         assert file.read() == b"listed\n"
@@ -257,7 +263,10 @@ def test_fifo_is_read_once_it_has_a_writer(area: Path) -> None:
 def test_inherited_descriptors_are_duplicated(area: Path, form: str) -> None:
     """They are not checked, because the process that started the program has opened them."""
     reader, writer = os.pipe()
-    for number, action, other in ((reader, open_to_read, open_to_write), (writer, open_to_write, open_to_read)):
+    for number, action, other in (
+        (reader, open_named_file_to_read, open_named_file_to_write),
+        (writer, open_named_file_to_write, open_named_file_to_read),
+    ):
         path = os.fsencode(area / f"link{number}")
         if form == "link":
             os.symlink(b"/dev/fd/%d" % number, path)
@@ -266,7 +275,7 @@ def test_inherited_descriptors_are_duplicated(area: Path, form: str) -> None:
         opened = action(path)
         assert opened.is_inherited and os.fstat(opened.descriptor).st_ino == os.fstat(number).st_ino
         os.close(opened.descriptor)
-        with pytest.raises(UntrustedFile, match="is not open for"):
+        with pytest.raises(UntrustedFileError, match="is not open for"):
             other(path)
     os.close(reader)
     os.close(writer)
@@ -277,34 +286,34 @@ def test_each_open_of_an_inherited_file_reads_from_the_same_offset(area: Path) -
     number = os.open(own(area / "list", os.geteuid(), "skipped\nlisted\n"), os.O_RDONLY)
     os.read(number, len("skipped\n"))
     for _ in range(2):
-        with open(open_to_read(b"/dev/fd/%d" % number).descriptor, "rb") as file:
+        with open(open_named_file_to_read(b"/dev/fd/%d" % number).descriptor, "rb") as file:
             assert file.read() == b"listed\n"
     os.close(number)
 
 
 def test_character_devices_are_accepted_and_block_devices_refused(area: Path) -> None:
-    assert refused_with(lambda: open_to_write(b"/dev/null")) == (0, "")
-    assert refused_with(lambda: open_to_read(b"/dev/null")) == (0, "")
+    assert refused_with(lambda: open_named_file_to_write(b"/dev/null")) == (0, "")
+    assert refused_with(lambda: open_named_file_to_read(b"/dev/null")) == (0, "")
     if is_root():
         os.mknod(area / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 255))
-        for action in (open_to_read, open_to_write):
+        for action in (open_named_file_to_read, open_named_file_to_write):
             assert "block device" in refused_with(lambda action=action: action(os.fsencode(area / "disk")))[1]  # type: ignore[misc]
 
 
 def test_a_new_file_is_made_in_a_sticky_directory(area: Path) -> None:
     os.chmod(area, 0o1777)
-    opened = open_to_write(os.fsencode(area / "new"))
+    opened = open_named_file_to_write(os.fsencode(area / "new"))
     os.write(opened.descriptor, b"x")
     os.close(opened.descriptor)
-    os.close(open_to_write(os.fsencode(area / "new")).descriptor)
+    os.close(open_named_file_to_write(os.fsencode(area / "new")).descriptor)
     assert (area / "new").read_bytes() == b"x"
 
 
 def test_fifo_is_refused_where_a_regular_file_is_required(area: Path) -> None:
     """The call does not wait for a writer."""
     fifo(area / "file", os.geteuid())
-    with pytest.raises(UntrustedFile, match="not a regular file"):
-        open_to_read(os.fsencode(area / "file"), regular=True)
+    with pytest.raises(UntrustedFileError, match="not a regular file"):
+        open_named_file_to_read(os.fsencode(area / "file"), regular=True)
 
 
 @pytest.mark.parametrize(

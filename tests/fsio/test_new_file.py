@@ -14,7 +14,7 @@ import pytest
 
 from pcopy.fsio import incomplete_mark
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.layout import Recipe
+from pcopy.fsio.layout import LayoutRecipe
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
 from pcopy.fsio.problem import Problem
@@ -65,7 +65,7 @@ def is_whole(place: Path, life: str, *, with_metadata: bool = True) -> bool:
 def is_marked(place: Path) -> bool:
     directory = os.open(place, os.O_RDONLY)
     try:
-        return incomplete_mark.find_mark(directory, NAME, os.stat(NAME, dir_fd=directory)) is not None
+        return incomplete_mark.find_incomplete_mark(directory, NAME, os.stat(NAME, dir_fd=directory)) is not None
     finally:
         os.close(directory)
 
@@ -198,7 +198,7 @@ def test_kept_file_is_removed_only_after_a_problem(area: Path, directory: int, e
     with NewFile.create_temporary(directory, TEMPORARY) as begun:
         made = begun.identity(0)
         begun.close_and_keep()
-    with pytest.raises(type(error)), NewFile.continue_kept(directory, TEMPORARY, made) as new:
+    with pytest.raises(type(error)), NewFile.continue_kept_file(directory, TEMPORARY, made) as new:
         new.reopen(0)
         raise error
     assert (os.listdir(area) == []) == isinstance(error, Problem)
@@ -209,7 +209,7 @@ def test_file_other_than_the_created_one_is_not_reopened(area: Path, directory: 
         made = begun.identity(0)
         begun.close_and_keep()
     other = made._replace(inode=made.inode + 1)
-    with pytest.raises(Problem) as raised, NewFile.continue_kept(directory, TEMPORARY, Identity(*other)) as new:
+    with pytest.raises(Problem) as raised, NewFile.continue_kept_file(directory, TEMPORARY, Identity(*other)) as new:
         new.reopen(0)
     assert raised.value.errno == errno.ESTALE
 
@@ -225,12 +225,14 @@ def test_existing_name_is_not_touched(area: Path, directory: int) -> None:
 @pytest.mark.parametrize(
     ("recipe", "why"),
     [
-        (Recipe(os.O_SYNC, ("lustre.lov", b"")), "not supported"),
-        (Recipe(os.O_SYNC, ("user.layout", b"striped"), lambda back: f"it is {back.decode()}"), "it is striped"),
-        (Recipe(fallback_reason="there is no such pool"), "no such pool"),
+        (LayoutRecipe(os.O_SYNC, ("lustre.lov", b"")), "not supported"),
+        (LayoutRecipe(os.O_SYNC, ("user.layout", b"striped"), lambda back: f"it is {back.decode()}"), "it is striped"),
+        (LayoutRecipe(fallback_reason="there is no such pool"), "no such pool"),
     ],
 )
-def test_file_is_created_without_an_unavailable_layout(area: Path, directory: int, recipe: Recipe, why: str) -> None:
+def test_file_is_created_without_an_unavailable_layout(
+    area: Path, directory: int, recipe: LayoutRecipe, why: str
+) -> None:
     with NewFile.create(directory, NAME, recipe) as new:
         assert why in new.layout_reason
         assert new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022).layout_reason == new.layout_reason
@@ -261,7 +263,10 @@ def test_file_written_in_place_stays_after_a_failed_task(area: Path, directory: 
     (area / "name").touch(0o600)
     status = (area / "name").stat()
     made, before = Identity(0, status.st_ino), (status.st_mode, status.st_uid, status.st_gid)
-    with pytest.raises(Problem, match="is incomplete"), NewFile.continue_kept(directory, NAME, made, before) as new:
+    with (
+        pytest.raises(Problem, match="is incomplete"),
+        NewFile.continue_kept_file(directory, NAME, made, before) as new,
+    ):
         new.reopen(0)
         raise Problem("read", errno.EIO, on_source=True)
     assert os.listdir(area) == ["name"]

@@ -10,14 +10,14 @@ import pytest
 
 from pcopy.fsio.backend import copy_rows, item_rows
 from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles, ListNames, ListResult, ReadSmallFiles
-from pcopy.fsio.backend.columns import RowCode, Verdicts
+from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.python import PythonBackend
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import done, found
 
 
-def copy_one(area: Path) -> Verdicts:
+def copy_one(area: Path) -> BatchVerdicts:
     source, target = area / "source", area / "target"
     source.mkdir()
     target.mkdir()
@@ -46,7 +46,7 @@ def test_endless_file_of_size_zero_is_not_read_into_memory(area: Path, monkeypat
 
     monkeypatch.setattr(copy_rows, "_read", read)
     monkeypatch.setattr(os, "read", read)
-    assert list(copy_one(area).codes) == [RowCode.SLOW_PATH]
+    assert list(copy_one(area).codes) == [OutcomeCode.SLOW_PATH]
     assert not (area / "target/file").exists()
 
 
@@ -87,7 +87,7 @@ def test_entry_of_unknown_type_is_listed(area: Path, monkeypatch: pytest.MonkeyP
         backend.close()
         os.close(directory)
     assert (listed.names, listed.kinds, list(listed.inodes)) == (b"lost", b"?", [7])
-    assert list(listed.verdicts.codes) == [RowCode.DONE]
+    assert list(listed.verdicts.codes) == [OutcomeCode.DONE]
 
 
 @pytest.mark.parametrize(

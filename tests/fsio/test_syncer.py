@@ -16,7 +16,7 @@ from typing import NoReturn
 import pytest
 
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.syncer import MAX_FILES, SyncProcess
+from pcopy.fsio.syncer import MAX_FILES_PER_REQUEST, SyncProcess
 from tests.support.preload import STORING, hanging_syncs, preloaded
 from tests.support.processes import children, wait_until
 
@@ -81,10 +81,10 @@ def stored(syncer: SyncProcess, files: list[int]) -> list[int] | None:
 
 
 def test_several_files_are_synced_and_each_has_its_errno(syncer: SyncProcess, area: Path) -> None:
-    files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(MAX_FILES - 1)]
+    files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(MAX_FILES_PER_REQUEST - 1)]
     files.insert(3, os.open(area, os.O_PATH))
     try:
-        assert stored(syncer, files) == [0] * 3 + [errno.EBADF] + [0] * (MAX_FILES - 4)
+        assert stored(syncer, files) == [0] * 3 + [errno.EBADF] + [0] * (MAX_FILES_PER_REQUEST - 4)
     finally:
         for file in files:
             os.close(file)

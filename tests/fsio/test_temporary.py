@@ -15,13 +15,13 @@ import pytest
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import (
-    TEMPORARY_PREFIX,
+    TEMPORARY_NAME_PREFIX,
     TemporaryNames,
     create_private_file,
     remove_if_present,
     rename_and_verify,
     reopen_temporary,
-    verify_name,
+    verify_name_has_inode,
 )
 from tests.support.files import replace_by_link
 from tests.support.users import NOBODY, as_user, is_root
@@ -146,7 +146,7 @@ def test_file_swapped_before_its_rename_is_reported(directory: int, area: Path) 
         rename_and_verify(directory, b"temporary", b"final", inode)
     assert caught.value.errno == errno.ESTALE
     with pytest.raises(Problem) as caught:
-        verify_name(directory, b"nothing", inode)
+        verify_name_has_inode(directory, b"nothing", inode)
     assert caught.value.errno == errno.ENOENT
 
 
@@ -161,4 +161,4 @@ def test_temporary_names_are_unique() -> None:
     ranks = [TemporaryNames(job, run, rank) for job in ("1", "11") for run in (1, 11) for rank in (1, 11)]
     names = [names.next_name() for names in ranks for _ in range(20)]
     assert len(set(names)) == len(names)
-    assert all(name.startswith(TEMPORARY_PREFIX) and b"/" not in name for name in names)
+    assert all(name.startswith(TEMPORARY_NAME_PREFIX) and b"/" not in name for name in names)

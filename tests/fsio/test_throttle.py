@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from pcopy.fsio.contents import Digest
+from pcopy.fsio.contents import IncrementalDigest
 from pcopy.fsio.data import ContentsCopier
-from pcopy.fsio.memory_copy import CachePolicy
+from pcopy.fsio.memory_copy import PageCachePolicy
 from pcopy.fsio.throttle import Throttle, TokenBucket
 
 MIB = 1 << 20
@@ -110,7 +110,7 @@ def test_file_is_copied_at_the_rate(tmp_path: Path, how: str, size: int, rate: i
     (tmp_path / "from").write_bytes(contents)
     with open(tmp_path / "from", "rb") as source, open(tmp_path / "to", "w+b") as target:
         reflink = "auto" if how == "kernel" else "never"
-        mover = ContentsCopier(sparse=True, reflink=reflink, cache_policy=CachePolicy(direct=how == "direct"))
+        mover = ContentsCopier(sparse=True, reflink=reflink, cache_policy=PageCachePolicy(direct=how == "direct"))
         clock = throttled(mover, rate)
         status = os.fstat(source.fileno())
         devices = status.st_dev, os.fstat(target.fileno()).st_dev
@@ -125,7 +125,7 @@ def test_file_is_copied_at_the_rate(tmp_path: Path, how: str, size: int, rate: i
     assert clock.now == pytest.approx(size / rate, abs=0.06)
 
 
-class CountingDigest(Digest):
+class CountingDigest(IncrementalDigest):
     """A digest that only counts."""
 
     def __init__(self) -> None:

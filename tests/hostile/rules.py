@@ -27,7 +27,7 @@ NUMBERS_IDENTIFY_INODES = Edit(
 )
 ANY_FILE_IS_THE_COPY = Edit(
     "tasks/files/existing.py",
-    "open_copy",
+    "open_target_copy",
     "likeness is IdentityComparison.SAME or _is_writable_by_us_only(status_of(directory))",
     "True",
 )
@@ -55,7 +55,7 @@ RULES = (
         (
             Edit(
                 "fsio/directories.py",
-                "RootDirectories.open",
+                "DirectoriesBelowRoot.open",
                 "identity is not None and identity.compare(entry[1]) is IdentityComparison.OTHER",
                 "False",
             ),
@@ -78,7 +78,7 @@ RULES = (
         (
             Edit(
                 "fsio/backend/copy_rows.py",
-                "CopyRows._copy",
+                "CopyBatchProcessor._copy_file",
                 "version != self._versions[row] or status.st_dev != self._devices[row] or not "
                 "_is_regular(status.st_mode)",
                 "False",
@@ -91,7 +91,7 @@ RULES = (
         (
             Edit(
                 "tasks/files/whole_file.py",
-                "_open_checked",
+                "_open_checked_source",
                 "check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)\n"
                 "opened = _OpenSource(reading, status)",
                 "opened = _OpenSource(reading, status)",
@@ -105,7 +105,7 @@ RULES = (
             Edit(
                 "tasks/files/copy_chunk.py",
                 "_copy_chunk",
-                "check_unchanged(reading, file.version)\nwriting = -1",
+                "check_file_is_unchanged(reading, file.version)\nwriting = -1",
                 "writing = -1",
             ),
         ),
@@ -117,7 +117,7 @@ RULES = (
             Edit(
                 "tasks/files/finish_file.py",
                 "_read_source",
-                "check_unchanged(reading, file.version)\nstatus = status_of(reading, on_source=True)",
+                "check_file_is_unchanged(reading, file.version)\nstatus = status_of(reading, on_source=True)",
                 "status = status_of(reading, on_source=True)",
             ),
         ),
@@ -158,8 +158,8 @@ RULES = (
                 "reopen_temporary",
                 "made.compare(identity_of(descriptor, status, made.mount_code, created_by_job=True)) is not "
                 "IdentityComparison.OTHER and status.st_size == size and status.st_nlink == 1 and "
-                "differing_status(status) == shown",
-                "status.st_size == size and status.st_nlink == 1 and differing_status(status) == shown",
+                "unusual_status_of_new_file(status) == shown",
+                "status.st_size == size and status.st_nlink == 1 and unusual_status_of_new_file(status) == shown",
             ),
         ),
         ("a temporary file becomes another file of root's between chunks",),
@@ -180,7 +180,7 @@ RULES = (
     ),
     Rule(
         "what was renamed is what was meant",
-        (Edit("fsio/temporary.py", "verify_name", "status.st_ino != inode", "False"),),
+        (Edit("fsio/temporary.py", "verify_name_has_inode", "status.st_ino != inode", "False"),),
         (
             "a temporary file becomes the attacker's before it is renamed",
             "a FIFO under a temporary name is replaced once it is dressed",
@@ -213,7 +213,7 @@ RULES = (
     Rule(
         "what has a small file's name is seen before that is made",
         (
-            Edit("tasks/files/file_decisions.py", "plans_for", "not place.is_new", "False"),
+            Edit("tasks/files/file_decisions.py", "copy_plans_for_files", "not place.is_new", "False"),
             Edit(
                 "fsio/temporary.py",
                 "",
@@ -226,7 +226,7 @@ RULES = (
     Rule(
         "what gets further names is the copy",
         (
-            Edit("tasks/files/existing.py", "open_copy", "likeness is IdentityComparison.OTHER", "False"),
+            Edit("tasks/files/existing.py", "open_target_copy", "likeness is IdentityComparison.OTHER", "False"),
             ANY_FILE_IS_THE_COPY,
         ),
         ("the first of linked names is replaced before the next is made", "both linked names are replaced"),
@@ -242,15 +242,16 @@ RULES = (
             Edit(
                 "tasks/links/make_links.py",
                 "_create_link",
-                "os.link(path_of_descriptor(copy_fd), name, dst_dir_fd=target, follow_symlinks=True)",
-                "os.link(os.readlink(path_of_descriptor(copy_fd)), name, dst_dir_fd=target, follow_symlinks=False)",
+                "os.link(proc_path_of_descriptor(copy_fd), name, dst_dir_fd=target, follow_symlinks=True)",
+                "os.link(os.readlink(proc_path_of_descriptor(copy_fd)), name, dst_dir_fd=target, "
+                "follow_symlinks=False)",
             ),
         ),
         ("the first of linked names is replaced as the next is made",),
     ),
     Rule(
         "nodes are held without following links",
-        (Edit("fsio/nodes.py", "open_without_access", "0 if follow else os.O_NOFOLLOW", "0"),),
+        (Edit("fsio/nodes.py", "open_path_only", "0 if follow else os.O_NOFOLLOW", "0"),),
         ("a new FIFO becomes a link",),
     ),
     Rule(
@@ -308,7 +309,7 @@ RULES = (
     ),
     Rule(
         "a small file is private until it is dressed",
-        (NO_UMASK, Edit("fsio/backend/copy_rows.py", "CopyRows._create_fast", "0o600", "0o666")),
+        (NO_UMASK, Edit("fsio/backend/copy_rows.py", "CopyBatchProcessor._create_copy_in_few_calls", "0o600", "0o666")),
         ("a new file in root's directory is read before it is dressed",),
     ),
     Rule(
@@ -346,7 +347,7 @@ RULES = (
         (
             Edit(
                 "fsio/backend/copy_rows.py",
-                "CopyRows._create_fast",
+                "CopyBatchProcessor._create_copy_in_few_calls",
                 "_chown(writing, status.st_uid, status.st_gid)",
                 "_chmod(writing, status.st_mode & 0o7777)\n_chown(writing, status.st_uid, status.st_gid)",
             ),
@@ -358,7 +359,7 @@ RULES = (
         (
             Edit(
                 "fsio/attributes.py",
-                "apply_attributes",
+                "apply_item_metadata",
                 "owned = writer.set_owner(attributes, preserve, existing)",
                 "os.chmod(handle, stat.S_IMODE(attributes.mode))\n"
                 "owned = writer.set_owner(attributes, preserve, existing)",

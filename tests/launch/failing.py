@@ -13,11 +13,11 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-from pcopy.checkpoint.journal import FactJournal
+from pcopy.checkpoint.journal import TaskFactJournal
 from pcopy.checkpoint.layout import remove_job_files
 from pcopy.cli.pcopy import main
-from pcopy.engine.commit import CutSchedule
-from pcopy.engine.driver import Driver
+from pcopy.engine.commit import CheckpointCutSchedule
+from pcopy.engine.driver import RankDriver
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt
 from pcopy.jobs import directories
@@ -31,23 +31,23 @@ BUG = "broken on purpose"
 
 def break_rank(number: int) -> None:
     steps = 0
-    original = Driver._run_step
+    original = RankDriver._run_step
 
-    def step(self: Driver) -> None:
+    def step(self: RankDriver) -> None:
         nonlocal steps
         steps += 1
         if self._node.rank == number and steps > 5:
             raise RuntimeError(BUG)
         original(self)
 
-    Driver._run_step = step  # type: ignore[method-assign]
+    RankDriver._run_step = step  # type: ignore[method-assign]
 
 
 def make_lock_late() -> None:
     """The only cut is in the last phase. A stop comes when all is done, so that nobody waits for that; rank 0 takes its
     time to remove the job."""
     is_over, is_last = Event(), Event()
-    take_lock, close, status = RankRecords.take_lock, FactJournal.close, CopyDirector.status
+    take_lock, close, status = RankRecords.take_lock, TaskFactJournal.close, CopyDirector.status
     next_phase = CopyDirector.next_phase
 
     def next_and_note(self: CopyDirector, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -56,12 +56,12 @@ def make_lock_late() -> None:
             is_last.set()
         return following
 
-    def is_due(self: CutSchedule, rank: int, *_: object) -> bool:
+    def is_due(self: CheckpointCutSchedule, rank: int, *_: object) -> bool:
         due = is_last.is_set() and not rank
         is_last.clear()
         return due
 
-    def close_later(self: FactJournal, patience: float) -> bool:
+    def close_later(self: TaskFactJournal, patience: float) -> bool:
         is_over.set()
         return close(self, patience)
 
@@ -79,14 +79,14 @@ def make_lock_late() -> None:
         time.sleep(1)
 
     patches: list[tuple[Any, str, object]] = [
-        (FactJournal, "close", close_later),
+        (TaskFactJournal, "close", close_later),
         (RankRecords, "take_lock", take_late),
-        (rank._RankRun, "_take_lock_first", lambda *_: None),  # as of a rank that had no task
+        (rank._RankRunner, "_take_lock_first", lambda *_: None),  # as of a rank that had no task
         (CopyDirector, "status", status_and_stop),
         (CopyDirector, "next_phase", next_and_note),
-        (CutSchedule, "is_cut_due", is_due),
+        (CheckpointCutSchedule, "is_checkpoint_cut_due", is_due),
         (directories, "remove_job_files", clear_slowly),
-        (rank, "Limits", partial(Limits, last_cut_patience=0.2)),
+        (rank, "Limits", partial(Limits, last_checkpoint_cut_timeout=0.2)),
     ]
     for owner, name, replacement in patches:
         assert hasattr(owner, name)

@@ -17,7 +17,7 @@ from pcopy import __version__
 from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.group import RankDescription, first_ranks_of_hosts
-from pcopy.launch.hosts import checked_descriptions, next_rank_on_host
+from pcopy.launch.hosts import checked_rank_descriptions, next_rank_on_host
 from tests.launch.launchers import Launchers, assert_refused, reported
 from tests.support.command import BEING_WRITTEN, REPOSITORY, Argument, pcopy, show, summary
 from tests.support.filesystems import mounted
@@ -178,7 +178,7 @@ def test_each_host_has_a_leader_and_each_pid_namespace_a_ring() -> None:
 
 def test_rank_description_of_another_version_may_have_any_form() -> None:
     with pytest.raises(RequestRefused, match=r"rank 1 on b runs pcopy 9\.9"):
-        checked_descriptions([tuple(hello("a")), ("9.9", "b")])
+        checked_rank_descriptions([tuple(hello("a")), ("9.9", "b")])
     with pytest.raises(RequestRefused, match="other arguments"):
-        checked_descriptions([tuple(hello("a")), tuple(hello("a", words="x"))])
-    assert checked_descriptions([tuple(hello("a")), tuple(hello("b"))]) == [hello("a"), hello("b")]
+        checked_rank_descriptions([tuple(hello("a")), tuple(hello("a", words="x"))])
+    assert checked_rank_descriptions([tuple(hello("a")), tuple(hello("b"))]) == [hello("a"), hello("b")]

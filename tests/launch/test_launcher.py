@@ -14,12 +14,12 @@ import pytest
 from pcopy.errors import RequestRefused
 from pcopy.launch.launcher import (
     LauncherInterface,
-    conflicting_prefixes,
-    identify_launch,
-    is_launched,
+    conflicting_variable_prefixes,
+    identify_launcher,
     is_reporting_rank,
+    is_started_by_launcher,
 )
-from pcopy.launch.mpi_library import candidate_libraries, is_compatible
+from pcopy.launch.mpi_library import candidate_mpi_libraries, is_mpi_library_compatible
 from tests.launch.launchers import HYDRA, OPEN_MPI_LIBRARY
 from tests.support.command import REPOSITORY
 
@@ -47,8 +47,8 @@ PMI2 = {**STEP, "PMI_SIZE": "4", "PMI_RANK": "2", "PMI_FD": "9", "PMI_JOBID": "5
 def test_size_and_interface_of_launcher_are_identified(
     environment: Mapping[str, str], wire: LauncherInterface, by_srun: bool
 ) -> None:
-    assert is_launched(environment)
-    launch = identify_launch(environment)
+    assert is_started_by_launcher(environment)
+    launch = identify_launcher(environment)
     assert (launch.interface, launch.size, launch.is_by_srun) == (wire, 4, by_srun)
     assert not is_reporting_rank(environment)
     assert not launch.is_single_rank
@@ -56,7 +56,7 @@ def test_size_and_interface_of_launcher_are_identified(
 
 @pytest.mark.parametrize("environment", [{}, BATCH, {"SLURM_STEP_NUM_TASKS": "4", **BATCH}, {"PMI_RANK": "1"}])
 def test_environment_without_a_launcher_is_recognised(environment: Mapping[str, str]) -> None:
-    assert not is_launched(environment)
+    assert not is_started_by_launcher(environment)
     assert is_reporting_rank(environment)
 
 
@@ -71,19 +71,19 @@ def test_environment_without_a_launcher_is_recognised(environment: Mapping[str, 
     ],
 )
 def test_conflicting_or_invalid_sizes_are_refused(environment: Mapping[str, str]) -> None:
-    assert is_launched(environment)
+    assert is_started_by_launcher(environment)
     assert is_reporting_rank(environment)
     with pytest.raises(RequestRefused):
-        identify_launch(environment)
+        identify_launcher(environment)
 
 
 def test_step_of_one_task_is_distinguished_from_one_rank_of_mpiexec() -> None:
     shell = {**STEP, "SLURM_STEP_NUM_TASKS": "1"}
-    assert identify_launch(shell).is_single_task_step
-    assert identify_launch({**shell, "PMI_SIZE": "1", "PMI_JOBID": "5.0"}).is_single_task_step
+    assert identify_launcher(shell).is_single_task_step
+    assert identify_launcher({**shell, "PMI_SIZE": "1", "PMI_JOBID": "5.0"}).is_single_task_step
     for one in ({**HYDRA_SETS, "PMI_SIZE": "1"}, {**OPEN_MPI_SETS, "OMPI_COMM_WORLD_SIZE": "1"}):
-        assert identify_launch(one).is_single_rank
-        assert not identify_launch(one).is_single_task_step
+        assert identify_launcher(one).is_single_rank
+        assert not identify_launcher(one).is_single_task_step
 
 
 def test_libraries_are_compatible_with_matching_launchers_only() -> None:
@@ -92,7 +92,7 @@ def test_libraries_are_compatible_with_matching_launchers_only() -> None:
         for wire in LauncherInterface
         for vendor in ("Open MPI", "MPICH", "Intel MPI", "unknown")
         for pmix in (False, True)
-        if is_compatible(wire, vendor, pmix)
+        if is_mpi_library_compatible(wire, vendor, pmix)
     }
     for wire in LauncherInterface:
         for pmix in (False, True):
@@ -107,16 +107,20 @@ def test_libraries_are_compatible_with_matching_launchers_only() -> None:
 
 
 def test_prefixes_of_conflicting_variables_depend_on_launcher() -> None:
-    assert conflicting_prefixes(LauncherInterface.PMI) == ("PMIX_",)
-    assert conflicting_prefixes(LauncherInterface.OPEN_MPI) == ("PMI_",)
-    assert conflicting_prefixes(LauncherInterface.PMIX) == conflicting_prefixes(LauncherInterface.NOTHING) == ()
+    assert conflicting_variable_prefixes(LauncherInterface.PMI) == ("PMIX_",)
+    assert conflicting_variable_prefixes(LauncherInterface.OPEN_MPI) == ("PMI_",)
+    assert (
+        conflicting_variable_prefixes(LauncherInterface.PMIX)
+        == conflicting_variable_prefixes(LauncherInterface.NOTHING)
+        == ()
+    )
 
 
 def test_candidate_libraries_match_the_launcher() -> None:
-    assert OPEN_MPI_LIBRARY in candidate_libraries(LauncherInterface.OPEN_MPI)
-    assert OPEN_MPI_LIBRARY in candidate_libraries(LauncherInterface.PMIX)
+    assert OPEN_MPI_LIBRARY in candidate_mpi_libraries(LauncherInterface.OPEN_MPI)
+    assert OPEN_MPI_LIBRARY in candidate_mpi_libraries(LauncherInterface.PMIX)
     for wire in (LauncherInterface.PMI, LauncherInterface.NOTHING):
-        found = list(candidate_libraries(wire))
+        found = list(candidate_mpi_libraries(wire))
         assert found[-1] == "libmpi.so.12"
         if HYDRA.exists():
             assert str(Path(sys.prefix, "lib", "libmpi.so.12")) in found
@@ -131,7 +135,7 @@ def test_mpi_init_that_never_returns_is_ended_with_one_line() -> None:
     pytest.importorskip("mpi4py")
     waiting = (
         "from pcopy.engine.transports import mpi\n"
-        "mpi.initialise(1.0, 'pcopy: nobody else is here\\n')\n"
+        "mpi.initialise_mpi(1.0, 'pcopy: nobody else is here\\n')\n"
     )  # fmt: skip
     program = (
         "import os, subprocess, sys, time\n"
@@ -159,8 +163,8 @@ def test_deadline_that_is_met_has_no_effect() -> None:
     pytest.importorskip("mpi4py")
     program = (
         "import signal, time\n"
-        "from pcopy.engine.transports.mpi import exit_after\n"
-        "with exit_after(0.2, 2, b'late'):\n"
+        "from pcopy.engine.transports.mpi import exit_unless_ended_within\n"
+        "with exit_unless_ended_within(0.2, 2, b'late'):\n"
         "    pass\n"
         "time.sleep(0.4)\n"
         "assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)\n"

@@ -11,7 +11,7 @@ import pytest
 
 from pcopy.engine.messages import CounterQuery, CounterSums, Message
 from pcopy.engine.progress import CounterTree
-from pcopy.engine.steering import Duty
+from pcopy.engine.steering import AllowedTasks
 from pcopy.fsio.throttle import Throttle
 from pcopy.launch.rank_control import RankLimits, UserLimits
 
@@ -173,19 +173,19 @@ def test_without_a_limit_nothing_is_charged() -> None:
 @pytest.mark.parametrize(
     ("active", "paused", "duties"),
     [
-        (0, False, [Duty.ALL, Duty.ALL, Duty.ALL]),
-        (1, False, [Duty.ALL, Duty.ADDRESSED, Duty.ADDRESSED]),
-        (2, False, [Duty.ALL, Duty.ALL, Duty.ADDRESSED]),
-        (3, False, [Duty.ALL, Duty.ALL, Duty.ALL]),
-        (2, True, [Duty.NOTES, Duty.NOTES, Duty.NOTES]),
+        (0, False, [AllowedTasks.ALL, AllowedTasks.ALL, AllowedTasks.ALL]),
+        (1, False, [AllowedTasks.ALL, AllowedTasks.ADDRESSED, AllowedTasks.ADDRESSED]),
+        (2, False, [AllowedTasks.ALL, AllowedTasks.ALL, AllowedTasks.ADDRESSED]),
+        (3, False, [AllowedTasks.ALL, AllowedTasks.ALL, AllowedTasks.ALL]),
+        (2, True, [AllowedTasks.NOTES, AllowedTasks.NOTES, AllowedTasks.NOTES]),
     ],
 )
-def test_only_the_requested_number_of_ranks_is_active(active: int, paused: bool, duties: list[Duty]) -> None:
+def test_only_the_requested_number_of_ranks_is_active(active: int, paused: bool, duties: list[AllowedTasks]) -> None:
     ranks = Ranks(3, 0, always)
     ranks.steering[0].requested = UserLimits(active=active, paused=paused)
     ranks.run(1)
-    assert [each.duty for each in ranks.steering] == duties
+    assert [each.allowed_tasks for each in ranks.steering] == duties
     assert [throttle.is_on for throttle in ranks.throttles] == [paused] * 3
     ranks.steering[0].requested = UserLimits()
     ranks.run(1)
-    assert {each.duty for each in ranks.steering} == {Duty.ALL}
+    assert {each.allowed_tasks for each in ranks.steering} == {AllowedTasks.ALL}

@@ -8,9 +8,9 @@ import pytest
 
 from pcopy.lustre.blob import (
     ALL_OSTS,
-    Component,
-    InvalidLayout,
-    Striping,
+    InvalidLayoutError,
+    LayoutComponent,
+    ParsedLayout,
     describe_layout,
     pack_layout,
     parse_layout,
@@ -67,9 +67,9 @@ def test_layout_of_a_released_file_is_requested_without_the_released_flag() -> N
 
 
 def test_requested_striping_is_packed() -> None:
-    asked = parsed(pack_layout(Striping((Component(ALL_OSTS, 65536),))))
+    asked = parsed(pack_layout(ParsedLayout((LayoutComponent(ALL_OSTS, 65536),))))
     assert (asked.count, asked.size, asked.components[0].offset) == (0xFFFF, 65536, 0xFFFF)
-    asked = parsed(pack_layout(Striping((Component(3, 0, pool=b"fast"),))))
+    asked = parsed(pack_layout(ParsedLayout((LayoutComponent(3, 0, pool=b"fast"),))))
     assert (asked.count, asked.size, asked.pool) == (3, 0, "fast")
 
 
@@ -84,7 +84,7 @@ def test_requested_striping_is_packed() -> None:
     ],
 )
 def test_invalid_layout_is_rejected_with_the_reason(blob: bytes, why: str) -> None:
-    with pytest.raises(InvalidLayout, match=why):
+    with pytest.raises(InvalidLayoutError, match=why):
         parse_layout(blob)
 
 
@@ -103,7 +103,7 @@ def test_random_bytes_are_parsed_or_rejected(seed: int) -> None:
             del blob[of.randrange(len(blob)) :]
         try:
             striping = parse_layout(bytes(blob))
-        except InvalidLayout:
+        except InvalidLayoutError:
             continue
         read += 1
         assert describe_layout(striping) and isinstance(striping.largest_stripe_size, int)

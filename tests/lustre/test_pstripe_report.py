@@ -32,7 +32,7 @@ def test_report_counts_files_by_layout_and_objects_by_ost(lustre: Lustre) -> Non
 def test_errors_file_inside_the_examined_tree_is_refused(lustre: Lustre) -> None:
     tree = build(lustre)
     reported = pstripe(lustre, "--errors", tree / "below" / "failed", tree)
-    assert reported.returncode == 2 and b"which is looked at; name another" in reported.stderr, show(reported)
+    assert reported.returncode == 2 and b"which is examined; name another" in reported.stderr, show(reported)
     assert not (tree / "below" / "failed").exists()
 
 

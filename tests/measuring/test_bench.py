@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench import page, ways
-from bench.datasets import SHAPES
-from bench.latency import can_mount, compiled_program
+from bench.datasets import DATASETS_BY_NAME
+from bench.latency import can_mount, compiled_c_program
 from tests.support.oracle import differences
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ def put(area: Path, name: str, line: str) -> None:
 
 
 def test_benchmark_records_times_of_all_commands(area: Path) -> None:
-    for name in {*ways.PEERS, "drm", *(name.partition(" ")[0] for name in ways.MPIFILEUTILS)}:
+    for name in {*ways.PARALLEL_COPY_COMMANDS, "drm", *(name.partition(" ")[0] for name in ways.MPIFILEUTILS_COMMANDS)}:
         put(area, name, "exit 97")  # programs other than the requested peers must not run
     put(area, "xcp", 'while [ $# -gt 2 ]; do shift; done; exec cp -rT "$1" "$2"')
     done = run(area, "--only", "small", "remove", "--fs", "tmpfs")
@@ -84,11 +84,11 @@ def test_bare_c_program_makes_a_complete_copy(how: tuple[str, str], area: Path) 
     source = area / "source"
     for shape in ("heavy", "fdtree"):
         (source / shape).mkdir(parents=True)
-        SHAPES[shape](0.002).make(source / shape)
+        DATASETS_BY_NAME[shape](0.002).make(source / shape)
     (source / "link").symlink_to("nowhere")
     (source / "fdtree" / "d1").chmod(0o2750)
     (source / "fdtree" / "f0000000").chmod(0o4711)
-    subprocess.run([compiled_program(BARE, "-lpthread"), *how, source, area / "copy"], check=True)
+    subprocess.run([compiled_c_program(BARE, "-lpthread"), *how, source, area / "copy"], check=True)
     assert differences(source, area / "copy") == []
 
 
@@ -96,7 +96,7 @@ def test_bare_c_program_stops_at_an_unsupported_item(area: Path) -> None:
     (area / "source").mkdir()
     (area / "source" / "file").touch()
     os.setxattr(area / "source" / "file", "user.x", b"1")
-    command: list[str | Path] = [compiled_program(BARE, "-lpthread"), "-p", "2", area / "source", area / "copy"]
+    command: list[str | Path] = [compiled_c_program(BARE, "-lpthread"), "-p", "2", area / "source", area / "copy"]
     done = subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert done.returncode == 1
     assert b"extended attributes of /file" in done.stderr
@@ -104,6 +104,8 @@ def test_bare_c_program_stops_at_an_unsupported_item(area: Path) -> None:
 
 def test_performance_page_matches_the_recorded_results() -> None:
     results = json.loads((page.DOCS / "performance.json").read_text())
-    assert (page.DOCS / "performance.md").read_text() == page.page(results), "python -m bench.page writes it again"
-    assert (page.DOCS / "performance.svg").read_text() == page.picture(results)
+    assert (page.DOCS / "performance.md").read_text() == page.performance_page(results), (
+        "python -m bench.page writes it again"
+    )
+    assert (page.DOCS / "performance.svg").read_text() == page.performance_chart(results)
     assert len(results) > 10

@@ -164,7 +164,7 @@ def test_operations_are_concurrent_except_changes_of_one_directory(area: Path) -
         (area / "backing" / f"d{number}").mkdir()
     with mounted_slow(area / "backing", {"statfs": 20_000, "unlink": 20_000}) as mounted:
         assert concurrent_seconds(most, lambda number: os.statvfs(mounted.path)) < 10 * 20 * MILLISECOND
-        assert most / 2 < mounted.max_concurrent() <= most
+        assert most / 2 < mounted.max_concurrent_operations() <= most
         assert (
             concurrent_seconds(1, lambda number: [os.statvfs(mounted.path) for _ in range(10)]) >= 10 * 20 * MILLISECOND
         )
@@ -179,7 +179,7 @@ def test_operations_are_concurrent_except_changes_of_one_directory(area: Path) -
         assert concurrent_seconds(10, lambda number: os.unlink(mounted.path / f"file{number}")) >= 10 * 20 * MILLISECOND
         assert mounted.operation_counts()["unlink"] == most + 10
         mounted.set_delays(unlink=10)
-        assert mounted.max_concurrent() == 0
+        assert mounted.max_concurrent_operations() == 0
 
 
 def concurrent_seconds(threads: int, call: Callable[[int], object]) -> float:

@@ -59,11 +59,11 @@ def test_tree_is_traversed_with_many_concurrent_operations(
 ) -> None:
     there = [storage.path / "tree" if word == "TREE" else word for word in words]
     pcopy(*there, program=program, ranks=ranks).check_returncode()
-    assert storage.max_concurrent() >= least
+    assert storage.max_concurrent_operations() >= least
 
 
 def test_many_directories_are_copied_concurrently(storage: SlowMount, tree: Path) -> None:
     pcopy("-q", tree, storage.path / "copy", ranks=1).check_returncode()
-    assert storage.max_concurrent() >= 16
+    assert storage.max_concurrent_operations() >= 16
     storage.set_delays(all=0)
     assert differences(tree, storage.backing / "copy") == []

@@ -61,7 +61,7 @@ CUTS = (
     Rule(
         "each destination gets its marker",
         "journal.py",
-        "Outbox.send",
+        "MessageOutbox.send",
         "self._announced_epochs[destination] = epoch",
         "self._announced_epochs.update(dict.fromkeys(range(100), epoch))",
         (MARKER,),
@@ -69,7 +69,7 @@ CUTS = (
     Rule(
         "a marker is sent once",
         "journal.py",
-        "Outbox.send",
+        "MessageOutbox.send",
         "self._announced_epochs[destination] = epoch\nself.append((destination, EpochMarker(epoch)))",
         "self.append((destination, EpochMarker(epoch)))",
         (MARKER,),
@@ -77,7 +77,7 @@ CUTS = (
     Rule(
         "a marker goes before the message",
         "journal.py",
-        "Outbox.send",
+        "MessageOutbox.send",
         "self.append((destination, EpochMarker(epoch)))",
         "self.append((destination, message))\nmessage = EpochMarker(epoch)",
         (MARKER,),
@@ -85,7 +85,7 @@ CUTS = (
     Rule(
         "the first epoch has no marker",
         "journal.py",
-        "Outbox.send",
+        "MessageOutbox.send",
         "self._announced_epochs.get(destination, FIRST_EPOCH)",
         "self._announced_epochs.get(destination)",
         (EPOCHS + "test_no_marker_is_sent_in_first_epoch",),
@@ -93,15 +93,15 @@ CUTS = (
     Rule(
         "any rank cuts when its journal has gathered many facts",
         "commit.py",
-        "CutSchedule.is_cut_due",
-        "journal.needs_cut",
-        "journal.needs_cut and not rank",
+        "CheckpointCutSchedule.is_checkpoint_cut_due",
+        "journal.needs_checkpoint_cut",
+        "journal.needs_checkpoint_cut and not rank",
         (EPOCHS + "test_any_rank_cuts_when_its_journal_needs_a_cut",),
     ),
     Rule(
         "only rank 0 cuts at regular times",
         "commit.py",
-        "CutSchedule.is_cut_due",
+        "CheckpointCutSchedule.is_checkpoint_cut_due",
         "rank or now < self._next_cut",
         "now < self._next_cut",
         (TIME,),
@@ -109,7 +109,7 @@ CUTS = (
     Rule(
         "the first cut comes after an interval",
         "commit.py",
-        "CutSchedule.start",
+        "CheckpointCutSchedule.start",
         "now + self._interval",
         "now",
         (TIME,),
@@ -117,15 +117,15 @@ CUTS = (
     Rule(
         "the first interval is short",
         "commit.py",
-        "CutSchedule.__init__",
-        "min(limits.seconds_to_first_cut, self._longest_interval)",
+        "CheckpointCutSchedule.__init__",
+        "min(limits.seconds_to_first_checkpoint_cut, self._longest_interval)",
         "self._longest_interval",
         (EARLY,),
     ),
     Rule(
         "the time between two cuts grows, up to the interval",
         "commit.py",
-        "CutSchedule.is_cut_due",
+        "CheckpointCutSchedule.is_checkpoint_cut_due",
         "min(2 * self._interval, self._longest_interval)",
         "self._longest_interval",
         (EARLY,),
@@ -133,8 +133,8 @@ CUTS = (
     Rule(
         "no epoch begins at a regular time while two are not on storage",
         "commit.py",
-        "CutSchedule.is_cut_due",
-        "self._epochs.number - (report.durable_epoch if report else 0) <= MAX_PENDING_EPOCHS",
+        "CheckpointCutSchedule.is_checkpoint_cut_due",
+        "self._epochs.number - (report.durable_epoch if report else 0) <= MAX_EPOCHS_NOT_DURABLE",
         "True",
         (EPOCHS + "test_no_cut_is_made_while_two_epochs_are_not_durable",),
     ),
@@ -142,8 +142,8 @@ CUTS = (
         "no task begins while too many facts are not on storage",
         "node.py",
         "RankNode.can_take_task",
-        "self.state is State.WORKING and not self.cut_schedule.waits_for_storage",
-        "self.state is State.WORKING",
+        "self.state is RankState.WORKING and not self.cut_schedule.waits_for_storage",
+        "self.state is RankState.WORKING",
         (EPOCHS + "test_no_task_starts_while_journal_must_wait_for_storage",),
     ),
 )
@@ -223,7 +223,7 @@ COMMITS = (
     Rule(
         "a phase waits until all ranks are durable",
         "commit.py",
-        "CutSchedule.make_phase_durable",
+        "CheckpointCutSchedule.make_phase_durable",
         "report.durable_epoch, self._target_epoch",
         "0, 0",
         (WAITS,),
@@ -231,7 +231,7 @@ COMMITS = (
     Rule(
         "the end of a phase is cut",
         "commit.py",
-        "CutSchedule.make_phase_durable",
+        "CheckpointCutSchedule.make_phase_durable",
         "self._target_epoch = self._epochs.number\nself._epochs.enter_epoch(self._target_epoch + 1, phase)",
         "self._target_epoch = self._epochs.number",
         (WAITS,),
@@ -239,25 +239,25 @@ COMMITS = (
     Rule(
         "no phase waits for records that are abandoned",
         "commit.py",
-        "CutSchedule.make_phase_durable",
-        "durable, target = self._epochs.durable_epoch, LAST_EPOCH",
+        "CheckpointCutSchedule.make_phase_durable",
+        "durable, target = self._epochs.durable_epoch, ABANDONED_EPOCH",
         "pass",
         (GONE,),
     ),
     Rule(
         "abandoned records are removed before the next phase",
         "commit.py",
-        "CutSchedule.make_phase_durable",
-        "durable, target = self._epochs.durable_epoch, LAST_EPOCH",
+        "CheckpointCutSchedule.make_phase_durable",
+        "durable, target = self._epochs.durable_epoch, ABANDONED_EPOCH",
         "return True",
         (GONE,),
     ),
     Rule(
         "a rank that cannot record abandons the records",
         "commit.py",
-        "CutSchedule.is_cut_due",
-        "journal.needs_cut or self._epochs.has_failed",
-        "journal.needs_cut",
+        "CheckpointCutSchedule.is_checkpoint_cut_due",
+        "journal.needs_checkpoint_cut or self._epochs.has_failed",
+        "journal.needs_checkpoint_cut",
         (ALL_GIVE_UP,),
     ),
     Rule(
@@ -266,17 +266,19 @@ COMMITS = (
         "RankEpoch.enter_epoch",
         "if self.is_abandoned:\n"
         "    return\n"
-        "if self.journal and number == LAST_EPOCH:\n"
-        "    self.number = LAST_EPOCH\n"
-        "    self.journal.abandon()",
-        "if self.journal and number == LAST_EPOCH:\n    self.number = LAST_EPOCH\n    self.journal.abandon()",
+        "if self.journal and number == ABANDONED_EPOCH:\n"
+        "    self.number = ABANDONED_EPOCH\n"
+        "    self.journal.abandon_records()",
+        "if self.journal and number == ABANDONED_EPOCH:\n"
+        "    self.number = ABANDONED_EPOCH\n"
+        "    self.journal.abandon_records()",
         (ALL_GIVE_UP,),
     ),
     Rule(
         "a rank that receives the last epoch abandons its records, too",
         "journal.py",
         "RankEpoch.enter_epoch",
-        "self.number = LAST_EPOCH\nself.journal.abandon()",
+        "self.number = ABANDONED_EPOCH\nself.journal.abandon_records()",
         "return",
         (ALL_GIVE_UP,),
     ),
@@ -291,31 +293,31 @@ COMMITS = (
     Rule(
         "no phase waits if there was no cut",
         "commit.py",
-        "CutSchedule.make_phase_durable",
-        "self._epochs.journal is None or not (self._epochs.has_cut or needed)",
+        "CheckpointCutSchedule.make_phase_durable",
+        "self._epochs.journal is None or not (self._epochs.has_made_checkpoint_cut or needed)",
         "self._epochs.journal is None",
         (DURABLE + "test_phase_does_not_wait_without_a_cut",),
     ),
     Rule(
         "each phase of a resumed job ends with a cut",
         "phase_end.py",
-        "PhaseEnd.next_phase",
-        "status != 0 or resumed or following in self._limits.phases_after_cut",
-        "status != 0 or following in self._limits.phases_after_cut",
+        "PhaseEndState.next_phase",
+        "status != 0 or resumed or following in self._limits.phases_after_checkpoint_cut",
+        "status != 0 or following in self._limits.phases_after_checkpoint_cut",
         (DURABLE + "test_each_phase_of_resumed_job_ends_with_a_cut",),
     ),
     Rule(
         "a job that ends early makes a last cut",
         "phase_end.py",
-        "PhaseEnd.next_phase",
-        "status != 0 or resumed or following in self._limits.phases_after_cut",
-        "resumed or following in self._limits.phases_after_cut",
+        "PhaseEndState.next_phase",
+        "status != 0 or resumed or following in self._limits.phases_after_checkpoint_cut",
+        "resumed or following in self._limits.phases_after_checkpoint_cut",
         (LAST,),
     ),
     Rule(
         "a stopping job waits for its last cut for a limited time",
         "commit.py",
-        "CutSchedule.make_phase_durable",
+        "CheckpointCutSchedule.make_phase_durable",
         "durable < target and now <= self._deadline",
         "durable < target",
         (LAST,),
@@ -323,9 +325,9 @@ COMMITS = (
     Rule(
         "a stopping job does not wait for lost data",
         "commit.py",
-        "CutSchedule.make_phase_durable",
+        "CheckpointCutSchedule.make_phase_durable",
         "if halted and report.durable_epoch == NEVER_DURABLE:\n"
-        "    self.is_complete = False\n"
+        "    self.are_all_records_durable = False\n"
         "    return True\n"
         "if not self._target_epoch:\n"
         "    self._target_epoch = self._epochs.number\n"
@@ -338,7 +340,7 @@ COMMITS = (
     Rule(
         "only a stopping job ends with lost data",
         "commit.py",
-        "CutSchedule.make_phase_durable",
+        "CheckpointCutSchedule.make_phase_durable",
         "halted and report.durable_epoch == NEVER_DURABLE",
         "report.durable_epoch == NEVER_DURABLE",
         (DURABLE + "test_job_with_lost_data_waits_until_stop_and_is_incomplete",),
@@ -346,7 +348,7 @@ COMMITS = (
     Rule(
         "a job with lost data does not end with status 0",
         "phase_end.py",
-        "PhaseEnd.next_phase",
+        "PhaseEndState.next_phase",
         "following is None and not status and halted is not None and report.durable_epoch == NEVER_DURABLE",
         "False",
         (DURABLE + "test_stop_after_last_task_counts_only_if_data_are_lost",),
@@ -362,7 +364,7 @@ COMMITS = (
     Rule(
         "a running job waits for storage without limit",
         "commit.py",
-        "CutSchedule.make_phase_durable",
+        "CheckpointCutSchedule.make_phase_durable",
         "if halted:\n    self._deadline = min(self._deadline, now + self._patience)",
         "if True:\n    self._deadline = min(self._deadline, now + self._patience)",
         (DURABLE + "test_running_job_waits_for_durability_without_limit",),
@@ -370,7 +372,7 @@ COMMITS = (
     Rule(
         "the wait of a stopping job is measured from the stop",
         "commit.py",
-        "CutSchedule.make_phase_durable",
+        "CheckpointCutSchedule.make_phase_durable",
         "self._epochs.enter_epoch(self._target_epoch + 1, phase)",
         "self._epochs.enter_epoch(self._target_epoch + 1, phase)\nself._deadline = now + self._patience",
         (DURABLE + "test_patience_of_stopping_job_starts_with_the_stop",),
@@ -378,7 +380,7 @@ COMMITS = (
     Rule(
         "the wait of a stopping job is not restarted",
         "commit.py",
-        "CutSchedule.make_phase_durable",
+        "CheckpointCutSchedule.make_phase_durable",
         "min(self._deadline, now + self._patience)",
         "now + self._patience",
         (LAST,),
@@ -386,7 +388,7 @@ COMMITS = (
     Rule(
         "rank 0 queries the durable epochs again",
         "phase_end.py",
-        "PhaseEnd.next_phase",
+        "PhaseEndState.next_phase",
         "report.sequence + 1",
         "report.sequence",
         (DURABLE + "test_single_rank_waits_until_its_records_are_durable",),

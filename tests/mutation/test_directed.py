@@ -8,16 +8,16 @@ from pcopy.engine.messages import (
     AddressedTasks,
     CounterSums,
     CreditReturn,
+    CreditStamp,
     Halt,
-    Stamp,
     StartPhase,
     TaskReply,
     TaskRequest,
 )
 from pcopy.engine.progress import CounterTree
-from pcopy.engine.states import State
+from pcopy.engine.states import RankState
 from pcopy.engine.task import NewTask
-from pcopy.engine.termination import MAX_DEPTH, DijkstraScholtenDetector
+from pcopy.engine.termination import MAX_ENGAGEMENT_DEPTH, DijkstraScholtenTerminationDetector
 from pcopy.errors import InvariantBroken
 from tests.engine.plans import Network, Planned
 from tests.engine.simulation import SMALL, Simulation
@@ -74,7 +74,7 @@ def test_halt_before_start_of_single_rank_closes_it() -> None:
     spoken.node.start(0.0)
     assert spoken.node.take_task() is None
     spoken.node.tick(0.0)
-    assert (spoken.node.state, spoken.node.phase, spoken.node.dropped_count) == (State.CLOSED, 0, 4)
+    assert (spoken.node.state, spoken.node.phase, spoken.node.dropped_count) == (RankState.CLOSED, 0, 4)
 
 
 def test_phase_start_before_end_of_last_phase_is_refused() -> None:
@@ -106,13 +106,13 @@ def test_sums_are_complete_in_time_although_answers_are_slow() -> None:
 
 def test_credits_are_conserved() -> None:
     """However many messages of work a deep rank sends: what it holds and what it gave is what it got."""
-    rank = DijkstraScholtenDetector(1)
+    rank = DijkstraScholtenTerminationDetector(1)
     rank.begin_phase(0)
-    assert rank.count_received(2, Stamp(3, 100, MAX_DEPTH)) == []
-    assert rank.count_received(4, Stamp(3, 50, MAX_DEPTH)) == []
+    assert rank.count_received_work(2, CreditStamp(3, 100, MAX_ENGAGEMENT_DEPTH)) == []
+    assert rank.count_received_work(4, CreditStamp(3, 50, MAX_ENGAGEMENT_DEPTH)) == []
     given = own = 0
     for _ in range(80):
-        stamp = rank.count_sent()
+        stamp = rank.count_sent_work()
         assert stamp.credits > 0
         if stamp.account == 3:
             given += stamp.credits
@@ -121,17 +121,17 @@ def test_credits_are_conserved() -> None:
             own += stamp.credits
     assert given
     assert own
-    assert rank.handle_idle() == []
-    assert rank.handle_message(5, CreditReturn(0, own)) == []
-    assert rank.handle_idle() == [(3, CreditReturn(0, 150 - given))]
+    assert rank.advance_while_idle() == []
+    assert rank.handle_detector_message(5, CreditReturn(0, own)) == []
+    assert rank.advance_while_idle() == [(3, CreditReturn(0, 150 - given))]
 
 
 def test_credits_of_own_account_return_without_message() -> None:
-    rank = DijkstraScholtenDetector(1)
+    rank = DijkstraScholtenTerminationDetector(1)
     rank.begin_phase(0)
-    rank.count_received(0, Stamp(0, 7))
-    stamp = rank.count_sent()
+    rank.count_received_work(0, CreditStamp(0, 7))
+    stamp = rank.count_sent_work()
     assert stamp.account == 1
-    assert rank.handle_idle() == []
-    assert rank.count_received(2, stamp) == []  # by way of a rank that gave them on
-    assert rank.handle_idle() == [(0, CreditReturn(0, 7))]
+    assert rank.advance_while_idle() == []
+    assert rank.count_received_work(2, stamp) == []  # by way of a rank that gave them on
+    assert rank.advance_while_idle() == [(0, CreditReturn(0, 7))]

@@ -16,9 +16,9 @@ WAITS = (
         "begun_tasks.py",
         "BegunTasks.begin",
         "self.has_room = False\n"
-        "if self.has_untried and task.owner == ANY_RANK:\n"
+        "if self.has_untried_received_tasks and task.owner == ANY_RANK:\n"
         "    self._begun_since_received.append(task)",
-        "if self.has_untried and task.owner == ANY_RANK:\n    self._begun_since_received.append(task)",
+        "if self.has_untried_received_tasks and task.owner == ANY_RANK:\n    self._begun_since_received.append(task)",
         (BEGINS,),
     ),
     Rule(
@@ -49,8 +49,8 @@ WAITS = (
         "a rank that cannot begin a task requests none",
         "node.py",
         "RankNode.tick",
-        "self.state is State.WORKING and self.begun_tasks.has_room and not len(self.queue)",
-        "self.state is State.WORKING and not len(self.queue)",
+        "self.state is RankState.WORKING and self.begun_tasks.has_room and not len(self.queue)",
+        "self.state is RankState.WORKING and not len(self.queue)",
         (TICKETS + "test_rank_with_waiting_task_and_free_slot_requests_work",),
     ),
     Rule(
@@ -72,7 +72,7 @@ WAITS = (
     Rule(
         "a task is resumed when its ticket is done, and not before",
         "driver.py",
-        "Driver._resume_tasks",
+        "RankDriver._resume_tasks",
         "[each for each in self._suspended if each.ticket.is_done]",
         "[each for each in self._suspended ]",
         (DRIVER_WAITS + "test_rank_with_only_waiting_tasks_sleeps_until_wake",),
@@ -80,7 +80,7 @@ WAITS = (
     Rule(
         "a wake is cleared before tickets are checked",
         "driver.py",
-        "Driver._receive",
+        "RankDriver._receive_messages",
         "self._wake.clear()",
         "pass",
         (DRIVER_WAITS + "test_rank_with_only_waiting_tasks_sleeps_until_wake",),
@@ -88,7 +88,7 @@ WAITS = (
     Rule(
         "a note never waits for a ticket",
         "driver.py",
-        "Driver._suspend_task",
+        "RankDriver._suspend_task",
         "not node.queue.is_work(task)",
         "False",
         (DRIVER_WAITS + "test_note_that_waits_for_ticket_aborts_job",),
@@ -104,7 +104,7 @@ WAITS = (
     Rule(
         "a task that has waited for a ticket ends within a time limit",
         "driver.py",
-        "Driver._stop_tasks",
+        "RankDriver._stop_tasks",
         "until <= now",
         "until <= 0",
         (DRIVER_WAITS + "test_stop_drops_task_that_runs_too_long_after_its_ticket",),
@@ -112,7 +112,7 @@ WAITS = (
     Rule(
         "tickets are cancelled when the job is stopped",
         "driver.py",
-        "Driver._stop_tasks",
+        "RankDriver._stop_tasks",
         "self._is_ending = True\nself._cancel_tickets()",
         "self._is_ending = True",
         (STOPPED,),
@@ -120,7 +120,7 @@ WAITS = (
     Rule(
         "a ticket of a task that is suspended after the stop is cancelled",
         "driver.py",
-        "Driver._suspend_task",
+        "RankDriver._suspend_task",
         "if self._is_ending:\n    ticket.cancel()",
         "pass",
         (STOPPED,),
@@ -128,7 +128,7 @@ WAITS = (
     Rule(
         "a task is not closed while its ticket is under way",
         "driver.py",
-        "Driver._close_suspended",
+        "RankDriver._close_suspended_tasks",
         "[each for each in self._suspended if each.ticket.is_done]",
         "[each for each in self._suspended ]",
         (DRIVER_WAITS + "test_abort_is_sent_immediately_but_waiting_task_closes_after_its_ticket",),

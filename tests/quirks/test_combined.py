@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.latency import can_mount
-from pcopy.fsio.sequential import examine_directory
+from pcopy.fsio.sequential import examine_supported_operations
 from tests.support import native
 from tests.support.command import Argument, pcopy, show, summary
 from tests.support.oracle import differences
@@ -113,7 +113,9 @@ def test_concurrent_jobs_can_examine_one_directory(area: Path) -> None:
     with quirky(backing, "rename=ENOSYS") as mounted:
         path = os.fsencode(mounted / "copy")
         examinations = [
-            threading.Thread(target=lambda: found.extend(examine_directory(path).unsupported for _ in range(15)))
+            threading.Thread(
+                target=lambda: found.extend(examine_supported_operations(path).unsupported for _ in range(15))
+            )
             for _ in range(4)
         ]
         for examination in examinations:

@@ -133,7 +133,8 @@ def test_full_project_fails_its_own_items_only(source: Path, quota: Path, progra
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_full_file_system_stops_the_job(source: Path, program: str) -> None:
-    """There is never space for a large file: of two that fail at once, neither would fit after the removal of the other.
+    """There is never space for a large file: of two that fail at once, neither would fit after the removal of the
+    other.
 
     The source has no small files: one could fail first, while another rank writes a large file.
     """

@@ -17,7 +17,7 @@ import pytest
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNames, ListResult
-from pcopy.fsio.backend.columns import RowCode, Verdicts
+from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode
 from pcopy.walk import listing
 from tests.support.command import Completed, pcopy, show
 from tests.support.filesystems import scratch
@@ -94,8 +94,8 @@ class Batches:
 
     def next(self) -> ListResult:
         names = self._batches.pop(0)
-        verdicts = Verdicts(1)
-        verdicts.codes[0] = RowCode.DONE
+        verdicts = BatchVerdicts(1)
+        verdicts.codes[0] = OutcomeCode.DONE
         numbers = array("Q", range(10, 10 + len(names)))
         rest = ListNames(0) if self._batches else None
         return ListResult(verdicts, b"/".join(names), len(names), b"f" * len(names), numbers, rest)
@@ -116,7 +116,7 @@ def listed(backend: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[byte
     all_names: list[tuple[bytes, int]] = []
     is_more = True
     while is_more:
-        if begun.number:
+        if begun.name_count:
             all_names += zip(begun.names.split(b"/"), begun.listed.inodes, strict=True)
         steps = begun.next_batch()
         try:

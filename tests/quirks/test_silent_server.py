@@ -53,7 +53,7 @@ def test_silent_server_is_reported_and_a_signal_ends_the_job(
             time.sleep(0.5)
             assert run.process.poll() is None
         finally:
-            odd.end_silence()
+            odd.end_silent_quirk()
         silencer.join(PROMPT)
         assert run.end(PROMPT) == 75, listener.text
         assert run.survivors() == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio import retries
-from pcopy.fsio.directories import RootDirectories
+from pcopy.fsio.directories import DirectoriesBelowRoot
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import create_private_file
 from tests.e2e.test_few_descriptors import backend_of
@@ -75,7 +75,7 @@ def test_retry_follows_no_symlink_and_compares_the_item(tmp_path: Path, monkeypa
     (tmp_path / "directory").mkdir()
     (tmp_path / "elsewhere").mkdir()
     base = os.open(tmp_path, os.O_RDONLY)
-    identity = RootDirectories(base, 1, on_source=False).identity(b"directory")
+    identity = DirectoriesBelowRoot(base, 1, on_source=False).identity(b"directory")
     real = os.open
     tried: list[int] = []
 
@@ -97,13 +97,13 @@ def test_retry_follows_no_symlink_and_compares_the_item(tmp_path: Path, monkeypa
 
     replaced_by("link")
     with pytest.raises(Problem) as caught:
-        RootDirectories(base, 1, on_source=False).open(b"directory", identity)
+        DirectoriesBelowRoot(base, 1, on_source=False).open(b"directory", identity)
     assert caught.value.errno in (errno.ENOTDIR, errno.ELOOP)
     assert len(tried) >= 2
     assert all(flags & os.O_NOFOLLOW for flags in tried)
     replaced_by("directory")
     with pytest.raises(Problem) as caught:
-        RootDirectories(base, 1, on_source=False).open(b"directory", identity)
+        DirectoriesBelowRoot(base, 1, on_source=False).open(b"directory", identity)
     assert caught.value.errno == errno.ESTALE
     assert len(tried) == 2
     os.close(base)

@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from pcopy.engine.limits import Limits
-from pcopy.fsio.directories import MAX_CAPACITY, MIN_CAPACITY
+from pcopy.fsio.directories import MAX_CACHED_DIRECTORIES, MIN_CACHED_DIRECTORIES
 from pcopy.tasks.base.phases import Phase
 from tests.recovery.calls import Calls
 from tests.recovery.datasets import STATE, Dataset, draw, observe
@@ -254,9 +254,9 @@ class Job:
             longest_steal_wait=0.05,
             progress_interval=random.choice((0.004, 0.02)),
             fan_out=2,
-            seconds_to_first_cut=random.choice((5.0,) if self.is_short else (0.003, 0.01, 0.1, 5.0)),
-            cut_interval=random.choice((0.003, 0.01, 0.03, 0.2)),
-            last_cut_patience=random.choice((0.0, 0.02, 1.0)),
+            seconds_to_first_checkpoint_cut=random.choice((5.0,) if self.is_short else (0.003, 0.01, 0.1, 5.0)),
+            checkpoint_cut_interval=random.choice((0.003, 0.01, 0.03, 0.2)),
+            last_checkpoint_cut_timeout=random.choice((0.0, 0.02, 1.0)),
         )
         return Sizes(
             limits,
@@ -270,7 +270,7 @@ class Job:
             facts_wanted=random.choice((1 << 20,) if self.is_short else (600, 2000, 1 << 20)),
             facts_full=random.choice((3000, 1 << 20)),
             files_at_once=random.choice((1, 8)),
-            open_directories=(1 if self.waits else MIN_CAPACITY, MAX_CAPACITY)[self.seed % 2],
+            open_directories=(1 if self.waits else MIN_CACHED_DIRECTORIES, MAX_CACHED_DIRECTORIES)[self.seed % 2],
             slots=random.choice((1, 2, 4)),
             waits=random.choice((0.1, 0.6)) if self.waits else 0.0,
         )

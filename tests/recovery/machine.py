@@ -126,7 +126,7 @@ def _table() -> list[tuple[Any, str, Simulated]]:
         (time, "sleep", lambda world: world.sleep),
         (libc, "birth_time", _by_name("birth_of")),
         (libc, "sync_file_range", _returning(None)),
-        (identity, "mark_of", _by_name("mark_of")),
+        (identity, "identity_mark_of", _by_name("mark_of")),
         (libc, "type_of_file_system", _by_name("type_of_file_system")),
         (syncer, "sync_file_system", _by_name("syncfs")),
         (preserve, "has_capability", _returning(False)),

@@ -27,12 +27,12 @@ from pcopy.engine.ticket import WakeDescriptor
 from pcopy.fsio import directories
 from pcopy.fsio.backend import interface, python
 from pcopy.jobs import lifecycle
-from pcopy.jobs.directories import NoJob
+from pcopy.jobs.directories import NoJobInDirectory
 from pcopy.launch import rank
 from pcopy.launch.group import ProcessGroup
-from pcopy.launch.mounts import MountsBelowRoots, agree_on_mounts, open_roots
+from pcopy.launch.mounts import MountsBelowRoots, agree_on_mounts, open_root_directories
 from pcopy.launch.tool import JobResult
-from pcopy.launch.watch.signals import StopSignals
+from pcopy.launch.watch.signals import StopSignalHandler
 from pcopy.tasks import copying, runner
 from pcopy.tasks.base import distribution, dividing
 from pcopy.tasks.base.job import Failure, Totals
@@ -89,8 +89,8 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         (rank, "engine_limits", limits),
         (rank, "spool_factory", spool),
         (lifecycle, "spool_factory", spool),
-        (rank, "Watchdog", _NoWatchdog),
-        (rank, "Driver", partial(waits.make_driver if sizes.waits else driver.Driver, clock=time.monotonic)),
+        (rank, "RankWatchdog", _NoWatchdog),
+        (rank, "RankDriver", partial(waits.make_driver if sizes.waits else driver.RankDriver, clock=time.monotonic)),
         (copying, "MAX_BATCH_FILES", sizes.batch),
         (listing, "NAMES_PER_BATCH", sizes.names),
         (scan_dir, "MAX_NAMES_IN_SCAN", sizes.in_place),
@@ -99,10 +99,10 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         (runner, "MIN_DIVISIBLE_COST", 0),
         (TaskKind, "min_items_per_portion", 1),
         (scan_dir.ScanNames, "min_items_per_portion", 1),
-        (driver, "SLICE_SECONDS", sizes.slice),
+        (driver, "TASK_SLICE_SECONDS", sizes.slice),
         (python, "FILES_PER_POLL", sizes.files_at_once),
-        (journal, "CUT_AT_BYTES", sizes.facts_wanted),
-        (journal, "WAIT_AT_BYTES", sizes.facts_full),
+        (journal, "CHECKPOINT_CUT_AT_BYTES", sizes.facts_wanted),
+        (journal, "WAIT_FOR_STORAGE_AT_BYTES", sizes.facts_full),
         *_everywhere(
             "affordable_cache_capacity", directories.affordable_cache_capacity, lambda: sizes.open_directories
         ),
@@ -110,7 +110,7 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         *_everywhere("MAX_SMALL_FILE_BYTES", interface.MAX_SMALL_FILE_BYTES, sizes.small_file),
     ]
     if sizes.waits:
-        changes += [(rank, "create_backend", waits.make_backend), (rank, "TASK_SLOTS", sizes.slots)]
+        changes += [(rank, "create_backend", waits.make_backend), (rank, "TASK_SLOTS_WITHOUT_THREAD_POOL", sizes.slots)]
     with patched(changes):
         yield waits
 
@@ -233,7 +233,7 @@ class Run:
         self.is_complete = False
         """Have the ranks done all, and rank 0 but to tell of it?"""
         self.sink = Sink()
-        self.signals = [StopSignals() for _ in range(size)]
+        self.signals = [StopSignalHandler() for _ in range(size)]
         self.nodes: list[RankNode] = []
         self.records = 0
         self.divided = 0
@@ -254,12 +254,12 @@ class Run:
     def _begin(self) -> None:
         try:
             preparation = CopyJob(self._words, parse(self._words))
-        except NoJob:
+        except NoJobInDirectory:
             self.has_no_job = True
             return
         preparation.complete_preparation(self.size)
         job, kept = preparation.job, preparation.job_directory
-        with closing(MountsBelowRoots(job, open_roots(job), targets=True)) as below:
+        with closing(MountsBelowRoots(job, open_root_directories(job), targets=True)) as below:
             job = job._replace(mounts=agree_on_mounts(job, below, ProcessGroup()))
         if kept is not None:
             kept.record_mounts(job.mounts)
@@ -268,7 +268,7 @@ class Run:
         def begin(number: int, **leading: Any) -> JobResult:
             leaders = range(min(self.size, self.clients))
             transport, signals = Transport(self._network, number), self.signals[number]
-            where = open_roots(job), leaders, self._hosts
+            where = open_root_directories(job), leaders, self._hosts
             return rank.run_rank(
                 rank.RankSetup(COPY_TOOL, job, preparation.checkpoint, transport, *where, signals, **leading)
             )
@@ -293,7 +293,7 @@ class Run:
 def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
     """Lets ``run`` know of its nodes and records; ``storing`` is called with one that is written and not synced."""
     make_node, append = RankNode.__init__, framing.RecordFileWriter.append
-    write_frame, divide, work = framing.write_frame, runner.TaskRunner.divide, driver.Driver.run
+    write_frame, divide, work = framing.write_frame, runner.TaskRunner.divide, driver.RankDriver.run
 
     def made(node: RankNode, *arguments: Any, **options: Any) -> None:
         make_node(node, *arguments, **options)
@@ -313,7 +313,7 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
         write_frame(file, payload)
         storing()
 
-    def begun(of_rank: driver.Driver) -> int:
+    def begun(of_rank: driver.RankDriver) -> int:
         run.world.begin()
         return work(of_rank)
 
@@ -323,7 +323,7 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
             (framing.RecordFileWriter, "append", appended),
             (framing, "write_frame", written),
             (runner.TaskRunner, "divide", divided),
-            (driver.Driver, "run", begun),
+            (driver.RankDriver, "run", begun),
         ]
     ):
         yield

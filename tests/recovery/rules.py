@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from pcopy.checkpoint import base, framing, journal, resume
 from pcopy.checkpoint.join import RemainingTasksFinder
-from pcopy.checkpoint.record import pack_id
-from pcopy.engine.commit import CutSchedule
+from pcopy.checkpoint.record import pack_task_id
+from pcopy.engine.commit import CheckpointCutSchedule
 from pcopy.engine.messages import CounterSums, Message
 from pcopy.engine.node import RankNode
 from pcopy.engine.task import Task, TaskId
@@ -113,7 +113,7 @@ class _ByDescription(RemainingTasksFinder):
         self._over: set[bytes] = set()
 
     def add_spawned(self, task: Task) -> None:
-        self._told[pack_id(task.id)] = task
+        self._told[pack_task_id(task.id)] = task
 
     def add_done(self, packed: bytes) -> None:
         self._over.add(packed)
@@ -129,7 +129,7 @@ def _no_markers() -> list[Change]:
 
     def made(node: RankNode, *arguments: Any, **options: Any) -> None:
         make(node, *arguments, **options)
-        _cut_alone(node, options["limits"].cut_interval, options["random"])
+        _cut_alone(node, options["limits"].checkpoint_cut_interval, options["random"])
 
     return [(RankNode, "__init__", made)]
 
@@ -150,7 +150,7 @@ def _cut_alone(node: RankNode, interval: float, random: Random) -> None:
 
     _put(node, "_send", lambda destination, message: outbox.append((destination, message)))
     _put(node, "_send_all", send_all)
-    _put(node.cut_schedule, "is_cut_due", is_due)
+    _put(node.cut_schedule, "is_checkpoint_cut_due", is_due)
 
 
 def _put(where: object, name: str, value: Any) -> None:
@@ -190,7 +190,11 @@ def _not_held() -> list[Change]:
 def _by_rank() -> list[Change]:
     """Of all kinds that say themselves who owns them in the next run."""
     kinds: tuple[type[TaskKind], ...] = (TaskKind, *KIND_BY_CODE.values())
-    return [(kind, "reassigned", _readdressed(kind.reassigned)) for kind in kinds if "reassigned" in vars(kind)]
+    return [
+        (kind, "with_reassigned_owner", _readdressed(kind.with_reassigned_owner))
+        for kind in kinds
+        if "with_reassigned_owner" in vars(kind)
+    ]
 
 
 def _readdressed(by_key: Callable[[Any, Task, int], Task | None]) -> Callable[[Any, Task, int], Task | None]:
@@ -231,13 +235,13 @@ _CHANGES: dict[str, Callable[[], list[Change]]] = {
     "spawned_as_told": lambda: [(resume, "RemainingTasksFinder", _ByDescription)],
     "markers": _no_markers,
     "least_epoch": lambda: [(resume, "min", max)],
-    "phase_commit": lambda: [(CutSchedule, "make_phase_durable", lambda *_, **__: True)],
+    "phase_commit": lambda: [(CheckpointCutSchedule, "make_phase_durable", lambda *_, **__: True)],
     "named_last": _named_at_once,
     "named_durable": lambda: [(tool.Tool, "durable_before", ())],
     "fixed_roots": _resolved_anew,
     "run_in_names": lambda: [(surroundings, "TemporaryNames", _without_run)],
     "stale_removed": lambda: [(Rank, "remove_leftovers", lambda *_: None)],
-    "sync_first": lambda: [(journal.FactJournal, "_sync_data", lambda _: True)],
+    "sync_first": lambda: [(journal.TaskFactJournal, "_sync_data", lambda _: True)],
     "notes_held": _not_held,
     "keys_kept": _by_rank,
     "records_synced": _unsynced_records,

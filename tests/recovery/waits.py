@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from bench.simulation.tickets import SimulatedWake
-from pcopy.engine.driver import Driver
+from pcopy.engine.driver import RankDriver
 from pcopy.engine.node import RankNode
 from pcopy.engine.task import Task
-from pcopy.engine.ticket import Outcome, TaskGenerator, WakeDescriptor
+from pcopy.engine.ticket import TaskGenerator, TaskOutcome, WakeDescriptor
 from pcopy.engine.transport import Transport
 from pcopy.fsio.backend.batches import Batch
 from pcopy.fsio.backend.interface import Backend, BackendSettings, Ticket
@@ -106,7 +106,7 @@ class Waits:
 
     def make_driver(
         self, node: RankNode, transport: Transport, run_task: Callable[[Task], TaskGenerator], **options: Any
-    ) -> Driver:
+    ) -> RankDriver:
         """For the rank that runs, which has its backend."""
         strand = current()
         assert strand is not None
@@ -122,7 +122,7 @@ class Waits:
                         yield wake.submit(world.random.random() * LONGEST_WAIT)
                     yield next(slices)
             except StopIteration as end:
-                outcome: Outcome = end.value
+                outcome: TaskOutcome = end.value
             finally:
                 slices.close()
             if can_wait and world.random.random() < share:
@@ -130,4 +130,4 @@ class Waits:
             return outcome
 
         options["wake"] = DriverWake(wake, options.get("wake"))
-        return Driver(node, transport, run, **options)
+        return RankDriver(node, transport, run, **options)

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from pcopy.signature.algorithms import Algorithm
-from pcopy.signature.items import DirectoryHasher, file_digest, special_digest, symlink_digest, type_byte
+from pcopy.signature.algorithms import DigestAlgorithm
+from pcopy.signature.items import DirectoryHasher, file_digest, special_file_digest, symlink_digest, type_byte
 from pcopy.signature.manifest import ManifestEntry
 from pcopy.signature.tree import content_root
 from tests.support.signatures import generated
@@ -31,12 +31,12 @@ def outer_dataset(path: Path) -> Path:
     return path
 
 
-def measured(path: bytes, algorithm: Algorithm, block_size: int) -> list[ManifestEntry]:
+def measured(path: bytes, algorithm: DigestAlgorithm, block_size: int) -> list[ManifestEntry]:
     """The entries of the item at ``path`` in tree order, computed by functions of pcopy."""
     return list(_measured(path, b".", algorithm, block_size))
 
 
-def _measured(path: bytes, inner: bytes, algorithm: Algorithm, block_size: int) -> Iterator[ManifestEntry]:
+def _measured(path: bytes, inner: bytes, algorithm: DigestAlgorithm, block_size: int) -> Iterator[ManifestEntry]:
     found = os.lstat(path)
     kind, size, digest = type_byte(found.st_mode), 0, b""
     below: list[ManifestEntry] = []
@@ -50,12 +50,12 @@ def _measured(path: bytes, inner: bytes, algorithm: Algorithm, block_size: int) 
                 continue
             child_path = name if inner == b"." else inner + b"/" + name
             child, *rest = _measured(path + b"/" + name, child_path, algorithm, block_size)
-            hasher.add(child.kind, name, child.digest)
+            hasher.add_child(child.kind, name, child.digest)
             below += [child, *rest]
         digest = hasher.digest()
     elif kind == b"l":
         digest = symlink_digest(algorithm, os.readlink(path))
     else:
-        digest = special_digest(algorithm, found.st_mode, found.st_rdev)
+        digest = special_file_digest(algorithm, found.st_mode, found.st_rdev)
     yield ManifestEntry(kind, digest, size, inner)
     yield from below

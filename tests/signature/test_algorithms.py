@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.signature.algorithms import ALGORITHM_NAMES, algorithm_named
+from pcopy.signature.algorithms import ALGORITHM_NAMES, digest_algorithm_named
 
 EMPTY = {
     "xxh3-128": "99aa06d3014798d86001c324468d497f",
@@ -23,15 +23,15 @@ SAMPLES = (b"", b"a", b"hello\n", bytes(240), bytes(range(256)) * 40, b"\xff" * 
 
 @pytest.mark.parametrize("name", ALGORITHM_NAMES)
 def test_digests_match_the_specifications(name: str) -> None:
-    found = algorithm_named(name)
+    found = digest_algorithm_named(name)
     assert (found.name, found.digest_size, found.digest(b"").hex()) == (name, len(EMPTY[name]) // 2, EMPTY[name])
-    assert algorithm_named(name) is found
+    assert digest_algorithm_named(name) is found
 
 
 @pytest.mark.parametrize("name", ALGORITHM_NAMES)
 @pytest.mark.parametrize("data", SAMPLES, ids=len)
 def test_digest_of_pieces_equals_digest_of_the_whole(name: str, data: bytes) -> None:
-    found = algorithm_named(name)
+    found = digest_algorithm_named(name)
     hasher = found.new_hasher()
     for at in range(0, len(data), 997):
         hasher.update(memoryview(data)[at : at + 997])
@@ -47,21 +47,21 @@ def test_digests_match_those_of_other_programs(name: str, command: list[str], da
     file = area / "data"
     file.write_bytes(data)
     reported = subprocess.run([*command, file], check=True, capture_output=True, text=True).stdout.split()[0]
-    assert algorithm_named(name).digest(data).hex() == reported
+    assert digest_algorithm_named(name).digest(data).hex() == reported
 
 
 @pytest.mark.parametrize("name", ["", "md5", "XXH3-128", "blake3 ", "none", "a\nb", "x" * 10000])
 def test_unknown_algorithm_is_refused_in_one_short_line(name: str) -> None:
     with pytest.raises(RequestRefused) as refused:
-        algorithm_named(name)
+        digest_algorithm_named(name)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 200
 
 
 def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "blake3", None)
-    algorithm_named.cache_clear()
+    digest_algorithm_named.cache_clear()
     with pytest.raises(RequestRefused, match="blake3, which is not installed"):
-        algorithm_named("blake3")
+        digest_algorithm_named("blake3")
 
 
 @pytest.mark.parametrize("name", ALGORITHM_NAMES)
@@ -70,7 +70,7 @@ def test_libraries_are_loaded_only_when_asked_for(name: str) -> None:
         "import sys\n"
         "from pcopy.signature import algorithms, items, manifest, signature_file, sorting, tree\n"
         "print('xxhash' in sys.modules, 'blake3' in sys.modules, 'yaml' in sys.modules)\n"
-        f"algorithms.algorithm_named({name!r})\n"
+        f"algorithms.digest_algorithm_named({name!r})\n"
         "print('xxhash' in sys.modules, 'blake3' in sys.modules, 'yaml' in sys.modules)\n"
     )
     root = Path(__file__).resolve().parents[2]

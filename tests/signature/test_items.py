@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pcopy.signature.algorithms import ALGORITHM_NAMES, algorithm_named
-from pcopy.signature.items import DirectoryHasher, special_digest, type_byte
+from pcopy.signature.algorithms import ALGORITHM_NAMES, digest_algorithm_named
+from pcopy.signature.items import DirectoryHasher, special_file_digest, type_byte
 from tests.signature.datasets import inner_dataset, measured, outer_dataset
 from tests.support import reference_signature as reference
 from tests.support.filesystems import remove
 from tests.support.signatures import generated
 
 MIB = 1 << 20
-XXH3 = algorithm_named("xxh3-128")
+XXH3 = digest_algorithm_named("xxh3-128")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats" / "signature.md"
 
 VECTORS = {
@@ -115,13 +115,14 @@ def test_reference_with_xxhsum_reproduces_vectors(datasets: dict[str, Path]) -> 
 def test_vectors_of_blake3_are_reproduced(datasets: dict[str, Path]) -> None:
     for block_size, expected in zip((4 * MIB, 1 << 16), BLAKE3, strict=True):
         assert (
-            measured(os.fsencode(datasets["outer"]), algorithm_named("blake3"), block_size)[0].digest.hex() == expected
+            measured(os.fsencode(datasets["outer"]), digest_algorithm_named("blake3"), block_size)[0].digest.hex()
+            == expected
         )
 
 
 def test_vectors_of_devices_are_reproduced() -> None:
     for mode, major, minor, expected in DEVICES:
-        assert special_digest(XXH3, mode | 0o600, os.makedev(major, minor)).hex() == expected
+        assert special_file_digest(XXH3, mode | 0o600, os.makedev(major, minor)).hex() == expected
 
 
 def test_subtree_has_the_same_digest_inside_a_tree_and_alone(datasets: dict[str, Path]) -> None:
@@ -141,7 +142,7 @@ def test_documentation_page_lists_exactly_the_vectors() -> None:
 def test_random_trees_match_the_reference(area: Path, tree: object, name: str, block_size: int) -> None:
     path = os.fsencode(area / "tree")
     make(tree, path)
-    found = algorithm_named(name)
+    found = digest_algorithm_named(name)
     try:
         expected = reference.entries(path, block_size, found.digest)
         assert {entry.path: (entry.kind, entry.digest, entry.size) for entry in measured(path, found, block_size)} == (
@@ -178,22 +179,22 @@ def test_special_files_match_the_reference(area: Path) -> None:
 def test_special_digest_rejects_other_types() -> None:
     for mode in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFSOCK):
         with pytest.raises(ValueError, match="neither"):
-            special_digest(XXH3, mode | 0o644, 0)
+            special_file_digest(XXH3, mode | 0o644, 0)
     assert type_byte(stat.S_IFSOCK | 0o777) == b""
 
 
 def test_directory_hasher_rejects_unordered_children() -> None:
     digest = bytes(16)
     hasher = DirectoryHasher(XXH3)
-    hasher.add(b"f", b"b", digest)
+    hasher.add_child(b"f", b"b", digest)
     for name in (b"b", b"a", b"", b"B"):
         with pytest.raises(ValueError, match="comes after"):
-            hasher.add(b"f", name, digest)
+            hasher.add_child(b"f", name, digest)
     with pytest.raises(ValueError, match="type"):
-        hasher.add(b"s", b"c", digest)
+        hasher.add_child(b"s", b"c", digest)
     with pytest.raises(ValueError, match="digest"):
-        hasher.add(b"f", b"c", digest + b"x")
-    hasher.add(b"d", b"\xff", digest)
+        hasher.add_child(b"f", b"c", digest + b"x")
+    hasher.add_child(b"d", b"\xff", digest)
     child = b"\x00\x00\x00\x01"
     expected = b"\x03f" + child + b"b" + digest + b"d" + child + b"\xff" + digest
     assert hasher.digest() == reference.xxh3_128(expected)
@@ -202,9 +203,9 @@ def test_directory_hasher_rejects_unordered_children() -> None:
 def test_adding_many_children_equals_adding_each() -> None:
     one, other, digest = DirectoryHasher(XXH3), DirectoryHasher(XXH3), b"d" * 16
     for kind, name in ((b"f", b"a"), (b"d", b"b" * 255), (b"l", b"c" * 70_000), (b"p", b"d")):
-        one.add(kind, name, digest)
-    assert other.add_all(b"", [], []) == b""
-    hashed = other.add_all(b"fd", [b"a", b"b" * 255], [digest] * 2)
+        one.add_child(kind, name, digest)
+    assert other.add_all_children(b"", [], []) == b""
+    hashed = other.add_all_children(b"fd", [b"a", b"b" * 255], [digest] * 2)
     assert hashed == b"f\0\0\0\1a" + digest + b"d\0\0\0\xff" + b"b" * 255 + digest
     for kinds, names, digests, wrong in (
         (b"f", [b"a"], [digest], "order"),
@@ -215,6 +216,6 @@ def test_adding_many_children_equals_adding_each() -> None:
         (b"f", [b"c", b"d"], [digest] * 2, "longer"),
     ):
         with pytest.raises(ValueError, match=wrong):
-            other.add_all(kinds, names, digests)
-    other.add_all(b"lp", [b"c" * 70_000, b"d"], [digest] * 2)
+            other.add_all_children(kinds, names, digests)
+    other.add_all_children(b"lp", [b"c" * 70_000, b"d"], [digest] * 2)
     assert one.digest() == other.digest()

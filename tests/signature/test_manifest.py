@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pcopy.errors import RequestRefused
-from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.signature.manifest import (
     MAX_LINE_SIZE,
     ManifestEntry,
@@ -27,7 +27,7 @@ from tests.signature.datasets import measured, outer_dataset
 from tests.support import reference_signature as reference
 
 MIB = 1 << 20
-XXH3 = algorithm_named("xxh3-128")
+XXH3 = digest_algorithm_named("xxh3-128")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats" / "manifest.md"
 UNHURRIED = settings(deadline=None)
 FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -109,7 +109,7 @@ def test_example_manifest_in_the_docs_is_correct(area: Path) -> None:
 
 
 def test_manifest_with_blake3(area: Path, dataset: Path) -> None:
-    blake3 = algorithm_named("blake3")
+    blake3 = digest_algorithm_named("blake3")
     entries = measured(os.fsencode(dataset), blake3, 4 * MIB)
     with ManifestWriter(os.fsencode(area / "manifest"), blake3, 4 * MIB) as manifest:
         for entry in entries:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.signature.manifest import ManifestWriter
-from pcopy.signature.replacing import output_file
+from pcopy.signature.replacing import replaced_output_file
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def mode(path: Path) -> int:
 def test_modes(tmp_path: Path, umask: int | None, wanted: int) -> None:
     (tmp_path / "old").touch(0o640)
     for name in ("old", "new"):
-        with output_file(tmp_path / name, umask) as stream:
+        with replaced_output_file(tmp_path / name, umask) as stream:
             (temporary,) = tmp_path.glob(".pcopy-*")
             assert mode(temporary) == wanted
             stream.write(b"contents")
         assert mode(tmp_path / name) == wanted
-    with ManifestWriter(tmp_path / "manifest", algorithm_named("xxh3-128"), 4 << 20, umask):
+    with ManifestWriter(tmp_path / "manifest", digest_algorithm_named("xxh3-128"), 4 << 20, umask):
         pass
     assert mode(tmp_path / "manifest") == wanted
 
@@ -47,6 +47,6 @@ def test_default_acl_restricts_the_mode_of_an_output_file(area: Path) -> None:
     """The umask has no effect there, as for any other program."""
     (area / "shared").mkdir()
     subprocess.run(["setfacl", "-d", "-m", "u::rwx,g::r-x,o::---", area / "shared"], check=True)
-    with output_file(area / "shared/file", 0o002):
+    with replaced_output_file(area / "shared/file", 0o002):
         pass
     assert mode(area / "shared/file") == 0o640

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.signature.algorithms import ALGORITHM_NAMES, algorithm_named
-from pcopy.signature.tree import ContentHasher, combined_root, content_root
+from pcopy.signature.algorithms import ALGORITHM_NAMES, digest_algorithm_named
+from pcopy.signature.tree import ContentHasher, content_root, content_root_of_chunks
 from tests.support import reference_signature as reference
 
-XXH3 = algorithm_named("xxh3-128")
+XXH3 = digest_algorithm_named("xxh3-128")
 UNHURRIED = settings(deadline=None)
 BLOCK_SIZES = st.sampled_from([1, 2, 4, 8, 64])
 PIECES = st.lists(st.one_of(st.binary(max_size=40), st.integers(0, 300)), max_size=12)
@@ -35,7 +35,7 @@ def feed(hasher: ContentHasher, piece: bytes | int) -> None:
 @UNHURRIED
 @given(BLOCK_SIZES, PIECES, st.sampled_from(ALGORITHM_NAMES))
 def test_data_and_holes_give_the_root_of_their_contents(block_size: int, pieces: list[bytes | int], name: str) -> None:
-    found = algorithm_named(name)
+    found = digest_algorithm_named(name)
     hasher = ContentHasher(found, block_size)
     for piece in pieces:
         feed(hasher, piece)
@@ -69,7 +69,7 @@ def test_root_is_correct_for_all_small_numbers_of_blocks(count: int) -> None:
 def test_chunks_give_the_root_of_the_whole(data: bytes, block_size: int, power: int) -> None:
     chunk = block_size << power
     parts = [content_root(XXH3, block_size, data[at : at + chunk]) for at in range(0, len(data), chunk)]
-    assert combined_root(XXH3, parts) == reference.content_root(data, block_size)
+    assert content_root_of_chunks(XXH3, parts) == reference.content_root(data, block_size)
 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1])

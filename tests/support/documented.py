@@ -27,7 +27,7 @@ from pcopy.cli.pchmod import PCHMOD
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.pdbench import PDBENCH
 from pcopy.cli.prm import PRM
-from pcopy.cli.program import Program
+from pcopy.cli.program import ProgramCommandLine
 from pcopy.cli.pstripe import PSTRIPE
 from pcopy.cli.psync import PSYNC
 from pcopy.cli.ptar import PTAR
@@ -35,7 +35,7 @@ from pcopy.cli.pverify import PVERIFY
 from pcopy.cli.pwalk import PWALK
 from tests.support.command import REPOSITORY, RUN, start
 
-PROGRAMS: dict[str, Program] = {
+PROGRAMS: dict[str, ProgramCommandLine] = {
     "pbcast": PBCAST,
     "pdbench": PDBENCH,
     "pwalk": PWALK,

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar
 
 from pcopy.fsio.backend.batches import Batch
 from pcopy.fsio.backend.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
-from pcopy.fsio.backend.python import PythonBackend, RowProcessor, RowTicket
-from pcopy.fsio.directories import PinnedDescriptors, open_nothing
+from pcopy.fsio.backend.python import BatchProcessor, PythonBackend, PythonTicket
+from pcopy.fsio.directories import PinnedDescriptors, open_no_directory
 
 Result = TypeVar("Result")
 
@@ -68,8 +68,8 @@ class _Uneven(PythonBackend):
         super().__init__(settings)
         self._random = random
 
-    def _row_processor(self, batch: Batch[Any]) -> tuple[RowProcessor, int]:
-        return super()._row_processor(batch)[0], self._random.randint(1, 3)
+    def _batch_processor(self, batch: Batch[Any]) -> tuple[BatchProcessor, int]:
+        return super()._batch_processor(batch)[0], self._random.randint(1, 3)
 
 
 class FakeTicket:
@@ -118,7 +118,7 @@ class FakeBackend:
 
     pool: ThreadPool | None = None
     runs_in_poll = False
-    open_directory = staticmethod(open_nothing)
+    open_directory = staticmethod(open_no_directory)
     has_directory_batches = False
 
     def __init__(self, settings: BackendSettings, seed: int = 1, wake: SettableWake | None = None) -> None:
@@ -171,21 +171,21 @@ class LateBackend(PythonBackend):
         """Maximum number of active tickets."""
         self._random = Random(seed)
         self._latest = latest
-        self._due: deque[RowTicket[Any]] = deque()
+        self._due: deque[PythonTicket[Any]] = deque()
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         ticket = super().submit(batch)
-        if isinstance(ticket, RowTicket):
+        if isinstance(ticket, PythonTicket):
             self._later(ticket)
             self.most = max(self.most, len(self._tickets))
         return ticket
 
-    def _later(self, ticket: RowTicket[Any]) -> None:
+    def _later(self, ticket: PythonTicket[Any]) -> None:
         timer = threading.Timer(self._random.random() * self._latest, self._wake_for, (ticket,))
         timer.daemon = True
         timer.start()
 
-    def _wake_for(self, ticket: RowTicket[Any]) -> None:
+    def _wake_for(self, ticket: PythonTicket[Any]) -> None:
         self._due.append(ticket)
         self._event.set()
 

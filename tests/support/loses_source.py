@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pcopy.cli.pcopy import main
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -45,7 +45,7 @@ def lose(place: Path) -> None:
     lost = place / "lost"
     rested: list[bool] = []
 
-    def run(task: DeleteExtra, rank: Rank, result: TaskResult) -> Steps:
+    def run(task: DeleteExtra, rank: Rank, result: TaskResult) -> TaskSteps:
         if rank.phase == Phase.DELETE and task.place.path:
             begun, others = place / f"begun-{rank.number}", rank.number != LOSER
             if not begun.exists():

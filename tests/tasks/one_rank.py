@@ -20,7 +20,7 @@ from pcopy.launch import mounts
 from pcopy.launch.group import ProcessGroup
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import RootDescriptors
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.hashing import JobHashing
 from pcopy.tasks.base.item_outcomes import ItemOutcome, ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
@@ -133,7 +133,7 @@ def copy(
             context.all_ranks_have_work = lambda: has_plenty
             context.job = context.job._replace(listed=bytes(listed) if listed else b"")
             kinds: list[str] = []
-            sums = [0] * counts.COUNTER_COUNT
+            sums = [0] * counts.NUMBER_OF_COUNTERS
             sums[counts.FOUND] = sums[counts.UNSCANNED] = sum(1 for root in roots if not root.item)
             queues: dict[int, deque[NewTask]] = {phase: deque() for phase in range(Phase.SIGN)}
             queues[Phase.COPY].extend(_first(context, number) for number in range(len(roots)))
@@ -141,7 +141,7 @@ def copy(
             for phase, queue in queues.items():
                 while queue:
                     spawn = queue.popleft()
-                    value = decode(spawn.payload)
+                    value = decode_task(spawn.payload)
                     kinds.append(type(value).__name__)
                     assert len(kinds) <= limit, f"no end: {kinds[-8:]}"
                     before(value)
@@ -150,7 +150,7 @@ def copy(
                         assert new.phase >= phase
                         queues[new.phase].append(new)
                     sums = [have + more for have, more in zip(sums, done.counts, strict=True)]
-            assert not context.instance(ChunkLedger).awaited
+            assert not context.shared_instance(ChunkLedger).awaited
             sums = [have + more for have, more in zip(sums, context.counters, strict=True)]
             return Copied(Totals(*sums), reported, kinds)
     finally:
@@ -181,11 +181,13 @@ def outcome(run: TaskRunner, task: Task) -> Any:
 def _first(context: Rank, number: int) -> NewTask:
     root = context.job.roots[number]
     if context.job.listed:
-        return NewTask(Phase.COPY, encode(CopyListedPaths(number)), 0, owner=0)
+        return NewTask(Phase.COPY, encode_task(CopyListedPaths(number)), 0, owner=0)
     source, target = (context.sources[number].identity(b""), context.targets[number].identity(b""))
     if root.item:
-        return NewTask(Phase.COPY, encode(ScanNames(Place(number, b"", source, target, False, False), root.item, 0)), 0)
-    return NewTask(Phase.COPY, encode(ScanDir(number, b"", source, None)), 0)
+        return NewTask(
+            Phase.COPY, encode_task(ScanNames(Place(number, b"", source, target, False, False), root.item, 0)), 0
+        )
+    return NewTask(Phase.COPY, encode_task(ScanDir(number, b"", source, None)), 0)
 
 
 def consistent(copied: Copied) -> Totals:

@@ -7,16 +7,25 @@ import random
 from pcopy.engine.task import ANY_RANK, Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import FileVersion
-from pcopy.fsio.temporary import TemporaryNames, run_and_rank_of
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.fsio.temporary import TemporaryNames, run_and_rank_in_temporary_name
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Entries, FileToRead, Item, ItemCopy, Place, bucket_of
-from pcopy.tasks.files.chunk_ledger import ChunkDone, FileOpened
+from pcopy.tasks.base.values import (
+    ChunkedFile,
+    ContentInfo,
+    FileToRead,
+    Item,
+    ItemCopy,
+    Place,
+    SignatureEntries,
+    inode_bucket_number,
+)
+from pcopy.tasks.files.chunk_ledger import ChunkCopiedNote, LargeFileOpenedNote
 from pcopy.tasks.files.copy_chunk import CopyChunk
-from pcopy.tasks.links.group_links import GatherHardLinks, InodeCopiedNote, LinkNote
+from pcopy.tasks.links.group_links import GatherHardLinks, HardLinkNamesNote, InodeCopiedNote
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.sign.digest_level import DeepestLevelNote, DigestLevel, StoredEntries
+from pcopy.tasks.sign.digest_level import DeepestLevelNote, DigestLevel, StoreEntries
 from pcopy.tasks.sign.manifest_lines import SendManifestLines
 from pcopy.tasks.verify.split_read import ChunkReadNote, ReadStartedNote
 
@@ -25,12 +34,12 @@ VERSION = FileVersion(5, 10, 0, 0)
 
 
 def task_of(value: TaskKind, owner: int = ANY_RANK, phase: int = Phase.COPY) -> Task:
-    return Task((1, 0, 1), int(phase), encode(value), 0, False, owner)
+    return Task((1, 0, 1), int(phase), encode_task(value), 0, False, owner)
 
 
 def readdress(task: Task, size: int) -> Task | None:
     """Return the task as a resumed job of ``size`` ranks addresses it, or None if it is dropped."""
-    resumed: Task | None = decode(task.payload).reassigned(task, size)
+    resumed: Task | None = decode_task(task.payload).with_reassigned_owner(task, size)
     return resumed
 
 
@@ -44,7 +53,7 @@ def owner_after(task: Task, sizes: list[int]) -> int:
 
 def test_temporary_name_contains_its_run_and_rank() -> None:
     names = TemporaryNames("0a-1b", 12, 345)
-    assert [run_and_rank_of(names.next_name()) for _ in range(2)] == [(12, 345)] * 2
+    assert [run_and_rank_in_temporary_name(names.next_name()) for _ in range(2)] == [(12, 345)] * 2
 
 
 def test_notes_on_chunks_go_to_the_rank_that_coordinates_the_file() -> None:
@@ -56,10 +65,10 @@ def test_notes_on_chunks_go_to_the_rank_that_coordinates_the_file() -> None:
         file = ChunkedFile(
             Item(0, 5, 10, ((PLACE, b"f"),), 0), VERSION, TemporaryNames("j", 1, rank).next_name(), Identity(0, 7), ()
         )
-        opened = task_of(FileOpened(file, 3, 4), owner=rank)
+        opened = task_of(LargeFileOpenedNote(file, 3, 4), owner=rank)
         chunk = readdress(task_of(CopyChunk(file, 0, 4, 0, 0, 0, False)), sizes[0])
         assert chunk is not None
-        note = ChunkDone(file.temporary, None, 0, 1, 1, b"", 0)
+        note = ChunkCopiedNote(file.temporary, None, 0, 1, 1, b"", 0)
         reported = task_of(note, owner=rank % sizes[told_in])
         assert note.assigned_rank(sizes[told_in]) == reported.owner
         assert reported.owner == owner_after(opened, sizes[: told_in + 1])
@@ -85,16 +94,16 @@ def test_tasks_that_a_phase_recreates_are_dropped_on_resume() -> None:
 
 
 def test_signature_is_recomputed_from_stored_entries() -> None:
-    entries = Entries(0, b"a", b"f", b"f", bytes(8), bytes(16), 0)
-    assert owner_after(task_of(StoredEntries(entries), owner=4, phase=Phase.SIGN), [3]) == 1
+    entries = SignatureEntries(0, b"a", b"f", b"f", bytes(8), bytes(16), 0)
+    assert owner_after(task_of(StoreEntries(entries), owner=4, phase=Phase.SIGN), [3]) == 1
 
 
 def test_copied_inode_is_noted_at_the_rank_of_its_link_bucket() -> None:
     group = Item(0, 131, 10, ((PLACE, b"f"),), 0)
     copy = ItemCopy(Identity(0, 7), ContentInfo(b"f", 10, b"", VERSION), 0, b"\0")
-    bucket = bucket_of(131)
+    bucket = inode_bucket_number(131)
     copied = readdress(task_of(InodeCopiedNote(group, copy), owner=bucket % 2, phase=Phase.FINISH), 5)
-    names = readdress(task_of(LinkNote(PLACE, b"g", b"", b"", b"", 1, bucket), owner=bucket % 2), 5)
+    names = readdress(task_of(HardLinkNamesNote(PLACE, b"g", b"", b"", b"", 1, bucket), owner=bucket % 2), 5)
     assert copied is not None
     assert names is not None
     assert (copied.phase, copied.owner) == (Phase.COPY, names.owner)

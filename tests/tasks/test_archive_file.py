@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import ArchiveFile, temporary_name
+from pcopy.tasks.archive.archive_file import ArchiveFile, temporary_archive_name
 
 
 @pytest.mark.parametrize("planted", ["readable by others", "hard link", "symbolic link"])
@@ -24,7 +24,7 @@ def test_another_file_with_the_temporary_name_is_not_written(tmp_path: Path, pla
     try:
         first.create(resume=False)
         second.write(b"contents", 0)
-        temporary, other = tmp_path / os.fsdecode(temporary_name("job")), tmp_path / "other"
+        temporary, other = tmp_path / os.fsdecode(temporary_archive_name("job")), tmp_path / "other"
         other.write_bytes(b"other")
         os.chmod(other, 0o666 if planted == "readable by others" else 0o600)
         temporary.unlink()

@@ -12,21 +12,23 @@ from typing import Any
 
 import pytest
 
-from pcopy.archive.member import Extents, Member
+from pcopy.archive.member import ArchiveMember, Extents
 from pcopy.tasks.archive.write_chunks import part_ranges, stored_extents
 from tests.support.archives import ptar
 from tests.support.command import show
 
 CHUNK = 1000
-RANK: Any = SimpleNamespace(has_digests=False, is_split=lambda size: size >= 2 * CHUNK, chunk_bytes=lambda size: CHUNK)
+RANK: Any = SimpleNamespace(
+    has_digests=False, is_processed_in_chunks=lambda size: size >= 2 * CHUNK, chunk_size_of_file=lambda size: CHUNK
+)
 
 
-def sparse(seed: int) -> Member:
+def sparse(seed: int) -> ArchiveMember:
     chosen = random.Random(seed)
     points = sorted(chosen.sample(range(10**9), 2 * chosen.randint(1, 40)))
     longest = chosen.choice((1, 300, 5000))
     pairs = [(first, min(after - first, longest)) for first, after in zip(points[::2], points[1::2], strict=True)]
-    return Member(b"f", b"0", 0o644, 0, 0, 0, 10**12, extents=Extents.from_pairs(pairs))
+    return ArchiveMember(b"f", b"0", 0o644, 0, 0, 0, 10**12, extents=Extents.from_pairs(pairs))
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pcopy.archive.headers import simple_sizes
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW
+from pcopy.archive.headers import archive_sizes_of_simple_members
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.descriptions import unpack_described
-from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, pieces
+from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, divided_into_pieces
 from pcopy.tasks.archive.simple_files import SimpleFiles, holds_simple_files, unpack_simple_files
 
 TIME = 10**18 + 1
@@ -19,8 +19,8 @@ OWNERS = {(0, 0): (b"root", b"root")}
 
 
 def files_of(path: bytes, names: list[bytes], size: int) -> SimpleFiles:
-    whole = simple_sizes([size], [TIME])[0]
-    row = MEMBER_ROW.pack(1, size, 2, TIME, TIME, 0o100644, 0, 0, whole)
+    whole = archive_sizes_of_simple_members([size], [TIME])[0]
+    row = MEMBER_ROW_FORMAT.pack(1, size, 2, TIME, TIME, 0o100644, 0, 0, whole)
     return SimpleFiles(0, path, path + b"/", sorted(names), row * len(names), OWNERS)
 
 
@@ -30,14 +30,16 @@ def tree(chance: random.Random) -> Iterator[tuple[list[SortRecord], list[SortRec
         path, size = b"d%02d" % number, chance.choice((0, 5, 60_000))
         names = [b"%d" % each for each in range(chance.choice((0, 1, 3, 100, 257, 700)))]
         alone = files_of(path, names, size)
-        single = [alone.describe_row(row).record for row in range(len(alone))]
+        single = [alone.describe_row(row).sort_record for row in range(len(alone))]
         chance.shuffle(names)
         parts: list[SortRecord] = []
         while names:
             some, names = names[: (cut := chance.choice((1, 50, 300)))], names[cut:]
             files = files_of(path, some, size)
             is_alone = chance.random() < 0.2
-            parts += [files.describe_row(row).record for row in range(len(files))] if is_alone else [files.record]
+            parts += (
+                [files.describe_row(row).sort_record for row in range(len(files))] if is_alone else [files.sort_record]
+            )
         yield parts, single
 
 
@@ -56,10 +58,13 @@ def test_pieces_do_not_depend_on_records(seed: int) -> None:
     for across in (False, True):
         one, other = (
             [
-                (piece.key, piece.members, piece.size, [m for value in piece.values for m in members_of(value)])
+                (piece.key, piece.members, piece.size, [m for value in piece.packed_members for m in members_of(value)])
                 for piece in each
             ]
-            for each in (pieces(iter(grouped), across=across), pieces(iter(single), across=across))
+            for each in (
+                divided_into_pieces(iter(grouped), spans_directories=across),
+                divided_into_pieces(iter(single), spans_directories=across),
+            )
         )
         assert one == other
         assert [member for piece in one for member in piece[3]] == [m for _, value in single for m in members_of(value)]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pcopy.tasks.bench import steps
 from pcopy.tasks.bench.measure import file_owners
 from pcopy.tasks.bench.private import PrivateDirectory
-from pcopy.tasks.bench.steps import Step, StepResult, median_results
-from pcopy.tools.bench_figures import advice_lines, json_values
+from pcopy.tasks.bench.steps import BenchmarkStep, StepResult, median_results
+from pcopy.tools.bench_figures import advice_lines, benchmark_json_values
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12), st.data())
@@ -33,7 +33,9 @@ def test_files_of_each_rank_are_read_by_exactly_one_other() -> None:
 
 
 def created(ranks: int, shared: bool, rate: float, turn: int = 1) -> StepResult:
-    return StepResult(Step(int(steps.BenchmarkTest.CREATE), ranks, 1, shared, 1000, 1000, turn), 1000, 1000 / rate)
+    return StepResult(
+        BenchmarkStep(int(steps.BenchmarkTest.CREATE), ranks, 1, shared, 1000, 1000, turn), 1000, 1000 / rate
+    )
 
 
 def test_one_outlier_does_not_change_the_advice() -> None:
@@ -53,11 +55,11 @@ def test_widely_varying_repeats_give_no_advice() -> None:
     assert line.startswith(
         "no advice: repeats of a measurement differ by 63%: they were too short, or other programs use the file system"
     )
-    assert json_values(median_results(taken))["best"] is None
+    assert benchmark_json_values(median_results(taken))["best"] is None
     little = [
         created(ranks, True, 100 * ranks + rate, turn) for ranks in (1, 2, 4) for turn, rate in enumerate((1, 2, 3))
     ]
-    assert json_values(median_results(little))["best"] == {"ranks": 4, "in_flight": 1}
+    assert benchmark_json_values(median_results(little))["best"] == {"ranks": 4, "in_flight": 1}
 
 
 def test_differences_smaller_than_between_repeats_are_ignored() -> None:

@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.attributes import ItemMetadata
 from pcopy.tasks.base.job import Options, Totals
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.broadcast.directory import HostDirectory
@@ -63,13 +63,13 @@ def test_damaged_data_leaves_the_existing_file(area: Path, damage: bool) -> None
     contents = b"contents" * 1000
     (area / "file").write_bytes(b"old")
     with surroundings([], Options()) as (rank, _):
-        rank.instance(HostDirectory).open(bytes(area))
+        rank.shared_instance(HostDirectory).open(bytes(area))
         result = TaskResult(rank, 0, (1, 0, 1))
         sent = contents.replace(b"t", b"T", 1) if damage else contents
-        attributes = Attributes(0o100640, os.getuid(), os.getgid(), 10**18, 10**18)
+        attributes = ItemMetadata(0o100640, os.getuid(), os.getgid(), 10**18, 10**18)
         digest = xxhash.xxh3_128(contents).digest()
         parts = (BEGIN, b"file", 8000, None), (DATA, sent, 0, None), (END, digest, 8000, attributes)
-        for _ in rank.instance(HostStream).process_parts(parts, result):
+        for _ in rank.shared_instance(HostStream).process_parts(parts, result):
             continue
         totals = Totals(*result.outcome().counts)
     assert (totals.found, totals.files, totals.failed) == (1, not damage, damage)
@@ -97,7 +97,7 @@ print(faults())
 def test_freed_memory_is_reused() -> None:
     """The operating system then has no new pages to clear, which it would count as minor faults."""
     counts = []
-    for keep in ("", "libc.keep_freed_memory(64 << 20)"):
+    for keep in ("", "libc.retain_freed_memory(64 << 20)"):
         command = [sys.executable, "-c", FAULTS.format(keep=keep)]
         counts.append(int(subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY).stdout))
     given_back, kept = counts

@@ -17,11 +17,11 @@ from pcopy.fsio.identity import identity_of
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base import distribution
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import ChunkedFile, Item, Place
-from pcopy.tasks.files.chunk_ledger import ChunkDone, ChunkLedger, FileOpened
+from pcopy.tasks.files.chunk_ledger import ChunkCopiedNote, ChunkLedger, LargeFileOpenedNote
 from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.runner import TaskRunner
 from tests.support.filesystems import Place as PlaceOn
@@ -71,7 +71,7 @@ def test_chunks_between_local_file_systems_are_copied_in_sequence(
 ) -> None:
     source, target = places
     if not known:
-        monkeypatch.setattr(copy_methods, "TRANSFER_TRAITS", {})
+        monkeypatch.setattr(copy_methods, "TRAITS_BY_FILE_SYSTEM_TYPE", {})
     order = Order(monkeypatch)
     options: dict[str, Any] = {"chunk_size": 2 * BLOCK, "block_size": BLOCK, "hash": hash_}
     totals = consistent(copied := copy(root_of(source, target), ranks=ranks, before=order, **options))
@@ -93,7 +93,7 @@ def test_chunks_are_copied_concurrently_if_one_side_is_a_server(
     source, target = (ext4, places[1]) if served == "source" else (places[0], ext4)
     if served == "source":
         (source / "large").write_bytes((places[0] / "large").read_bytes())
-    monkeypatch.delitem(copy_methods.TRANSFER_TRAITS, 0xEF53)
+    monkeypatch.delitem(copy_methods.TRAITS_BY_FILE_SYSTEM_TYPE, 0xEF53)
     order = Order(monkeypatch)
     consistent(copy(root_of(source, target), ranks=2, before=order, chunk_size=BLOCK, block_size=BLOCK))
     assert max(order.waiting) == len(order.starts) - 1
@@ -145,12 +145,12 @@ def opened(places: tuple[Path, Path]) -> Iterator[tuple[Any, ChunkedFile, Path]]
 
 def run(rank: Any, value: Any, number: int) -> list[Any]:
     """Run a task and return the tasks that it spawns."""
-    slices = TaskRunner(rank)(Task((1, 0, number), int(Phase.COPY), encode(value), 0))
+    slices = TaskRunner(rank)(Task((1, 0, number), int(Phase.COPY), encode_task(value), 0))
     try:
         while True:
             next(slices)
     except StopIteration as end:
-        return [decode(spawn.payload) for spawn in end.value.spawned]
+        return [decode_task(spawn.payload) for spawn in end.value.spawned]
 
 
 def test_chunk_may_consist_of_every_third_stripe(
@@ -159,12 +159,12 @@ def test_chunk_may_consist_of_every_third_stripe(
     """These are the stripes of one server. The digest of the file does not depend on the division."""
     rank, file, path = opened
     contents = (places[0] / "large").read_bytes()
-    run(rank, FileOpened(file, 3, BLOCK), 1)
+    run(rank, LargeFileOpenedNote(file, 3, BLOCK), 1)
     finishes = []
     for first in (1, 0, 2):
         chunk = CopyChunk(file, first * BLOCK, SIZE, first, 3 * BLOCK, BLOCK, False)
         (note,) = run(rank, chunk, 2 + first)
-        assert isinstance(note, ChunkDone) and note.problem is None
+        assert isinstance(note, ChunkCopiedNote) and note.problem is None
         assert (note.part, note.step, note.runs) == (first, 3, len(range(first * BLOCK, SIZE, 3 * BLOCK)))
         if first == 1:  # only its own stripes are written
             for at in range(0, SIZE, BLOCK):

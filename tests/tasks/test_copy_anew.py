@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pcopy.engine.task import Task
-from pcopy.fsio.identity import mark_of
-from pcopy.fsio.nodes import open_without_access
+from pcopy.fsio.identity import identity_mark_of
+from pcopy.fsio.nodes import open_path_only
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Item, Place, UnnamedCopy
@@ -39,14 +39,14 @@ def test_named_item_is_removed_unless_it_was_modified(area: Path, kind: str, tou
     make(copy)
     with surroundings([root_of(area / "source", area / "target")], Options(Preserve(), "skip")) as (context, _):
         place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
-        held = open_without_access(context.open_target(place), b"name", on_source=False)
-        item = UnnamedCopy(b"name", copy.lstat().st_ino, mark_of(held, created_by_job=True))
+        held = open_path_only(context.open_target(place), b"name", on_source=False)
+        item = UnnamedCopy(b"name", copy.lstat().st_ino, identity_mark_of(held, created_by_job=True))
         os.close(held)
         known = size, copy.lstat().st_mtime_ns
         if touched:
             os.utime(copy, follow_symlinks=False)
         group = Item(0, 1, size, ((place, b"name"),), 1)
         task = ReplaceIncompleteCopy(group, item.inode, item.mark, known, has_metadata=True)
-        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), encode(task), 0))
+        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), encode_task(task), 0))
     assert os.path.lexists(copy) == touched
     assert len(tuple(outcome.spawned)) == 1  # its name is examined again

@@ -22,7 +22,7 @@ NAMES = ("a", "m/1", "m/2", "m/3", "z/4")
 
 @pytest.fixture
 def area(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(copy_listed, "SLICE_SECONDS", -1.0)
+    monkeypatch.setattr(copy_listed, "LIST_SLICE_SECONDS", -1.0)
     for name in NAMES:
         write(tmp_path / "source" / name, name.encode())
     (tmp_path / "target").mkdir()
@@ -66,8 +66,8 @@ def test_list_containing_src_scans_it_once(area: Path) -> None:
 def test_paths_processed_before_a_read_error_of_the_list_are_not_repeated(
     area: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_listed, "SLICE_SECONDS", 60.0)
-    read, stop = ListedPaths.paths_between, Rank.stop
+    monkeypatch.setattr(copy_listed, "LIST_SLICE_SECONDS", 60.0)
+    read, stop = ListedPaths.paths_between, Rank.request_stop
     broken = [OSError(5, "Input/output error")]
 
     def break_once(self: ListedPaths, start: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -82,7 +82,7 @@ def test_paths_processed_before_a_read_error_of_the_list_are_not_repeated(
         self.stop_reason = None
 
     monkeypatch.setattr(ListedPaths, "paths_between", break_once)
-    monkeypatch.setattr(Rank, "stop", go_on)
+    monkeypatch.setattr(Rank, "request_stop", go_on)
     totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)))
     assert not broken
     assert (totals.found, totals.files, totals.directories) == (8, 5, 3)

@@ -7,10 +7,10 @@ from typing import Any
 
 from pcopy.engine.task import Task
 from pcopy.fsio.backend.columns import pack_names
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Entries, pack_numbers
+from pcopy.tasks.base.values import SignatureEntries, pack_numbers
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign.digest_level import DIFFERENCES_PER_MESSAGE, DifferencesNote, DigestLevel, EntriesNote
 from pcopy.tasks.sign.signing import MAX_ENTRIES_IN_MEMORY
@@ -22,7 +22,9 @@ NAMES = [b"name-%05d" % number for number in range(12_000)]
 def listed(side: int, names: list[bytes]) -> EntriesNote:
     """The directory itself, and files with these ``names``."""
     kinds, numbers = b"d" + b"f" * len(names), pack_numbers([0] * (1 + len(names)))
-    return EntriesNote((Entries(side, b"", pack_names([b"", *names]), kinds, numbers, bytes(16 * len(kinds)), 0),))
+    return EntriesNote(
+        (SignatureEntries(side, b"", pack_names([b"", *names]), kinds, numbers, bytes(16 * len(kinds)), 0),)
+    )
 
 
 def test_missing_directory_is_reported_in_parts(area: Path) -> None:
@@ -41,12 +43,12 @@ def test_missing_directory_is_reported_in_parts(area: Path) -> None:
                 sizes.append(len(task.rows))
                 reported += (path for what, path in task.rows if what == "missing")
                 continue
-            slices = run(Task((1, 0, 1), Phase.LEVEL, encode(task), 0))
+            slices = run(Task((1, 0, 1), Phase.LEVEL, encode_task(task), 0))
             while True:
                 try:
                     next(slices)
                 except StopIteration as end:
-                    todo += (decode(spawn.payload) for spawn in end.value.spawned)
+                    todo += (decode_task(spawn.payload) for spawn in end.value.spawned)
                     break
     assert sorted(reported) == NAMES
     assert max(sizes) < DIFFERENCES_PER_MESSAGE + MAX_ENTRIES_IN_MEMORY, "a message is bounded"

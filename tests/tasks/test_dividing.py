@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import ANY_RANK, Task
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, StatusColumns
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base import dividing
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.dividing import (
     DEFAULT_ITEM_SECONDS,
     MIN_DIVISIBLE_COST,
@@ -31,8 +31,8 @@ from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNames
 from pcopy.tasks.compare.contents import CompareFiles
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.files.copy_files import CopyFiles
-from pcopy.tasks.files.copy_nodes import CopyNodes
-from pcopy.tasks.files.name_items import NameItems
+from pcopy.tasks.files.copy_nodes import CopySpecialFiles
+from pcopy.tasks.files.name_items import RenameCopies
 from pcopy.tasks.recode.recode_files import RecodeFiles
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.stripe.examine_layouts import ExamineLayouts
@@ -70,7 +70,7 @@ def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
     values |= {field: column(width, items) for field, width in WIDTHS.items()}
     values["temporaries"] = names(items, "t")
     values["marks"] = tuple(b"m%d" % number for number in range(items))
-    rows = Rows(items, VERSION_COLUMNS)
+    rows = StatusColumns(items, VERSION_COLUMNS)
     for field in ("inode", "size", "mtime", "ctime"):
         getattr(rows, field)[:] = type(rows.inode)(getattr(rows, field).typecode, range(10, 10 + items))
     values["rows"] = values["versions"] = rows.packed()
@@ -86,7 +86,7 @@ def items_of(task: DivisibleTask) -> list[tuple[object, ...]]:
             packed = getattr(task, field)
             assert len(packed) == width * number
             columns.append([packed[at : at + width] for at in range(0, len(packed), width)])
-    if isinstance(task, NameItems):
+    if isinstance(task, RenameCopies):
         columns += [[*task.temporaries.split(b"/")], [*task.marks]]
     if "versions" in task.fields:
         times = struct.unpack(f"{4 * number}q", task.versions)  # type: ignore[attr-defined]
@@ -97,7 +97,17 @@ def items_of(task: DivisibleTask) -> list[tuple[object, ...]]:
 
 
 DIVISIBLE = [
-    *(ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, ExamineLayouts, WalkDirs, WalkNames),
+    *(
+        ScanNames,
+        CopyFiles,
+        CopySpecialFiles,
+        ReadItems,
+        VerifyItems,
+        RenameCopies,
+        ExamineLayouts,
+        WalkDirs,
+        WalkNames,
+    ),
     *(ChangeNames, ChangeTree, CompareFiles, CompareDirs, CompareNames, RecodeFiles),
 ]
 
@@ -122,7 +132,7 @@ def test_portions_contain_all_items_of_the_task(kind: type[DivisibleTask], items
 
 
 def test_empty_columns_stay_empty_in_portions() -> None:
-    task = made(NameItems, 6)._replace(digests=b"")
+    task = made(RenameCopies, 6)._replace(digests=b"")
     assert [getattr(each, "digests", None) for each in task.divide(3)] == [b""] * 3
 
 
@@ -167,7 +177,7 @@ def test_portion_slices_cover_all_items(items: int, portions: int) -> None:
 
 
 def task_of(value: TaskKind, cost: int, expands: bool = False) -> Task:
-    return Task((1, 0, 5), 0, encode(value), cost, expands, ANY_RANK)
+    return Task((1, 0, 5), 0, encode_task(value), cost, expands, ANY_RANK)
 
 
 def test_costs_of_portions_add_up_to_that_of_the_task(tmp_path: Path) -> None:
@@ -178,7 +188,7 @@ def test_costs_of_portions_add_up_to_that_of_the_task(tmp_path: Path) -> None:
             assert len(portions) > 2
             assert sum(each.cost for each in portions) == 64 * MIN_DIVISIBLE_COST + 3
             assert {(each.phase, each.may_find_work, each.owner) for each in portions} == {(0, expands, ANY_RANK)}
-            assert b"/".join(decode(each.payload).names for each in portions) == names(100)
+            assert b"/".join(decode_task(each.payload).names for each in portions) == names(100)
 
 
 def test_cheap_or_indivisible_task_is_not_divided(tmp_path: Path) -> None:
@@ -214,9 +224,9 @@ def test_copy_with_all_tasks_divided_is_the_same(tmp_path: Path, existing: str) 
             phase = min(each.phase for each in waiting)
             task = next(each for each in waiting if each.phase == phase)
             waiting.remove(task)
-            value = decode(task.payload)
+            value = decode_task(task.payload)
             if value.item_count > 1:
-                waiting += [task._replace(payload=encode(each)) for each in value.divide(value.item_count)]
+                waiting += [task._replace(payload=encode_task(each)) for each in value.divide(value.item_count)]
                 continue
             ran.append(type(value))
             steps = runner(task)
@@ -228,7 +238,7 @@ def test_copy_with_all_tasks_divided_is_the_same(tmp_path: Path, existing: str) 
             waiting += [Task((1, 0, 6), *spawn) for spawn in spawned]
         assert reported.failed == []
     assert ran.count(CopyFiles) == 90
-    assert ran.count(CopyNodes) == 9
+    assert ran.count(CopySpecialFiles) == 9
     copied = {each.name: each.read_bytes() for each in target.iterdir() if not each.is_symlink()}
     assert copied == expected
     assert {each.name: str(each.readlink()) for each in target.iterdir() if each.is_symlink()} == {

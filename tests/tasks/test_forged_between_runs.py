@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from pcopy.engine.task import Task
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, StatusColumns
 from pcopy.fsio.identity import Identity, identity_of
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
 from pcopy.fsio.temporary import TemporaryNames
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -100,7 +100,7 @@ def test_set_id_program_renamed_before_it_was_recorded_is_not_trusted(
             remade(copy, forged, Path.unlink)
         item = Item(0, status.st_ino, MIB, ((place, b"program"),), 0)
         opened = ChunkedFile(item, FileVersion.from_status(status), TemporaryNames("test", 1, 0).next_name(), made)
-        task = encode(FinishFile(opened, b"", MIB, b"\0"))
+        task = encode_task(FinishFile(opened, b"", MIB, b"\0"))
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
     again = bool(outcome.spawned)
     owner, mode = copy.stat().st_uid, copy.stat().st_mode & 0o7777
@@ -130,7 +130,9 @@ def test_recreated_directory_with_a_default_acl_exposes_no_file(places: tuple[Pa
             path.chmod(0o777)
 
         remade(target / "directory", make, Path.rmdir)
-        task = encode(CopyFiles(place, b"private", Rows.from_statuses([private.stat()], VERSION_COLUMNS).packed(), 0))
+        task = encode_task(
+            CopyFiles(place, b"private", StatusColumns.from_statuses([private.stat()], VERSION_COLUMNS).packed(), 0)
+        )
         run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
     made = list((target / "directory").iterdir())
     assert len(made) == (not reported), sink.failed
@@ -149,11 +151,11 @@ def test_acls_added_to_own_directory_between_runs_are_removed(places: tuple[Path
         resumed(context)
         place = place_of(context, b"directory")
         tasks = (
-            CopyFiles(place, b"file", Rows.from_statuses([status], VERSION_COLUMNS).packed(), 0),
+            CopyFiles(place, b"file", StatusColumns.from_statuses([status], VERSION_COLUMNS).packed(), 0),
             FinishDir(place, None, True, -1),
         )
         for number, task in enumerate(tasks):
-            run(TaskRunner(context), Task((1, 0, number), int(Phase.COPY), encode(task), 0))
+            run(TaskRunner(context), Task((1, 0, number), int(Phase.COPY), encode_task(task), 0))
     assert (target / "directory" / "file").read_bytes() == b"content"
     assert acls_of(target / "directory") == acls_of(target / "directory" / "file") == []
 
@@ -174,8 +176,8 @@ def test_names_are_copied_not_linked_if_identity_is_unknown(places: tuple[Path, 
         task = CreateHardLinks(
             group, ItemCopy(made, ContentInfo(b"f", 3, b"", FileVersion(inode, 3, 0, 0)), 0, b"\0"), False
         )
-        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode(task), 0))
-    spawned = [decode(spawn.payload) for spawn in outcome.spawned]
+        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode_task(task), 0))
+    spawned = [decode_task(spawn.payload) for spawn in outcome.spawned]
     again = [value.item.names for value in spawned if isinstance(value, CopyLinkGroup)]
     assert again == ([((place, b"two"),)] if owner else [])
     assert (target / "two").exists() == (not owner)

@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, StatusColumns
 from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base.item_columns import ItemColumns, split_digests, unpack_items
 from pcopy.tasks.base.values import ContentInfo, unpack_numbers
@@ -38,9 +38,9 @@ ONE_BY_ONE = st.tuples(st.just("one by one"), items(TIME, KINDS))
 BATCH = st.tuples(st.sampled_from(["all", "chosen"]), items(NEAR, st.just(b"f")))
 
 
-def batch_of(rows: list[tuple[bytes, ContentInfo]]) -> tuple[Rows, array[int], bytearray]:
+def batch_of(rows: list[tuple[bytes, ContentInfo]]) -> tuple[StatusColumns, array[int], bytearray]:
     """Return the names and rows as a backend would report them."""
-    versions = Rows(len(rows), VERSION_COLUMNS)
+    versions = StatusColumns(len(rows), VERSION_COLUMNS)
     for row, (_, known) in enumerate(rows):
         version = known.version
         versions.inode[row], versions.size[row] = version.inode, version.size

@@ -86,7 +86,7 @@ class Spawned:
 
     def spawn(self, task: CopyChunk | DistributeChunks, cost: int = 0, *, owner: int | None = None) -> None:
         if isinstance(task, CopyChunk):
-            self.ranges[owner] += task.runs()
+            self.ranges[owner] += task.byte_ranges()
             return
         numbers, width = unpack_numbers(task.chunks), len(Chunk._fields)
         for at in range(0, len(numbers), width):

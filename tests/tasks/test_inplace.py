@@ -11,10 +11,10 @@ import pytest
 
 from pcopy.engine.task import Task
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.values import Item, Place
-from pcopy.tasks.files.chunk_ledger import ChunkLedger, FileOpened, remove_all_temporaries
+from pcopy.tasks.files.chunk_ledger import ChunkLedger, LargeFileOpenedNote, remove_all_temporaries
 from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.files.finish_file import FinishFile
 from pcopy.tasks.files.split_file import SplitFile
@@ -154,14 +154,14 @@ def test_early_stop_keeps_the_file_written_in_place(places: tuple[Path, Path]) -
         place = Place(0, b"", *here, False, False)
         task = SplitFile(Item(here[0][0], status.st_ino, SIZE, ((place, b"large"),), 0))
         run = TaskRunner(context)
-        steps = run(Task((0, 0, 1), 0, encode(task), 0))
+        steps = run(Task((0, 0, 1), 0, encode_task(task), 0))
         with pytest.raises(StopIteration) as end:
             while True:
                 next(steps)
         for spawn in end.value.value.spawned:
-            if isinstance(decode(spawn.payload), FileOpened):
+            if isinstance(decode_task(spawn.payload), LargeFileOpenedNote):
                 list(run(Task((0, 0, 2), 0, spawn.payload, 0)))
-        assert len(context.instance(ChunkLedger).awaited) == 1
+        assert len(context.shared_instance(ChunkLedger).awaited) == 1
         remove_all_temporaries(context)
     assert os.listdir(target) == ["large"]
     assert stat.S_IMODE((target / "large").stat().st_mode) == 0o600

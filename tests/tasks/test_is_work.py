@@ -8,14 +8,14 @@ from pcopy.engine.task import ANY_RANK, Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base import values
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.directories.finish_dir import SealDirs
 from pcopy.tasks.directories.sync_files import SyncFileSystems
 from pcopy.tasks.report_failures import ReportFailures
 from pcopy.tasks.runner import is_droppable_work
 from pcopy.tasks.sign.manifest_lines import ReadManifest
-from pcopy.tasks.verify.split_read import SplitRead
+from pcopy.tasks.verify.split_read import SplitFileForReading
 
 PLACE = values.Place(0, b"directory", Identity(1, 2), Identity(3, 4), False, False)
 CONTENTS = values.FileToRead(
@@ -24,10 +24,12 @@ CONTENTS = values.FileToRead(
 
 
 def made(value: TaskKind, owner: int) -> Task:
-    return Task((1, 0, 1), 5, encode(value), 1, False, owner)
+    return Task((1, 0, 1), 5, encode_task(value), 1, False, owner)
 
 
-@pytest.mark.parametrize("work", [SyncFileSystems(None), SyncFileSystems(PLACE), SplitRead(CONTENTS), ReadManifest()])
+@pytest.mark.parametrize(
+    "work", [SyncFileSystems(None), SyncFileSystems(PLACE), SplitFileForReading(CONTENTS), ReadManifest()]
+)
 def test_reads_and_syncs_may_be_dropped_on_stop(work: TaskKind) -> None:
     assert is_droppable_work(made(work, 1))
 

@@ -14,7 +14,7 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
 from pcopy.fsio.temporary import TemporaryNames
 from pcopy.tasks.base import distribution
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import ChunkedFile, Item, Place
@@ -214,10 +214,10 @@ def test_incomplete_copy_of_an_earlier_run_counts_as_no_attempt(
         file = ChunkedFile(
             item, FileVersion.from_status(status), TemporaryNames("test", made_in, 0).next_name(), Identity(0, 1)
         )
-        task = Task((made_in, 0, 1), int(Phase.LINK), encode(FinishFile(file, b"", BLOCK, b"\0")), 0)
+        task = Task((made_in, 0, 1), int(Phase.LINK), encode_task(FinishFile(file, b"", BLOCK, b"\0")), 0)
         slices = TaskRunner(context)(task)
         with pytest.raises(StopIteration) as ended:
             while True:
                 next(slices)
         (only,) = ended.value.value.spawned
-        assert isinstance(decode(only.payload), spawned)
+        assert isinstance(decode_task(only.payload), spawned)

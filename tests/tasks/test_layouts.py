@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.attributes import Handle
+from pcopy.fsio.attributes import ItemHandle
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.layout import LayoutPolicy, Recipe, TargetDirectory
+from pcopy.fsio.layout import LayoutPolicy, LayoutRecipe, TargetDirectory
 from tests.tasks.one_rank import consistent, copy, root_of
 
 SIZE = MAX_SMALL_FILE_BYTES + 1
@@ -21,9 +21,9 @@ class ByName(LayoutPolicy):
 
     uses_only_default = False
 
-    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> Recipe:
+    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
         assert status.st_size == SIZE
-        return Recipe(attribute=("user.layout", os.getxattr(source, "user.wanted")))
+        return LayoutRecipe(attribute=("user.layout", os.getxattr(source, "user.wanted")))
 
     def recipes_for_small_files(
         self,
@@ -33,14 +33,15 @@ class ByName(LayoutPolicy):
         target: TargetDirectory,
         *,
         follow: bool = False,
-    ) -> list[tuple[Recipe, list[int]]]:
+    ) -> list[tuple[LayoutRecipe, list[int]]]:
         assert (*names, *sizes) == (b"other", b"small", 3, 7)
         wanted = os.getxattr(source, "user.wanted")
         return [
-            (Recipe(attribute=("user.layout", b"%b in %b" % (name, wanted))), [row]) for row, name in enumerate(names)
+            (LayoutRecipe(attribute=("user.layout", b"%b in %b" % (name, wanted))), [row])
+            for row, name in enumerate(names)
         ]
 
-    def set_directory_default(self, source: Handle, target: int) -> str:
+    def set_default_layout_of_directory(self, source: ItemHandle, target: int) -> str:
         os.setxattr(target, "user.layout", os.getxattr(source, "user.wanted"))
         return ""
 

@@ -11,7 +11,7 @@ import pytest
 
 from pcopy.fsio import preserve
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.temporary import remove_leftovers
+from pcopy.fsio.temporary import remove_leftover_temporary_files
 from pcopy.tasks.directories import finish_dir
 
 JOB = "0123456789"
@@ -33,7 +33,7 @@ def finished(area: Path, owner: int) -> int:
 
 def cleared(target: int) -> str:
     """Remove the leftovers as an ordinary user, in a child process. Return the error, or an empty string."""
-    rank: Any = SimpleNamespace(remove_leftovers=lambda target: remove_leftovers(target, JOB, 2))
+    rank: Any = SimpleNamespace(remove_leftovers=lambda target: remove_leftover_temporary_files(target, JOB, 2))
     child = os.fork()
     if child == 0:
         status = 1

@@ -12,23 +12,31 @@ import pytest
 from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListResult
-from pcopy.fsio.backend.columns import RowCode, Verdicts, pack_names
+from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import Backend
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import REPAIR_ATTEMPT, ContentInfo, Item, ItemCopy, Place, bucket_of, pack_numbers
+from pcopy.tasks.base.values import (
+    REPAIR_ATTEMPT,
+    ContentInfo,
+    Item,
+    ItemCopy,
+    Place,
+    inode_bucket_number,
+    pack_numbers,
+)
 from pcopy.tasks.directories import scan_dir
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.links import link_group
-from pcopy.tasks.links.group_links import GatherHardLinks, InodeCopiedNote, LinkNote
+from pcopy.tasks.links.group_links import GatherHardLinks, HardLinkNamesNote, InodeCopiedNote
 from pcopy.tasks.links.link_group import CopyLinkGroup
 from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.runner import TaskRunner
@@ -240,7 +248,7 @@ def test_replaced_copy_is_not_linked(source: Path, target: Path, monkeypatch: py
     """Another user replaces the first name by another file: the links would refer to that."""
     link = CreateHardLinks.run
 
-    def swap(task: CreateHardLinks, rank: Rank, result: TaskResult) -> Steps:
+    def swap(task: CreateHardLinks, rank: Rank, result: TaskResult) -> TaskSteps:
         path = target / os.fsdecode(task.item.names[0][1])
         path.unlink()
         path.write_bytes(b"planted")
@@ -269,8 +277,8 @@ def test_skipped_names_do_not_depend_on_the_order_of_discovery(
     copy_of(source / "a", target / "b")
     (target / "c").write_bytes(b"old")
     os.utime(target / "c", (1, 1))
-    listed = ListResult(Verdicts(1), b"/".join(found), len(found))
-    listed.verdicts.codes[0] = RowCode.DONE
+    listed = ListResult(BatchVerdicts(1), b"/".join(found), len(found))
+    listed.verdicts.codes[0] = OutcomeCode.DONE
 
     def begin_list(backend: Backend, directory: int) -> TicketGenerator[listing.DirectoryListing]:
         yield None
@@ -328,13 +336,15 @@ def test_repaired_name_is_not_linked_to_the_unverified_copy(
         item = Item(place.source_id.mount_code, inode, 11, ((place, b"a"),), 0)
         made = ItemCopy(Identity(place.target_id.mount_code, there.st_ino), known, 0, b"\0")
         mounts, inodes, sizes = (pack_numbers([number] * 2) for number in (item.mount, inode, 11))
-        names = LinkNote(place, pack_names(found), mounts, inodes, sizes, REPAIR_ATTEMPT, bucket_of(inode))
+        names = HardLinkNamesNote(
+            place, pack_names(found), mounts, inodes, sizes, REPAIR_ATTEMPT, inode_bucket_number(inode)
+        )
         notes = [(InodeCopiedNote(item, made), Phase.REPAIR), (names, Phase.REPAIR)]
-        queue = [NewTask(int(phase), encode(note), 0) for note, phase in (notes if copied_first else notes[::-1])]
+        queue = [NewTask(int(phase), encode_task(note), 0) for note, phase in (notes if copied_first else notes[::-1])]
         run, kinds = TaskRunner(rank), []
         while queue:
             spawn = queue.pop(0)
-            kinds.append(type(decode(spawn.payload)))
-            if kinds[-1] in (LinkNote, InodeCopiedNote, GatherHardLinks):
+            kinds.append(type(decode_task(spawn.payload)))
+            if kinds[-1] in (HardLinkNamesNote, InodeCopiedNote, GatherHardLinks):
                 queue += outcome(run, Task((0, 0, len(kinds)), spawn.phase, spawn.payload, 0)).spawned
         assert {CopyLinkGroup, CreateHardLinks} & {*kinds} == {made_by}

@@ -20,14 +20,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pcopy.engine.driver import Outcome
+from pcopy.engine.driver import TaskOutcome
 from pcopy.engine.task import Task
 from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.columns import unpack_names
-from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.signature.items import ROOT_PATH
 from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_entry
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.distribution import directory_owner
 from pcopy.tasks.base.item_columns import split_digests
 from pcopy.tasks.base.job import Options
@@ -39,13 +39,13 @@ from pcopy.tasks.sign import manifest_lines
 from pcopy.tasks.sign.children import DatasetCounts
 from pcopy.tasks.sign.digest_level import EntriesNote, UnsentEntries
 from pcopy.tasks.sign.manifest_lines import ReadManifest, SendManifestLines, WriteManifest
-from pcopy.tasks.sign.signing import ManifestLine, ManifestMerge, SignatureState
+from pcopy.tasks.sign.signing import ManifestLine, ManifestMerger, SignatureState
 from tests.support import reference_signature as reference
 from tests.support.trees import random_tree
 from tests.tasks.one_rank import root_of, surroundings
 
 BLOCK = 1 << 16
-XXH3 = algorithm_named("xxh3-128")
+XXH3 = digest_algorithm_named("xxh3-128")
 
 
 class Written(NamedTuple):
@@ -92,7 +92,7 @@ def test_lines_may_arrive_in_any_order(area: Path, written: Written, ranks: int,
     writer = ManifestWriter(path, XXH3, BLOCK)
     writer.__enter__()
     writer.write(written.root)
-    merging = ManifestMerge(writer, ranks)
+    merging = ManifestMerger(writer, ranks)
     asked = merging.take_ranks_to_ask()
     assert asked == list(range(ranks)), "at first everybody"
     ended: set[int] = set()
@@ -120,7 +120,7 @@ def test_only_one_part_per_rank_is_held_in_memory(area: Path, written: Written) 
     lines = sorted(written.lines())
     with ManifestWriter(area / "manifest", XXH3, BLOCK) as writer:
         writer.write(written.root)
-        merging = ManifestMerge(writer, 2)
+        merging = ManifestMerger(writer, 2)
         assert merging.take_ranks_to_ask() == [0, 1]
         merging.add_lines(0, tuple(lines[:4]), False)
         assert list(merging.write_available()) == [], "the other rank's may be less"
@@ -156,16 +156,16 @@ class Cluster:
     def _run(self, rank: int, note: Any) -> None:
         for spawn in run(self.contexts[rank], Phase.LEVEL, note).spawned:
             assert spawn.owner >= 0, "all of these are for one rank"
-            self._notes.append((spawn.owner, decode(spawn.payload)))
+            self._notes.append((spawn.owner, decode_task(spawn.payload)))
 
 
-def run(context: Rank, phase: Phase, value: Any) -> Outcome:
-    slices = TaskRunner(context)(Task((1, context.number, 1), phase, encode(value), 0))
+def run(context: Rank, phase: Phase, value: Any) -> TaskOutcome:
+    slices = TaskRunner(context)(Task((1, context.number, 1), phase, encode_task(value), 0))
     while True:
         try:
             next(slices)
         except StopIteration as end:
-            found: Outcome = end.value
+            found: TaskOutcome = end.value
             return found
 
 
@@ -182,12 +182,12 @@ def cluster(area: Path, written: Written) -> Iterator[Cluster]:
             if path != b".":
                 lines = (
                     contexts[directory_owner(path.rpartition(b"/")[0], 3)]
-                    .instance(SignatureState)
+                    .shared_instance(SignatureState)
                     .digester.manifest_lines
                 )
                 assert lines is not None
                 lines.add(*pack_entry(ManifestEntry(kind, digest, size, path)))
-        contexts[0].instance(SignatureState).signatures[0] = (written.root.digest, DatasetCounts(directories=1))
+        contexts[0].shared_instance(SignatureState).signatures[0] = (written.root.digest, DatasetCounts(directories=1))
         yield Cluster(contexts, Random(1))
 
 
@@ -199,8 +199,8 @@ def test_lines_of_all_ranks_are_merged_into_one_manifest(
     cluster.begin()
     assert (area / "manifest").read_bytes() == written.manifest
     assert (
-        cluster.contexts[0].instance(SignatureState).manifest_error is None
-        and cluster.contexts[0].instance(SignatureState).merge is None
+        cluster.contexts[0].shared_instance(SignatureState).manifest_error is None
+        and cluster.contexts[0].shared_instance(SignatureState).merge is None
     )
     owners = Counter(directory_owner(path.rpartition(b"/")[0], 3) for path in written.entries if path != b".")
     assert Counter(cluster.asked) == {rank: owners[rank] // part + 1 for rank in range(3)}, "nobody is asked twice"
@@ -208,14 +208,14 @@ def test_lines_of_all_ranks_are_merged_into_one_manifest(
 
 def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> None:
     for context in cluster.contexts:
-        lines = context.instance(SignatureState).digester.manifest_lines
+        lines = context.shared_instance(SignatureState).digester.manifest_lines
         assert lines is not None
         lines.close()
     entry = ManifestEntry(b"f", reference.of_file(b"x", BLOCK), 1, ROOT_PATH)
-    lines = cluster.contexts[1].instance(SignatureState).digester.manifest_lines
+    lines = cluster.contexts[1].shared_instance(SignatureState).digester.manifest_lines
     assert lines is not None
     lines.add(*pack_entry(entry))
-    cluster.contexts[0].instance(SignatureState).signatures[0] = (entry.digest, DatasetCounts(files=1, bytes=1))
+    cluster.contexts[0].shared_instance(SignatureState).signatures[0] = (entry.digest, DatasetCounts(files=1, bytes=1))
     cluster.begin()
     (area / "source" / "x").write_bytes(b"x")
     assert (area / "manifest").read_bytes() == reference.manifest(os.fsencode(area / "source" / "x"), BLOCK)
@@ -224,7 +224,7 @@ def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> Non
 def test_failure_to_open_the_manifest_is_reported(area: Path, cluster: Cluster) -> None:
     (area / "manifest").mkdir()
     cluster.begin()
-    assert isinstance(cluster.contexts[0].instance(SignatureState).manifest_error, OSError | RequestRefused)
+    assert isinstance(cluster.contexts[0].shared_instance(SignatureState).manifest_error, OSError | RequestRefused)
     assert cluster.asked == []
 
 
@@ -239,8 +239,8 @@ def test_failed_sync_keeps_the_old_manifest(
 
     monkeypatch.setattr(os, call, fail)
     cluster.begin()
-    assert isinstance(cluster.contexts[0].instance(SignatureState).manifest_error, OSError)
-    assert cluster.contexts[0].instance(SignatureState).merge is None
+    assert isinstance(cluster.contexts[0].shared_instance(SignatureState).manifest_error, OSError)
+    assert cluster.contexts[0].shared_instance(SignatureState).merge is None
     assert (area / "manifest").read_text() == "old"
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
 
@@ -262,7 +262,7 @@ def test_failed_write_keeps_the_old_manifest(
 
     monkeypatch.setattr(ManifestWriter, "write", full)
     cluster.begin()
-    assert isinstance(cluster.contexts[0].instance(SignatureState).manifest_error, OSError)
+    assert isinstance(cluster.contexts[0].shared_instance(SignatureState).manifest_error, OSError)
     assert written == lines + 2, "it is not tried again"
     assert (area / "manifest").read_text() == "old"
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
@@ -273,7 +273,7 @@ def test_early_end_of_the_job_keeps_the_old_manifest(area: Path, cluster: Cluste
     context = cluster.contexts[0]
     run(context, Phase.LEVEL, WriteManifest())
     assert len(os.listdir(area)) == 4, "a temporary file"
-    context.instance(SignatureState).close()
+    context.shared_instance(SignatureState).close()
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
     assert (area / "manifest").read_text() == "old"
 
@@ -296,9 +296,9 @@ def test_manifest_is_read_as_the_second_side(
     monkeypatch.setattr(manifest_lines, "LINES_PER_MESSAGE", part)
     run(reading, Phase.COPY, ReadManifest())
     found: dict[bytes, tuple[bytes, bytes, int]] = {}
-    while reading.instance(UnsentEntries).waiting.count:
-        for packed in reading.instance(UnsentEntries).waiting.pop_frame():
-            note: EntriesNote = decode(packed.payload)
+    while reading.shared_instance(UnsentEntries).waiting.count:
+        for packed in reading.shared_instance(UnsentEntries).waiting.pop_frame():
+            note: EntriesNote = decode_task(packed.payload)
             for entries in note.parts:
                 assert (entries.side, entries.round) == (1, 0)
                 columns = (unpack_names(entries.names), entries.kinds, unpack_numbers(entries.sizes))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from pcopy.jobs.paths import resolve_roots
-from pcopy.jobs.roots import with_file_systems
+from pcopy.jobs.roots import roots_with_file_systems
 from pcopy.launch import mounts
 from pcopy.launch.group import ProcessGroup
-from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.codec import decode_task
 from pcopy.tasks.base.job import Job, Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
@@ -50,7 +50,7 @@ def test_first_tasks_contain_many_names(places: tuple[Path, Path]) -> None:
     roots.insert(7, root_of(source / "directory", target)._replace(name=b"directory"))
     with surroundings(roots, Options()) as (rank, _):
         director = CopyDirector(rank, lambda rank, totals: 0, 75)
-        tasks = [decode(spawn.payload) for spawn in director.first_tasks(Phase.COPY)]
+        tasks = [decode_task(spawn.payload) for spawn in director.first_tasks(Phase.COPY)]
         place = next(task.place for task in tasks if isinstance(task, ScanNames))
         shown = rank.display_path(place, b"f0123", on_source=False), rank.display_path(place, b"f0123", on_source=True)
         renamed = next(task.place for task in tasks if isinstance(task, ScanNames) and task.place.root == 301)
@@ -86,9 +86,9 @@ def test_directories_are_looked_up_once(places: tuple[Path, Path], monkeypatch: 
         with monkeypatch.context() as patch:
             calls = _counted(patch)
             roots = resolve_roots(paths[:number], bytes(target), False)
-            with_file_systems(roots)
+            roots_with_file_systems(roots)
             job = Job("test", 1, roots, Options())
-            opened = mounts.open_roots(job)
+            opened = mounts.open_root_directories(job)
             below = mounts.MountsBelowRoots(job, opened, targets=True)
             mounts.agree_on_mounts(job, below, ProcessGroup())
             below.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.directories import RootDirectories
+from pcopy.fsio.directories import DirectoriesBelowRoot
 from pcopy.fsio.identity import IdentityComparison
 from pcopy.fsio.mounted import AUTOFS_TYPE, MountRoot
 from pcopy.fsio.problem import Problem
@@ -188,7 +188,7 @@ def test_automount_is_refused_on_several_hosts(trees: tuple[Path, Path], entered
     base = os.open(trees[0], os.O_RDONLY)
     autofs = {b"m": MountRoot(AUTOFS_TYPE, 0, 0, b"")}
     sides = [
-        RootDirectories(base, 0, on_source=True, expected_mounts=autofs, one_host=one_host)
+        DirectoriesBelowRoot(base, 0, on_source=True, expected_mounts=autofs, one_host=one_host)
         for one_host in (True, False)
     ]
     try:
@@ -212,7 +212,7 @@ def test_file_systems_at_one_path_on_two_hosts_are_distinguished(
             with mounted("tmpfs", session_scratch) as twin:
                 (twin / "inside").mkdir()
                 bound = Bound(twin, trees[0] / "m")
-                host = RootDirectories(base, 0, on_source=True)
+                host = DirectoriesBelowRoot(base, 0, on_source=True)
                 seen.append(host.identity(b"m/inside"))
                 host.close()
                 bound.unmount()

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import pytest
 
 from pcopy.walk import listing
-from pcopy.walk.listing import NameQueue
+from pcopy.walk.listing import NameBatchQueue
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 50])
@@ -20,7 +20,7 @@ def test_spooled_names_keep_their_order_in_bounded_memory(monkeypatch: pytest.Mo
         opened.append(io.BytesIO())
         return opened[-1]
 
-    spool = NameQueue(open_spool)
+    spool = NameBatchQueue(open_spool)
     batches = [b"x" * (index * 37 % 11) + b"%d" % index for index in range(number)]
     for batch in batches:
         spool.append(batch)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.tasks.files.name_items import NameItems
+from pcopy.tasks.files.name_items import RenameCopies
 from tests.tasks.one_rank import copy, once, root_of
 
 
@@ -33,7 +33,7 @@ def test_unnamed_item_is_removed_or_reported(
         (target / "name").write_bytes(b"the user's")
         monkeypatch.setattr(os, "unlink", unlink)
 
-    copied = copy(root_of(source, target, item), before=once(NameItems, take), existing="skip")
+    copied = copy(root_of(source, target, item), before=once(RenameCopies, take), existing="skip")
     monkeypatch.undo()
     left = sorted(set(os.listdir(target)) - {"name"})
     assert (copied.totals.skipped, copied.totals.failed, (target / "name").read_bytes()) == (1, 0, b"the user's")

@@ -14,7 +14,7 @@ from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.name_items import NameItems, UnnamedCopies
+from pcopy.tasks.files.name_items import RenameCopies, UnnamedCopies
 from tests.tasks.one_rank import consistent, copy, root_of, surroundings
 from tests.tasks.test_links import Once
 
@@ -31,13 +31,13 @@ def test_each_item_of_a_naming_batch_is_handled_separately(area: Path, options: 
     for number in range(FILES):
         (source / f"file{number:02}").write_bytes(b"%d" % number)
 
-    def interfere(task: NameItems) -> None:
+    def interfere(task: RenameCopies) -> None:
         (target / os.fsdecode(TAKEN)).write_bytes(b"the user's")
         temporary = dict(zip(unpack_names(task.names), unpack_names(task.temporaries), strict=True))[PLANTED]
         (target / "part").write_bytes(b"planted")
         (target / "part").rename(target / os.fsdecode(temporary))
 
-    copied = copy(root_of(source, target), before=Once(NameItems, interfere), existing="skip", **options)
+    copied = copy(root_of(source, target), before=Once(RenameCopies, interfere), existing="skip", **options)
     totals = consistent(copied)
     sizes = {os.fsencode(path.name): path.stat().st_size for path in source.iterdir()}
     assert (totals.files, totals.skipped, totals.failed) == (FILES - 2, 1, 1)

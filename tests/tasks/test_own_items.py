@@ -37,7 +37,7 @@ def test_ownership_table_matches_the_code(cells: list[str], monkeypatch: pytest.
 
                 class Surroundings:
                     job = Job("name", number, (), options, began=BEGAN)
-                    is_ours = Rank.may_be_from_earlier_run
+                    may_be_from_earlier_run = Rank.may_be_from_earlier_run
 
                 surroundings: Any = Surroundings()
                 surroundings.options, surroundings.names_late = options, options.keeps_existing

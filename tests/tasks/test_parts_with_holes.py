@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.codec import decode_task
 from pcopy.tasks.base.distribution import SPARSE_CHUNKS_PER_RANK
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
@@ -33,7 +33,7 @@ def test_sparse_file_is_compared_in_as_many_parts_as_its_data_makes(tmp_path: Pa
         result = TaskResult(rank, Phase.COPY, (1, 0, 1))
         for _ in CompareFile(place, b"file", 0, SIZE, *inodes).run(rank, result) or ():
             pass
-        spawned = [decode(spawn.payload) for spawn in make_outcome(result, rank).spawned]
+        spawned = [decode_task(spawn.payload) for spawn in make_outcome(result, rank).spawned]
     parts = [task for task in spawned if isinstance(task, ComparePart)]
     assert 2 <= len(parts) <= SPARSE_CHUNKS_PER_RANK * RANKS
     assert sum(part.end - part.start for part in parts) == SIZE

@@ -11,7 +11,7 @@ import pytest
 
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
-from pcopy.tasks.files.name_items import NameGroup
+from pcopy.tasks.files.name_items import RenameLinkedCopy
 from tests.support.users import NOBODY, require_root
 from tests.tasks.one_rank import consistent, copy, root_of
 from tests.tasks.test_links import Once
@@ -35,13 +35,13 @@ def trees(area: Path) -> tuple[Path, Path]:
 def test_no_temporary_file_is_moved_to_another_directory(trees: tuple[Path, Path], existing: str) -> None:
     source, target = trees
 
-    def plant(task: NameGroup) -> None:
+    def plant(task: RenameLinkedCopy) -> None:
         home = target / os.fsdecode(task.item.place.path)
         (home / "part").write_bytes(b"planted")
         (home / "part").rename(home / os.fsdecode(task.unnamed_copy.temporary))
         (home / "file").write_bytes(b"a name that is taken")
 
-    once = Once(NameGroup, plant)
+    once = Once(RenameLinkedCopy, plant)
     consistent(copy(root_of(source, target), before=once, existing=existing))
     home = os.fsdecode(once.value.item.place.path)
     other = "ours" if home == "his" else "his"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pcopy.engine.driver import Outcome
+from pcopy.engine.driver import TaskOutcome
 from pcopy.engine.task import NewTask, Task
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
@@ -48,22 +48,22 @@ def here(context: Rank) -> Place:
     return Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
 
 
-def run(context: Rank, task: Task) -> Outcome:
+def run(context: Rank, task: Task) -> TaskOutcome:
     slices = TaskRunner(context)(task)
     while True:
         try:
             next(slices)
         except StopIteration as end:
-            outcome: Outcome = end.value
+            outcome: TaskOutcome = end.value
             return outcome
 
 
 def note(context: Rank, names: list[bytes], problem: Problem, phase: int = Phase.COPY) -> NewTask:
     result = TaskResult(context, phase, (context.job.run, 0, 1))
     for name in names:
-        result.fail(here(context), name, problem)
+        result.fail_item(here(context), name, problem)
     (spawned,) = make_outcome(result, context).spawned
-    assert isinstance(decode(spawned.payload), ReportFailures)
+    assert isinstance(decode_task(spawned.payload), ReportFailures)
     return spawned
 
 
@@ -73,7 +73,7 @@ def tried_again(context: Rank, spawned: NewTask, later: int = 1) -> list[Any]:
     context.job = context.job._replace(run=earlier + later, resumed=RESUMED + earlier)
     outcome = run(context, Task((earlier, 0, 2), *spawned))
     context.job = context.job._replace(run=earlier, resumed=0)
-    return [decode(each.payload) for each in outcome.spawned]
+    return [decode_task(each.payload) for each in outcome.spawned]
 
 
 def test_failed_names_of_one_directory_are_retried_together(context: Rank) -> None:
@@ -140,10 +140,10 @@ def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: 
     failing = DirFailedNote(here(context), UNREADABLE.packed, None)
     totals: list[int] = [0] * len(Totals._fields)
     totals[counts.DIRECTORIES] = 1
-    outcome = run(context, Task((1, 0, 1), Phase.FINISH, encode(failing), 0, False, 0))
+    outcome = run(context, Task((1, 0, 1), Phase.FINISH, encode_task(failing), 0, False, 0))
     (spawned,) = outcome.spawned
     for _ in range(2):
-        context.instance(FailedDirectories).clear()  # as in a new process
+        context.shared_instance(FailedDirectories).clear()  # as in a new process
         totals = [one + other for one, other in zip(totals, outcome.counts, strict=True)]
         assert (totals[counts.DIRECTORIES], totals[counts.FAILED]) == (0, 1)
         context.job = context.job._replace(run=2)
@@ -151,7 +151,7 @@ def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: 
         totals = [one + other for one, other in zip(totals, again.counts, strict=True)]
         assert (totals[counts.DIRECTORIES], totals[counts.FAILED]) == (1, 0)
         (retry,) = again.spawned
-        assert decode(retry.payload) == failing
+        assert decode_task(retry.payload) == failing
         outcome = run(context, Task((2, 0, 1), *retry))
         second = run(context, Task((2, 0, 2), Phase.SEAL, retry.payload, 0, False, 0))
         assert not any(second.counts)

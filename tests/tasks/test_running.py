@@ -91,7 +91,7 @@ def test_repeated_failures_for_lack_of_space_stop_the_job(area: Path, situation:
             rank.running = RunningTask(int(Phase.COPY))
             assert rank.stop_reason is None, turn
             if writes and turn == len(directories) - 1:
-                rank.record_success()
+                rank.record_write_success()
             rank.handle_failure(problem, top._replace(path=path), b"name")
             rank.finish_task()
         assert (rank.stop_reason is not None) == (stops and not writes)

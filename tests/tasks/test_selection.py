@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.walk.patterns import pattern_line, patterns_in
+from pcopy.walk.patterns import checked_option_pattern, patterns_in_file
 from pcopy.walk.selection import Select, Selection
 
 NAMES = (b"a", b"b", b"foo", b"a.o", b".x", b"#c", b"!d", b"e f", b"g ", b"\xff\xc3", b"n\nl", b"[k]", b"back\\")
@@ -93,7 +93,7 @@ def chosen(tree: Path, lines: list[bytes]) -> set[bytes]:
 
 
 def are_same(tree: Path, lines: list[bytes], scratch: Path) -> None:
-    patterns = [pattern for _, pattern in patterns_in(b"\n".join(lines))]
+    patterns = [pattern for _, pattern in patterns_in_file(b"\n".join(lines))]
     assert chosen(tree, patterns) == chosen_by_git(tree, lines, scratch), lines
 
 
@@ -124,7 +124,7 @@ LINE = st.builds(
 
 def accepted(line: bytes) -> bool:
     try:
-        return bool([*patterns_in(line)])
+        return bool([*patterns_in_file(line)])
     except ValueError:
         return False
 
@@ -185,23 +185,25 @@ def test_special_patterns_select_like_git(tree: Path, tmp_path: Path, lines: lis
 
 
 def test_command_line_patterns_have_no_comments_and_keep_blanks() -> None:
-    selection = Selection(Select((pattern_line(b"#*#"), pattern_line(b"end "), pattern_line(b"n\xc3\xa9"))))
+    selection = Selection(
+        Select((checked_option_pattern(b"#*#"), checked_option_pattern(b"end "), checked_option_pattern(b"n\xc3\xa9")))
+    )
     assert selection.excludes(b"d/#x#") and selection.excludes(b"end ") and selection.excludes(b"n\xc3\xa9/")
     assert not (selection.excludes(b"end") or selection.excludes(b"x#"))
 
 
 def test_lines_of_a_file() -> None:
     contents = b"\xef\xbb\xbf*.o\r\n\n# comment\n!keep.o\n\\#x"
-    assert [*patterns_in(contents)] == [(1, b"*.o"), (4, b"!keep.o"), (5, b"\\#x")]
+    assert [*patterns_in_file(contents)] == [(1, b"*.o"), (4, b"!keep.o"), (5, b"\\#x")]
 
 
 @pytest.mark.parametrize("pattern", [b"", b"/", b"!", b"- *.o", b"+ */", b" "])
 def test_pattern_that_can_match_nothing_is_refused(pattern: bytes) -> None:
     with pytest.raises(ValueError, match=r"match anything|rsync"):
-        pattern_line(pattern)
+        checked_option_pattern(pattern)
     if pattern.strip():
         with pytest.raises(ValueError, match="line 2"):
-            list(patterns_in(b"a\n" + pattern))
+            list(patterns_in_file(b"a\n" + pattern))
 
 
 def test_a_path_is_excluded_below_an_excluded_directory() -> None:

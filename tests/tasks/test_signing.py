@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.signature.manifest import unpack_entry
-from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.codec import decode_task
 from pcopy.tasks.base.distribution import directory_depth, directory_owner
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
@@ -167,7 +167,7 @@ def sign(rows: Sequence[Found], ranks: int, *, compares: bool = False, lines: bo
     """Compute the signature with ``ranks``, each of which owns its share of the directories."""
     spools = Spools()
     shares = [
-        DirectoryDigester(algorithm_named("xxh3-128"), spools, manifest_lines=lines, compares=compares)
+        DirectoryDigester(digest_algorithm_named("xxh3-128"), spools, manifest_lines=lines, compares=compares)
         for _ in range(ranks)
     ]
     together: list[Found] = []  # entries found by one task
@@ -292,7 +292,7 @@ def test_each_run_has_later_rounds_than_those_before(area: Path) -> None:
                 result = TaskResult(context, phase, (run, 0, 1))
                 result.collect_directory_entry(Place(0, b"", *identities, False, False))
                 (spawned,) = make_outcome(result, context).spawned
-                rounds.append(decode(spawned.payload).entries.round)
+                rounds.append(decode_task(spawned.payload).entries.round)
     assert rounds == sorted(set(rounds))
 
 

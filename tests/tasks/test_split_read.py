@@ -16,7 +16,7 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, FileToRead, Place
 from pcopy.tasks.copying import make_visitor
 from pcopy.tasks.runner import make_outcome
-from pcopy.tasks.verify.split_read import SplitRead
+from pcopy.tasks.verify.split_read import SplitFileForReading
 
 CHUNKS = 1 << 14
 
@@ -37,7 +37,7 @@ def test_size_of_a_chunk_task_does_not_depend_on_the_number_of_chunks() -> None:
     place = Place(0, b"", Identity(1, 1), Identity(1, 2), False, False)
     contents = FileToRead(place, b"hole", known, False, 0, counts.FILES, 1 << 20, bytes(CHUNKS))
     result = TaskResult(context, Phase.VERIFY, (1, 0, 1))
-    SplitRead(contents).run(context, result)
+    SplitFileForReading(contents).run(context, result)
     spawned = list(make_outcome(result, context).spawned)
     assert len(spawned) == 1 + CHUNKS
     assert max(len(each.payload) for each in spawned[1:]) < 1000

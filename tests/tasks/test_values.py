@@ -36,7 +36,7 @@ import pcopy.tasks.walk.walk_listed  # noqa: F401 (they make kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
-from pcopy.tasks.base.codec import LAZY_MODULES, decode, encode, load_all_kinds
+from pcopy.tasks.base.codec import LAZY_MODULES, decode_task, encode_task, load_all_kinds
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
 from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
@@ -72,7 +72,7 @@ TASKS = {kind: _built(kind) for kind in KIND_BY_CODE.values()}
 
 def test_codec_knows_all_types_of_task_fields() -> None:
     """An unknown named tuple would be restored as a simple tuple."""
-    known = set(codec.PART_TYPES.values())
+    known = set(codec.FIELD_VALUE_TYPES.values())
     fields = [get_type_hints(kind)[name] for kind in (*TASKS, *known) for name in _fields_of(kind)]
     assert {each for field in fields for each in _named_tuples(field)} <= known
 
@@ -97,10 +97,10 @@ def types(value: Any) -> Any:
 @settings(deadline=None)
 @given(st.one_of(*TASKS.values()))
 def test_round_trip(task: Any) -> None:
-    packed = encode(task)
-    assert decode(packed) == task
-    assert types(decode(packed)) == types(task)
-    assert encode(decode(packed)) == packed
+    packed = encode_task(task)
+    assert decode_task(packed) == task
+    assert types(decode_task(packed)) == types(task)
+    assert encode_task(decode_task(packed)) == packed
 
 
 class Evil:
@@ -113,7 +113,7 @@ class Evil:
 @pytest.mark.parametrize("value", [Evil(), (0, Evil()), {"a": Evil()}, ValueError, print, GatherHardLinks(1)])
 def test_pickled_globals_are_refused(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvariantBroken):
-        decode(pickle.dumps(value))
+        decode_task(pickle.dumps(value))
     assert capsys.readouterr().out == ""
 
 
@@ -133,7 +133,7 @@ def test_pickled_globals_are_refused(value: Any, capsys: pytest.CaptureFixture[s
 )
 def test_primitives_that_are_not_a_task_are_refused(value: Any) -> None:
     with pytest.raises(InvariantBroken):
-        decode(pickle.dumps(value))
+        decode_task(pickle.dumps(value))
 
 
 @pytest.mark.parametrize("value", [(99, 1), (10, (250, b"")), (0,)])
@@ -141,7 +141,7 @@ def test_unknown_code_is_named_in_the_error(value: Any) -> None:
     """It is a task of another version, not a damaged task."""
     code = value[1][0] if value[0] in KIND_BY_CODE else value[0]
     with pytest.raises(InvariantBroken, match=rf"unknown code {code} in a task \(format {TASK_FORMAT} of tasks"):
-        decode(pickle.dumps(value))
+        decode_task(pickle.dumps(value))
 
 
 @pytest.mark.parametrize("module", ["pcopy.jobs.leftovers", "pcopy.jobs.missing_directories", "pcopy.launch.rank"])
@@ -162,13 +162,13 @@ def test_modules_that_read_tasks_know_all_kinds(module: str) -> None:
 def test_lazily_loaded_kind_is_imported_when_decoded() -> None:
     assert LAZY_MODULES.keys() >= {50, 61}
     program = (
-        "import os, pickle, sys\nfrom pcopy.tasks.base.codec import LAZY_MODULES, decode\n"
+        "import os, pickle, sys\nfrom pcopy.tasks.base.codec import LAZY_MODULES, decode_task\n"
         "from pcopy.tasks.base.kind import KIND_BY_CODE\n"
         "for code, module in LAZY_MODULES.items():\n"
         "    child = os.fork()\n"
         "    if child:\n        assert os.waitpid(child, 0)[1] == 0\n        continue\n"
         "    assert module not in sys.modules\n"
-        "    try:\n        decode(pickle.dumps((code, *range(99))))\n"
+        "    try:\n        decode_task(pickle.dumps((code, *range(99))))\n"
         "    except Exception as error:\n        told = str(error)\n"
         "    print(code, KIND_BY_CODE[code].__module__, told, flush=True)\n"
         "    os._exit(0)\n"
@@ -204,18 +204,18 @@ def codes_of_other_programs() -> set[int]:
 @given(st.binary(max_size=200).filter(lambda garbage: LONG_BINPUT not in garbage))
 def test_garbage_is_reported_as_garbage(garbage: bytes) -> None:
     with pytest.raises(InvariantBroken):
-        decode(garbage)
+        decode_task(garbage)
 
 
 @settings(deadline=None)
 @given(st.one_of(*TASKS.values()), st.data())
 def test_a_damaged_task_is_refused_or_is_another_task(task: Any, data: st.DataObject) -> None:
-    packed = bytearray(encode(task))
+    packed = bytearray(encode_task(task))
     at = data.draw(st.integers(0, len(packed) - 1))
     packed[at] ^= data.draw(st.integers(1, 255))
     assume(packed[at] != LONG_BINPUT)
     try:
-        found = decode(bytes(packed))
+        found = decode_task(bytes(packed))
     except InvariantBroken:
         return
     assert type(found) in TASKS

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.engine.driver import Outcome
+from pcopy.engine.driver import TaskOutcome
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import FileVersion
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.distribution import Hosts
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
@@ -109,18 +109,18 @@ def test_linked_file_is_not_read_by_the_rank_that_wrote_it(area: Path, writer: i
         group = Item(0, 1, 3, ((place, b"one"), (place, b"two")), 0)
         known = ContentInfo(b"f", 3, bytes(16), FileVersion(1, 3, 0, 0))
         task = CreateHardLinks(group, ItemCopy(made, known, 0, bytes((writer,))), False)
-        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode(task), 0))
+        outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode_task(task), 0))
         (spawned,) = outcome.spawned
-        value = decode(spawned.payload)
+        value = decode_task(spawned.payload)
         assert isinstance(value, VerifyLinks)
         assert (spawned.owner, value.contents.writers) == (1 - writer, bytes((writer,)))
 
 
-def run(runner: TaskRunner, task: Task) -> Outcome:
+def run(runner: TaskRunner, task: Task) -> TaskOutcome:
     slices = runner(task)
     while True:
         try:
             next(slices)
         except StopIteration as end:
-            assert isinstance(end.value, Outcome)
+            assert isinstance(end.value, TaskOutcome)
             return end.value

@@ -19,7 +19,7 @@ from pcopy.walk.visitor import FoundItems, stat_and_visit
 
 
 class RecordingVisitor:
-    """The visitor of a program: implements ``pcopy.walk.visitor.Visitor``."""
+    """The visitor of a program: implements ``pcopy.walk.visitor.DirectoryVisitor``."""
 
     def __init__(self, directory: Path, *, separates_linked: bool, but: bytes = b"") -> None:
         self.device: int | None = directory.stat().st_dev

@@ -10,22 +10,22 @@ import pytest
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import FileVersion
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Options
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import ContentInfo, FileToRead, Item, Place
 from pcopy.tasks.runner import TaskRunner, current_activity
 from pcopy.tasks.sign.digest_level import DigestLevel
 from pcopy.tasks.sign.manifest_lines import ReadManifest, WriteManifest
 from pcopy.tasks.verify.read_items import ReadItems
-from pcopy.tasks.verify.split_read import ReadChunk, SplitRead
+from pcopy.tasks.verify.split_read import ReadChunk, SplitFileForReading
 from pcopy.tasks.verify.verify_items import VerifyItems, VerifyLinks
 from tests.tasks.one_rank import root_of, surroundings
 
 
 def activity_of(task: TaskKind, rank: Rank) -> str:
-    rank.running.task = Task((1, 0, 1), 0, encode(task), 0)
+    rank.running.task = Task((1, 0, 1), 0, encode_task(task), 0)
     return current_activity(rank)
 
 
@@ -42,7 +42,7 @@ COPIES = FileToRead(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
         (ReadItems(PLACE, b"", b"", b"", 0, 0), "reading files of SOURCE/sub"),
         (VerifyItems(PLACE, b"", b"", b"", b"", b"", b"", 0), "reading back the copies of SOURCE/sub"),
         (VerifyLinks(COPIES, 1), "reading back the copies of SOURCE/sub/one"),
-        (SplitRead(CONTENTS), "reading SOURCE/sub/large"),
+        (SplitFileForReading(CONTENTS), "reading SOURCE/sub/large"),
         (ReadManifest(), "reading the manifest"),
         (DigestLevel(3), "digesting directories"),
         (WriteManifest(), "writing the manifest"),
@@ -66,7 +66,7 @@ def test_activity_on_a_part_of_a_file_is_described(area: Path) -> None:
 def test_activity_is_that_of_the_task_that_runs(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[str] = []
 
-    def run(_: TaskKind, rank: Rank, __: object) -> Steps:
+    def run(_: TaskKind, rank: Rank, __: object) -> TaskSteps:
         while True:
             reported.append(current_activity(rank))
             yield None
@@ -76,7 +76,7 @@ def test_activity_is_that_of_the_task_that_runs(area: Path, monkeypatch: pytest.
     with surroundings([root_of(area, area)], Options(hash="xxh3-128")) as (rank, _):
         assert current_activity(rank) == ""
         reading, writing = (
-            TaskRunner(rank)(Task((1, 0, 1), 0, encode(kind()), 0)) for kind in (ReadManifest, WriteManifest)
+            TaskRunner(rank)(Task((1, 0, 1), 0, encode_task(kind()), 0)) for kind in (ReadManifest, WriteManifest)
         )
         for slices in (reading, writing, reading):
             next(slices)

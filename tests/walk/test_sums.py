@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.columns import Rows
+from pcopy.fsio.backend.columns import StatusColumns
 from pcopy.fsio.backend.interface import Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
-from pcopy.walk.matching import Items
+from pcopy.walk.matching import DirectoryItems
 from pcopy.walk.sums import WalkSums
 from tests.fsio.backend_bench import BACKENDS
 from tests.support.extent import seed
@@ -32,9 +32,9 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     made.close()
 
 
-def _items(random: Random, number: int, letters: str) -> Items:
+def _items(random: Random, number: int, letters: str) -> DirectoryItems:
     kinds = [random.choice(letters) for _ in range(number)]
-    rows = Rows(number, WalkSums.MASK)
+    rows = StatusColumns(number, WalkSums.NEEDED_COLUMNS)
     rows.mode = array("I", [MODES[kind] | random.choice([0o644, 0o666, 0o1777, 0o4755, 0o2755]) for kind in kinds])
     rows.links = array("I", random.choices([1, 2, 3], k=number))
     rows.uid = array("I", random.choices([0, 1000], k=number) if random.random() < 0.5 else [7] * number)
@@ -43,7 +43,7 @@ def _items(random: Random, number: int, letters: str) -> Items:
     rows.mtime = array("q", [NOW - age for age in random.choices(AGES, k=number)])
     rows.size = array("Q", random.choices(SIZES, k=number))
     rows.blocks = array("Q", random.choices([0, 8, 9, 1 << 40], k=number))
-    return Items(-1, b"a/", [b"n%05d" % random.randrange(10**5) for _ in kinds], "".join(kinds).encode(), rows)
+    return DirectoryItems(-1, b"a/", [b"n%05d" % random.randrange(10**5) for _ in kinds], "".join(kinds).encode(), rows)
 
 
 def _age(moment: int) -> int:
@@ -51,7 +51,7 @@ def _age(moment: int) -> int:
     return 0 if moment > NOW else 1 + sum(days >= limit for limit in (1, 7, 30, 90, 180, 365, 730, 1825))
 
 
-def _counted(all_items: list[Items]) -> dict[str, Any]:
+def _counted(all_items: list[DirectoryItems]) -> dict[str, Any]:
     reported: dict[str, Any] = {
         name: Counter() for name in ("sizes", "size_bytes", "mtime", "mtime_bytes", "atime", "unusual", "users", "sums")
     }

@@ -27,8 +27,8 @@ def test_tree_sums_of_two_ranks_are_merged(monkeypatch: pytest.MonkeyPatch, top:
             path = path if path == b"/" else path.rstrip(b"/")
             sizes[path] = sizes.get(path, 0) + size
     ranks[0].merge(ranks[1].rows, ranks[1].has_merged_trees)
-    found = {tree.path: tree.size for tree in ranks[0].largest(1000)}
-    assert all(tree.allocated == 2 * tree.size for tree in ranks[0].largest(1000))
+    found = {tree.path: tree.size for tree in ranks[0].largest_trees(1000)}
+    assert all(tree.allocated == 2 * tree.size for tree in ranks[0].largest_trees(1000))
     whole = top.rstrip(b"/") or top
     if most == 1000:
         assert (found, ranks[0].has_merged_trees) == (sizes, False)

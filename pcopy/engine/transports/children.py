@@ -44,7 +44,7 @@ class ChildProcesses:
             time.sleep(_SHORTEST_PAUSE)
         return _exit_code_text(self._exit_codes[rank]) if rank in self._exit_codes else None
 
-    def has_given_up(self, rank: int) -> bool:
+    def was_refused_resource(self, rank: int) -> bool:
         """Return True if the process of ``rank`` ended by itself because the operating system refused it a resource,
         such as memory. Its exit status shows that.
         """

@@ -55,15 +55,15 @@ _FRAME_HEADER = struct.Struct("!Q")
 """Format of the bytes before each message on a socket: the length of the message in bytes."""
 _READ_BYTES = 256 << 10
 """Maximum bytes read from a socket in one call: somewhat more than Linux lets a Unix socket hold."""
-_JOIN_BYTES = 16 << 10
+_MAX_JOINED_MESSAGE_BYTES = 16 << 10
 """Maximum size in bytes of a message that is copied behind its header, so that one buffer is written. For larger
 messages the copy would cost more than writing two buffers.
 """
-_MAX_BUFFERS = 64
+_MAX_BUFFERS_PER_WRITE = 64
 """Maximum number of queued buffers passed to one sendmsg(2); below IOV_MAX, which is 1024."""
 _LONGEST_WAIT = 3600.0
 """Maximum timeout in seconds for epoll, which counts milliseconds in an int."""
-_LOSS_DELAY_SECONDS = 0.1
+_LOSS_REPORT_DELAY_SECONDS = 0.1
 """Seconds for which ``poll`` returns messages of other ranks before it reports that a rank is lost.
 
 One of these messages may be an ``Abort`` with the reason. The delay is limited, so that messages never hide the loss.
@@ -74,7 +74,7 @@ _SPARE_DESCRIPTORS = 32
 Result = TypeVar("Result")
 
 
-def retry_if_refused(call: Callable[..., Result], *arguments: Any) -> Result:
+def retry_if_resource_refused(call: Callable[..., Result], *arguments: Any) -> Result:
     """Return the result of ``call(*arguments)``. If the operating system refuses the call for lack of a resource such
     as memory, try it up to three times more. Errors of the connection are not retried.
 
@@ -108,7 +108,7 @@ class PeerConnection:
 
     def __init__(self, rank: int, descriptor: int) -> None:
         self.rank = rank
-        self.socket = retry_if_refused(_socket.socket, _socket.AF_UNIX, _socket.SOCK_STREAM, 0, descriptor)
+        self.socket = retry_if_resource_refused(_socket.socket, _socket.AF_UNIX, _socket.SOCK_STREAM, 0, descriptor)
         self.socket.setblocking(False)
         self.outgoing: deque[memoryview] = deque()
         self.writable = True
@@ -150,9 +150,9 @@ class LocalTransport:
         self._unsent_ranks: set[int] = set()
         self._unreported_losses: deque[PeerConnection] = deque()
         self._buffer = memoryview(bytearray(_READ_BYTES if size > 1 else 0))
-        self._epoll = retry_if_refused(select.epoll)
+        self._epoll = retry_if_resource_refused(select.epoll)
         for descriptor in self._peers_by_descriptor:
-            retry_if_refused(self._epoll.register, descriptor, select.EPOLLIN)
+            retry_if_resource_refused(self._epoll.register, descriptor, select.EPOLLIN)
         self._wake: WakeDescriptor | None = None
         self._wake_descriptor = -1
 
@@ -175,7 +175,7 @@ class LocalTransport:
             return
         body = encode_message(message)
         header = _FRAME_HEADER.pack(len(body))
-        if len(body) <= _JOIN_BYTES:
+        if len(body) <= _MAX_JOINED_MESSAGE_BYTES:
             peer.outgoing.append(memoryview(header + body))
         else:
             peer.outgoing.extend((memoryview(header), memoryview(body)))
@@ -192,13 +192,13 @@ class LocalTransport:
             self._register_wake(wake)
         now = time.monotonic()
         deadline = now + timeout
-        if self._unreported_losses and now >= self._unreported_losses[0].ended + _LOSS_DELAY_SECONDS:
+        if self._unreported_losses and now >= self._unreported_losses[0].ended + _LOSS_REPORT_DELAY_SECONDS:
             self._raise_first_loss()
         wait = 0.0 if self._unreported_losses else timeout
         while True:
             was_unsent, woken = self.has_unsent, False
             arrived: list[tuple[int, Message]] = []
-            for descriptor, events in retry_if_refused(self._epoll.poll, min(max(wait, 0.0), _LONGEST_WAIT)):
+            for descriptor, events in retry_if_resource_refused(self._epoll.poll, min(max(wait, 0.0), _LONGEST_WAIT)):
                 if descriptor == self._wake_descriptor:
                     woken = True
                     continue
@@ -235,7 +235,7 @@ class LocalTransport:
         self._register_wake(None)
         dropped: list[tuple[int, Message]] = []
         while self._unsent_ranks:
-            for descriptor, events in retry_if_refused(self._epoll.poll):
+            for descriptor, events in retry_if_resource_refused(self._epoll.poll):
                 peer = self._peers_by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
                     self._write_queued(peer)
@@ -259,7 +259,7 @@ class LocalTransport:
                 self._epoll.unregister(self._wake_descriptor)
         self._wake, self._wake_descriptor = wake, -1
         if wake is not None:
-            retry_if_refused(self._epoll.register, wake.fileno(), select.EPOLLIN)
+            retry_if_resource_refused(self._epoll.register, wake.fileno(), select.EPOLLIN)
             self._wake_descriptor = wake.fileno()
 
     def _connection_to(self, rank: int) -> PeerConnection:
@@ -275,11 +275,11 @@ class LocalTransport:
         """
         try:
             if peer.body is not None:
-                taken = retry_if_refused(peer.socket.recv_into, memoryview(peer.body)[peer.filled :])
+                taken = retry_if_resource_refused(peer.socket.recv_into, memoryview(peer.body)[peer.filled :])
             else:
                 start = len(peer.head)
                 self._buffer[:start] = peer.head
-                taken = retry_if_refused(peer.socket.recv_into, self._buffer[start:])
+                taken = retry_if_resource_refused(peer.socket.recv_into, self._buffer[start:])
         except BlockingIOError:
             return
         except ConnectionError:
@@ -321,8 +321,8 @@ class LocalTransport:
         outgoing = peer.outgoing
         try:
             while outgoing:
-                pieces = list(itertools.islice(outgoing, _MAX_BUFFERS))
-                taken = retry_if_refused(peer.socket.sendmsg, pieces, (), _socket.MSG_NOSIGNAL)
+                pieces = list(itertools.islice(outgoing, _MAX_BUFFERS_PER_WRITE))
+                taken = retry_if_resource_refused(peer.socket.sendmsg, pieces, (), _socket.MSG_NOSIGNAL)
                 while taken:
                     piece = outgoing.popleft()
                     if taken < len(piece):
@@ -336,17 +336,17 @@ class LocalTransport:
             peer.writable = False
         if outgoing and peer.rank not in self._unsent_ranks:
             self._unsent_ranks.add(peer.rank)
-            retry_if_refused(self._epoll.modify, peer.socket, select.EPOLLIN | select.EPOLLOUT)
+            retry_if_resource_refused(self._epoll.modify, peer.socket, select.EPOLLIN | select.EPOLLOUT)
         elif not outgoing and peer.rank in self._unsent_ranks:
             self._unsent_ranks.discard(peer.rank)
-            retry_if_refused(self._epoll.modify, peer.socket, select.EPOLLIN)
+            retry_if_resource_refused(self._epoll.modify, peer.socket, select.EPOLLIN)
 
     def _close_connection(self, peer: PeerConnection) -> None:
         """Close the connection to ``peer``, whose stream has ended, and record the loss for ``poll`` unless the end was
         expected. Data to be written are dropped: no rank closes a connection in one direction only.
         """
         del self._peers_by_descriptor[peer.socket.fileno()]
-        retry_if_refused(self._epoll.unregister, peer.socket)
+        retry_if_resource_refused(self._epoll.unregister, peer.socket)
         peer.close()
         peer.outgoing.clear()
         peer.writable = False
@@ -364,7 +364,7 @@ class LocalTransport:
         if peer.head or peer.body is not None:
             reason += ", in the middle of a message"
         peer.lost = reason
-        raise PeerLost(peer.rank, reason, ended_itself=self.children.has_given_up(peer.rank))
+        raise PeerLost(peer.rank, reason, ended_itself=self.children.was_refused_resource(peer.rank))
 
 
 def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:

@@ -59,11 +59,11 @@ _SHORTEST_PAUSE = 20e-6
 """Seconds between two checks for messages right after one has arrived: MPI has no descriptor to sleep on."""
 _LONGEST_PAUSE = 2e-3
 """Maximum pause in seconds between two checks for messages on a rank that has work, or had some recently."""
-_PAUSE_SHARE = 1 / 8
+_PAUSE_PER_SILENCE = 1 / 8
 """While a rank waits for messages: pause between two checks, as a fraction of the time since the last message."""
 _LONGEST_IDLE_PAUSE = 120e-3
 """Maximum pause in seconds between two checks for messages on a rank that has had no work for a long time."""
-_IDLE_PAUSE_SHARE = 1 / 16
+_PAUSE_PER_IDLE_TIME = 1 / 16
 """While a rank without work waits for messages: pause between two checks, as a fraction of the time for which it has
 had no work.
 """
@@ -133,7 +133,7 @@ class ProcessWatch:
 
 class MpiTransport:
     """Transport (sends and receives messages between ranks) that uses MPI; the ranks are those of COMM_WORLD. Created
-    by ``initialise``. Implements ``pcopy.engine.transport.Transport``.
+    by ``initialise_mpi``. Implements ``pcopy.engine.transport.Transport``.
     """
 
     def __init__(self) -> None:
@@ -314,8 +314,8 @@ class MpiTransport:
         seconds).
         """
         silence = time.monotonic() - self._last_transfer
-        pause = min(max(silence * _PAUSE_SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        pause = min(max(pause, min(calm * _IDLE_PAUSE_SHARE, _LONGEST_IDLE_PAUSE)), longest)
+        pause = min(max(silence * _PAUSE_PER_SILENCE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+        pause = min(max(pause, min(calm * _PAUSE_PER_IDLE_TIME, _LONGEST_IDLE_PAUSE)), longest)
         if wake is None:
             time.sleep(pause)
             return False
@@ -384,7 +384,7 @@ class MpiTransport:
         return arrived
 
 
-def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
+def initialise_mpi(patience: float = 0.0, text: str = "") -> MpiTransport:
     """Initialise MPI, connect all ranks, and return the transport of this rank. Collective: all ranks must call it.
 
     Only the calling thread may use MPI. If the call takes more than ``patience`` seconds (0: no limit) because another
@@ -395,18 +395,18 @@ def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
     if MPI.Is_initialized():
         raise InvariantBroken("MPI was initialised before pcopy could do it")
     try:
-        with exit_after(patience, EXIT_REFUSED, os.fsencode(text)):
+        with exit_unless_ended_within(patience, EXIT_REFUSED, os.fsencode(text)):
             MPI.Init_thread(MPI.THREAD_FUNNELED)
             transport = MpiTransport()
     except MPI.Exception as error:
-        raise RequestRefused(f"MPI ({library_name()}) can't be initialised: {error}") from error
+        raise RequestRefused(f"MPI ({mpi_library_name()}) can't be initialised: {error}") from error
     _remove_names_of_shared_memory()
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # MPICH installs a handler that ignores the signal
     return transport
 
 
 @contextmanager
-def exit_after(seconds: float, status: int, text: bytes) -> Iterator[None]:
+def exit_unless_ended_within(seconds: float, status: int, text: bytes) -> Iterator[None]:
     """Context manager: end the process with ``status``, after printing ``text`` to standard error, if the body does not
     end within ``seconds``.
 
@@ -444,17 +444,19 @@ def _remove_names_of_shared_memory() -> None:
             os.unlink(name)
 
 
-def library_name() -> str:
-    """Return the name of the loaded MPI library, such as "MPICH" or "Open MPI". May be called before ``initialise``."""
+def mpi_library_name() -> str:
+    """Return the name of the loaded MPI library, such as "MPICH" or "Open MPI". May be called before
+    ``initialise_mpi``.
+    """
     return MPI.get_vendor()[0]
 
 
-def is_linked_with_pmix() -> bool:
+def is_mpi_linked_with_pmix() -> bool:
     """Return True if the loaded MPI library is linked with PMIx. Open MPI loads PMIx later and is not detected."""
-    return bool(libc.defined_symbols(MPI.__file__, ["PMIx_Init"]))
+    return bool(libc.symbols_defined_in_library(MPI.__file__, ["PMIx_Init"]))
 
 
-def can_switch_library() -> bool:
+def can_switch_mpi_library() -> bool:
     """Return True if mpi4py chooses its MPI library when it is imported. mpi4py's wheels do; they contain one extension
     module for each ABI, and its file name has "mpich" or "openmpi" in it.
     """

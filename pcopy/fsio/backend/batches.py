@@ -1,8 +1,8 @@
 """Batches: one operation that a backend carries out on many items of one directory, and its result.
 
 A batch has a row for each item. Its input and its result are columns, arrays with one value per row
-(``pcopy.fsio.backend.columns``). The outcome of a row is its *verdict*: a ``RowCode``, and an error if there was one.
-Each type of batch is a single step, so that the caller can select rows between two steps:
+(``pcopy.fsio.backend.columns``). The outcome of a row is its *verdict*: a ``OutcomeCode``, and an error if there was
+one. Each type of batch is a single step, so that the caller can select rows between two steps:
 
 - ``ListNames`` lists the names of a directory, ``StatNames`` reads the status of names.
 - ``PlanCopies`` decides how each file is to be copied (``pcopy.fsio.backend.plan_copies``), ``CompareXattrs`` compares
@@ -24,15 +24,15 @@ from enum import IntEnum
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from pcopy.fsio.attributes import MetadataOutcome
-from pcopy.fsio.backend.columns import SCAN_COLUMNS, RowMarks, Rows, Verdicts
-from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe
+from pcopy.fsio.backend.columns import SCAN_COLUMNS, BatchVerdicts, IdentityMarksByRow, StatusColumns
+from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe
 
 Result = TypeVar("Result")
 
-UNCHANGED = 0xFFFFFFFF
+UNCHANGED_VALUE = 0xFFFFFFFF
 """Value for a mode, owner or group that is not to be changed: the -1 of chown(2) as 32 bits."""
 
-NAMES_PER_LIST = 2048
+NAMES_PER_LISTING_BATCH = 2048
 """Default for the largest number of names that one ``ListNames`` batch returns."""
 
 
@@ -55,8 +55,8 @@ class CopyPlan(IntEnum):
     """
 
 
-class TrialOperation(IntEnum):
-    """The system call that is measured by pdbench, the benchmark of file systems. A ``TrialCalls`` batch makes this
+class BenchmarkOperation(IntEnum):
+    """The system call that is measured by pdbench, the benchmark of file systems. A ``BenchmarkCalls`` batch makes this
     call for each of many names.
     """
 
@@ -72,7 +72,7 @@ class TrialOperation(IntEnum):
     """Remove a file."""
 
 
-SYNC_FLAG = 0x80
+SYNC_FILE_FLAG = 0x80
 """Flag that is added to a ``CopyPlan``: sync the file to stable storage before it gets its final name, or, if it is not
 renamed, before it is reported as copied.
 """
@@ -132,7 +132,7 @@ class NamesBatch(Batch[Result]):
 class BatchResult(LightDataclass):
     """The result of a batch: a verdict (code, error, bytes, duration) for each row, that is, for each item."""
 
-    verdicts: Verdicts
+    verdicts: BatchVerdicts
 
 
 class ListResult(BatchResult):
@@ -164,7 +164,7 @@ class StatResult(BatchResult):
     A name that does not exist has the errno ENOENT and the code ``FAILED``, or ``SOURCE_FAILED`` on the source side.
     """
 
-    rows: Rows
+    rows: StatusColumns
 
 
 class RemoveResult(BatchResult):
@@ -174,7 +174,7 @@ class RemoveResult(BatchResult):
     If the batch has no inode numbers, the status of the items is not read, and all sizes are 0.
     """
 
-    observed: Rows
+    observed: StatusColumns
 
 
 class UniformMetadataResult(BatchResult):
@@ -182,7 +182,7 @@ class UniformMetadataResult(BatchResult):
     the size in bytes of regular files (0 for other items).
     """
 
-    observed: Rows
+    observed: StatusColumns
 
 
 class ReadResult(BatchResult):
@@ -190,7 +190,7 @@ class ReadResult(BatchResult):
     number, size, mtime and ctime.
     """
 
-    observed: Rows
+    observed: StatusColumns
     digests: Digests
 
 
@@ -210,7 +210,7 @@ class CopyResult(BatchResult):
 
     digests: Digests
     created_inodes: array[int]
-    marks: RowMarks
+    marks: IdentityMarksByRow
     metadata_outcomes: dict[int, MetadataOutcome]
 
 
@@ -258,7 +258,7 @@ class ListNames(Batch[ListResult]):
     """
 
     directory: int
-    max_names: int = NAMES_PER_LIST
+    max_names: int = NAMES_PER_LISTING_BATCH
     is_detailed: bool = False
     on_source: bool = True
     listing_state: Any = None
@@ -291,8 +291,8 @@ class CopySmallFiles(NamesBatch[CopyResult]):
 
     Fields:
         target: descriptor of the target directory.
-        plans: a ``CopyPlan`` for each row, perhaps with ``SYNC_FLAG``.
-        rows: status of the sources when the plans were made (``VERSION_COLUMNS`` and ``DEVICE``).
+        plans: a ``CopyPlan`` for each row, perhaps with ``SYNC_FILE_FLAG``.
+        rows: status of the sources when the plans were made (``VERSION_COLUMNS`` and ``DEVICE_COLUMN``).
         new_names: the names in the target, joined by slashes, if they differ from ``names``; otherwise empty.
         temporary_names: free names in the target, one for each row, joined by slashes; a name is empty if the plan does
             not need it. Empty if no plan does.
@@ -303,11 +303,11 @@ class CopySmallFiles(NamesBatch[CopyResult]):
 
     target: int
     plans: bytes | bytearray
-    rows: Rows
+    rows: StatusColumns
     new_names: bytes = b""
     temporary_names: bytes = b""
     inherits_acl: bool = False
-    recipe: Recipe = DEFAULT_RECIPE
+    recipe: LayoutRecipe = DEFAULT_LAYOUT_RECIPE
     reports_identities: bool = False
 
     @property
@@ -350,13 +350,13 @@ class RemoveItems(NamesBatch[RemoveResult]):
     item that does not exist gets ``FAILED`` with ENOENT.
 
     Fields:
-        rows: columns with the properties that the items must have. Without ``INODE``, items are removed without a
-            check. ``MODE`` says which are directories; without it none is.
+        rows: columns with the properties that the items must have. Without ``INODE_COLUMN``, items are removed without
+            a check. ``MODE_COLUMN`` says which are directories; without it none is.
         removal_counters: memory of two 64-bit counters, or None. The C code adds 1 to the first and Python adds 1 to
             the second after each removal.
     """
 
-    rows: Rows
+    rows: StatusColumns
     removal_counters: memoryview | None = None
 
 
@@ -367,15 +367,16 @@ class SetMetadata(NamesBatch[BatchResult]):
     or if its mode, owner or group differ from those in ``rows``.
 
     Fields:
-        rows: the status of the items, as columns, from which the caller has decided the change: ``MODE``, and where
-            known ``OWNER``, ``GROUP``, ``INODE`` and ``DEVICE``.
-        wanted: columns with the new modes, owners and groups; ``UNCHANGED`` for values that are not to be changed.
+        rows: the status of the items, as columns, from which the caller has decided the change: ``MODE_COLUMN``, and
+            where known ``OWNER_COLUMN``, ``GROUP_COLUMN``, ``INODE_COLUMN`` and ``DEVICE_COLUMN``.
+        wanted: columns with the new modes, owners and groups; ``UNCHANGED_VALUE`` for values that are not to be
+            changed.
         acls: None, or the access ACL for all items and the default ACL for directories, as values of extended
             attributes. An empty default ACL removes the existing one.
     """
 
-    rows: Rows
-    wanted: Rows
+    rows: StatusColumns
+    wanted: StatusColumns
     acls: tuple[bytes, bytes] | None = None
 
 
@@ -389,14 +390,14 @@ class SetUniformMetadata(NamesBatch[UniformMetadataResult]):
     Fields:
         rows: the columns that identify the items (inode numbers).
         modes: array of type "H" with the new permission bits for each of the 4096 possible ones.
-        uid: the new owner, or ``UNCHANGED``.
-        gid: the new group, or ``UNCHANGED``.
+        uid: the new owner, or ``UNCHANGED_VALUE``.
+        gid: the new group, or ``UNCHANGED_VALUE``.
     """
 
-    rows: Rows
+    rows: StatusColumns
     modes: array[int]
-    uid: int = UNCHANGED
-    gid: int = UNCHANGED
+    uid: int = UNCHANGED_VALUE
+    gid: int = UNCHANGED_VALUE
 
 
 class CreateSmallFiles(NamesBatch[CreateResult]):
@@ -412,7 +413,7 @@ class CreateSmallFiles(NamesBatch[CreateResult]):
         inherits_acl: True if files created in the directory inherit an ACL that must be removed.
     """
 
-    rows: Rows
+    rows: StatusColumns
     contents: bytes | memoryview
     offsets: array[int]
     inherits_acl: bool = False
@@ -437,7 +438,7 @@ class CompareXattrs(NamesBatch[BatchResult]):
         return self.directory, self.target
 
 
-class TrialCalls(NamesBatch[BatchResult]):
+class BenchmarkCalls(NamesBatch[BatchResult]):
     """Make one system call for each name (for a file to create or open: open and close), so that pdbench can measure a
     file system.
 
@@ -446,5 +447,5 @@ class TrialCalls(NamesBatch[BatchResult]):
         new_names: for ``RENAME``, the new names, joined by slashes; otherwise empty.
     """
 
-    operation: TrialOperation
+    operation: BenchmarkOperation
     new_names: bytes = b""

@@ -22,10 +22,10 @@ COMPILER_FLAGS = ("-std=gnu11", "-O2", "-pthread")
 with other processors may use the extension, too.
 """
 
-_ROOT = Path(__file__).resolve().parents[3]
-_PACKAGE = Path("pcopy/fsio/backend")
-_NATIVE = _PACKAGE / "native"
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_CHECKOUT_DIRECTORY = Path(__file__).resolve().parents[3]
+_PACKAGE_DIRECTORY = Path("pcopy/fsio/backend")
+_C_SOURCE_DIRECTORY = _PACKAGE_DIRECTORY / "native"
+_C_COMMENT_PATTERN = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def make_builder(root: Path = Path(), **options: Any) -> FFI:
@@ -34,9 +34,9 @@ def make_builder(root: Path = Path(), **options: Any) -> FFI:
     ``root`` is the root of the checkout. setuptools requires that it is the working directory. ``options`` are passed
     to ``FFI.set_source``.
     """
-    native = root / _NATIVE
+    native = root / _C_SOURCE_DIRECTORY
     builder = FFI()
-    builder.cdef(_COMMENT.sub("", (native / "backend.h").read_text()))
+    builder.cdef(_C_COMMENT_PATTERN.sub("", (native / "backend.h").read_text()))
     builder.set_source(
         "pcopy.fsio.backend._native",
         '#include "backend.h"',
@@ -58,9 +58,9 @@ def build_in_place() -> Path:
     The file is replaced by a rename, so that processes that have loaded the old one keep it. Raise
     ``VerificationError`` if it cannot be compiled; the compiler has printed why.
     """
-    path = _ROOT / _PACKAGE / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    path = _CHECKOUT_DIRECTORY / _PACKAGE_DIRECTORY / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     with tempfile.TemporaryDirectory(prefix="pcopy-backend-") as directory:
-        made = Path(make_builder(_ROOT).compile(tmpdir=directory))
+        made = Path(make_builder(_CHECKOUT_DIRECTORY).compile(tmpdir=directory))
         temporary = path.with_name(f"_native.{os.getpid()}.so")
         shutil.copy(made, temporary)
         temporary.replace(path)

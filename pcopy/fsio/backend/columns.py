@@ -7,8 +7,9 @@ errors, are in dictionaries by row.
 
 Times are nanoseconds since 1970 in signed 64 bits, which cover the years 1677 to 2262. A later time is stored as
 ``LATEST_TIME`` and an earlier one as ``EARLIEST_TIME``; the C backend leaves files with such times to Python.
-``Rows.out_of_range_times`` has the exact times of these rows. To compare, store or show a time, do not use the column
-but the methods ``exact_time``, ``exact_times``, ``version`` or ``status`` of ``Rows``, which return exact times.
+``StatusColumns.out_of_range_times`` has the exact times of these rows. To compare, store or show a time, do not use the
+column but the methods ``exact_time``, ``exact_times``, ``version`` or ``status`` of ``StatusColumns``, which return
+exact times.
 """
 
 from __future__ import annotations
@@ -26,43 +27,43 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import FileVersion
 
-MODE = 0x3
-LINKS = 0x4
-OWNER = 0x8
-GROUP = 0x10
-ATIME = 0x20
-MTIME = 0x40
-CTIME = 0x80
-INODE = 0x100
-SIZE = 0x200
-BLOCKS = 0x400
-DEVICE = 1 << 20
+MODE_COLUMN = 0x3
+LINKS_COLUMN = 0x4
+OWNER_COLUMN = 0x8
+GROUP_COLUMN = 0x10
+ATIME_COLUMN = 0x20
+MTIME_COLUMN = 0x40
+CTIME_COLUMN = 0x80
+INODE_COLUMN = 0x100
+SIZE_COLUMN = 0x200
+BLOCKS_COLUMN = 0x400
+DEVICE_COLUMN = 1 << 20
 """Bits of a column mask, an integer that says which columns exist.
 
-They are the bits of statx(2), except ``DEVICE``: statx(2) returns the device always and has no bit for it.
+They are the bits of statx(2), except ``DEVICE_COLUMN``: statx(2) returns the device always and has no bit for it.
 """
 
-VERSION_COLUMNS = INODE | SIZE | MTIME | CTIME
+VERSION_COLUMNS = INODE_COLUMN | SIZE_COLUMN | MTIME_COLUMN | CTIME_COLUMN
 """Columns of the values that must not change while a file is copied: inode, size, mtime and ctime."""
 
-SCAN_COLUMNS = VERSION_COLUMNS | MODE | DEVICE
+SCAN_COLUMNS = VERSION_COLUMNS | MODE_COLUMN | DEVICE_COLUMN
 """Columns that a scan reads for each item that it finds."""
 
-CREATION_COLUMNS = MODE | OWNER | GROUP | MTIME | SIZE
+CREATION_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | MTIME_COLUMN | SIZE_COLUMN
 """Columns that the batch ``CreateSmallFiles`` needs, which creates files from contents in memory."""
 
-COLUMNS = (
-    ("mode", "I", MODE, "st_mode"),
-    ("links", "I", LINKS, "st_nlink"),
-    ("uid", "I", OWNER, "st_uid"),
-    ("gid", "I", GROUP, "st_gid"),
-    ("atime", "q", ATIME, "st_atime_ns"),
-    ("mtime", "q", MTIME, "st_mtime_ns"),
-    ("ctime", "q", CTIME, "st_ctime_ns"),
-    ("inode", "Q", INODE, "st_ino"),
-    ("size", "Q", SIZE, "st_size"),
-    ("device", "Q", DEVICE, "st_dev"),
-    ("blocks", "Q", BLOCKS, "st_blocks"),
+ALL_COLUMNS = (
+    ("mode", "I", MODE_COLUMN, "st_mode"),
+    ("links", "I", LINKS_COLUMN, "st_nlink"),
+    ("uid", "I", OWNER_COLUMN, "st_uid"),
+    ("gid", "I", GROUP_COLUMN, "st_gid"),
+    ("atime", "q", ATIME_COLUMN, "st_atime_ns"),
+    ("mtime", "q", MTIME_COLUMN, "st_mtime_ns"),
+    ("ctime", "q", CTIME_COLUMN, "st_ctime_ns"),
+    ("inode", "Q", INODE_COLUMN, "st_ino"),
+    ("size", "Q", SIZE_COLUMN, "st_size"),
+    ("device", "Q", DEVICE_COLUMN, "st_dev"),
+    ("blocks", "Q", BLOCKS_COLUMN, "st_blocks"),
 )
 """All columns in the order in which they are packed. Each has a name, a type code of ``array``, a bit of the mask, and
 the name of its field in ``os.stat_result``.
@@ -73,15 +74,15 @@ EARLIEST_TIME, LATEST_TIME = -(2**63), 2**63 - 1
 range.
 """
 
-_OUT_OF_RANGE_TIME = Struct("=BQqI")
-"""Format of a time that a column cannot hold: index in ``COLUMNS``, row, seconds, nanoseconds. Such times are packed
-after the columns.
+_OUT_OF_RANGE_TIME_FORMAT = Struct("=BQqI")
+"""Format of a time that a column cannot hold: index in ``ALL_COLUMNS``, row, seconds, nanoseconds. Such times are
+packed after the columns.
 """
 _SECOND_NS = 10**9
 """Nanoseconds in one second."""
-TIME_COLUMNS = frozenset(name for name, typecode, *_ in COLUMNS if typecode == "q")
+TIME_COLUMNS = frozenset(name for name, typecode, *_ in ALL_COLUMNS if typecode == "q")
 """Names of the columns that hold times."""
-_COLUMN_INDEX = {name: number for number, (name, *_) in enumerate(COLUMNS)}
+_COLUMN_INDEX = {name: number for number, (name, *_) in enumerate(ALL_COLUMNS)}
 
 
 class RowStatus(NamedTuple):
@@ -143,7 +144,7 @@ def _status_column(typecode: str, field: str, statuses: Sequence[os.stat_result]
         return array(typecode, [min(max(value, EARLIEST_TIME), LATEST_TIME) for value in values])
 
 
-class Rows:
+class StatusColumns:
     """The status of many items as columns: one array per field of the status, with one value for each item (row). A
     column that is not in ``mask`` is an empty array.
     """
@@ -166,7 +167,7 @@ class Rows:
         """Create the columns of ``mask`` for ``number`` rows (items); all values are 0."""
         self.row_count = number
         self.mask = mask
-        for name, typecode, bit, _ in COLUMNS:
+        for name, typecode, bit, _ in ALL_COLUMNS:
             if mask & bit:
                 setattr(self, name, zero_column(typecode, number))
 
@@ -174,7 +175,7 @@ class Rows:
         return self.row_count
 
     @classmethod
-    def without_columns(cls, number: int, mask: int) -> Rows:
+    def without_columns(cls, number: int, mask: int) -> StatusColumns:
         """Return an object for ``number`` rows in which no column exists yet: the caller must set every column of
         ``mask``.
         """
@@ -183,7 +184,7 @@ class Rows:
         return rows
 
     @classmethod
-    def from_statuses(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
+    def from_statuses(cls, statuses: Sequence[os.stat_result], mask: int) -> StatusColumns:
         """Return rows with the columns of ``mask``, filled from ``statuses``: the status of each item, as stat(2)
         returned it.
         """
@@ -194,7 +195,7 @@ class Rows:
     def set_statuses(self, start: int, statuses: Sequence[os.stat_result]) -> None:
         """Store ``statuses``, the status of consecutive items, in the rows from ``start`` on."""
         end = start + len(statuses)
-        for name, typecode, bit, field in COLUMNS:
+        for name, typecode, bit, field in ALL_COLUMNS:
             if self.mask & bit:
                 column = _status_column(typecode, field, statuses)
                 getattr(self, name)[start:end] = column
@@ -242,7 +243,7 @@ class Rows:
             and (not self.mode or stat.S_IFMT(self.mode[row]) == stat.S_IFMT(status.st_mode))
         )
 
-    def is_same_item_in(self, row: int, other: Rows) -> bool:
+    def is_same_item_in(self, row: int, other: StatusColumns) -> bool:
         """Return True if this row and the same row of ``other`` have the same inode, device and type. These columns
         must exist in both objects.
         """
@@ -290,10 +291,10 @@ class Rows:
             self.gid[row] if self.gid else 0,
         )
 
-    def selected(self, rows: Sequence[int]) -> Rows:
+    def selected(self, rows: Sequence[int]) -> StatusColumns:
         """Return new columns that have only the given ``rows`` (indices of items), in the given order."""
-        some = Rows.without_columns(len(rows), self.mask)
-        for name, typecode, bit, _ in COLUMNS:
+        some = StatusColumns.without_columns(len(rows), self.mask)
+        for name, typecode, bit, _ in ALL_COLUMNS:
             if self.mask & bit:
                 column = getattr(self, name)
                 setattr(some, name, array(typecode, map(column.__getitem__, rows)))
@@ -306,10 +307,10 @@ class Rows:
             }
         return some
 
-    def row_range(self, start: int, end: int) -> Rows:
+    def row_range(self, start: int, end: int) -> StatusColumns:
         """Return new columns that have only the rows (items) from ``start`` up to, but not including, ``end``."""
-        some = Rows.without_columns(end - start, self.mask)
-        for name, _, bit, _ in COLUMNS:
+        some = StatusColumns.without_columns(end - start, self.mask)
+        for name, _, bit, _ in ALL_COLUMNS:
             if self.mask & bit:
                 setattr(some, name, getattr(self, name)[start:end])
         if self.out_of_range_times:
@@ -326,27 +327,27 @@ class Rows:
         means all.
         """
         mask = self.mask if mask is None else mask
-        columns = [getattr(self, name).tobytes() for name, _, bit, _ in COLUMNS if mask & bit]
+        columns = [getattr(self, name).tobytes() for name, _, bit, _ in ALL_COLUMNS if mask & bit]
         for (name, row), time in self.out_of_range_times.items():
-            if mask & COLUMNS[_COLUMN_INDEX[name]][2]:
-                columns.append(_OUT_OF_RANGE_TIME.pack(_COLUMN_INDEX[name], row, *divmod(time, _SECOND_NS)))
+            if mask & ALL_COLUMNS[_COLUMN_INDEX[name]][2]:
+                columns.append(_OUT_OF_RANGE_TIME_FORMAT.pack(_COLUMN_INDEX[name], row, *divmod(time, _SECOND_NS)))
         return b"".join(columns)
 
     @classmethod
-    def unpacked(cls, packed: bytes, number: int, mask: int) -> Rows:
-        """Return ``number`` rows with the columns of ``mask`` from ``packed``, a string of bytes that ``Rows.packed``
-        has made. Raise ``ValueError`` if its length does not match.
+    def unpacked(cls, packed: bytes, number: int, mask: int) -> StatusColumns:
+        """Return ``number`` rows with the columns of ``mask`` from ``packed``, a string of bytes that
+        ``StatusColumns.packed`` has made. Raise ``ValueError`` if its length does not match.
         """
         rows = cls.without_columns(number, mask)
         start = 0
-        for name, typecode, bit, _ in COLUMNS:
+        for name, typecode, bit, _ in ALL_COLUMNS:
             if mask & bit:
                 column = array(typecode)
                 end = start + number * column.itemsize
                 column.frombytes(packed[start:end])
                 setattr(rows, name, column)
                 start = end
-        if start > len(packed) or (len(packed) - start) % _OUT_OF_RANGE_TIME.size:
+        if start > len(packed) or (len(packed) - start) % _OUT_OF_RANGE_TIME_FORMAT.size:
             raise ValueError("the length of the packed columns does not match the number of rows")
         if start < len(packed):
             rows.out_of_range_times = _unpacked_out_of_range_times(packed[start:], number, mask)
@@ -359,15 +360,15 @@ def _unpacked_out_of_range_times(packed: bytes, number: int, mask: int) -> dict[
     below ``number``.
     """
     far: dict[tuple[str, int], int] = {}
-    for column, row, seconds, part in _OUT_OF_RANGE_TIME.iter_unpack(packed):
-        name, typecode, bit, _ = COLUMNS[column] if column < len(COLUMNS) else ("", "", 0, "")
+    for column, row, seconds, part in _OUT_OF_RANGE_TIME_FORMAT.iter_unpack(packed):
+        name, typecode, bit, _ = ALL_COLUMNS[column] if column < len(ALL_COLUMNS) else ("", "", 0, "")
         if typecode != "q" or not mask & bit or row >= number or part >= _SECOND_NS:
             raise ValueError("a packed time belongs to a column or row that does not exist")
         far[name, row] = seconds * _SECOND_NS + part
     return far
 
 
-class RowCode(IntEnum):
+class OutcomeCode(IntEnum):
     """Code of the outcome of the operation on one item (row) of a batch."""
 
     PENDING = 0
@@ -398,7 +399,7 @@ class RowCode(IntEnum):
     """The batch was cancelled before the operation on this item was started."""
 
 
-OPERATIONS = (
+OPERATION_NAMES = (
     "", "stat", "open", "fstat", "read", "listxattr", "getxattr", "create", "write", "chown", "setxattr",
     "removexattr", "chmod", "utimensat", "fsync", "close", "rename", "unlink", "rmdir", "readdir", "lseek",
     "link",
@@ -407,12 +408,12 @@ OPERATIONS = (
 none.
 """
 
-_OPERATION_INDEX = {name: index for index, name in enumerate(OPERATIONS)}
+_OPERATION_INDEX = {name: index for index, name in enumerate(OPERATION_NAMES)}
 
 
-class Verdicts:
-    """Columns with the outcome of the operation on each item (row) of a batch: ``RowCode``, errno, failed operation
-    (index in ``OPERATIONS``), bytes copied or read, and duration in nanoseconds.
+class BatchVerdicts:
+    """Columns with the outcome of the operation on each item (row) of a batch: ``OutcomeCode``, errno, failed operation
+    (index in ``OPERATION_NAMES``), bytes copied or read, and duration in nanoseconds.
 
     ``texts`` has, by row, the parts of an error that the columns cannot express: (name of an extended attribute,
     message of pcopy), each perhaps empty. ``moved`` is the sum of the bytes of all rows so far.
@@ -439,14 +440,14 @@ class Verdicts:
         to the type and side of the error.
         """
         if isinstance(problem, MetadataProblem):
-            code = RowCode.LACKS_METADATA
+            code = OutcomeCode.LACKS_METADATA
         elif problem.changed:
-            code = RowCode.SOURCE_CHANGED
+            code = OutcomeCode.SOURCE_CHANGED
         else:
-            code = RowCode.SOURCE_FAILED if problem.on_source else RowCode.FAILED
+            code = OutcomeCode.SOURCE_FAILED if problem.on_source else OutcomeCode.FAILED
         self.set_code_and_problem(row, code, problem)
 
-    def set_code_and_problem(self, row: int, code: RowCode, problem: Problem) -> None:
+    def set_code_and_problem(self, row: int, code: OutcomeCode, problem: Problem) -> None:
         """Record the error ``problem`` as the outcome of a row, with a ``code`` that the caller chooses."""
         operation, _, attribute = problem.operation.partition(" ")
         number = problem.errno or 0
@@ -463,19 +464,19 @@ class Verdicts:
         """
         code = self.codes[row]
         attribute, text = self.texts.get(row, ("", ""))
-        operation = OPERATIONS[self.operations[row]]
+        operation = OPERATION_NAMES[self.operations[row]]
         if attribute:
             operation = f"{operation} {attribute}"
-        if code == RowCode.LACKS_METADATA:
+        if code == OutcomeCode.LACKS_METADATA:
             # Batches read extended attributes on the source side only.
             is_read = operation.startswith(("listxattr", "getxattr"))
             return MetadataProblem(operation, self.errnos[row], on_source=is_read, text=text)
-        on_source = code in (RowCode.SOURCE_FAILED, RowCode.SOURCE_CHANGED)
+        on_source = code in (OutcomeCode.SOURCE_FAILED, OutcomeCode.SOURCE_CHANGED)
         return Problem(
-            operation, self.errnos[row], on_source=on_source, text=text, changed=code == RowCode.SOURCE_CHANGED
+            operation, self.errnos[row], on_source=on_source, text=text, changed=code == OutcomeCode.SOURCE_CHANGED
         )
 
-    def rows_with_code(self, code: RowCode) -> Sequence[int]:
+    def rows_with_code(self, code: OutcomeCode) -> Sequence[int]:
         """Return the indices of the rows (items) whose outcome has this ``code``."""
         number = self.codes.count(code)
         if number == len(self.codes):
@@ -483,7 +484,7 @@ class Verdicts:
         return [] if not number else [row for row, each in enumerate(self.codes) if each == code]
 
 
-class RowMarks(dict[int, bytes]):
+class IdentityMarksByRow(dict[int, bytes]):
     """Identity marks of the items of a batch, by row: bytes that distinguish an item from a later one with the same
     inode number. A row without an entry has an empty mark.
     """

@@ -21,34 +21,34 @@ from pcopy.fsio.attributes import (
     CopiedXattrs,
     MetadataOutcome,
     are_times_portable,
-    attributes_of,
+    metadata_from_status_and_xattrs,
     read_xattrs,
 )
-from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles, Digests
-from pcopy.fsio.backend.columns import RowCode, RowMarks, Verdicts, unpack_names, zero_column
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopyResult, CopySmallFiles, Digests
+from pcopy.fsio.backend.columns import BatchVerdicts, IdentityMarksByRow, OutcomeCode, unpack_names, zero_column
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
 from pcopy.fsio.close import must_set_times_after_close
 from pcopy.fsio.contents import GENERATED_FILE_SYSTEM_TYPES
-from pcopy.fsio.identity import mark_of
-from pcopy.fsio.layout import DEFAULT_RECIPE
+from pcopy.fsio.identity import identity_mark_of
+from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import Problem, source_changed
+from pcopy.fsio.problem import Problem, source_changed_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import READ_FLAGS, check_not_consumed, open_source
+from pcopy.fsio.source import READ_FLAGS, check_not_consumed_by_reading, open_source
 from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
 from pcopy.libc import type_of_file_system
 
-SOURCE_FLAGS = READ_FLAGS | os.O_NOATIME
+SOURCE_OPEN_FLAGS = READ_FLAGS | os.O_NOATIME
 """Flags of open(2) for a source file. O_NOATIME keeps its atime unchanged."""
-FULL_ERRNOS = (errno.ENOSPC, errno.EROFS)
+TARGET_FULL_ERRNOS = (errno.ENOSPC, errno.EROFS)
 """Errors of a target file system that is full or read-only. Two of them, without a successful copy in between, end the
 batch.
 """
-_ZERO_SIZE_READ_BYTES = 64 << 10
+_READ_BYTES_FOR_SIZE_ZERO = 64 << 10
 """Bytes to read from a file whose size is 0. /proc/kmsg refuses to read less than a line."""
-_NAME_TAKEN = Problem("create", errno.EEXIST)
-_NOTHING_TO_REPORT = MetadataOutcome()
+_NAME_TAKEN_PROBLEM = Problem("create", errno.EEXIST)
+_EMPTY_METADATA_OUTCOME = MetadataOutcome()
 
 # Looked up once, for speed: each is called several times per file.
 _open, _fstat, _read, _write, _close, _listxattr = os.open, os.fstat, os.read, os.write, os.close, os.listxattr
@@ -56,11 +56,11 @@ _chown, _chmod, _utime, _is_regular = os.chown, os.chmod, os.utime, stat.S_ISREG
 _now = time.monotonic_ns
 # Integers, because looking up a member of an enum takes longer than comparing it.
 _NEW, _REPLACE, _TEMPORARY, _REFUSE = map(int, (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY, CopyPlan.REFUSE))
-_CODES_WITHOUT_COPY = {int(CopyPlan.SKIP): RowCode.SKIPPED, int(CopyPlan.SLOW_PATH): RowCode.SLOW_PATH}
-_DONE = int(RowCode.DONE)
+_CODES_WITHOUT_COPY = {int(CopyPlan.SKIP): OutcomeCode.SKIPPED, int(CopyPlan.SLOW_PATH): OutcomeCode.SLOW_PATH}
+_DONE = int(OutcomeCode.DONE)
 
 
-class CopyRows:
+class CopyBatchProcessor:
     """Copies the files of a ``CopySmallFiles`` batch, whose rows are files, one after the other.
 
     The batch ends early if the target was full or read-only for two files without a successful copy in between.
@@ -82,9 +82,9 @@ class CopyRows:
         self._preserve = preserve = settings.preserve
         self._umask = settings.umask
         self._follow = settings.follows_links
-        self._flags = SOURCE_FLAGS & ~os.O_NOFOLLOW if settings.follows_links else SOURCE_FLAGS
+        self._flags = SOURCE_OPEN_FLAGS & ~os.O_NOFOLLOW if settings.follows_links else SOURCE_OPEN_FLAGS
         keeps_all = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
-        is_simple = keeps_all and not batch.inherits_acl and batch.recipe is DEFAULT_RECIPE
+        is_simple = keeps_all and not batch.inherits_acl and batch.recipe is DEFAULT_LAYOUT_RECIPE
         self._can_use_fast_path = is_simple and not (preserve.timestamps and must_set_times_after_close(batch.target))
         self._excludes_sparse_files = preserve.sparse
         self._full_count = 0
@@ -94,7 +94,11 @@ class CopyRows:
         self._temporaries = unpack_names(batch.temporary_names) if batch.temporary_names else [b""] * number
         self._versions, self._devices = batch.rows.versions(), batch.rows.device
         self.result = result or CopyResult(
-            Verdicts(number), Digests.zeros(number, digest_size), zero_column("Q", number), RowMarks(), {}
+            BatchVerdicts(number),
+            Digests.zeros(number, digest_size),
+            zero_column("Q", number),
+            IdentityMarksByRow(),
+            {},
         )
 
     def run(self, start: int, end: int) -> None:
@@ -107,19 +111,19 @@ class CopyRows:
         for row in range(start, end):
             if self._full_count > 1:
                 return
-            plan = plans[row] & ~SYNC_FLAG
+            plan = plans[row] & ~SYNC_FILE_FLAG
             if plan in _CODES_WITHOUT_COPY:
                 codes[row] = _CODES_WITHOUT_COPY[plan]
             elif plan == _REFUSE:
-                verdicts.set_problem(row, _NAME_TAKEN)
+                verdicts.set_problem(row, _NAME_TAKEN_PROBLEM)
             else:
                 try:
-                    codes[row] = self._copy(row, plan)
+                    codes[row] = self._copy_file(row, plan)
                     if codes[row] == _DONE:
                         self._full_count = 0
                 except OSError as error:  # all errors are a Problem, except one from closing the source
                     verdicts.set_problem(row, Problem.from_error("close", error, on_source=True))
-                    self._full_count += verdicts.codes[row] == RowCode.FAILED and error.errno in FULL_ERRNOS
+                    self._full_count += verdicts.codes[row] == OutcomeCode.FAILED and error.errno in TARGET_FULL_ERRNOS
             ended = _now()
             nanoseconds[row] = ended - began
             began = ended
@@ -129,15 +133,15 @@ class CopyRows:
         """True if the target was full or read-only for two files without a successful copy in between."""
         return self._full_count > 1
 
-    def _copy(self, row: int, plan: int) -> int:
-        """Copy one file as ``plan``, a ``CopyPlan``, says, and return its ``RowCode``.
+    def _copy_file(self, row: int, plan: int) -> int:
+        """Copy one file as ``plan``, a ``CopyPlan``, says, and return its ``OutcomeCode``.
 
         The body repeats code of other functions instead of calling them, for speed: it runs once for every small file.
         Raise ``OSError`` on failure.
         """
         batch, name = self._batch, self._names[row]
         try:
-            check_not_consumed(batch.directory, name)
+            check_not_consumed_by_reading(batch.directory, name)
             reading = _open(name, self._flags, dir_fd=batch.directory)
         except OSError:
             # Open again, without O_NOATIME if that was refused, and with retries and exact errors.
@@ -150,13 +154,13 @@ class CopyRows:
                 return self._code_of_changed_source(row, status)
             _, size, mtime, ctime = version
             if size > MAX_SMALL_FILE_BYTES or (self._excludes_sparse_files and status.st_blocks << 9 < size):
-                return RowCode.SLOW_PATH
+                return OutcomeCode.SLOW_PATH
             operation = "read"
-            data = _read(reading, size + 1 if size else _ZERO_SIZE_READ_BYTES)
+            data = _read(reading, size + 1 if size else _READ_BYTES_FOR_SIZE_ZERO)
             if len(data) != size:
-                whole = _read_rest(reading, data, size)
+                whole = _contents_after_first_read(reading, data, size)
                 if whole is None:
-                    return RowCode.SLOW_PATH
+                    return OutcomeCode.SLOW_PATH
                 data = whole
             try:
                 names = _listxattr(reading)
@@ -166,7 +170,7 @@ class CopyRows:
             operation = "fstat"
             again = _fstat(reading)  # shows if the file was written to while it was read
             if again.st_ctime_ns != ctime or again.st_mtime_ns != mtime or again.st_size != size:
-                raise source_changed("read", "the file changed while it was copied")
+                raise source_changed_problem("read", "the file changed while it was copied")
         except OSError as error:
             raise Problem.from_error(operation, error, on_source=True) from error
         finally:
@@ -178,8 +182,8 @@ class CopyRows:
             and xattrs is NO_XATTRS
             and are_times_portable(status.st_atime_ns, mtime)
         ):
-            return self._create_fast(row, data, status)
-        return self._create(row, plan, data, status, xattrs)
+            return self._create_copy_in_few_calls(row, data, status)
+        return self._create_copy(row, plan, data, status, xattrs)
 
     def _code_of_changed_source(self, row: int, status: os.stat_result) -> int:
         """Return ``DECIDE_AGAIN`` if the source of the row has changed since its copy was planned; raise ``Problem`` if
@@ -187,12 +191,12 @@ class CopyRows:
         """
         is_same = status.st_ino == self._versions[row][0] and status.st_dev == self._devices[row]
         if not (is_same and _is_regular(status.st_mode)):
-            raise source_changed("open", "another file has taken its name")
-        return RowCode.DECIDE_AGAIN
+            raise source_changed_problem("open", "another file has taken its name")
+        return OutcomeCode.DECIDE_AGAIN
 
-    def _create_fast(self, row: int, data: bytes, status: os.stat_result) -> int:
+    def _create_copy_in_few_calls(self, row: int, data: bytes, status: os.stat_result) -> int:
         """Create the copy of a file without extended attributes and with usual times, in few system calls, and return
-        its code. (``_create`` creates all other copies.)
+        its code. (``_create_copy`` creates all other copies.)
 
         If only the metadata cannot be set in this way, the file is completed with more system calls; if anything else
         fails, it is removed and ``Problem`` is raised.
@@ -238,7 +242,7 @@ class CopyRows:
             self.result.digests[row] = self._digest(data)
         return _DONE
 
-    def _create(self, row: int, plan: int, data: bytes, status: os.stat_result, xattrs: CopiedXattrs) -> int:
+    def _create_copy(self, row: int, plan: int, data: bytes, status: os.stat_result, xattrs: CopiedXattrs) -> int:
         """Create the copy under its final or temporary name, with contents and metadata, and return its code. Raise
         ``Problem`` if this fails; then nothing of the copy remains.
 
@@ -264,8 +268,8 @@ class CopyRows:
         """
         if plan != _NEW or problem.errno != errno.EEXIST:
             raise problem
-        self.result.verdicts.set_code_and_problem(row, RowCode.DECIDE_AGAIN, _NAME_TAKEN)
-        return RowCode.DECIDE_AGAIN
+        self.result.verdicts.set_code_and_problem(row, OutcomeCode.DECIDE_AGAIN, _NAME_TAKEN_PROBLEM)
+        return OutcomeCode.DECIDE_AGAIN
 
     def _complete_file(
         self, new: NewFile, row: int, plan: int, data: bytes, written: int, status: os.stat_result, xattrs: CopiedXattrs
@@ -285,7 +289,7 @@ class CopyRows:
         Raise ``Problem`` if this fails.
         """
         result = self.result
-        sync = bool(self._batch.plans[row] & SYNC_FLAG)
+        sync = bool(self._batch.plans[row] & SYNC_FILE_FLAG)
         with new:
             try:
                 if data and not written:
@@ -296,7 +300,7 @@ class CopyRows:
                 if plan != _NEW or self._batch.reports_identities:
                     result.created_inodes[row] = new.status.st_ino
                     if plan != _REPLACE:
-                        result.marks[row] = mark_of(new.descriptor, created_by_job=True)
+                        result.marks[row] = identity_mark_of(new.descriptor, created_by_job=True)
             except OSError as error:
                 raise Problem.from_error("write", error) from error
             if plan == _REPLACE:
@@ -310,7 +314,7 @@ class CopyRows:
         # Keep a file with incomplete metadata, and report that: this is better than no file.
         if new.metadata_problem is not None:
             raise new.metadata_problem
-        if applied != _NOTHING_TO_REPORT:
+        if applied != _EMPTY_METADATA_OUTCOME:
             result.metadata_outcomes[row] = applied
         return _DONE
 
@@ -324,14 +328,14 @@ class CopyRows:
                 _chown(new.descriptor, status.st_uid, status.st_gid)
                 _chmod(new.descriptor, status.st_mode & 0o7777)
                 _utime(new.descriptor, ns=times)
-                return _NOTHING_TO_REPORT
+                return _EMPTY_METADATA_OUTCOME
             except OSError:  # the slow path below finds out which operation failed and whether that is an error
                 self._can_use_fast_path = False
-        attributes = attributes_of(status, xattrs)
+        attributes = metadata_from_status_and_xattrs(status, xattrs)
         return new.apply_metadata(attributes, self._preserve, self._umask, inherits_acl=self._batch.inherits_acl)
 
 
-def is_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
+def is_file_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
     """Return True if size, mtime and ctime are equal in ``one`` and ``other``, two statuses of a file that were read
     one after the other, so that the file did not change between them.
     """
@@ -340,7 +344,7 @@ def is_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
     )
 
 
-def _read_rest(reading: int, data: bytes, size: int) -> bytes | None:
+def _contents_after_first_read(reading: int, data: bytes, size: int) -> bytes | None:
     """Return the whole contents of a file whose first read returned ``data``, fewer or more bytes than its st_size,
     ``size``.
 
@@ -351,7 +355,7 @@ def _read_rest(reading: int, data: bytes, size: int) -> bytes | None:
     changed, and ``OSError`` if reading fails.
     """
     if size and len(data) > size:
-        raise source_changed("read", "the file grew while it was copied")
+        raise source_changed_problem("read", "the file grew while it was copied")
     parts = [data]
     got = len(data)
     while data:
@@ -364,5 +368,5 @@ def _read_rest(reading: int, data: bytes, size: int) -> bytes | None:
     if size and len(whole) != size:
         if type_of_file_system(reading) in GENERATED_FILE_SYSTEM_TYPES:
             return None
-        raise source_changed("read", f"the file ended after {len(whole)} of {size} bytes")
+        raise source_changed_problem("read", f"the file ended after {len(whole)} of {size} bytes")
     return whole

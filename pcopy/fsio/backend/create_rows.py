@@ -7,18 +7,18 @@ from __future__ import annotations
 import errno
 import time
 
-from pcopy.fsio.attributes import Attributes, MetadataOutcome
+from pcopy.fsio.attributes import ItemMetadata, MetadataOutcome
 from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
-from pcopy.fsio.backend.columns import RowCode, Verdicts, unpack_names
+from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, unpack_names
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
 
-_NOTHING_TO_REPORT = MetadataOutcome()
+_EMPTY_METADATA_OUTCOME = MetadataOutcome()
 
 
-class CreateRows:
+class CreateBatchProcessor:
     """A ``CreateSmallFiles`` batch in progress: creates files from contents in memory. A row is one file."""
 
     is_target_full = False
@@ -32,23 +32,23 @@ class CreateRows:
         self._preserve, self._umask = settings.preserve, settings.umask
         self._names = unpack_names(batch.names, len(batch))
         self._contents = memoryview(batch.contents)
-        self.result = result or CreateResult(Verdicts(len(batch)), {})
+        self.result = result or CreateResult(BatchVerdicts(len(batch)), {})
 
     def run(self, start: int, end: int) -> None:
         verdicts = self.result.verdicts
         for row in range(start, end):
             began = time.monotonic_ns()
             try:
-                self._create(row)
-                verdicts.codes[row] = RowCode.DONE
+                self._create_file(row)
+                verdicts.codes[row] = OutcomeCode.DONE
             except Problem as problem:
                 is_taken = (problem.operation, problem.errno) == ("create", errno.EEXIST)
-                verdicts.set_code_and_problem(row, RowCode.DECIDE_AGAIN, problem) if is_taken else verdicts.set_problem(
-                    row, problem
-                )
+                verdicts.set_code_and_problem(
+                    row, OutcomeCode.DECIDE_AGAIN, problem
+                ) if is_taken else verdicts.set_problem(row, problem)
             verdicts.nanoseconds[row] = time.monotonic_ns() - began
 
-    def _create(self, row: int) -> None:
+    def _create_file(self, row: int) -> None:
         """Create the file of this row, with its contents and metadata.
 
         Raise ``Problem`` if this fails; then nothing of the file remains. Raise ``MetadataProblem`` if only metadata
@@ -59,7 +59,7 @@ class CreateRows:
         size, mtime = rows.size[row], rows.mtime[row]
         with NewFile.create(batch.directory, self._names[row]) as new:
             write_all(new.descriptor, self._contents[at : at + size], 0)
-            attributes = Attributes(rows.mode[row], rows.uid[row], rows.gid[row], mtime, mtime)
+            attributes = ItemMetadata(rows.mode[row], rows.uid[row], rows.gid[row], mtime, mtime)
             applied = new.apply_metadata(attributes, self._preserve, self._umask, inherits_acl=batch.inherits_acl)
             new.close_and_keep()
         verdicts.bytes[row] = size
@@ -67,5 +67,5 @@ class CreateRows:
         # Keep a file with incomplete metadata, and report that: this is better than no file.
         if new.metadata_problem is not None:
             raise new.metadata_problem
-        if applied != _NOTHING_TO_REPORT:
+        if applied != _EMPTY_METADATA_OUTCOME:
             self.result.metadata_outcomes[row] = applied

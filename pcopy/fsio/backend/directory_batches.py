@@ -15,22 +15,29 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.backend.batches import UNCHANGED, Batch, BatchResult, NamesBatch
-from pcopy.fsio.backend.columns import ATIME, GROUP, MODE, MTIME, OWNER, Rows
+from pcopy.fsio.attributes import ItemMetadata
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, Batch, BatchResult, NamesBatch
+from pcopy.fsio.backend.columns import (
+    ATIME_COLUMN,
+    GROUP_COLUMN,
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    OWNER_COLUMN,
+    StatusColumns,
+)
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.interface import ColumnSums
 
-MEMBER_ROW = Struct("=3Q2q4I")
-"""Format of a row of a ``ReadMembers`` batch, that is, of one file to archive: inode, size, st_dev, mtime, ctime, mode,
-user, group, bytes of the member in the archive.
+MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
+"""Format of a row of a ``ReadTarMembers`` batch, that is, of one file to archive: inode, size, st_dev, mtime, ctime,
+mode, user, group, bytes of the member in the archive.
 """
 
-DIRECTORY_METADATA_COLUMNS = MODE | OWNER | GROUP | ATIME | MTIME
+DIRECTORY_METADATA_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN | MTIME_COLUMN
 """Columns of the metadata that a directory gets after everything in it was copied: mode, owner, group, atime, mtime."""
 
-FAR_FUTURE = 2**63 - 1
+FAR_FUTURE_TIME = 2**63 - 1
 """A time that is later than all others, in nanoseconds since 1970: nothing has changed since then."""
 
 
@@ -57,7 +64,7 @@ class DirectoryBatchSettings(NamedTuple):
     source_device: int
     target_device: int
     excluded_directory: tuple[int, int] = (0, 0)
-    changed_since: int = FAR_FUTURE
+    changed_since: int = FAR_FUTURE_TIME
     modify_window: int = 0
     max_names: int = 0
     is_parent_new: bool = False
@@ -82,13 +89,13 @@ class RemainingDirectory(NamedTuple):
         copied: (number, bytes) of the files that were copied.
     """
 
-    attributes: Attributes
+    attributes: ItemMetadata
     inode: int
     mark: bytes
     is_new: bool
     is_owned_by_other_user: bool
     names: bytes
-    rows: Rows
+    rows: StatusColumns
     skipped: tuple[int, int]
     copied: tuple[int, int]
 
@@ -131,7 +138,7 @@ class EnterDirectories(NamesBatch[EnterResult]):
         return self.directory, self.target
 
 
-class ContentsTotals(NamedTuple):
+class DirectoryTotals(NamedTuple):
     """Totals of the items in one directory, whose status was added to the sums of the batch (``ColumnSums``) and not
     returned.
 
@@ -163,8 +170,8 @@ class DirectoryContents(NamedTuple):
     names: bytes
     kinds: bytes
     inodes: array[int]
-    rows: Rows | None
-    totals: ContentsTotals | None = None
+    rows: StatusColumns | None
+    totals: DirectoryTotals | None = None
 
 
 class ListDirectoriesResult(BatchResult):
@@ -282,7 +289,7 @@ class ListPaths(NamesBatch[ListPathsResult]):
     path_prefix: bytes
 
 
-class SetMetadataWithin(NamesBatch[ContentsResult]):
+class SetMetadataInDirectories(NamesBatch[ContentsResult]):
     """Open directories, set the same owner and group for everything in them, and change the permission bits of
     everything by two tables from old to new bits. Subdirectories are changed, too, but not their contents.
     (``SetUniformMetadata`` does the same for single items.)
@@ -296,8 +303,8 @@ class SetMetadataWithin(NamesBatch[ContentsResult]):
         modes: array of type "H": the new permission bits of items that are not directories, by the old ones (0 to
             4095).
         directory_modes: an array like ``modes``, for directories.
-        uid: the new owner, or ``UNCHANGED`` (``pcopy.fsio.backend.batches``).
-        gid: the new group, or ``UNCHANGED``.
+        uid: the new owner, or ``UNCHANGED_VALUE`` (``pcopy.fsio.backend.batches``).
+        gid: the new group, or ``UNCHANGED_VALUE``.
     """
 
     inodes: array[int]
@@ -305,8 +312,8 @@ class SetMetadataWithin(NamesBatch[ContentsResult]):
     max_names: int
     modes: array[int]
     directory_modes: array[int]
-    uid: int = UNCHANGED
-    gid: int = UNCHANGED
+    uid: int = UNCHANGED_VALUE
+    gid: int = UNCHANGED_VALUE
 
 
 class CompareDirectories(NamesBatch[ContentsResult]):
@@ -371,20 +378,20 @@ class FinishDirectories(NamesBatch[BatchResult]):
         settings: settings of the batch.
     """
 
-    rows: Rows
+    rows: StatusColumns
     marks: tuple[bytes, ...]
     created_by_job: bytes
     settings: DirectoryBatchSettings
 
 
-class FindWithoutXattrs(NamesBatch[BatchResult]):
+class FindItemsWithoutXattrs(NamesBatch[BatchResult]):
     """Find the items that have no extended attribute and no ACL that a copy would get.
 
     These items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``SLOW_PATH``.
     """
 
 
-class ReadMembers(Batch[BatchResult]):
+class ReadTarMembers(Batch[BatchResult]):
     """Read small regular files, of several directories, as members of a tar archive.
 
     Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read, has
@@ -393,7 +400,7 @@ class ReadMembers(Batch[BatchResult]):
 
     Fields:
         names: names of the files, joined by slashes.
-        rows: status of the files and bytes in the archive, each in the format of ``MEMBER_ROW``, joined.
+        rows: status of the files and bytes in the archive, each in the format of ``MEMBER_ROW_FORMAT``, joined.
         source_directories: for each directory its descriptor, the number of its rows, and the prefix of its names in
             the archive.
         buffer: the memory for the members, filled with zeros.
@@ -418,4 +425,4 @@ class ReadMembers(Batch[BatchResult]):
         return tuple({directory for directory, _, _ in self.source_directories})
 
     def __len__(self) -> int:
-        return len(self.rows) // MEMBER_ROW.size
+        return len(self.rows) // MEMBER_ROW_FORMAT.size

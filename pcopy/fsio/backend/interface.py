@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import Batch
-from pcopy.fsio.backend.columns import Rows
+from pcopy.fsio.backend.columns import StatusColumns
 from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors
 from pcopy.fsio.preserve import Preserve
 
@@ -101,7 +101,7 @@ class WakeDescriptor(Protocol):
         """Make the descriptor unreadable until ``poll`` has something to do again."""
 
 
-class PoolLoad(NamedTuple):
+class ThreadPoolLoad(NamedTuple):
     """Work that a thread pool has done since it was created.
 
     Fields:
@@ -122,7 +122,7 @@ class RowInProgress(NamedTuple):
 
     Fields:
         since: when the thread began with the item, in seconds of ``time.monotonic``.
-        operation: the current operation, one of ``pcopy.fsio.backend.columns.OPERATIONS``.
+        operation: the current operation, one of ``pcopy.fsio.backend.columns.OPERATION_NAMES``.
         path: path of the item that the operation concerns.
     """
 
@@ -141,7 +141,7 @@ class ThreadPool(Protocol):
         There may be fewer threads in the end: their number is limited, and the system may refuse to create them.
         """
 
-    def load(self) -> PoolLoad:
+    def load(self) -> ThreadPoolLoad:
         """Return the work that was done since the pool was created, in the polling thread and in the worker threads."""
 
     def set_limits(self, ranks: int, modifying: int) -> None:
@@ -164,7 +164,7 @@ class ColumnSums(Protocol):
     sizes and ages.
     """
 
-    def add_rows(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
+    def add_rows(self, rows: StatusColumns, kinds: bytes) -> tuple[int, int, int] | None:
         """Add the items of ``rows`` to the sums, and return the totals of these items alone.
 
         Args:
@@ -183,7 +183,7 @@ class ColumnSums(Protocol):
     def sums(self) -> dict[str, int]:
         """Return the sums over all items by name: ``bytes`` (sizes of files), ``allocated`` (bytes on storage),
         ``holes`` (bytes of files that are not allocated), and the numbers of unusual items, such as ``set_id``
-        (set-user-ID or set-group-ID files); ``pcopy.walk.sums.UNUSUAL`` explains them.
+        (set-user-ID or set-group-ID files); ``pcopy.walk.sums.UNUSUAL_ITEM_KINDS`` explains them.
         """
 
     def histograms(self) -> dict[str, dict[int, int]]:

@@ -34,31 +34,31 @@ from pcopy.fsio.backend.batches import (
 from pcopy.fsio.backend.columns import (
     EARLIEST_TIME,
     LATEST_TIME,
-    SIZE,
+    SIZE_COLUMN,
     TYPE_LETTERS,
     UNKNOWN_STATUS,
     VERSION_COLUMNS,
-    RowCode,
-    Rows,
-    Verdicts,
+    BatchVerdicts,
+    OutcomeCode,
+    StatusColumns,
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.backend.copy_rows import SOURCE_FLAGS, is_unchanged
+from pcopy.fsio.backend.copy_rows import SOURCE_OPEN_FLAGS, is_file_unchanged
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.directories import list_entries
-from pcopy.fsio.incomplete_mark import is_marked
+from pcopy.fsio.incomplete_mark import is_marked_incomplete
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, TRANSIENT_ERRNOS, with_retries
-from pcopy.fsio.source import check_not_consumed, open_to_read
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, TRANSIENT_ERRNOS, call_with_retries
+from pcopy.fsio.source import check_not_consumed_by_reading, open_item_to_read
 
 _open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
 _advise, _DONTNEED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
 _now = time.monotonic_ns
 
 
-class ListRows:
+class ListBatchProcessor:
     """A ``ListNames`` batch in progress: lists the next names of a directory. The directory is the only row of the
     batch.
     """
@@ -68,7 +68,7 @@ class ListRows:
     def __init__(self, batch: ListNames) -> None:
         self._batch = batch
         self._types: dict[bytes, int] | None = None
-        self.result = ListResult(Verdicts(1))
+        self.result = ListResult(BatchVerdicts(1))
 
     def run(self, start: int, end: int) -> None:
         """List the next names of the directory, which is the only row; ``start`` and ``end`` are therefore ignored."""
@@ -76,12 +76,12 @@ class ListRows:
         began = _now()
         entries = batch.listing_state if batch.listing_state is not None else list_entries(batch.directory)
         found: list[os.DirEntry[str]] = []
-        result.verdicts.codes[0] = RowCode.DONE
+        result.verdicts.codes[0] = OutcomeCode.DONE
         try:
             found.extend(islice(entries, batch.max_names))  # keeps the entries that were read before an error
         except OSError as error:
             problem = error if isinstance(error, Problem) else Problem.from_error("readdir", error)
-            code = RowCode.SOURCE_FAILED if batch.on_source else RowCode.FAILED
+            code = OutcomeCode.SOURCE_FAILED if batch.on_source else OutcomeCode.FAILED
             result.verdicts.set_code_and_problem(0, code, problem)
         else:
             if len(found) == batch.max_names:
@@ -123,12 +123,12 @@ class ListRows:
         expose the types of FIFOs, sockets and devices.
         """
         if self._types is None:
-            from pcopy.fsio.nodes import path_of_descriptor  # imported here because few listings need them
+            from pcopy.fsio.nodes import proc_path_of_descriptor  # imported here because few listings need them
             from pcopy.libc import types_of_names
 
             try:
-                with closed_at_end(
-                    open_to_read(None, path_of_descriptor(self._batch.directory), follow=True)
+                with closing_descriptor(
+                    open_item_to_read(None, proc_path_of_descriptor(self._batch.directory), follow=True)
                 ) as directory:
                     self._types = types_of_names(directory)
             except OSError:
@@ -136,7 +136,7 @@ class ListRows:
         return TYPE_LETTERS.get(self._types.get(name, 0), ord("?"))
 
 
-class StatRows:
+class StatBatchProcessor:
     """A ``StatNames`` batch in progress: reads the status of names in one directory."""
 
     is_target_full = False
@@ -148,7 +148,7 @@ class StatRows:
         """
         self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result = result or StatResult(Verdicts(len(batch)), Rows(len(batch), batch.mask))
+        self.result = result or StatResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), batch.mask))
 
     def run(self, start: int, end: int) -> None:
         """Read the status of the names from ``start`` up to, but not including, ``end``."""
@@ -159,13 +159,13 @@ class StatRows:
         for row in range(start, end):
             try:
                 status = stat_call(self._names[row], dir_fd=directory, follow_symlinks=follow)
-                verdicts.codes[row] = RowCode.DONE
+                verdicts.codes[row] = OutcomeCode.DONE
             except OSError as first:
                 try:
                     status = self._retry_stat(self._names[row], first)
-                    verdicts.codes[row] = RowCode.DONE
+                    verdicts.codes[row] = OutcomeCode.DONE
                 except OSError as error:
-                    code = RowCode.SOURCE_FAILED if on_source else RowCode.FAILED
+                    code = OutcomeCode.SOURCE_FAILED if on_source else OutcomeCode.FAILED
                     verdicts.set_code_and_problem(row, code, Problem.from_error("stat", error))
                     status = UNKNOWN_STATUS
             statuses.append(status)
@@ -183,10 +183,10 @@ class StatRows:
         if not self._batch.on_source or first.errno not in TRANSIENT_ERRNOS:
             raise first
         call = partial(os.stat, name, dir_fd=self._batch.directory, follow_symlinks=self._batch.follows_links)
-        return with_retries(call)
+        return call_with_retries(call)
 
 
-class ReadRows:
+class ReadBatchProcessor:
     """A ``ReadSmallFiles`` batch in progress: reads small files and computes their digests."""
 
     is_target_full = False
@@ -197,11 +197,13 @@ class ReadRows:
         assert settings.digest is not None
         self._batch = batch
         self._digest = settings.digest
-        self._flags = SOURCE_FLAGS & ~os.O_NOFOLLOW if settings.follows_links and not batch.are_copies else SOURCE_FLAGS
+        self._flags = (
+            SOURCE_OPEN_FLAGS & ~os.O_NOFOLLOW if settings.follows_links and not batch.are_copies else SOURCE_OPEN_FLAGS
+        )
         number = len(batch)
         self._names = unpack_names(batch.names)
         self.result = result or ReadResult(
-            Verdicts(number), Rows(number, VERSION_COLUMNS), Digests.zeros(number, digest_size)
+            BatchVerdicts(number), StatusColumns(number, VERSION_COLUMNS), Digests.zeros(number, digest_size)
         )
 
     def run(self, start: int, end: int) -> None:
@@ -210,22 +212,22 @@ class ReadRows:
         began = _now()
         for row in range(start, end):
             try:
-                status = self._read(row)
+                status = self._read_file(row)
             except OSError:
                 status = None
-            verdicts.codes[row] = RowCode.SLOW_PATH if status is None else RowCode.DONE
+            verdicts.codes[row] = OutcomeCode.SLOW_PATH if status is None else OutcomeCode.DONE
             statuses.append(UNKNOWN_STATUS if status is None else status)
             ended = _now()
             verdicts.nanoseconds[row] = ended - began
             began = ended
         self.result.observed.set_statuses(start, statuses)
 
-    def _read(self, row: int) -> os.stat_result | None:
+    def _read_file(self, row: int) -> os.stat_result | None:
         """Read the file of this row, store its digest in the result, and return its status. Return None if the file
         must be read by a task, not in a batch. Raise ``OSError``.
         """
         copies = self._batch.are_copies
-        check_not_consumed(self._batch.directory, self._names[row])
+        check_not_consumed_by_reading(self._batch.directory, self._names[row])
         reading = _open(self._names[row], self._flags, dir_fd=self._batch.directory)
         try:
             status = _fstat(reading)
@@ -236,12 +238,12 @@ class ReadRows:
                 or not EARLIEST_TIME < status.st_mtime_ns < LATEST_TIME
             ):
                 return None
-            if self._batch.excludes_half_written and is_marked(reading):
+            if self._batch.excludes_half_written and is_marked_incomplete(reading):
                 return None
             if copies:
                 _advise(reading, 0, 0, _DONTNEED)
             data = _read(reading, size + 1)
-            if len(data) != size or not (copies or is_unchanged(status, _fstat(reading))):
+            if len(data) != size or not (copies or is_file_unchanged(status, _fstat(reading))):
                 return None
         finally:
             _close(reading)
@@ -253,19 +255,19 @@ class ReadRows:
 
 def sync_directories(batch: SyncDirectories) -> BatchResult:
     """Sync each open directory of the batch with fsync(2), and return a verdict (success or error) for each."""
-    verdicts = Verdicts(len(batch.directories))
+    verdicts = BatchVerdicts(len(batch.directories))
     for row, directory in enumerate(batch.directories):
         began = _now()
         try:
             os.fsync(directory)
-            verdicts.codes[row] = RowCode.DONE
+            verdicts.codes[row] = OutcomeCode.DONE
         except OSError as error:
             verdicts.set_problem(row, Problem.from_error("fsync", error))
         verdicts.nanoseconds[row] = _now() - began
     return BatchResult(verdicts)
 
 
-class ChangeRows:
+class ChangeBatchProcessor:
     """Base of the classes for batches in progress that change or remove existing items. If a change was interrupted by
     a signal or failed because too many files are open, it is tried again.
     """
@@ -283,34 +285,36 @@ class ChangeRows:
                 except Problem as problem:
                     if problem.errno not in NOTHING_DONE_ERRNOS:
                         raise
-                    verdicts.codes[row] = with_retries(partial(self._change_item, row), NOTHING_DONE_ERRNOS)
+                    verdicts.codes[row] = call_with_retries(partial(self._change_item, row), NOTHING_DONE_ERRNOS)
             except Problem as problem:
                 verdicts.set_problem(row, problem)
             verdicts.nanoseconds[row] = _now() - began
 
-    def _change_item(self, row: int) -> RowCode:
+    def _change_item(self, row: int) -> OutcomeCode:
         """Change or remove one item, that of the given ``row``, and return the code of the outcome; raise ``Problem``
         if that fails.
         """
         raise NotImplementedError
 
 
-class RemoveRows(ChangeRows):
+class RemoveBatchProcessor(ChangeBatchProcessor):
     """A ``RemoveItems`` batch in progress: removes items that are not directories, and empty directories."""
 
     def __init__(self, batch: RemoveItems, result: RemoveResult | None = None) -> None:
         self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result: RemoveResult = result or RemoveResult(Verdicts(len(batch)), Rows(len(batch), SIZE))
+        self.result: RemoveResult = result or RemoveResult(
+            BatchVerdicts(len(batch)), StatusColumns(len(batch), SIZE_COLUMN)
+        )
 
-    def _change_item(self, row: int) -> RowCode:
+    def _change_item(self, row: int) -> OutcomeCode:
         directory, name, rows = self._batch.directory, self._names[row], self._batch.rows
         operation = "stat"
         try:
             if rows.inode:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                 if not rows.is_same_item(row, status):
-                    return RowCode.DECIDE_AGAIN
+                    return OutcomeCode.DECIDE_AGAIN
                 self.result.observed.size[row] = status.st_size if _is_regular(status.st_mode) else 0
             if rows.mode and stat.S_ISDIR(rows.mode[row]):
                 operation = "rmdir"
@@ -322,10 +326,10 @@ class RemoveRows(ChangeRows):
             raise Problem.from_error(operation, error) from error
         if self._batch.removal_counters is not None:
             self._batch.removal_counters[1] += 1
-        return RowCode.DONE
+        return OutcomeCode.DONE
 
 
-class CompareXattrsRows:
+class CompareXattrsBatchProcessor:
     """A ``CompareXattrs`` batch in progress: compares the extended attributes of sources with those
     of their targets.
     """
@@ -337,7 +341,7 @@ class CompareXattrsRows:
         self._batch = batch
         self._names = unpack_names(batch.names)
         self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
-        self.result = result or BatchResult(Verdicts(len(batch)))
+        self.result = result or BatchResult(BatchVerdicts(len(batch)))
 
     def run(self, start: int, end: int) -> None:
         """Compare the extended attributes of the items from ``start`` up to, but not including, ``end``.
@@ -356,5 +360,5 @@ class CompareXattrsRows:
                 same = has_same_xattrs(*paths, preserve, follow=follow)
             except OSError:
                 same = False
-            verdicts.codes[row] = RowCode.DONE if same else RowCode.SLOW_PATH
+            verdicts.codes[row] = OutcomeCode.DONE if same else OutcomeCode.SLOW_PATH
             verdicts.nanoseconds[row] = _now() - began

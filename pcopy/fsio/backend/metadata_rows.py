@@ -14,81 +14,93 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
+from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR, DEFAULT_ACL_XATTR
 from pcopy.fsio.attributes import remove_xattr
-from pcopy.fsio.backend.batches import UNCHANGED, BatchResult, SetMetadata, SetUniformMetadata, UniformMetadataResult
-from pcopy.fsio.backend.columns import MODE, SIZE, RowCode, Rows, Verdicts, unpack_names
-from pcopy.fsio.backend.item_rows import ChangeRows
-from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.nodes import open_without_access, path_of_descriptor
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.backend.batches import (
+    UNCHANGED_VALUE,
+    BatchResult,
+    SetMetadata,
+    SetUniformMetadata,
+    UniformMetadataResult,
+)
+from pcopy.fsio.backend.columns import MODE_COLUMN, SIZE_COLUMN, BatchVerdicts, OutcomeCode, StatusColumns, unpack_names
+from pcopy.fsio.backend.item_rows import ChangeBatchProcessor
+from pcopy.fsio.close import closing_descriptor
+from pcopy.fsio.nodes import open_path_only, proc_path_of_descriptor
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.source import status_of
 
 _NO_PROC_TEXT = "/proc is not mounted, and this system has no other call that changes an open item: mount /proc"
 _SET_GID_REFUSED_TEXT = "the set-gid bit was not set: only root and members of the group may set it"
 
 
-class SetMetadataRows(ChangeRows):
+class SetMetadataBatchProcessor(ChangeBatchProcessor):
     """A ``SetMetadata`` batch in progress: each item gets its own values."""
 
     def __init__(self, batch: SetMetadata, result: BatchResult | None = None) -> None:
         self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result = result or BatchResult(Verdicts(len(batch)))
+        self.result = result or BatchResult(BatchVerdicts(len(batch)))
 
-    def _change_item(self, row: int) -> RowCode:
+    def _change_item(self, row: int) -> OutcomeCode:
         batch, wanted = self._batch, self._batch.wanted
-        with closed_at_end(open_without_access(batch.directory, self._names[row], on_source=False)) as item:
+        with closing_descriptor(open_path_only(batch.directory, self._names[row], on_source=False)) as item:
             status = status_of(item)
             if not (batch.rows.is_same_item(row, status) and batch.rows.has_owner_and_mode(row, status)):
-                return RowCode.DECIDE_AGAIN
+                return OutcomeCode.DECIDE_AGAIN
             _set_owner_and_mode(item, wanted.uid[row], wanted.gid[row], wanted.mode[row])
             if batch.acls is not None:
-                self._set_acls(path_of_descriptor(item), *batch.acls, is_directory=stat.S_ISDIR(batch.rows.mode[row]))
-        return RowCode.DONE
+                self._set_acls(
+                    proc_path_of_descriptor(item), *batch.acls, is_directory=stat.S_ISDIR(batch.rows.mode[row])
+                )
+        return OutcomeCode.DONE
 
     def _set_acls(self, handle: bytes, access: bytes, default: bytes, *, is_directory: bool) -> None:
-        with _calling_through_proc(f"setxattr {ACCESS_ACL}"):
-            os.setxattr(handle, ACCESS_ACL, access)
+        with _proc_errors_as_problem(f"setxattr {ACCESS_ACL_XATTR}"):
+            os.setxattr(handle, ACCESS_ACL_XATTR, access)
         if is_directory and default:
-            with _calling_through_proc(f"setxattr {DEFAULT_ACL}"):
-                os.setxattr(handle, DEFAULT_ACL, default)
+            with _proc_errors_as_problem(f"setxattr {DEFAULT_ACL_XATTR}"):
+                os.setxattr(handle, DEFAULT_ACL_XATTR, default)
         elif is_directory:
-            remove_xattr(handle, DEFAULT_ACL)
+            remove_xattr(handle, DEFAULT_ACL_XATTR)
 
 
-class SetUniformMetadataRows(ChangeRows):
+class SetUniformMetadataBatchProcessor(ChangeBatchProcessor):
     """A ``SetUniformMetadata`` batch in progress: all items get the same owner and group, and modes by one table."""
 
     def __init__(self, batch: SetUniformMetadata, result: UniformMetadataResult | None = None) -> None:
         self._batch = batch
         self._names = unpack_names(batch.names)
         self.result: UniformMetadataResult = result or UniformMetadataResult(
-            Verdicts(len(batch)), Rows(len(batch), MODE | SIZE)
+            BatchVerdicts(len(batch)), StatusColumns(len(batch), MODE_COLUMN | SIZE_COLUMN)
         )
 
-    def _change_item(self, row: int) -> RowCode:
+    def _change_item(self, row: int) -> OutcomeCode:
         batch, seen = self._batch, self.result.observed
-        with closed_at_end(open_without_access(batch.directory, self._names[row], on_source=False)) as item:
+        with closing_descriptor(open_path_only(batch.directory, self._names[row], on_source=False)) as item:
             status = status_of(item)
             mode = status.st_mode
             if not batch.rows.is_same_item(row, status) or stat.S_ISDIR(mode):
-                return RowCode.DECIDE_AGAIN
+                return OutcomeCode.DECIDE_AGAIN
             seen.mode[row] = mode
             seen.size[row] = status.st_size if stat.S_ISREG(mode) else 0
-            uid = UNCHANGED if batch.uid == status.st_uid else batch.uid
-            gid = UNCHANGED if batch.gid == status.st_gid else batch.gid
-            bits = stat.S_IMODE(mode if (uid, gid) == (UNCHANGED, UNCHANGED) else mode_after_chown(mode))
-            wanted = UNCHANGED if stat.S_ISLNK(mode) or batch.modes[bits] == bits else batch.modes[bits]
-            if (uid, gid, wanted) == (UNCHANGED, UNCHANGED, UNCHANGED):
-                return RowCode.SKIPPED
+            uid = UNCHANGED_VALUE if batch.uid == status.st_uid else batch.uid
+            gid = UNCHANGED_VALUE if batch.gid == status.st_gid else batch.gid
+            bits = stat.S_IMODE(mode if (uid, gid) == (UNCHANGED_VALUE, UNCHANGED_VALUE) else mode_after_chown(mode))
+            wanted = UNCHANGED_VALUE if stat.S_ISLNK(mode) or batch.modes[bits] == bits else batch.modes[bits]
+            if (uid, gid, wanted) == (UNCHANGED_VALUE, UNCHANGED_VALUE, UNCHANGED_VALUE):
+                return OutcomeCode.SKIPPED
             _set_owner_and_mode(item, uid, gid, wanted)
-        return RowCode.DONE
+        return OutcomeCode.DONE
 
 
-def metadata_rows(batch: SetMetadata | SetUniformMetadata) -> SetMetadataRows | SetUniformMetadataRows:
+def metadata_batch_processor(
+    batch: SetMetadata | SetUniformMetadata,
+) -> SetMetadataBatchProcessor | SetUniformMetadataBatchProcessor:
     """Return the object that processes the rows (items) of ``batch`` in the Python backend."""
-    return SetMetadataRows(batch) if isinstance(batch, SetMetadata) else SetUniformMetadataRows(batch)
+    return (
+        SetMetadataBatchProcessor(batch) if isinstance(batch, SetMetadata) else SetUniformMetadataBatchProcessor(batch)
+    )
 
 
 def mode_after_chown(mode: int) -> int:
@@ -103,7 +115,7 @@ def mode_after_chown(mode: int) -> int:
     return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
 
 
-class _calling_through_proc(as_problem):  # noqa: N801 (like ``as_problem``)
+class _proc_errors_as_problem(errors_as_problem):  # noqa: N801 (like ``errors_as_problem``)
     """Context manager for a call with a path below /proc/self/fd. It turns an ``OSError`` into a ``Problem``, as its
     base class does, but ENOENT into a ``Problem`` with ENOSYS which says that /proc is not mounted.
 
@@ -119,16 +131,16 @@ class _calling_through_proc(as_problem):  # noqa: N801 (like ``as_problem``)
 
 
 def _set_owner_and_mode(item: int, uid: int, gid: int, mode: int) -> None:
-    """Set owner, group and mode of the item that the O_PATH descriptor ``item`` has open; a value of ``UNCHANGED`` is
-    not set. Raise ``Problem`` if that fails.
+    """Set owner, group and mode of the item that the O_PATH descriptor ``item`` has open; a value of
+    ``UNCHANGED_VALUE`` is not set. Raise ``Problem`` if that fails.
     """
     # The owner is set first, because the operating system clears set-id bits when the owner changes.
-    owner = -1 if uid == UNCHANGED else uid, -1 if gid == UNCHANGED else gid
+    owner = -1 if uid == UNCHANGED_VALUE else uid, -1 if gid == UNCHANGED_VALUE else gid
     if owner != (-1, -1):
-        with _calling_through_proc("chown"):
-            os.chown(path_of_descriptor(item), *owner)
-    if mode != UNCHANGED:
-        with _calling_through_proc("chmod"):
-            os.chmod(path_of_descriptor(item), mode)
+        with _proc_errors_as_problem("chown"):
+            os.chown(proc_path_of_descriptor(item), *owner)
+    if mode != UNCHANGED_VALUE:
+        with _proc_errors_as_problem("chmod"):
+            os.chmod(proc_path_of_descriptor(item), mode)
         if mode & stat.S_ISGID and stat.S_IMODE(status_of(item).st_mode) != mode:
             raise Problem("chmod", errno.EPERM, text=_SET_GID_REFUSED_TEXT)

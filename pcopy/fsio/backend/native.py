@@ -1,8 +1,8 @@
 """The C backend: processes common cases in C, and leaves all others, row by row, to the code of the Python backend.
 
 A row is one item of a batch; the C code is in ``pcopy/fsio/backend/native``, with the interface backend.h. If it gives
-a row the code ``DEFERRED``, it has changed nothing: the Python code for the same batch then processes that row, and
-stores the outcome in the same result. So rare cases are implemented only once, in Python.
+a row the code ``DEFERRED_CODE``, it has changed nothing: the Python code for the same batch then processes that row,
+and stores the outcome in the same result. So rare cases are implemented only once, in Python.
 
 Without threads (``pcopy.fsio.backend.native_pool``), rows are processed in ``poll``.
 """
@@ -15,19 +15,19 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from pcopy.fsio.attribute_names import ACCESS_ACL, XATTRS_OF_LUSTRE_FILES, XattrKind, xattr_kind
+from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR, XATTRS_OF_LUSTRE_FILES, XattrKind, xattr_kind
 from pcopy.fsio.attributes import is_xattr_copied
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import Batch, ListNames, ListResult, SyncDirectories
-from pcopy.fsio.backend.columns import RowCode, Verdicts
-from pcopy.fsio.backend.directory_batches import FindWithoutXattrs, ListDirectories, ReadMembers
+from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode
+from pcopy.fsio.backend.directory_batches import FindItemsWithoutXattrs, ListDirectories, ReadTarMembers
 from pcopy.fsio.backend.interface import BackendSettings, Ticket
 from pcopy.fsio.backend.item_rows import sync_directories
-from pcopy.fsio.backend.native_batches import DEFERRED, NativeBatch, NativeWithoutFallback, native_batch
+from pcopy.fsio.backend.native_batches import DEFERRED_CODE, NativeBatch, NativeBatchWithoutFallback, native_batch
 from pcopy.fsio.backend.native_directories import native_directory_batch
 from pcopy.fsio.backend.native_pool import NativeThreadPool
 from pcopy.fsio.backend.plan_copies import PlanCopies, PlanCopiesResult, copy_plans
-from pcopy.fsio.backend.python import FILES_PER_POLL, FinishedTicket, RowProcessor
+from pcopy.fsio.backend.python import FILES_PER_POLL, BatchProcessor, FinishedTicket
 from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors, listing_problem
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ POLL_NANOSECONDS = 2_000_000
 _MAX_NAME_BYTES = 256
 """Largest number of bytes that one name takes in a listing, including the slash that follows it."""
 
-_PYTHON_ONLY_XATTRS = (b"trusted.pcopy.", b"user.pcopy.", os.fsencode(ACCESS_ACL))
+_XATTR_PREFIXES_LEFT_TO_PYTHON = (b"trusted.pcopy.", b"user.pcopy.", os.fsencode(ACCESS_ACL_XATTR))
 """Prefixes of extended attributes that the C code leaves to Python: pcopy's own marks of incomplete files, and the
 access ACL, on which the mode depends of a copy without the ACL.
 """
@@ -86,7 +86,7 @@ class NativeTicket(Generic[Result]):
         self._descriptors = batch.descriptors
         self._rows = rows
         self._verdicts = rows.result.verdicts
-        self._work: RowProcessor | None = None
+        self._work: BatchProcessor | None = None
         self._deferred_rows: list[int] = []
         self._is_cancelled = False
         for descriptor in self._descriptors:
@@ -120,7 +120,7 @@ class NativeTicket(Generic[Result]):
         except BaseException:  # not an error of a row; for example, no memory
             self.cancel()
             raise
-        if self._work is not None and self._work.is_target_full and RowCode.PENDING in self._verdicts.codes:
+        if self._work is not None and self._work.is_target_full and OutcomeCode.PENDING in self._verdicts.codes:
             self.cancel()
         elif not self._deferred_rows:
             self.finish()
@@ -133,17 +133,17 @@ class NativeTicket(Generic[Result]):
         """
         codes = self._verdicts.codes
         self.is_cut_short = bool(batch.cancelled)
-        if DEFERRED in codes:
-            self._backend.learn_xattrs()
+        if DEFERRED_CODE in codes:
+            self._backend.classify_unknown_xattrs()
         self._rows.complete_result()
-        if DEFERRED in codes:
+        if DEFERRED_CODE in codes:
             self.is_cut_short = self.is_cut_short or self._is_cancelled
-            deferred = [row for row, code in enumerate(codes) if code == DEFERRED]
+            deferred = [row for row, code in enumerate(codes) if code == DEFERRED_CODE]
             if not self.is_cut_short:
                 self._work = self._rows.make_row_processor()
                 self._deferred_rows = deferred
             for row in deferred:
-                codes[row] = RowCode.CANCELLED if self.is_cut_short else RowCode.PENDING
+                codes[row] = OutcomeCode.CANCELLED if self.is_cut_short else OutcomeCode.PENDING
         _lib.pk_release(batch)
 
     def cancel(self) -> None:
@@ -157,7 +157,7 @@ class NativeTicket(Generic[Result]):
             return
         self.is_cut_short = True
         codes = self._verdicts.codes
-        codes[:] = bytes(code or RowCode.CANCELLED for code in codes)
+        codes[:] = bytes(code or OutcomeCode.CANCELLED for code in codes)
         self._deferred_rows.clear()
         self.finish()
 
@@ -219,7 +219,7 @@ class NativeBackend:
             synced: Any = sync_directories(batch)
             return FinishedTicket(synced)
         if not self._tickets:
-            self.pool.apply_request()
+            self.pool.apply_requested_thread_count()
         rows = self._native_batch(batch)
         rows.batch.at_once = self.pool.max_modifying_rows(rows.batch.rows)
         fills_tally = isinstance(batch, ListDirectories) and batch.column_sums is not None
@@ -236,8 +236,8 @@ class NativeBackend:
 
     def _native_batch(self, batch: Batch[Any]) -> NativeBatch:
         """Return an object with the batch as a C structure, which has pointers to the batch's columns."""
-        if isinstance(batch, (FindWithoutXattrs, ReadMembers)):
-            return NativeWithoutFallback(self._settings, batch)
+        if isinstance(batch, (FindItemsWithoutXattrs, ReadTarMembers)):
+            return NativeBatchWithoutFallback(self._settings, batch)
         rows = native_directory_batch(self._settings, batch)
         return rows or native_batch(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
 
@@ -259,17 +259,17 @@ class NativeBackend:
         listing = batch.listing_state or self._listing
         if batch.listing_state is None:
             listing.at = listing.end = listing.has_begun = listing.is_over = 0
-        listed = ListResult(Verdicts(1))
+        listed = ListResult(BatchVerdicts(1))
         if len(self._names) < batch.max_names * _MAX_NAME_BYTES:
             self._names = _ffi.new("char[]", batch.max_names * _MAX_NAME_BYTES)
             self._kinds, self._inodes = _ffi.new("uint8_t[]", batch.max_names), _ffi.new("uint64_t[]", batch.max_names)
         details = (self._kinds, self._inodes) if batch.is_detailed else (_ffi.NULL, _ffi.NULL)
         number = _lib.pk_list(batch.directory, listing, self._names, len(self._names), *details, batch.max_names)
         if number < 0:
-            code = RowCode.SOURCE_FAILED if batch.on_source else RowCode.FAILED
+            code = OutcomeCode.SOURCE_FAILED if batch.on_source else OutcomeCode.FAILED
             listed.verdicts.set_code_and_problem(0, code, listing_problem(-number))
             return listed
-        listed.verdicts.codes[0] = RowCode.DONE
+        listed.verdicts.codes[0] = OutcomeCode.DONE
         listed.name_count = number
         listed.names = _ffi.buffer(self._names, listing.used)[:]
         if batch.is_detailed:
@@ -298,7 +298,7 @@ class NativeBackend:
             self.wake.set()  # deferred rows are processed in poll, and no C thread wakes the caller for them
         return done
 
-    def learn_xattrs(self) -> None:
+    def classify_unknown_xattrs(self) -> None:
         """Pass to the C code how to treat those extended attributes that it has met but does not know. (It left files
         that have them to Python.)
         """
@@ -310,7 +310,7 @@ class NativeBackend:
         """Return how the C code has to treat the extended attribute ``name``: PK_KEEP (copy it), PK_LEAVE (ignore it),
         or 0 (leave files that have it to Python).
         """
-        if name.startswith(_PYTHON_ONLY_XATTRS):
+        if name.startswith(_XATTR_PREFIXES_LEFT_TO_PYTHON):
             return 0
         text_name = os.fsdecode(name)
         if not is_xattr_copied(text_name, self._settings.preserve):
@@ -323,12 +323,12 @@ class NativeBackend:
         while self._tickets:
             self.poll()
             if not self.runs_in_poll and self._tickets:
-                _wait_for_wake(self.wake)
+                _wait_until_backend_is_ready(self.wake)
         self.pool.close()
         self.wake.close()  # last, because the threads write to this descriptor
 
 
-def _wait_for_wake(wake: EventWakeDescriptor) -> None:
+def _wait_until_backend_is_ready(wake: EventWakeDescriptor) -> None:
     """Wait until ``wake`` is readable, so that the backend has something to do in ``poll``, but at most one second."""
     import select
 

@@ -19,6 +19,7 @@ from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import (
     Batch,
     BatchResult,
+    BenchmarkCalls,
     CompareXattrs,
     CopyResult,
     CopySmallFiles,
@@ -33,43 +34,47 @@ from pcopy.fsio.backend.batches import (
     SetUniformMetadata,
     StatNames,
     StatResult,
-    TrialCalls,
     UniformMetadataResult,
 )
 from pcopy.fsio.backend.columns import (
-    COLUMNS,
+    ALL_COLUMNS,
     CREATION_COLUMNS,
-    DEVICE,
-    GROUP,
-    MODE,
-    OPERATIONS,
-    OWNER,
-    SIZE,
+    DEVICE_COLUMN,
+    GROUP_COLUMN,
+    MODE_COLUMN,
+    OPERATION_NAMES,
+    OWNER_COLUMN,
+    SIZE_COLUMN,
     VERSION_COLUMNS,
-    RowCode,
-    RowMarks,
-    Rows,
-    Verdicts,
+    BatchVerdicts,
+    IdentityMarksByRow,
+    OutcomeCode,
+    StatusColumns,
     zero_column,
 )
-from pcopy.fsio.backend.copy_rows import CopyRows
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW, FindWithoutXattrs, ReadMembers
+from pcopy.fsio.backend.copy_rows import CopyBatchProcessor
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrs, ReadTarMembers
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
-from pcopy.fsio.backend.item_rows import CompareXattrsRows, ReadRows, RemoveRows, StatRows
-from pcopy.fsio.backend.python import RowProcessor
+from pcopy.fsio.backend.item_rows import (
+    CompareXattrsBatchProcessor,
+    ReadBatchProcessor,
+    RemoveBatchProcessor,
+    StatBatchProcessor,
+)
+from pcopy.fsio.backend.python import BatchProcessor
 from pcopy.fsio.close import must_set_times_after_close
-from pcopy.fsio.layout import DEFAULT_RECIPE
+from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE
 from pcopy.fsio.preserve import CAP_CHOWN, has_capability
 from pcopy.fsio.problem import EXCHANGED_TEXT, REPLACED_TEXT
 
 _ffi, _lib = _native.ffi, _native.lib
 
-DEFERRED = int(_lib.PK_DEFERRED)
+DEFERRED_CODE = int(_lib.PK_DEFERRED)
 """Code of a row that the C code has not processed and not changed: Python has to process it, or the caller by the slow
 path.
 """
 
-PERMISSION_VALUES = 4096
+PERMISSION_VALUE_COUNT = 4096
 """Number of possible values of the permission bits, with set-id and sticky bits: length of a table of new modes."""
 
 _POINTER_TYPES = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
@@ -79,9 +84,11 @@ _PLACE_STRUCT = Struct("=iIII")
 """Format of the C structure ``pk_place`` (native/backend.h): a directory that contains files to archive, and the prefix
 of their names in the archive.
 """
-_MEMBER_BYTES_INDEX = MEMBER_ROW.size // 4 - 1
-"""Index of the last number in a ``MEMBER_ROW`` (bytes of the member in the archive), counted in units of 4 bytes."""
-_COLUMNS = [(name, _POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in COLUMNS]
+_MEMBER_BYTES_INDEX = MEMBER_ROW_FORMAT.size // 4 - 1
+"""Index of the last number in a ``MEMBER_ROW_FORMAT`` (bytes of the member in the archive), counted in units of 4
+bytes.
+"""
+_COLUMNS = [(name, _POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in ALL_COLUMNS]
 
 
 class NativeBatch:
@@ -91,7 +98,7 @@ class NativeBatch:
     they point.
     """
 
-    def __init__(self, kind: int, batch: Any, result: BatchResult, make_work: Callable[[], RowProcessor]) -> None:
+    def __init__(self, kind: int, batch: Any, result: BatchResult, make_work: Callable[[], BatchProcessor]) -> None:
         """Fill in the fields of the C structure that all types of batches have.
 
         Args:
@@ -118,7 +125,7 @@ class NativeBatch:
         # cffi structures do not keep alive the buffers that they point to.
         self._kept_alive: list[Any] = [codes, operations, errnos, sizes, nanoseconds, names]
 
-    def pointer(self, kind: str, buffer: Any) -> Any:
+    def column_pointer(self, kind: str, buffer: Any) -> Any:
         """Return a C pointer to ``buffer``, a column, which this object keeps alive; NULL if the column is empty.
         ``kind`` is the C type, such as "uint8_t[]".
         """
@@ -128,7 +135,7 @@ class NativeBatch:
         self._kept_alive.append(pointer)
         return pointer
 
-    def set_columns(self, to: Any, rows: Rows, needed: int = 0) -> None:
+    def set_columns(self, to: Any, rows: StatusColumns, needed: int = 0) -> None:
         """Set the pointers in ``to``, a C structure ``pk_columns``, to the columns of ``rows``.
 
         Raise ``ValueError`` if a column is too short, or if a column in the mask ``needed`` is missing: C would access
@@ -145,9 +152,9 @@ class NativeBatch:
                 setattr(to, name, pointer)
                 self._kept_alive.append(pointer)
 
-    def defer_all(self) -> None:
+    def defer_all_rows(self) -> None:
         """Leave all rows (items) of this batch to Python, so that C processes none."""
-        self.result.verdicts.codes[:] = bytes((DEFERRED,)) * len(self.result.verdicts)
+        self.result.verdicts.codes[:] = bytes((DEFERRED_CODE,)) * len(self.result.verdicts)
         self.batch.rows = 0
 
     def complete_result(self) -> None:
@@ -158,15 +165,20 @@ class NativeBatch:
         """
 
 
-class NativeCopy(NativeBatch):
+class NativeCopyBatch(NativeBatch):
     """A batch that copies small files (``CopySmallFiles``), as a C structure with pointers to its columns."""
 
     def __init__(self, settings: BackendSettings, batch: CopySmallFiles, digest_size: int, *, has_digest: bool) -> None:
         number = len(batch.rows)
         made = zero_column("Q", number)
-        self._copy_result = CopyResult(Verdicts(number), Digests.zeros(number, digest_size), made, RowMarks(), {})
+        self._copy_result = CopyResult(
+            BatchVerdicts(number), Digests.zeros(number, digest_size), made, IdentityMarksByRow(), {}
+        )
         super().__init__(
-            _lib.PK_COPY, batch, self._copy_result, lambda: CopyRows(settings, batch, digest_size, self._copy_result)
+            _lib.PK_COPY,
+            batch,
+            self._copy_result,
+            lambda: CopyBatchProcessor(settings, batch, digest_size, self._copy_result),
         )
         self._digest = settings.digest
         self._marks = bytearray()
@@ -175,29 +187,29 @@ class NativeCopy(NativeBatch):
         to = self.batch
         to.target = batch.target
         to.umask = settings.umask
-        to.flags = batch_flags(settings) | (_lib.PK_INHERITS if batch.inherits_acl else 0)
+        to.flags = native_batch_flags(settings) | (_lib.PK_INHERITS if batch.inherits_acl else 0)
         to.flags |= _lib.PK_IDENTIFY if batch.reports_identities else 0
         to.flags |= _lib.PK_LATE if must_set_times_after_close(batch.target) else 0
         if batch.new_names:
-            to.new_names, to.new_names_size = self.pointer("char[]", batch.new_names), len(batch.new_names)
+            to.new_names, to.new_names_size = self.column_pointer("char[]", batch.new_names), len(batch.new_names)
         if batch.temporary_names:
             to.temporaries, to.temporaries_size = (
-                self.pointer("char[]", batch.temporary_names),
+                self.column_pointer("char[]", batch.temporary_names),
                 len(batch.temporary_names),
             )
-        to.plans = self.pointer("uint8_t[]", batch.plans)
-        to.made = self.pointer("uint64_t[]", made)
-        self.set_columns(to.given, batch.rows, VERSION_COLUMNS | DEVICE)
+        to.plans = self.column_pointer("uint8_t[]", batch.plans)
+        to.made = self.column_pointer("uint64_t[]", made)
+        self.set_columns(to.given, batch.rows, VERSION_COLUMNS | DEVICE_COLUMN)
         if len(batch.plans) != number:
             raise ValueError(f"there are {len(batch.plans)} plans for {number} rows: each row needs one")
-        if batch.recipe is not DEFAULT_RECIPE or settings.preserve.chown != (-1, -1):
-            self.defer_all()
+        if batch.recipe is not DEFAULT_LAYOUT_RECIPE or settings.preserve.chown != (-1, -1):
+            self.defer_all_rows()
             return
         if batch.temporary_names or batch.reports_identities:
             self._marks = bytearray(number * _lib.PK_MARK)
-            to.marks = self.pointer("uint8_t[]", self._marks)
+            to.marks = self.column_pointer("uint8_t[]", self._marks)
         if self._digest is not None and has_digest:
-            to.digests = self.pointer("uint8_t[]", self._copy_result.digests.data)
+            to.digests = self.column_pointer("uint8_t[]", self._copy_result.digests.data)
         elif self._digest is not None:
             self._provide_contents_buffer(batch.rows.size)
 
@@ -207,8 +219,8 @@ class NativeCopy(NativeBatch):
         """
         self._offsets = [0, *accumulate(min(size, MAX_SMALL_FILE_BYTES) + 1 for size in sizes)]
         self._contents_buffer = bytearray(self._offsets[-1])
-        self.batch.arena = self.pointer("uint8_t[]", self._contents_buffer)
-        self.batch.offsets = self.pointer("uint64_t[]", array("Q", self._offsets))
+        self.batch.arena = self.column_pointer("uint8_t[]", self._contents_buffer)
+        self.batch.offsets = self.column_pointer("uint64_t[]", array("Q", self._offsets))
 
     def complete_result(self) -> None:
         result = self._copy_result
@@ -216,49 +228,50 @@ class NativeCopy(NativeBatch):
         if self._offsets:
             assert self._digest is not None
             contents = memoryview(self._contents_buffer)
-            for row in verdicts.rows_with_code(RowCode.DONE):
+            for row in verdicts.rows_with_code(OutcomeCode.DONE):
                 start = self._offsets[row]
                 result.digests[row] = self._digest(contents[start : start + verdicts.bytes[row]])
         if self._marks:
-            for row in verdicts.rows_with_code(RowCode.DONE):
+            for row in verdicts.rows_with_code(OutcomeCode.DONE):
                 start = row * _lib.PK_MARK + 1
                 if length := self._marks[start - 1]:
                     result.marks[row] = bytes(self._marks[start : start + length])
-        for row in verdicts.rows_with_code(RowCode.FAILED):
-            if verdicts.errnos[row] == errno.ESTALE and OPERATIONS[verdicts.operations[row]] == "rename":
+        for row in verdicts.rows_with_code(OutcomeCode.FAILED):
+            if verdicts.errnos[row] == errno.ESTALE and OPERATION_NAMES[verdicts.operations[row]] == "rename":
                 verdicts.texts[row] = "", REPLACED_TEXT
 
 
-class NativeSetUniformMetadata(NativeBatch):
+class NativeSetUniformMetadataBatch(NativeBatch):
     """A batch that gives many items the same owner and group (``SetUniformMetadata``), as a C structure."""
 
     def complete_result(self) -> None:
         verdicts = self.result.verdicts
-        for row in verdicts.rows_with_code(RowCode.FAILED):
+        for row in verdicts.rows_with_code(OutcomeCode.FAILED):
             # Only C detects this: unlike Python, it examines an item before it opens it.
             if verdicts.errnos[row] == errno.ESTALE:
                 verdicts.texts[row] = "", EXCHANGED_TEXT
 
 
-class NativeWithoutFallback(NativeBatch):
+class NativeBatchWithoutFallback(NativeBatch):
     """Base of batches, as C structures, for which there is no Python code: rows (items) that C defers get the code
     ``SLOW_PATH``, and the caller processes these items.
     """
 
-    def __init__(self, settings: BackendSettings, batch: FindWithoutXattrs | ReadMembers) -> None:
-        kind = _lib.PK_BARE if isinstance(batch, FindWithoutXattrs) else _lib.PK_MEMBER
-        super().__init__(kind, batch, BatchResult(Verdicts(len(batch))), _raise_unexpected_deferral)
-        self.batch.flags = batch_flags(settings)
-        if isinstance(batch, ReadMembers):
-            self._set_members(batch)
+    def __init__(self, settings: BackendSettings, batch: FindItemsWithoutXattrs | ReadTarMembers) -> None:
+        kind = _lib.PK_BARE if isinstance(batch, FindItemsWithoutXattrs) else _lib.PK_MEMBER
+        super().__init__(kind, batch, BatchResult(BatchVerdicts(len(batch))), _raise_unexpected_deferral)
+        self.batch.flags = native_batch_flags(settings)
+        if isinstance(batch, ReadTarMembers):
+            self._set_member_pointers(batch)
 
-    def _set_members(self, batch: ReadMembers) -> None:
+    def _set_member_pointers(self, batch: ReadTarMembers) -> None:
         """Set the pointers of the C structure to the columns of ``batch``. Raise ``ValueError`` if C would access
         memory outside the buffers.
         """
         to = self.batch
         offsets = array(
-            "Q", accumulate(memoryview(batch.rows).cast("I")[_MEMBER_BYTES_INDEX :: MEMBER_ROW.size // 4], initial=0)
+            "Q",
+            accumulate(memoryview(batch.rows).cast("I")[_MEMBER_BYTES_INDEX :: MEMBER_ROW_FORMAT.size // 4], initial=0),
         )
         place, places, prefixes = array("I"), bytearray(), bytearray()
         for number, (directory, rows, prefix) in enumerate(batch.source_directories):
@@ -268,14 +281,14 @@ class NativeWithoutFallback(NativeBatch):
         if offsets[-1] > len(batch.buffer) or len(place) != self.row_count:
             raise ValueError("the buffer is too small for all members, or rows do not belong to a directory")
         owners = b"".join([_OWNER_STRUCT.pack(*ids, total, end) for ids, (end, total) in batch.owner_fields.items()])
-        to.owners, to.owners_number = self.pointer("pk_owner[]", owners), len(batch.owner_fields)
-        to.members = self.pointer("pk_member[]", batch.rows)
-        to.places = self.pointer("pk_place[]", places)
-        to.place = self.pointer("uint32_t[]", place)
-        to.prefixes = self.pointer("char[]", prefixes)
-        to.pax = self.pointer("uint8_t[512]", batch.pax_header)
-        to.arena = self.pointer("uint8_t[]", batch.buffer)
-        to.offsets = self.pointer("uint64_t[]", offsets)
+        to.owners, to.owners_number = self.column_pointer("pk_owner[]", owners), len(batch.owner_fields)
+        to.members = self.column_pointer("pk_member[]", batch.rows)
+        to.places = self.column_pointer("pk_place[]", places)
+        to.place = self.column_pointer("uint32_t[]", place)
+        to.prefixes = self.column_pointer("char[]", prefixes)
+        to.pax = self.column_pointer("uint8_t[512]", batch.pax_header)
+        to.arena = self.column_pointer("uint8_t[]", batch.buffer)
+        to.offsets = self.column_pointer("uint64_t[]", offsets)
 
     def complete_result(self) -> None:
         mark_deferred_for_slow_path(self.result.verdicts.codes)
@@ -296,31 +309,34 @@ def mark_deferred_for_slow_path(codes: bytearray) -> None:
     """Replace the code of the rows that C has deferred by ``SLOW_PATH`` in ``codes``: the caller of the backend
     processes these items.
     """
-    if DEFERRED in codes:
-        codes[:] = codes.replace(bytes((DEFERRED,)), bytes((RowCode.SLOW_PATH,)))
+    if DEFERRED_CODE in codes:
+        codes[:] = codes.replace(bytes((DEFERRED_CODE,)), bytes((OutcomeCode.SLOW_PATH,)))
 
 
-class NativeCreate(NativeBatch):
+class NativeCreateBatch(NativeBatch):
     """A batch that creates small files from memory (``CreateSmallFiles``), as a C structure."""
 
     def __init__(self, settings: BackendSettings, batch: CreateSmallFiles) -> None:
-        from pcopy.fsio.backend.create_rows import CreateRows  # imported here because copies do not need it
+        from pcopy.fsio.backend.create_rows import CreateBatchProcessor  # imported here because copies do not need it
 
-        made = CreateResult(Verdicts(len(batch)), {})
-        super().__init__(_lib.PK_MAKE, batch, made, lambda: CreateRows(settings, batch, made))
+        made = CreateResult(BatchVerdicts(len(batch)), {})
+        super().__init__(_lib.PK_MAKE, batch, made, lambda: CreateBatchProcessor(settings, batch, made))
         self._create_result = made
         to = self.batch
         self.set_columns(to.given, batch.rows, CREATION_COLUMNS)
         ends = map(int.__add__, batch.offsets, batch.rows.size)
         if len(batch.offsets) != len(batch) or max(ends, default=0) > len(batch.contents):
             raise ValueError("a row has no offset, or its contents end outside the buffer")
-        to.arena, to.offsets = self.pointer("uint8_t[]", batch.contents), self.pointer("uint64_t[]", batch.offsets)
+        to.arena, to.offsets = (
+            self.column_pointer("uint8_t[]", batch.contents),
+            self.column_pointer("uint64_t[]", batch.offsets),
+        )
         to.umask = settings.umask
-        to.flags = batch_flags(settings) | (_lib.PK_INHERITS if batch.inherits_acl else 0)
+        to.flags = native_batch_flags(settings) | (_lib.PK_INHERITS if batch.inherits_acl else 0)
         to.flags |= 0 if has_capability(CAP_CHOWN) else _lib.PK_EXCUSED
         to.flags |= _lib.PK_LATE if must_set_times_after_close(batch.directory) else 0
         if settings.preserve.chown != (-1, -1):
-            self.defer_all()
+            self.defer_all_rows()
 
     def complete_result(self) -> None:
         """Record which files were created without their owner, because it could not be set: their rows are done and
@@ -328,12 +344,12 @@ class NativeCreate(NativeBatch):
         """
         verdicts = self.result.verdicts
         if errno.EPERM in verdicts.errnos:
-            for row in verdicts.rows_with_code(RowCode.DONE):
+            for row in verdicts.rows_with_code(OutcomeCode.DONE):
                 if verdicts.errnos[row]:
                     self._create_result.metadata_outcomes[row] = MetadataOutcome(1)
 
 
-def batch_flags(settings: BackendSettings) -> int:
+def native_batch_flags(settings: BackendSettings) -> int:
     """Return the flags of a ``pk_batch`` (a batch as a C structure) that follow from ``settings``: which metadata are
     copied, and if links are followed.
     """
@@ -359,102 +375,104 @@ def native_batch(settings: BackendSettings, batch: Batch[Any], digest_size: int,
     """
     match batch:
         case CopySmallFiles():
-            return NativeCopy(settings, batch, digest_size, has_digest=has_digest)
+            return NativeCopyBatch(settings, batch, digest_size, has_digest=has_digest)
         case CreateSmallFiles():
-            return NativeCreate(settings, batch)
+            return NativeCreateBatch(settings, batch)
         case StatNames():
-            stated = StatResult(Verdicts(len(batch)), Rows(len(batch), batch.mask))
-            rows = NativeBatch(_lib.PK_STAT, batch, stated, lambda: StatRows(batch, stated))
+            stated = StatResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), batch.mask))
+            rows = NativeBatch(_lib.PK_STAT, batch, stated, lambda: StatBatchProcessor(batch, stated))
             rows.set_columns(rows.batch.found, stated.rows)
             rows.batch.flags = (_lib.PK_FOLLOW if batch.follows_links else 0) | (
                 0 if batch.on_source else _lib.PK_COPIES
             )
         case ReadSmallFiles():
             digests = Digests.zeros(len(batch), digest_size)
-            read = ReadResult(Verdicts(len(batch)), Rows(len(batch), VERSION_COLUMNS), digests)
-            rows = NativeBatch(_lib.PK_READ, batch, read, lambda: ReadRows(settings, batch, digest_size, read))
+            read = ReadResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), VERSION_COLUMNS), digests)
+            rows = NativeBatch(
+                _lib.PK_READ, batch, read, lambda: ReadBatchProcessor(settings, batch, digest_size, read)
+            )
             rows.set_columns(rows.batch.found, read.observed)
-            rows.batch.digests = rows.pointer("uint8_t[]", digests.data)
+            rows.batch.digests = rows.column_pointer("uint8_t[]", digests.data)
             rows.batch.flags = _lib.PK_COPIES if batch.are_copies else _lib.PK_FOLLOW if settings.follows_links else 0
             rows.batch.flags |= _lib.PK_WHOLE if batch.excludes_half_written else 0
             if not has_digest:
-                rows.defer_all()
+                rows.defer_all_rows()
         case RemoveItems():
-            removed = RemoveResult(Verdicts(len(batch)), Rows(len(batch), SIZE))
-            rows = NativeBatch(_lib.PK_REMOVE, batch, removed, lambda: RemoveRows(batch, removed))
+            removed = RemoveResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), SIZE_COLUMN))
+            rows = NativeBatch(_lib.PK_REMOVE, batch, removed, lambda: RemoveBatchProcessor(batch, removed))
             rows.set_columns(rows.batch.given, batch.rows)
             rows.set_columns(rows.batch.found, removed.observed)
-            rows.batch.removed = rows.pointer("uint64_t[]", batch.removal_counters)
+            rows.batch.removed = rows.column_pointer("uint64_t[]", batch.removal_counters)
         case SetMetadata() | SetUniformMetadata():
-            rows = _native_set_metadata(batch)
+            rows = _native_set_metadata_batch(batch)
         case CompareXattrs():
-            rows = _native_compare(settings, batch)
-        case TrialCalls():
-            rows = _native_trial(batch)
+            rows = _native_compare_batch(settings, batch)
+        case BenchmarkCalls():
+            rows = _native_benchmark_batch(batch)
         case _:
             raise TypeError(f"{type(batch).__name__}: the C backend does not support this batch")
     return rows
 
 
-def _native_trial(batch: TrialCalls) -> NativeBatch:
+def _native_benchmark_batch(batch: BenchmarkCalls) -> NativeBatch:
     """Return an object that has ``batch``, whose system calls pdbench measures, as a C structure (``pk_batch``), and
     its result.
     """
-    tried = BatchResult(Verdicts(len(batch)))
+    tried = BatchResult(BatchVerdicts(len(batch)))
     rows = NativeBatch(_lib.PK_TRY, batch, tried, _raise_unexpected_deferral)
     rows.batch.flags = int(batch.operation)
     if batch.new_names:
-        rows.batch.new_names = rows.pointer("char[]", batch.new_names)
+        rows.batch.new_names = rows.column_pointer("char[]", batch.new_names)
         rows.batch.new_names_size = len(batch.new_names)
     return rows
 
 
-def _raise_unexpected_deferral() -> RowProcessor:
+def _raise_unexpected_deferral() -> BatchProcessor:
     """Raise ``AssertionError``. This function stands in place of one that makes a Python object for deferred rows, in
     batches of which C defers no row.
     """
     raise AssertionError("the C code deferred a row of a batch that Python does not process")
 
 
-def _native_set_metadata(batch: SetMetadata | SetUniformMetadata) -> NativeBatch:
+def _native_set_metadata_batch(batch: SetMetadata | SetUniformMetadata) -> NativeBatch:
     """Return an object that has ``batch``, which sets owners and modes of items, as a C structure (``pk_batch``), and
     its result.
     """
     from pcopy.fsio.backend.metadata_rows import (  # imported here because copies do not need it
-        SetMetadataRows,
-        SetUniformMetadataRows,
+        SetMetadataBatchProcessor,
+        SetUniformMetadataBatchProcessor,
     )
 
     if isinstance(batch, SetMetadata):
-        mended = BatchResult(Verdicts(len(batch)))
-        rows = NativeBatch(_lib.PK_UPDATE, batch, mended, lambda: SetMetadataRows(batch, mended))
-        rows.set_columns(rows.batch.given, batch.rows, MODE)
-        rows.set_columns(rows.batch.wanted, batch.wanted, MODE | OWNER | GROUP)
+        mended = BatchResult(BatchVerdicts(len(batch)))
+        rows = NativeBatch(_lib.PK_UPDATE, batch, mended, lambda: SetMetadataBatchProcessor(batch, mended))
+        rows.set_columns(rows.batch.given, batch.rows, MODE_COLUMN)
+        rows.set_columns(rows.batch.wanted, batch.wanted, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
         if batch.acls is not None:
-            rows.defer_all()
+            rows.defer_all_rows()
         return rows
-    updated = UniformMetadataResult(Verdicts(len(batch)), Rows(len(batch), MODE | SIZE))
-    rows = NativeSetUniformMetadata(
-        _lib.PK_UPDATE_UNIFORM, batch, updated, lambda: SetUniformMetadataRows(batch, updated)
+    updated = UniformMetadataResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), MODE_COLUMN | SIZE_COLUMN))
+    rows = NativeSetUniformMetadataBatch(
+        _lib.PK_UPDATE_UNIFORM, batch, updated, lambda: SetUniformMetadataBatchProcessor(batch, updated)
     )
     rows.set_columns(rows.batch.given, batch.rows)
     rows.set_columns(rows.batch.found, updated.observed)
     rows.batch.uid, rows.batch.gid = batch.uid, batch.gid
-    if len(batch.modes) != PERMISSION_VALUES:
+    if len(batch.modes) != PERMISSION_VALUE_COUNT:
         raise ValueError(f"there are {len(batch.modes)} modes, not one for each value of the permission bits")
-    rows.batch.modes = rows.pointer("uint16_t[]", batch.modes)
+    rows.batch.modes = rows.column_pointer("uint16_t[]", batch.modes)
     return rows
 
 
-def _native_compare(settings: BackendSettings, batch: CompareXattrs) -> NativeBatch:
+def _native_compare_batch(settings: BackendSettings, batch: CompareXattrs) -> NativeBatch:
     """Return an object that has ``batch``, which compares extended attributes, as a C structure (``pk_batch``), and its
     result.
     """
-    judged = BatchResult(Verdicts(len(batch)))
-    rows = NativeBatch(_lib.PK_SAME, batch, judged, lambda: CompareXattrsRows(settings, batch, judged))
+    judged = BatchResult(BatchVerdicts(len(batch)))
+    rows = NativeBatch(_lib.PK_SAME, batch, judged, lambda: CompareXattrsBatchProcessor(settings, batch, judged))
     rows.batch.target = batch.target
     if batch.new_names:
-        rows.batch.new_names = rows.pointer("char[]", batch.new_names)
+        rows.batch.new_names = rows.column_pointer("char[]", batch.new_names)
         rows.batch.new_names_size = len(batch.new_names)
-    rows.batch.flags = batch_flags(settings)
+    rows.batch.flags = native_batch_flags(settings)
     return rows

@@ -9,29 +9,29 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import Batch, BatchResult, NamesBatch, SyncDirectories
 from pcopy.fsio.backend.columns import (
-    ATIME,
-    COLUMNS,
-    GROUP,
-    INODE,
-    LINKS,
-    MODE,
-    MTIME,
-    OWNER,
+    ALL_COLUMNS,
+    ATIME_COLUMN,
+    GROUP_COLUMN,
+    INODE_COLUMN,
+    LINKS_COLUMN,
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    OWNER_COLUMN,
     SCAN_COLUMNS,
-    RowCode,
-    Rows,
-    Verdicts,
+    BatchVerdicts,
+    OutcomeCode,
+    StatusColumns,
 )
 from pcopy.fsio.backend.directory_batches import (
     CompareDirectories,
     ContentsResult,
-    ContentsTotals,
     DirectoryBatchSettings,
     DirectoryContents,
+    DirectoryTotals,
     EnterDirectories,
     EnterResult,
     FinishDirectories,
@@ -43,26 +43,31 @@ from pcopy.fsio.backend.directory_batches import (
     RemainingDirectory,
     RemainingItems,
     RemoveDirectories,
-    SetMetadataWithin,
+    SetMetadataInDirectories,
 )
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.backend.native_batches import PERMISSION_VALUES, NativeBatch, batch_flags, mark_deferred_for_slow_path
-from pcopy.fsio.backend.python import RowProcessor
+from pcopy.fsio.backend.native_batches import (
+    PERMISSION_VALUE_COUNT,
+    NativeBatch,
+    mark_deferred_for_slow_path,
+    native_batch_flags,
+)
+from pcopy.fsio.backend.python import BatchProcessor
 from pcopy.fsio.close import is_mtime_set_on_close
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, has_capability
 
 _ffi, _lib = _native.ffi, _native.lib
 
-_REMAINING_COLUMNS = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
+_COLUMNS_OF_REMAINING_ITEMS = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
 """Columns that C returns for the items that remain to be processed in a directory."""
-_COLUMN_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in COLUMNS}
+_COLUMN_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in ALL_COLUMNS}
 """Type code of ``array``, and bytes per value, of each column, by its name."""
-_NO_ROWS = Rows(0, SCAN_COLUMNS | LINKS)
-_EMPTY_DIRECTORY = DirectoryContents(b"", b"", array("Q"), None)
+_NO_ROWS = StatusColumns(0, SCAN_COLUMNS | LINKS_COLUMN)
+_EMPTY_DIRECTORY_CONTENTS = DirectoryContents(b"", b"", array("Q"), None)
 _DIRECTORY_LETTER = ord("d")
 
 
-class NativeDirectories(NativeBatch):
+class NativeDirectoriesBatch(NativeBatch):
     """Base of the classes for ``EnterDirectories`` and ``FinishDirectories`` batches as C structures. Directories that
     C defers get the code ``SLOW_PATH``: the caller processes them.
     """
@@ -76,37 +81,37 @@ class NativeDirectories(NativeBatch):
         target: int,
     ) -> None:
         super().__init__(kind, batch, result, _raise_unexpected_deferral)
-        self._tree = _tree_struct(batch.settings)
+        self._tree = _batch_settings_struct(batch.settings)
         to = self.batch
         to.target = target
         to.umask = settings.umask
-        to.flags = batch_flags(settings)
+        to.flags = native_batch_flags(settings)
         to.tree = self._tree
 
     def complete_result(self) -> None:
         mark_deferred_for_slow_path(self.result.verdicts.codes)
 
 
-class NativeEnter(NativeDirectories):
+class NativeEnterBatch(NativeDirectoriesBatch):
     """A batch that opens source directories and opens or creates their targets (``EnterDirectories``), as a C structure
     with pointers to its columns.
     """
 
     def __init__(self, settings: BackendSettings, batch: EnterDirectories) -> None:
         number = len(batch)
-        self._enter_result = EnterResult(Verdicts(number), 0, 0, {})
+        self._enter_result = EnterResult(BatchVerdicts(number), 0, 0, {})
         super().__init__(_lib.PK_ENTER, settings, batch, self._enter_result, batch.target)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
         self._directories: Any = _ffi.new("pk_directory[]", number)
         self.batch.directories = self._directories
         self.batch.flags |= _lib.PK_LATE if is_mtime_set_on_close.get(batch.settings.target_device) else 0
-        self.batch.given.inode = self.pointer("uint64_t[]", batch.inodes)
+        self.batch.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
 
     def complete_result(self) -> None:
         super().complete_result()
         entered, directories = self._enter_result, self._directories
-        done = int(RowCode.DONE)
+        done = int(OutcomeCode.DONE)
         entered.skipped = entered.skipped_bytes = 0
         for row, code in enumerate(entered.verdicts.codes):
             if code != done:
@@ -119,7 +124,7 @@ class NativeEnter(NativeDirectories):
                 entered.remaining[row] = _remaining_directory(found)
 
 
-class NativeListDirectories(NativeBatch):
+class NativeListDirectoriesBatch(NativeBatch):
     """A batch that lists directories and reads the status of their items (``ListDirectories``), as a C structure with
     pointers to its columns.
 
@@ -128,7 +133,7 @@ class NativeListDirectories(NativeBatch):
 
     def __init__(self, batch: ListDirectories) -> None:
         number = len(batch)
-        self._list_result = ListDirectoriesResult(Verdicts(number), {})
+        self._list_result = ListDirectoriesResult(BatchVerdicts(number), {})
         super().__init__(_lib.PK_LOOK, batch, self._list_result, _raise_unexpected_deferral)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
@@ -143,15 +148,15 @@ class NativeListDirectories(NativeBatch):
         if batch.column_sums is not None:
             tree.tally, tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
         self._mask = batch.mask
-        self._names = [name for name, _, bit, _ in COLUMNS if batch.mask & bit]
+        self._names = [name for name, _, bit, _ in ALL_COLUMNS if batch.mask & bit]
         to = self.batch
         to.tree, to.directories = tree, self._directories
-        to.given.inode = self.pointer("uint64_t[]", batch.inodes)
+        to.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
 
     def complete_result(self) -> None:
         codes = self._list_result.verdicts.codes
         mark_deferred_for_slow_path(codes)
-        done = int(RowCode.DONE)
+        done = int(OutcomeCode.DONE)
         found, directories = self._list_result.contents, self._directories
         for row, code in enumerate(codes):
             if code == done:
@@ -163,14 +168,14 @@ class NativeListDirectories(NativeBatch):
         """
         number = found.left
         if not number:
-            return _EMPTY_DIRECTORY
+            return _EMPTY_DIRECTORY_CONTENTS
         kinds = _ffi.buffer(found.kinds, number)[:]
         inodes = array("Q")
         if _DIRECTORY_LETTER in kinds:
             inodes.frombytes(_ffi.buffer(found.inodes, number * 8))
         summed = None
         if found.is_summed:
-            summed = ContentsTotals(found.bytes, found.allocated, found.metadata.uid, found.metadata.gid)
+            summed = DirectoryTotals(found.bytes, found.allocated, found.metadata.uid, found.metadata.gid)
             if not inodes:
                 return DirectoryContents(b"", kinds, inodes, None, summed)
         rows = _columns_from_c(found, self._mask, self._names) if self._mask and not summed else None
@@ -185,11 +190,11 @@ class NativeContentsBatch(NativeBatch):
     def __init__(
         self,
         kind: int,
-        batch: SetMetadataWithin | CompareDirectories | RemoveDirectories | ListPaths,
+        batch: SetMetadataInDirectories | CompareDirectories | RemoveDirectories | ListPaths,
         done: ContentsResult | None = None,
     ) -> None:
         number = len(batch)
-        self._contents_result = done or ContentsResult(Verdicts(number), ItemCounts(), {})
+        self._contents_result = done or ContentsResult(BatchVerdicts(number), ItemCounts(), {})
         super().__init__(kind, batch, self._contents_result, _raise_unexpected_deferral)
         self._tree: Any = _ffi.new("pk_tree *")
         self._directories: Any = _ffi.new("pk_directory[]", number)
@@ -205,7 +210,7 @@ class NativeContentsBatch(NativeBatch):
         """
         if len(inodes) != self.row_count:
             raise ValueError(f"there are {len(inodes)} inodes for {self.row_count} rows: each row needs one")
-        return self.pointer("uint64_t[]", inodes)
+        return self.column_pointer("uint64_t[]", inodes)
 
     def complete_result(self) -> None:
         result, directories = self._contents_result, self._directories
@@ -213,7 +218,7 @@ class NativeContentsBatch(NativeBatch):
         mark_deferred_for_slow_path(codes)
         numbers = array("Q", _ffi.buffer(self._sums)[:])
         result.counts = ItemCounts(*(sum(numbers[column::width]) for column in range(width)))
-        done = int(RowCode.DONE)
+        done = int(OutcomeCode.DONE)
         for row, code in enumerate(codes):
             found = directories[row]
             if code == done and (number := found.left):
@@ -225,24 +230,24 @@ class NativeContentsBatch(NativeBatch):
                 result.remaining[row] = RemainingItems(names, kinds, inodes, others)
 
 
-class NativeSetMetadataWithin(NativeContentsBatch):
-    """A batch that sets owners and modes of all items in directories (``SetMetadataWithin``), as a C structure with
-    pointers to its columns.
+class NativeSetMetadataInDirectoriesBatch(NativeContentsBatch):
+    """A batch that sets owners and modes of all items in directories (``SetMetadataInDirectories``), as a C structure
+    with pointers to its columns.
     """
 
-    def __init__(self, batch: SetMetadataWithin) -> None:
+    def __init__(self, batch: SetMetadataInDirectories) -> None:
         super().__init__(_lib.PK_UPDATE_WITHIN, batch)
-        if not len(batch.modes) == len(batch.directory_modes) == PERMISSION_VALUES:
+        if not len(batch.modes) == len(batch.directory_modes) == PERMISSION_VALUE_COUNT:
             raise ValueError("there is not one mode for each value of the permission bits")
         self._tree.source_device, self._tree.user = batch.device, os.geteuid()
         self._tree.flags = _lib.PK_POWERFUL if has_capability(CAP_DAC_OVERRIDE) else 0
         to = self.batch
-        to.modes = self.pointer("uint16_t[]", batch.modes)
-        to.directory_modes = self.pointer("uint16_t[]", batch.directory_modes)
+        to.modes = self.column_pointer("uint16_t[]", batch.modes)
+        to.directory_modes = self.column_pointer("uint16_t[]", batch.directory_modes)
         to.uid, to.gid = batch.uid, batch.gid
 
 
-class NativeCompareDirectories(NativeContentsBatch):
+class NativeCompareDirectoriesBatch(NativeContentsBatch):
     """A batch that compares directories of two trees (``CompareDirectories``), as a C structure with pointers to its
     columns.
     """
@@ -256,7 +261,7 @@ class NativeCompareDirectories(NativeContentsBatch):
         self.batch.wanted.inode = self._inode_pointer(batch.other_inodes)
 
 
-class NativeRemoveDirectories(NativeContentsBatch):
+class NativeRemoveDirectoriesBatch(NativeContentsBatch):
     """A batch that removes directories with the items in them (``RemoveDirectories``), as a C structure with pointers
     to its columns.
     """
@@ -266,13 +271,13 @@ class NativeRemoveDirectories(NativeContentsBatch):
         self._tree.source_device = batch.device
 
 
-class NativeListPaths(NativeContentsBatch):
+class NativeListPathsBatch(NativeContentsBatch):
     """A batch that returns the paths of all items in directories (``ListPaths``), as a C structure with pointers to its
     columns.
     """
 
     def __init__(self, batch: ListPaths) -> None:
-        self._paths_result = ListPathsResult(Verdicts(len(batch)), ItemCounts(), {})
+        self._paths_result = ListPathsResult(BatchVerdicts(len(batch)), ItemCounts(), {})
         super().__init__(_lib.PK_PATHS, batch, self._paths_result)
         self._tree.source_device = batch.device
         self._path_prefix = _ffi.new("char[]", batch.path_prefix)
@@ -282,20 +287,26 @@ class NativeListPaths(NativeContentsBatch):
         super().complete_result()
         directories = self._directories
         found = (
-            directories[row] for row, code in enumerate(self._contents_result.verdicts.codes) if code == RowCode.DONE
+            directories[row]
+            for row, code in enumerate(self._contents_result.verdicts.codes)
+            if code == OutcomeCode.DONE
         )
         texts = [_ffi.buffer(each.text, size)[:] for each in found if (size := each.text_size)]
         self._paths_result.packed_paths = b"".join(texts)
 
 
-class NativeFinish(NativeDirectories):
+class NativeFinishBatch(NativeDirectoriesBatch):
     """A batch that sets the final metadata of directories (``FinishDirectories``), as a C structure with pointers to
     its columns.
     """
 
     def __init__(self, settings: BackendSettings, batch: FinishDirectories) -> None:
-        super().__init__(_lib.PK_FINISH, settings, batch, BatchResult(Verdicts(len(batch))), batch.directory)
-        self.set_columns(self.batch.given, batch.rows, MODE | OWNER | GROUP | ATIME | MTIME | INODE)
+        super().__init__(_lib.PK_FINISH, settings, batch, BatchResult(BatchVerdicts(len(batch))), batch.directory)
+        self.set_columns(
+            self.batch.given,
+            batch.rows,
+            MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN | MTIME_COLUMN | INODE_COLUMN,
+        )
         if not len(batch.marks) == len(batch.created_by_job) == len(batch):
             raise ValueError(f"there are {len(batch.marks)} marks for {len(batch)} rows: each row needs one")
         marks = bytearray(len(batch) * _lib.PK_MARK)
@@ -303,11 +314,11 @@ class NativeFinish(NativeDirectories):
             start = row * _lib.PK_MARK
             marks[start] = len(mark)
             marks[start + 1 : start + 1 + len(mark)] = mark
-        self.batch.marks = self.pointer("uint8_t[]", marks)
-        self.batch.plans = self.pointer("uint8_t[]", batch.created_by_job)
+        self.batch.marks = self.column_pointer("uint8_t[]", marks)
+        self.batch.plans = self.column_pointer("uint8_t[]", batch.created_by_job)
 
 
-class NativeSync(NativeBatch):
+class NativeSyncBatch(NativeBatch):
     """A batch that syncs open directories (``SyncDirectories``), as a C structure with pointers to its columns. C
     leaves none of its rows to Python.
     """
@@ -315,8 +326,8 @@ class NativeSync(NativeBatch):
     def __init__(self, batch: SyncDirectories) -> None:
         number = len(batch.directories)
         rows = NamesBatch[BatchResult](batch.directories[0], b"/" * (number - 1))
-        super().__init__(_lib.PK_SYNC, rows, BatchResult(Verdicts(number)), _raise_unexpected_deferral)
-        self.batch.synced = self.pointer("int32_t[]", array("i", batch.directories))
+        super().__init__(_lib.PK_SYNC, rows, BatchResult(BatchVerdicts(number)), _raise_unexpected_deferral)
+        self.batch.synced = self.column_pointer("int32_t[]", array("i", batch.directories))
 
 
 def native_directory_batch(settings: BackendSettings, batch: Batch[Any]) -> NativeBatch | None:
@@ -325,27 +336,27 @@ def native_directory_batch(settings: BackendSettings, batch: Batch[Any]) -> Nati
     """
     match batch:
         case EnterDirectories():
-            return NativeEnter(settings, batch)
+            return NativeEnterBatch(settings, batch)
         case FinishDirectories():
-            return NativeFinish(settings, batch)
-    made = _NATIVE_BY_BATCH.get(type(batch))
+            return NativeFinishBatch(settings, batch)
+    made = _NATIVE_CLASS_BY_BATCH_CLASS.get(type(batch))
     return made(batch) if made is not None else None
 
 
-_NATIVE_BY_BATCH: dict[type[Batch[Any]], Callable[[Any], NativeBatch]] = {
-    ListDirectories: NativeListDirectories,
-    ListPaths: NativeListPaths,
-    SetMetadataWithin: NativeSetMetadataWithin,
-    CompareDirectories: NativeCompareDirectories,
-    RemoveDirectories: NativeRemoveDirectories,
-    SyncDirectories: NativeSync,
+_NATIVE_CLASS_BY_BATCH_CLASS: dict[type[Batch[Any]], Callable[[Any], NativeBatch]] = {
+    ListDirectories: NativeListDirectoriesBatch,
+    ListPaths: NativeListPathsBatch,
+    SetMetadataInDirectories: NativeSetMetadataInDirectoriesBatch,
+    CompareDirectories: NativeCompareDirectoriesBatch,
+    RemoveDirectories: NativeRemoveDirectoriesBatch,
+    SyncDirectories: NativeSyncBatch,
 }
 """By class of a batch, the class of this module that converts it to a C structure. Only those that need no settings of
 the backend.
 """
 
 
-def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> Rows:
+def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> StatusColumns:
     """Return columns of the items in one directory, copied from C's memory.
 
     Args:
@@ -354,21 +365,21 @@ def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> Rows:
         names: names of the columns.
     """
     number, columns = found.left, found.rows
-    rows = Rows.without_columns(number, mask)
+    rows = StatusColumns.without_columns(number, mask)
     for name in names:
         typecode, size = _COLUMN_TYPES[name]
         setattr(rows, name, array(typecode, _ffi.buffer(getattr(columns, name), number * size)[:]))
     return rows
 
 
-def _raise_unexpected_deferral() -> RowProcessor:
+def _raise_unexpected_deferral() -> BatchProcessor:
     """Raise ``AssertionError``. This function stands in place of one that makes a Python object for deferred rows:
     there is no Python code for these batches.
     """
     raise AssertionError("the C code deferred a directory, which Python does not process")
 
 
-def _tree_struct(common: DirectoryBatchSettings) -> Any:
+def _batch_settings_struct(common: DirectoryBatchSettings) -> Any:
     """Return the settings ``common`` of a batch of directories as the C structure ``pk_tree``."""
     chosen = (
         (common.is_parent_new, _lib.PK_IN_NEW),
@@ -394,10 +405,10 @@ def _remaining_directory(found: Any) -> RemainingDirectory:
     metadata, number = found.metadata, found.left
     rows, names = _NO_ROWS, b""
     if number:
-        rows = _columns_from_c(found, SCAN_COLUMNS | LINKS, _REMAINING_COLUMNS)
+        rows = _columns_from_c(found, SCAN_COLUMNS | LINKS_COLUMN, _COLUMNS_OF_REMAINING_ITEMS)
         names = _ffi.buffer(found.names, found.names_size)[:]
     mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
-    attributes = Attributes(metadata.mode, metadata.uid, metadata.gid, metadata.atime, metadata.mtime)
+    attributes = ItemMetadata(metadata.mode, metadata.uid, metadata.gid, metadata.atime, metadata.mtime)
     is_fresh, is_anothers = bool(found.is_made), bool(found.is_anothers)
     return RemainingDirectory(
         attributes,

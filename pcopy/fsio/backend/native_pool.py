@@ -7,23 +7,23 @@ from _thread import allocate_lock
 from typing import Any
 
 from pcopy.fsio.backend import _native
-from pcopy.fsio.backend.columns import OPERATIONS
-from pcopy.fsio.backend.interface import PoolLoad, RowInProgress
+from pcopy.fsio.backend.columns import OPERATION_NAMES
+from pcopy.fsio.backend.interface import RowInProgress, ThreadPoolLoad
 
 _ffi, _lib = _native.ffi, _native.lib
 
-MOST_THREADS = 64
+MAX_THREADS_OF_PROCESS = 64
 """Largest number of threads of one process: the size of the table ``workers`` in native/internal.h."""
 
-ROWS_PER_DIRECTORY = 8
+MAX_MODIFYING_ROWS_PER_DIRECTORY = 8
 """Number of rows (operations on one item each) that may modify one directory at the same time, on one host.
 
 The operating system changes the names in a directory one at a time, so that more threads would only wait.
 """
 
-LARGE_DIRECTORY_ROWS = 128
+MIN_ROWS_OF_LARGE_DIRECTORY = 128
 """Number of rows from which on a batch counts as part of a large directory. Other ranks of this host may modify the
-directory, too, so each rank uses its share of ``ROWS_PER_DIRECTORY``.
+directory, too, so each rank uses its share of ``MAX_MODIFYING_ROWS_PER_DIRECTORY``.
 """
 
 
@@ -40,7 +40,9 @@ class NativeThreadPool:
         protects.
         """
         self._handle = in_c
-        self._rows_in_large_directory = ROWS_PER_DIRECTORY  # this process's share of it in a large directory
+        self._rows_in_large_directory = (
+            MAX_MODIFYING_ROWS_PER_DIRECTORY  # this process's share of it in a large directory
+        )
         self._modifying = 0
         self._requested_threads = 0
         self._load = _ffi.new("pk_load *")
@@ -48,15 +50,15 @@ class NativeThreadPool:
         self._oldest_row_lock = allocate_lock()
 
     def request_threads(self, threads: int) -> None:
-        self._requested_threads = min(threads, MOST_THREADS)
+        self._requested_threads = min(threads, MAX_THREADS_OF_PROCESS)
         if self._requested_threads and (self.threads or self.can_start_threads):
             self.set_threads(self._requested_threads)
 
     def set_limits(self, ranks: int, modifying: int) -> None:
-        self._rows_in_large_directory = max(1, ROWS_PER_DIRECTORY // ranks)
+        self._rows_in_large_directory = max(1, MAX_MODIFYING_ROWS_PER_DIRECTORY // ranks)
         self._modifying = modifying
 
-    def apply_request(self) -> None:
+    def apply_requested_thread_count(self) -> None:
         """Start or end threads so that their number is the one that ``request_threads`` requested. The caller makes
         sure that no ticket is in progress.
         """
@@ -73,12 +75,12 @@ class NativeThreadPool:
         """Return how many rows (items) of a batch with this number of ``rows`` may modify its directory at the same
         time.
         """
-        return ROWS_PER_DIRECTORY if rows < LARGE_DIRECTORY_ROWS else self._rows_in_large_directory
+        return MAX_MODIFYING_ROWS_PER_DIRECTORY if rows < MIN_ROWS_OF_LARGE_DIRECTORY else self._rows_in_large_directory
 
-    def load(self) -> PoolLoad:
+    def load(self) -> ThreadPoolLoad:
         load = self._load
         _lib.pk_measure(self._handle, load)
-        return PoolLoad(load.busy / 1e9, load.wall / 1e9, load.processor / 1e9, load.operations)
+        return ThreadPoolLoad(load.busy / 1e9, load.wall / 1e9, load.processor / 1e9, load.operations)
 
     def oldest_row(self) -> RowInProgress | None:
         with self._oldest_row_lock:  # another thread may call this while the pool is closed
@@ -86,7 +88,7 @@ class NativeThreadPool:
             if self._handle is None or not _lib.pk_oldest(self._handle, doing):
                 return None
             path = os.path.join(_directory_path(doing.directory), _ffi.string(doing.name))
-            return RowInProgress(doing.since / 1e9, OPERATIONS[doing.operation], path)
+            return RowInProgress(doing.since / 1e9, OPERATION_NAMES[doing.operation], path)
 
     def close(self) -> None:
         """Wait until all threads have ended, and release the C structures."""

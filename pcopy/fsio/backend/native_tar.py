@@ -13,22 +13,22 @@ from pcopy.fsio.backend import _native
 
 _ffi, _lib = _native.ffi, _native.lib
 
-MAX_MEMBERS = 4096
+MAX_MEMBERS_PER_CALL = 4096
 """Largest number of members of a tar archive that one call of the C code finds."""
 KEY_BUFFER_BYTES = 1 << 20
 """Bytes of memory for the sort keys of the members that one call of the C code finds."""
-VALUE_BYTES = 8 * int(_lib.PK_TAR_WORDS)
+MEMBER_VALUE_BYTES = 8 * int(_lib.PK_TAR_WORDS)
 """Bytes of the packed description (offset, size, mtime, mode, owner) of one member of a tar archive."""
 
 
-class SimpleMembers(NamedTuple):
+class SimpleTarMembers(NamedTuple):
     """Consecutive simple members of a tar archive: regular files without unusual header fields.
 
     Fields:
-        keys: the key of each member, by which members are sorted: directory, name, offset (``member_key`` in
+        keys: the key of each member, by which members are sorted: directory, name, offset (``member_sort_key`` in
             ``pcopy.tasks.archive.members_to_extract`` makes the same).
-        values: offset of the data, size, mtime, mode and owner of each member, packed (``pack_simple`` in the same
-            module makes the same).
+        values: offset of the data, size, mtime, mode and owner of each member, packed (``pack_simple_member`` in the
+            same module makes the same).
         directory_starts: indices of the members that are in another directory than the member before.
         bytes: total size of the contents of all members.
         next_offset: offset in the archive of the next member.
@@ -57,12 +57,15 @@ class TarHeaderParser:
         self._lookup = lookup
         self._tar: Any = _ffi.new("pk_tar *")
         self._tar.is_numeric = lookup is None
-        self._values = bytearray(MAX_MEMBERS * VALUE_BYTES)
-        self._key_ends, self._directory_starts = array("I", [0]) * MAX_MEMBERS, array("I", [0]) * MAX_MEMBERS
+        self._values = bytearray(MAX_MEMBERS_PER_CALL * MEMBER_VALUE_BYTES)
+        self._key_ends, self._directory_starts = (
+            array("I", [0]) * MAX_MEMBERS_PER_CALL,
+            array("I", [0]) * MAX_MEMBERS_PER_CALL,
+        )
         self._keys = bytearray(KEY_BUFFER_BYTES)
         self._offsets = array("Q")
         tar = self._tar
-        tar.most, tar.keys_size = MAX_MEMBERS, KEY_BUFFER_BYTES
+        tar.most, tar.keys_size = MAX_MEMBERS_PER_CALL, KEY_BUFFER_BYTES
         self._pointers = (
             _ffi.from_buffer("uint64_t[]", self._values),
             _ffi.from_buffer("uint32_t[]", self._key_ends),
@@ -71,7 +74,7 @@ class TarHeaderParser:
         )
         tar.values, tar.key_ends, tar.begins, tar.keys = self._pointers
 
-    def parse_members(self, data: bytes, start: int, at: int, end: int) -> SimpleMembers:
+    def parse_members(self, data: bytes, start: int, at: int, end: int) -> SimpleTarMembers:
         """Return the simple members whose headers begin in a part of the archive, up to the first one that is not
         simple.
 
@@ -91,12 +94,14 @@ class TarHeaderParser:
             if number:
                 begins += [each + len(keys) for each in self._directory_starts[: tar.directories]]
                 ends = self._key_ends[:number].tolist()
-                joined, packed = bytes(self._keys[: ends[-1]]), bytes(self._values[: number * VALUE_BYTES])
+                joined, packed = bytes(self._keys[: ends[-1]]), bytes(self._values[: number * MEMBER_VALUE_BYTES])
                 keys += [joined[one:other] for one, other in zip([0, *ends[:-1]], ends, strict=True)]
-                values += [packed[offset : offset + VALUE_BYTES] for offset in range(0, len(packed), VALUE_BYTES)]
+                values += [
+                    packed[offset : offset + MEMBER_VALUE_BYTES] for offset in range(0, len(packed), MEMBER_VALUE_BYTES)
+                ]
                 size += tar.bytes
             if not (tar.why == _lib.PK_TAR_ROOM and number) and not self._look_up_owner():
-                return SimpleMembers(keys, values, begins, size, tar.at, tar.why == _lib.PK_TAR_MORE)
+                return SimpleTarMembers(keys, values, begins, size, tar.at, tar.why == _lib.PK_TAR_MORE)
 
     def _set_data(self, data: bytes, start: int) -> None:
         """Pass to the C code a pointer to ``data``, which begins at the offset ``start`` of the archive, and keep the
@@ -133,7 +138,7 @@ class TarHeaderParser:
             at: offset in the archive of the first header.
         """
         if not self._offsets:
-            self._offsets = array("Q", [0]) * MAX_MEMBERS
+            self._offsets = array("Q", [0]) * MAX_MEMBERS_PER_CALL
         tar = self._tar
         tar.at = at
         self._set_data(data, start)

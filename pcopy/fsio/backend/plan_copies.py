@@ -12,15 +12,15 @@ import os
 import stat
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import SYNC_FLAG, Batch, CopyPlan, LightDataclass, StatResult
-from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, RowCode, Rows, RowStatus
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, Batch, CopyPlan, LightDataclass, StatResult
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, OutcomeCode, RowStatus, StatusColumns
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.existing import ExistingDecision, can_compare_contents, decision_for_existing
+from pcopy.fsio.existing import ExistingItemDecision, can_compare_contents, decision_for_existing_item
 from pcopy.fsio.preserve import Preserve
 
 
 class PlanCopiesResult(LightDataclass):
-    """The result of ``PlanCopies``: a ``CopyPlan`` for each file, perhaps with ``SYNC_FLAG``."""
+    """The result of ``PlanCopies``: a ``CopyPlan`` for each file, perhaps with ``SYNC_FILE_FLAG``."""
 
     plans: bytearray
 
@@ -62,12 +62,12 @@ class PlanCopies(Batch[PlanCopiesResult]):
     Fields:
         policy: the rules.
         sources: status of the source files as a scan found it (``SCAN_COLUMNS``, as far as they exist).
-        targets: the result of ``StatNames`` for the names in the target (``SCAN_COLUMNS`` and ``OWNER``); None if the
-            target certainly has none of these names.
+        targets: the result of ``StatNames`` for the names in the target (``SCAN_COLUMNS`` and ``OWNER_COLUMN``); None
+            if the target certainly has none of these names.
     """
 
     policy: CopyPolicy
-    sources: Rows
+    sources: StatusColumns
     targets: StatResult | None = None
 
     @property
@@ -75,8 +75,8 @@ class PlanCopies(Batch[PlanCopiesResult]):
         return ()
 
 
-def copy_plans(policy: CopyPolicy, sources: Rows, targets: StatResult | None) -> bytearray:
-    """Return a ``CopyPlan``, perhaps with ``SYNC_FLAG``, for each file.
+def copy_plans(policy: CopyPolicy, sources: StatusColumns, targets: StatResult | None) -> bytearray:
+    """Return a ``CopyPlan``, perhaps with ``SYNC_FILE_FLAG``, for each file.
 
     Args:
         policy: the rules.
@@ -89,7 +89,7 @@ def copy_plans(policy: CopyPolicy, sources: Rows, targets: StatResult | None) ->
         plans[row] = CopyPlan.SLOW_PATH
     if targets is None:
         return plans
-    user, done, present = os.geteuid(), RowCode.DONE, targets.rows
+    user, done, present = os.geteuid(), OutcomeCode.DONE, targets.rows
     for row, code in enumerate(targets.verdicts.codes):
         if row in slow_rows:
             continue
@@ -107,12 +107,14 @@ def copy_plans(policy: CopyPolicy, sources: Rows, targets: StatResult | None) ->
 
 def plan_for_free_name(policy: CopyPolicy) -> int:
     """Return the ``CopyPlan`` of a small file whose name does not exist in the target, by the rules ``policy``; perhaps
-    with ``SYNC_FLAG``.
+    with ``SYNC_FILE_FLAG``.
     """
-    return (CopyPlan.TEMPORARY if policy.names_files_last else CopyPlan.NEW) | (SYNC_FLAG if policy.syncs_files else 0)
+    return (CopyPlan.TEMPORARY if policy.names_files_last else CopyPlan.NEW) | (
+        SYNC_FILE_FLAG if policy.syncs_files else 0
+    )
 
 
-def _slow_path_rows(sources: Rows) -> set[int]:
+def _slow_path_rows(sources: StatusColumns) -> set[int]:
     """Return the indices of the rows of ``sources`` whose files a batch cannot copy, because they are not small regular
     files.
     """
@@ -124,7 +126,7 @@ def _slow_path_rows(sources: Rows) -> set[int]:
 
 
 def _plan_for_taken_name(policy: CopyPolicy, source: RowStatus, present: RowStatus, *, lacks_metadata: bool) -> int:
-    """Return the ``CopyPlan`` of a file whose name exists in the target, perhaps with ``SYNC_FLAG``.
+    """Return the ``CopyPlan`` of a file whose name exists in the target, perhaps with ``SYNC_FILE_FLAG``.
 
     Args:
         policy: the rules.
@@ -140,14 +142,14 @@ def _plan_for_taken_name(policy: CopyPolicy, source: RowStatus, present: RowStat
         # An earlier run may have created the existing item and left it half written, or this run may have created it as
         # the copy of another name that the file system treats as equal.
         return CopyPlan.SLOW_PATH
-    decision = decision_for_existing(
+    decision = decision_for_existing_item(
         policy.existing, policy.modify_window, source, present, contents=policy.compares_contents
     )
-    if decision is ExistingDecision.REPLACE:
+    if decision is ExistingItemDecision.REPLACE:
         return _plan_to_replace(policy, source, present)
     if stat.S_ISREG(present.st_mode) and (policy.writes_in_place or lacks_metadata):
         return CopyPlan.SLOW_PATH
-    if decision is ExistingDecision.FAIL:
+    if decision is ExistingItemDecision.FAIL:
         return CopyPlan.REFUSE
     return (
         CopyPlan.SLOW_PATH
@@ -169,7 +171,7 @@ def _has_required_metadata(policy: CopyPolicy, source: RowStatus, present: RowSt
 
 def _plan_to_replace(policy: CopyPolicy, source: RowStatus, present: RowStatus) -> int:
     """Return the ``CopyPlan`` of the file ``source``, which replaces the existing item ``present``; perhaps with
-    ``SYNC_FLAG``.
+    ``SYNC_FILE_FLAG``.
     """
     if (
         policy.writes_in_place
@@ -181,5 +183,5 @@ def _plan_to_replace(policy: CopyPolicy, source: RowStatus, present: RowStatus) 
     if policy.metadata_update is not None and can_compare_contents(source, present):
         return CopyPlan.SLOW_PATH  # the slow path compares contents: perhaps only the time differs
     return (CopyPlan.TEMPORARY if policy.names_files_last else CopyPlan.REPLACE) | (
-        SYNC_FLAG if policy.syncs_files else 0
+        SYNC_FILE_FLAG if policy.syncs_files else 0
     )

@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from pcopy.fsio.backend.batches import (
     Batch,
     BatchResult,
+    BenchmarkCalls,
     CompareXattrs,
     CopySmallFiles,
     CreateSmallFiles,
@@ -21,14 +22,20 @@ from pcopy.fsio.backend.batches import (
     SetUniformMetadata,
     StatNames,
     SyncDirectories,
-    TrialCalls,
 )
-from pcopy.fsio.backend.columns import RowCode
-from pcopy.fsio.backend.copy_rows import CopyRows
+from pcopy.fsio.backend.columns import OutcomeCode
+from pcopy.fsio.backend.copy_rows import CopyBatchProcessor
 from pcopy.fsio.backend.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
-from pcopy.fsio.backend.item_rows import CompareXattrsRows, ListRows, ReadRows, RemoveRows, StatRows, sync_directories
+from pcopy.fsio.backend.item_rows import (
+    CompareXattrsBatchProcessor,
+    ListBatchProcessor,
+    ReadBatchProcessor,
+    RemoveBatchProcessor,
+    StatBatchProcessor,
+    sync_directories,
+)
 from pcopy.fsio.backend.plan_copies import PlanCopies, PlanCopiesResult, copy_plans
-from pcopy.fsio.directories import PinnedDescriptors, open_nothing
+from pcopy.fsio.directories import PinnedDescriptors, open_no_directory
 
 FILES_PER_POLL = 8
 """Number of files that one ``poll`` copies, reads, creates, changes or removes."""
@@ -39,7 +46,7 @@ NAMES_PER_POLL = 32
 Result = TypeVar("Result")
 
 
-class RowProcessor(Protocol):
+class BatchProcessor(Protocol):
     """Protocol of an object that processes the rows (items) of one batch in Python."""
 
     @property
@@ -69,10 +76,10 @@ class FinishedTicket(Generic[Result]):
         """Do nothing, since all items of the batch have been processed."""
 
 
-class RowTicket(Generic[Result]):
+class PythonTicket(Generic[Result]):
     """The ticket (handle) of a batch in progress: each call of ``advance`` processes the next ``step`` rows (items)."""
 
-    def __init__(self, work: RowProcessor, step: int, descriptors: tuple[int, ...], pins: PinnedDescriptors) -> None:
+    def __init__(self, work: BatchProcessor, step: int, descriptors: tuple[int, ...], pins: PinnedDescriptors) -> None:
         self.is_done = False
         self.is_cut_short = False
         self._work = work
@@ -102,7 +109,7 @@ class RowTicket(Generic[Result]):
         except BaseException:  # not an error of a row; for example, no memory
             self.cancel()
             raise
-        if self._work.is_target_full and RowCode.PENDING in self._verdicts.codes:
+        if self._work.is_target_full and OutcomeCode.PENDING in self._verdicts.codes:
             self.cancel()
         elif self._next_row == rows:
             self._finish()
@@ -112,7 +119,7 @@ class RowTicket(Generic[Result]):
         if not self.is_done:
             self.is_cut_short = True
             codes = self._verdicts.codes
-            codes[:] = bytes(code or RowCode.CANCELLED for code in codes)
+            codes[:] = bytes(code or OutcomeCode.CANCELLED for code in codes)
             self._finish()
 
     def _finish(self) -> None:
@@ -139,9 +146,9 @@ class PythonBackend:
         self._settings = settings
         self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
         self.pins = PinnedDescriptors()
-        self._tickets: list[RowTicket[object]] = []
+        self._tickets: list[PythonTicket[object]] = []
 
-    open_directory = staticmethod(open_nothing)
+    open_directory = staticmethod(open_no_directory)
 
     def new_column_sums(self, bounds: Sequence[int]) -> None:
         """Return None: this backend does not compute sums over columns."""
@@ -153,44 +160,48 @@ class PythonBackend:
         if isinstance(batch, SyncDirectories):
             synced: Any = sync_directories(batch)
             return FinishedTicket(synced)
-        work, step = self._row_processor(batch)
-        ticket: RowTicket[Any] = RowTicket(work, step, batch.descriptors, self.pins)
+        work, step = self._batch_processor(batch)
+        ticket: PythonTicket[Any] = PythonTicket(work, step, batch.descriptors, self.pins)
         self._tickets.append(ticket)
         return ticket
 
-    def _row_processor(self, batch: Batch[Any]) -> tuple[RowProcessor, int]:
+    def _batch_processor(self, batch: Batch[Any]) -> tuple[BatchProcessor, int]:
         """Return the object that processes the rows (items) of ``batch``, and the number of rows to process in each
         ``poll``.
         """
         settings, size = self._settings, self._digest_size
-        work: RowProcessor
+        work: BatchProcessor
         match batch:
             case ListNames():
-                work, step = ListRows(batch), 1
+                work, step = ListBatchProcessor(batch), 1
             case StatNames():
-                work, step = StatRows(batch), NAMES_PER_POLL
+                work, step = StatBatchProcessor(batch), NAMES_PER_POLL
             case CopySmallFiles():
-                work, step = CopyRows(settings, batch, size), FILES_PER_POLL
+                work, step = CopyBatchProcessor(settings, batch, size), FILES_PER_POLL
             case ReadSmallFiles():
-                work, step = ReadRows(settings, batch, size), FILES_PER_POLL
+                work, step = ReadBatchProcessor(settings, batch, size), FILES_PER_POLL
             case RemoveItems():
-                work, step = RemoveRows(batch), FILES_PER_POLL
+                work, step = RemoveBatchProcessor(batch), FILES_PER_POLL
             case SetMetadata() | SetUniformMetadata():
                 from pcopy.fsio.backend.metadata_rows import (
-                    metadata_rows,  # imported here because copies do not need it
+                    metadata_batch_processor,  # imported here because copies do not need it
                 )
 
-                work, step = metadata_rows(batch), FILES_PER_POLL
+                work, step = metadata_batch_processor(batch), FILES_PER_POLL
             case CompareXattrs():
-                work, step = CompareXattrsRows(settings, batch), NAMES_PER_POLL
+                work, step = CompareXattrsBatchProcessor(settings, batch), NAMES_PER_POLL
             case CreateSmallFiles():
-                from pcopy.fsio.backend.create_rows import CreateRows  # imported here because copies do not need it
+                from pcopy.fsio.backend.create_rows import (
+                    CreateBatchProcessor,  # imported here because copies do not need it
+                )
 
-                work, step = CreateRows(settings, batch), FILES_PER_POLL
-            case TrialCalls():
-                from pcopy.fsio.backend.trial_rows import TrialRows  # imported here because copies do not need it
+                work, step = CreateBatchProcessor(settings, batch), FILES_PER_POLL
+            case BenchmarkCalls():
+                from pcopy.fsio.backend.trial_rows import (
+                    BenchmarkBatchProcessor,  # imported here because copies do not need it
+                )
 
-                work, step = TrialRows(batch), NAMES_PER_POLL
+                work, step = BenchmarkBatchProcessor(batch), NAMES_PER_POLL
             case _:
                 raise TypeError(f"{type(batch).__name__}: the Python backend does not support this batch")
         return work, step

@@ -1,9 +1,10 @@
 """Signals that stop a job in order: the first one asks the job to stop, a second SIGINT exits immediately.
 
 Rule: a signal handler raises no exception, since it may interrupt any code, even cleanup. It stores the reason, and the
-rank checks every few milliseconds whether there is one; before the first task it does so when it calls ``StopSignals``.
-The preparation of a recorded job may take long, and may be abandoned at any point, as in a crash. So another thread
-prepares the job, while the main thread waits for that thread or for a signal, whichever comes first.
+rank checks every few milliseconds whether there is one; before the first task it does so when it calls
+``StopSignalHandler``. The preparation of a recorded job may take long, and may be abandoned at any point, as in a
+crash. So another thread prepares the job, while the main thread waits for that thread or for a signal, whichever comes
+first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 ended.
 """
 
-ECHO_INTERVAL = 0.05
+REPEATED_SIGINT_INTERVAL = 0.05
 """Two SIGINTs within this number of seconds count as one: timeout(1) sends each signal to the process, and again to its
 group.
 """
@@ -38,16 +39,16 @@ class StoppedBeforeStart(PcopyError):
     status = EXIT_STOPPED
 
 
-class SigintCounter:
+class SigintRepetitionFilter:
     """Tells a second SIGINT, with which the user wants to end the process at once, from a repetition of the first one
-    within ``ECHO_INTERVAL``.
+    within ``REPEATED_SIGINT_INTERVAL``.
     """
 
     def __init__(self) -> None:
         self._first: float | None = None
 
     @property
-    def has_any(self) -> bool:
+    def has_received_sigint(self) -> bool:
         """True if a SIGINT has arrived."""
         return self._first is not None
 
@@ -56,10 +57,10 @@ class SigintCounter:
         if self._first is None:
             self._first = now
             return False
-        return now - self._first > ECHO_INTERVAL
+        return now - self._first > REPEATED_SIGINT_INTERVAL
 
 
-class StopSignals:
+class StopSignalHandler:
     """Signals by which the user stops a job (SIGINT, SIGTERM, SIGHUP, SIGUSR1): installs handlers, and stores the first
     signal as the reason to stop.
     """
@@ -67,12 +68,12 @@ class StopSignals:
     def __init__(self) -> None:
         self.reason: Halt | None = None
         """The reason to stop; None until a signal arrives."""
-        self._presses = SigintCounter()
+        self._presses = SigintRepetitionFilter()
         self._events: SimpleQueue[None] = (
             SimpleQueue()
         )  # reentrant: a signal handler may put an item into it at any moment
 
-    def install(self) -> None:
+    def install_handlers(self) -> None:
         """Install handlers for the signals that stop a job (``STOP_SIGNALS``), except for SIGHUP if the process ignores
         it (nohup).
         """
@@ -116,7 +117,7 @@ class StopSignals:
             raise errors[0]
         return values[0]
 
-    def ignore(self) -> None:
+    def ignore_stop_signals(self) -> None:
         """Ignore ``STOP_SIGNALS`` from now on: the job is over and its result was printed, so the exit status must not
         change any more.
         """
@@ -131,7 +132,7 @@ class StopSignals:
             self._events.put(None)
 
 
-def exit_status_of(reason: Halt) -> int | None:
+def exit_status_after_stop(reason: Halt) -> int | None:
     """Return the exit status of a job that was stopped for ``reason``: 128 + signal number if the reason is a signal;
     None for any other reason, because the program then chooses the status.
     """

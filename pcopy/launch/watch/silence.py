@@ -35,7 +35,7 @@ class _SilentPeriod:
         self.is_reported = False
 
 
-class SilenceMonitor:
+class RankSilenceMonitor:
     """Decides when to report that other ranks give no sign of life: after some time, again each time the silence has
     lasted twice as long, and when it ends. A silence that the rank itself has reported is not reported again.
     """
@@ -58,7 +58,7 @@ class SilenceMonitor:
         """True if a rank was reported to give no sign of life, and its return was not reported yet."""
         return any(spell.is_reported for spell in self._periods.values())
 
-    def report_earlier(self, due: float) -> None:
+    def report_silences_earlier(self, due: float) -> None:
         """From now on report a silence when it has lasted ``due`` seconds, if that is earlier than before. This also
         applies to silences that have begun. Called when the user wants to stop the job.
         """
@@ -67,14 +67,14 @@ class SilenceMonitor:
             if not spell.is_reported:
                 spell.due = min(spell.due, self._due)
 
-    def add_own_report(self, rank: int) -> None:
+    def register_own_report(self, rank: int) -> None:
         """Register that ``rank`` has itself reported that it gives no sign of life, or gives one again, so that it is
         not reported here.
         """
         if rank in self._periods:
             self._self_reporting.add(rank)
 
-    def reports_due(self, silent: Sequence[int], now: float) -> list[SilenceReport]:
+    def due_silence_reports(self, silent: Sequence[int], now: float) -> list[SilenceReport]:
         """Return the reports to print at the time ``now`` about ranks that give no sign of life, or give one again.
         ``silent`` are the ranks that give none now.
         """
@@ -94,7 +94,7 @@ class SilenceMonitor:
         return due_reports
 
 
-class OwnSilenceMonitor(SilenceMonitor):
+class OwnSilenceMonitor(RankSilenceMonitor):
     """Decides when this rank reports that it makes no progress itself, for example because it hangs in a system call.
 
     The main thread increments a counter all the time while it makes progress. Other threads perform operations; they
@@ -121,4 +121,4 @@ class OwnSilenceMonitor(SilenceMonitor):
         self.is_main_thread_silent, self._beats = beats == self._beats, beats
         is_same, self._oldest = oldest is not None and oldest == self._oldest, oldest
         gets_on = not (self.is_main_thread_silent or is_same)
-        return [*(self.reports_due((), now) if gets_on else ()), *self.reports_due((self._rank,), now)]
+        return [*(self.due_silence_reports((), now) if gets_on else ()), *self.due_silence_reports((self._rank,), now)]

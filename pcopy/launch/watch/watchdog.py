@@ -26,10 +26,10 @@ from pcopy.engine.progress import MAX_SILENT_RANKS
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import RowInProgress
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.launch.watch.signals import STOP_SIGNALS, SigintCounter
-from pcopy.launch.watch.silence import OwnSilenceMonitor, SilenceMonitor, SilenceReport
+from pcopy.launch.watch.signals import STOP_SIGNALS, SigintRepetitionFilter
+from pcopy.launch.watch.silence import OwnSilenceMonitor, RankSilenceMonitor, SilenceReport
 from pcopy.text import printable_path
-from pcopy.units import format_clock
+from pcopy.units import format_running_clock
 
 
 class Pace(NamedTuple):
@@ -50,7 +50,7 @@ class Pace(NamedTuple):
 
 
 DEFAULT_INTERVALS = Pace()
-_LATE_CHECKS = 3
+_MAX_COUNTED_INTERVALS = 3
 """The time between two checks counts as silence of a rank only up to this number of regular intervals. If a check is
 later, this process itself was stopped for the rest of the time.
 """
@@ -62,7 +62,7 @@ output blocks.
 """
 
 
-class Heartbeat:
+class MainThreadHeartbeat:
     """Signs of life that the main thread leaves for the watchdog thread: ``beats`` is a counter that it increments, and
     ``silent`` (on rank 0) are the ranks that have not answered the last query of rank 0.
     """
@@ -74,7 +74,7 @@ class Heartbeat:
         self.silent: Sequence[int] = ()
 
 
-class RankMessages(NamedTuple):
+class SilenceMessagePrinter(NamedTuple):
     """How the watchdog of a rank prints messages about ranks that give no sign of life.
 
     Fields:
@@ -94,15 +94,15 @@ class RankMessages(NamedTuple):
         return f"rank {rank} on {self.hosts_of_ranks[rank] if self.hosts_of_ranks else os.uname().nodename}"
 
 
-class Watchdog:
+class RankWatchdog:
     """The watchdog of one rank: a thread that reports if the rank makes no progress, and on rank 0 if other ranks do
     not answer. The main thread calls ``start`` and ``stop``.
     """
 
     def __init__(
         self,
-        messages: RankMessages,
-        heartbeat: Heartbeat,
+        messages: SilenceMessagePrinter,
+        heartbeat: MainThreadHeartbeat,
         doing: Callable[[], str],
         pace: Pace | None = None,
         oldest: Callable[[], RowInProgress | None] = lambda: None,
@@ -125,8 +125,8 @@ class Watchdog:
         self._real = time.monotonic()
         self._now = 0.0
         self._own_monitor = OwnSilenceMonitor(messages.rank, self._pace.own_silence)
-        self._other_monitor = SilenceMonitor(self._pace.no_answer, MAX_SILENT_RANKS)
-        self._presses = SigintCounter()
+        self._other_monitor = RankSilenceMonitor(self._pace.no_answer, MAX_SILENT_RANKS)
+        self._presses = SigintRepetitionFilter()
         self._wake, self._waker = -1, -1
         self._mask: set[int] = set()
         self._stopping = False
@@ -183,8 +183,8 @@ class Watchdog:
         """
         if any(number in STOP_SIGNALS for number in signals):
             self._stopping = True
-            self._own_monitor.report_earlier(self._pace.silence_after_signal)
-            self._other_monitor.report_earlier(self._pace.silence_after_signal)
+            self._own_monitor.report_silences_earlier(self._pace.silence_after_signal)
+            self._other_monitor.report_silences_earlier(self._pace.silence_after_signal)
         for number in signals:
             if number == signal.SIGINT and self._presses.register_sigint(time.monotonic()):
                 os._exit(128 + number)
@@ -194,16 +194,16 @@ class Watchdog:
         due.
         """
         real = time.monotonic()
-        self._now += min(real - self._real, _LATE_CHECKS * self._pace.check)
+        self._now += min(real - self._real, _MAX_COUNTED_INTERVALS * self._pace.check)
         self._real = real
         oldest_row = self._oldest()
         for own in self._own_monitor.due_own_reports(self._pulse.beats, self._now, oldest_row and oldest_row.since):
             self._report(own, self._hanging_call(oldest_row))
         if self._voice.rank == 0:
-            for rank, text in self._voice.notices.take() if self._voice.notices else ():
-                self._other_monitor.add_own_report(rank)
+            for rank, text in self._voice.notices.take_messages() if self._voice.notices else ():
+                self._other_monitor.register_own_report(rank)
                 self._voice.print_message(text)
-            for other in self._other_monitor.reports_due(self._pulse.silent, self._now):
+            for other in self._other_monitor.due_silence_reports(self._pulse.silent, self._now):
                 self._report(other, None)
 
     def _hanging_call(self, oldest_row: RowInProgress | None) -> str:
@@ -227,11 +227,11 @@ class Watchdog:
         if doing is not None:
             over, lasts = ("goes on after", "has been silent for")
         if silence.is_over:
-            text = f"{over} {format_clock(silence.seconds)}"
+            text = f"{over} {format_running_clock(silence.seconds)}"
         else:
-            advice = "a second SIGINT leaves at once" if self._presses.has_any else "the job waits"
+            advice = "a second SIGINT leaves at once" if self._presses.has_received_sigint else "the job waits"
             since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence.seconds))
-            span = f"{format_clock(silence.seconds)} (since {since})"
+            span = f"{format_running_clock(silence.seconds)} (since {since})"
             text = f"{lasts} {span}{f', {doing}' if doing else ''}; {advice}"
         self._voice.print_message(f"{self._voice.name(silence.rank)} {text}")
 
@@ -266,7 +266,7 @@ class NoticePipe:
         with contextlib.suppress(OSError):
             os.write(self._writing, line[: select.PIPE_BUF - 1].replace(b"\n", b" ") + b"\n")
 
-    def claim_first(self) -> bool:
+    def claim_first_report(self) -> bool:
         """Return True on the first rank that calls this, and False on all others, so that only one rank reports an
         event that concerns all of them.
         """
@@ -275,7 +275,7 @@ class NoticePipe:
         except OSError:  # Rather report it twice than not at all.
             return True
 
-    def take(self) -> list[tuple[int, str]]:
+    def take_messages(self) -> list[tuple[int, str]]:
         """On rank 0: return the messages that other ranks have sent since the last call, as (rank, text)."""
         try:
             data = os.read(self._reading, _READ_BYTES)

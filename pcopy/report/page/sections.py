@@ -22,7 +22,7 @@ from pcopy.report.page.charts import (
 from pcopy.report.page.markup import Child, Markup, element, joined, path_markup
 from pcopy.report.page.tables import definition_list, foldable, table
 from pcopy.text import count_with_noun
-from pcopy.units import format_clock, format_seconds, format_size
+from pcopy.units import format_running_clock, format_seconds, format_size
 
 Values = Mapping[str, Any]
 """The values of the JSON report, or of an object in it, by key."""
@@ -73,7 +73,7 @@ def time_format_for(end: float) -> FormatNumber:
 
     For less than a minute they are shown with a decimal, else as a clock (``1:02:03``).
     """
-    return format_clock if end >= 60 else lambda seconds: f"{seconds:.1f} s"
+    return format_running_clock if end >= 60 else lambda seconds: f"{seconds:.1f} s"
 
 
 def items_section(values: Values) -> Markup:

@@ -16,27 +16,27 @@ from contextlib import suppress
 
 from pcopy import libc
 from pcopy.errors import ARCHIVE_FULL_CODE
-from pcopy.fsio.close import close_ignoring_errors, closed_at_end
+from pcopy.fsio.close import close_ignoring_errors, closing_descriptor
 from pcopy.fsio.named_file import open_directory_of
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.server import looks_like_new_file
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import sync_if_supported
-from pcopy.fsio.temporary import TEMPORARY_PREFIX
+from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import printable_path
 
-_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_ARCHIVE_OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 """Flags of open(2) for the archive: never through a symbolic link, and never waiting for the other end of a FIFO."""
 _ZEROS = bytes(1 << 20)
-FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers that mean a full file system or an exhausted quota."""
-_MAX_BUFFERS = 1024
+_MAX_BUFFERS_PER_WRITE = 1024
 """Largest number of buffers in one call of pwritev(2) (IOV_MAX of Linux). More buffers are joined first."""
 
 
-def job_name(archive: bytes) -> str:
+def archive_job_name(archive: bytes) -> str:
     """Return the name of the job that creates the archive with the absolute path ``archive``: a digest of this path and
     of the user's id.
 
@@ -45,51 +45,51 @@ def job_name(archive: bytes) -> str:
     return blake2b(b"%d %b" % (os.geteuid(), archive), digest_size=5).hexdigest()
 
 
-def temporary_name(job: str) -> bytes:
+def temporary_archive_name(job: str) -> bytes:
     """Return the file name under which the archive is written until it is complete; ``job`` is the name of the job that
     creates it.
     """
-    return b"%b%b-1-0.archive" % (TEMPORARY_PREFIX, job.encode())
+    return b"%b%b-1-0.archive" % (TEMPORARY_NAME_PREFIX, job.encode())
 
 
-def unfinished_files(directory: bytes, job: str) -> list[bytes]:
+def unfinished_archive_files(directory: bytes, job: str) -> list[bytes]:
     """Return the paths of all files that the job called ``job`` has left in ``directory``: the unfinished archive
     first, then the files that record which parts of it were written.
 
     Return an empty list if there is no unfinished archive. Errors are not raised: if the directory cannot be listed,
     only the path of the archive is returned.
     """
-    path = os.path.join(directory, temporary_name(job))
+    path = os.path.join(directory, temporary_archive_name(job))
     try:
         if not os.path.lexists(path):
             return []
-        stem = TEMPORARY_PREFIX + job.encode() + b"-"
+        stem = TEMPORARY_NAME_PREFIX + job.encode() + b"-"
         return [path, *(os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(stem))]
     except OSError:
         return [path]
 
 
-def stop_job(rank: Rank, action: str, problem: Problem) -> None:
+def stop_job_for_archive(rank: Rank, action: str, problem: Problem) -> None:
     """Stop the whole job, because the archive cannot be ``action`` ("read", "made", "written" or "synced"). If the file
     system is full, the exit status says so.
     """
     archive = printable_path(rank.options.archive_file)
-    code = ARCHIVE_FULL_CODE if problem.errno in FULL_ERRNOS else 0
-    rank.stop(f"{archive}: the archive cannot be {action}: {problem.operation}: {problem.strerror}", code)
+    code = ARCHIVE_FULL_CODE if problem.errno in NO_SPACE_ERRNOS else 0
+    rank.request_stop(f"{archive}: the archive cannot be {action}: {problem.operation}: {problem.strerror}", code)
 
 
-def is_in_use(directory: bytes, name: bytes) -> bool:
+def is_archive_in_use(directory: bytes, name: bytes) -> bool:
     """Return True if another process is writing the unfinished archive ``name`` in the open ``directory`` at the
     moment, that is, if it holds a lock on this file.
 
     Return False if that cannot be determined. Raise ``Problem`` if the item of that name is no unfinished archive.
     """
-    with as_problem("open"):
+    with errors_as_problem("open"):
         descriptor = open_directory_of(os.path.join(directory, name)).descriptor
     try:
         if unfinished_archive_status(descriptor, name) is None:
             return False
-        with closed_at_end(open_with_retries(name, _OPEN, dir_fd=descriptor)) as locked:
+        with closing_descriptor(open_with_retries(name, _ARCHIVE_OPEN_FLAGS, dir_fd=descriptor)) as locked:
             fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -140,7 +140,7 @@ class ArchiveFile:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._directory = rank.descriptors[0].target
-        self._name = temporary_name(rank.job.name)
+        self._name = temporary_archive_name(rank.job.name)
         self._descriptor = -1
         self.is_temporary = False
         """True on rank 0 from the creation of the file until it has its final name or is removed."""
@@ -159,7 +159,7 @@ class ArchiveFile:
         while True:
             existed = unfinished_archive_status(self._directory, self._name) is not None
             try:
-                flags = _OPEN if existed else _OPEN | os.O_CREAT | os.O_EXCL
+                flags = _ARCHIVE_OPEN_FLAGS if existed else _ARCHIVE_OPEN_FLAGS | os.O_CREAT | os.O_EXCL
                 self._descriptor = open_with_retries(self._name, flags, 0o600, dir_fd=self._directory)
             except (FileExistsError, FileNotFoundError):  # another process has created or removed the file meanwhile
                 continue
@@ -173,7 +173,7 @@ class ArchiveFile:
             if status is not None and status.st_ino == os.fstat(self._descriptor).st_ino:
                 if resume or not existed:
                     break
-                with as_problem("unlink"):
+                with errors_as_problem("unlink"):
                     os.unlink(self._name, dir_fd=self._directory)
                 self.has_replaced_unfinished = True
             self.close()
@@ -188,8 +188,8 @@ class ArchiveFile:
         Raise ``Problem`` if the file cannot be opened, or if another file has taken its name.
         """
         if self._descriptor < 0:
-            with as_problem("open"):
-                opened = open_with_retries(self._name, _OPEN, dir_fd=self._directory)
+            with errors_as_problem("open"):
+                opened = open_with_retries(self._name, _ARCHIVE_OPEN_FLAGS, dir_fd=self._directory)
             try:
                 if not _may_be_own_archive(self._directory, self._name, status_of(opened)):
                     raise Problem("open", errno.ESTALE, text="the unfinished archive was replaced by another file")
@@ -204,7 +204,7 @@ class ArchiveFile:
         """Write ``data`` at the offset ``offset`` (in bytes). Raise ``Problem`` if that fails."""
         view, descriptor = memoryview(data), self.descriptor
         self.has_written = True
-        with as_problem("write"):
+        with errors_as_problem("write"):
             while view:
                 written = os.pwrite(descriptor, view, offset)
                 view, offset = view[written:], offset + written
@@ -215,12 +215,12 @@ class ArchiveFile:
 
         Raise ``Problem`` if that fails.
         """
-        if not 1 < len(parts) <= _MAX_BUFFERS:
+        if not 1 < len(parts) <= _MAX_BUFFERS_PER_WRITE:
             self.write(b"".join(parts), offset)
             return
         descriptor = self.descriptor
         self.has_written = True
-        with as_problem("write"):
+        with errors_as_problem("write"):
             written = os.pwritev(descriptor, parts, offset)
         if written < sum(map(len, parts)):
             self.write(memoryview(b"".join(parts))[written:], offset + written)
@@ -228,15 +228,15 @@ class ArchiveFile:
     @property
     def size(self) -> int:
         """The size of the file in bytes. Raise ``Problem`` if it cannot be determined."""
-        with as_problem("fstat"):
+        with errors_as_problem("fstat"):
             return os.fstat(self.descriptor).st_size
 
-    def set_end(self, size: int) -> None:
+    def truncate_or_extend(self, size: int) -> None:
         """Truncate or extend the file to ``size`` bytes. Bytes that were not written read as zeros.
 
         Raise ``Problem`` if that fails.
         """
-        with as_problem("truncate"):
+        with errors_as_problem("truncate"):
             os.ftruncate(self.descriptor, size)
 
     def clear_range(self, offset: int, size: int) -> None:
@@ -256,7 +256,7 @@ class ArchiveFile:
         """Bring the data that this rank has written to the archive to stable storage. Raise ``Problem`` if that
         fails.
         """
-        with as_problem("fsync"):
+        with errors_as_problem("fsync"):
             sync_if_supported(self.descriptor)
 
     def commit(self, name: bytes, mode: int) -> tuple[os.stat_result, Problem | None]:
@@ -270,10 +270,10 @@ class ArchiveFile:
             os.fchmod(self.descriptor, mode)
         except OSError as error:
             unset = Problem.from_error("chmod", error)
-        with as_problem("rename"):
+        with errors_as_problem("rename"):
             os.rename(self._name, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self.is_temporary = False
-        with as_problem("fstat"):
+        with errors_as_problem("fstat"):
             return os.fstat(self.descriptor), unset
 
     def discard(self) -> None:

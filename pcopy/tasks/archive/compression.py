@@ -9,11 +9,11 @@ import sys
 from pcopy.errors import RequestRefused
 from pcopy.fsio.seekable_zstd import compress_frame
 
-LARGEST_BLOCK = 32 << 20
+MAX_COMPRESSED_BLOCK_SIZE = 32 << 20
 """Largest ``--block-size`` in bytes for a compressed archive. A larger one is refused: a frame must hold a whole block
 of the signature.
 """
-LEVELS = {"zstd": 3, "gzip": 6}
+COMPRESSION_LEVELS = {"zstd": 3, "gzip": 6}
 """Compression levels by method. They are the default levels of the programs zstd and gzip."""
 
 
@@ -23,7 +23,7 @@ def check_compression(method: str, block_size: int) -> None:
     Raise ``RequestRefused`` if ``block_size`` (in bytes) is too large for a frame, and ``ImportError`` if the Python
     module for zstd is not installed.
     """
-    if method and block_size > LARGEST_BLOCK:
+    if method and block_size > MAX_COMPRESSED_BLOCK_SIZE:
         raise RequestRefused("--block-size: a compressed archive allows blocks of at most 32M")
     if method == "zstd":
         import zstandard  # noqa: F401 (raises ImportError if it is not installed)
@@ -35,10 +35,10 @@ def compressed_frame(data: bytes, method: str) -> bytes:
     Equal data give equal bytes. Raise ``ImportError`` if the Python module for zstd is not installed.
     """
     if method == "zstd":
-        return compress_frame(data, LEVELS[method])
+        return compress_frame(data, COMPRESSION_LEVELS[method])
     import gzip
 
-    return gzip.compress(data, LEVELS[method], mtime=0)
+    return gzip.compress(data, COMPRESSION_LEVELS[method], mtime=0)
 
 
 def compressor_version(method: str) -> bytes:
@@ -57,4 +57,4 @@ def compressor_version(method: str) -> bytes:
         import zlib
 
         version = f"{zlib.ZLIB_RUNTIME_VERSION} {sys.version}"  # Python writes the header of gzip, zlib the rest
-    return f"{method} {LEVELS[method]} {version}".encode()
+    return f"{method} {COMPRESSION_LEVELS[method]} {version}".encode()

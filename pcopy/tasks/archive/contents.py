@@ -15,17 +15,23 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 
-from pcopy.archive.index import LARGEST_COMPRESSED, MOST_MEMBERS, SUFFIX, Index, read_index
+from pcopy.archive.index import (
+    INDEX_SUFFIX,
+    MAX_COMPRESSED_PART_BYTES,
+    MAX_GZIP_MEMBERS_IN_PART,
+    ArchiveIndex,
+    read_index,
+)
 from pcopy.errors import RequestRefused
-from pcopy.fsio.named_file import UntrustedFile, open_to_read
-from pcopy.fsio.problem import PackedProblem, Problem, as_problem, source_changed
-from pcopy.fsio.retries import with_retries
+from pcopy.fsio.named_file import UntrustedFileError, open_named_file_to_read
+from pcopy.fsio.problem import PackedProblem, Problem, errors_as_problem, source_changed_problem
+from pcopy.fsio.retries import call_with_retries
 from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE, SeekTable, read_frame
 from pcopy.fsio.source import status_of
-from pcopy.tasks.archive.one_stream import compressing_program, zlib_reason
+from pcopy.tasks.archive.one_stream import compressing_program, zlib_error_reason
 from pcopy.text import printable_path, shell_quoted
 
-_INPUT_PIECE = 64 << 10
+_GUNZIP_INPUT_BYTES = 64 << 10
 """Bytes that are passed to zlib in one call. zlib copies what follows the end of a gzip member, so a large number would
 cost time.
 """
@@ -35,7 +41,7 @@ so most of them are in the same few frames.
 """
 
 
-class NotSeekable(RequestRefused):
+class ArchiveNotSeekable(RequestRefused):
     """Refusal of a compressed archive that can only be read from its start to its end.
 
     Attributes: ``program`` is the program that has compressed the archive ("gzip" or "zstd"), ``why`` the reason why it
@@ -54,11 +60,11 @@ class ArchiveContents:
     def __init__(self, descriptor: int, path: bytes, tar: str = "tar -x") -> None:
         """Determine how the archive ``path``, open as ``descriptor``, is compressed.
 
-        Raise ``NotSeekable`` if gzip or zstd has compressed it as one stream, ``RequestRefused`` if another program has
-        compressed it, and ``Problem`` if it cannot be read.
+        Raise ``ArchiveNotSeekable`` if gzip or zstd has compressed it as one stream, ``RequestRefused`` if another
+        program has compressed it, and ``Problem`` if it cannot be read.
 
         Args:
-            tar: command that reads the decompressed archive from a pipe, for the message of ``NotSeekable``.
+            tar: command that reads the decompressed archive from a pipe, for the message of ``ArchiveNotSeekable``.
         """
         self._tar = tar
         self.descriptor = descriptor
@@ -69,13 +75,13 @@ class ArchiveContents:
         """Numbers of the frames that were read completely, and so are not damaged."""
         self._damaged_frames = dict[int, PackedProblem]()
         """Errors of the damaged frames, by frame number, so that none is read again."""
-        program = compressing_program(self._pread(0, 6))
+        program = compressing_program(self._read_file_range(0, 6))
         self._is_gzip = program == "gzip"
         self._size = size = status_of(descriptor, on_source=True).st_size
         if program == "zstd":
             self._table = SeekTable.read(descriptor, size)
             if self._table is None:
-                raise self._not_seekable("zstd", "it has no seek table")
+                raise self._not_seekable_error("zstd", "it has no seek table")
         elif self._is_gzip:
             self._table = self._seek_table_from_index()
         elif program:
@@ -100,7 +106,7 @@ class ArchiveContents:
         """
         table = self._table
         if table is None:
-            return self._pread(offset, size)
+            return self._read_file_range(offset, size)
         data = b""
         for number in table.frames_for_range(offset, size):
             begin = table.content_offsets[number]
@@ -113,7 +119,7 @@ class ArchiveContents:
             data += frame[max(0, offset - begin) : offset + size - begin]
         return data
 
-    def check_range(self, offset: int, size: int) -> None:
+    def check_range_is_readable(self, offset: int, size: int) -> None:
         """Raise ``Problem`` if the archive ends within these bytes of its contents, or if a frame that holds any of
         them is damaged.
 
@@ -121,7 +127,7 @@ class ArchiveContents:
         """
         table = self._table
         if size and offset + size > self.size:
-            raise source_changed("read", "the archive ends here, within a member")
+            raise source_changed_problem("read", "the archive ends here, within a member")
         if table is not None:
             for number in table.frames_for_range(offset, size):
                 if number not in self._read_frames:
@@ -156,21 +162,21 @@ class ArchiveContents:
         ``table`` lists the offsets of all frames. Raise ``Problem`` if the frame is damaged.
         """
         at, size = table.offsets[number], table.content_offsets[number + 1] - table.content_offsets[number]
-        packed = self._pread(at, table.offsets[number + 1] - at)
+        packed = self._read_file_range(at, table.offsets[number + 1] - at)
         try:
-            data, is_whole = _decompress_members(packed, size)
+            data, is_whole = _decompress_gzip_members(packed, size)
         except zlib.error as error:
-            raise _damage_problem(at, zlib_reason(error)) from error
+            raise _damaged_frame_problem(at, zlib_error_reason(error)) from error
         if len(data) != size or not is_whole:
-            raise _damage_problem(at, "it does not hold as many bytes as the index says")
+            raise _damaged_frame_problem(at, "it does not hold as many bytes as the index says")
         return data
 
-    def _pread(self, offset: int, size: int) -> bytes:
+    def _read_file_range(self, offset: int, size: int) -> bytes:
         """Return ``size`` bytes of the file from ``offset`` on; fewer at its end, or before an error. Raise ``Problem``
         if nothing can be read.
         """
-        with as_problem("read", on_source=True):
-            data = with_retries(partial(os.pread, self.descriptor, size, offset))
+        with errors_as_problem("read", on_source=True):
+            data = call_with_retries(partial(os.pread, self.descriptor, size, offset))
         with suppress(OSError):  # the bytes before the error are returned; the next call raises it
             while (
                 data and len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data)))
@@ -178,7 +184,7 @@ class ArchiveContents:
                 data += more
         return data
 
-    def read_index(self) -> Index | None:
+    def read_index(self) -> ArchiveIndex | None:
         """Return the index, a file next to the archive that lists offsets of members and sizes of frames; None if there
         is none.
 
@@ -187,8 +193,8 @@ class ArchiveContents:
         """
         status = status_of(self.descriptor, on_source=True)
         try:
-            descriptor = open_to_read(self._path + SUFFIX, regular=True).descriptor
-        except UntrustedFile as error:
+            descriptor = open_named_file_to_read(self._path + INDEX_SUFFIX, regular=True).descriptor
+        except UntrustedFileError as error:
             raise ValueError(error.strerror) from None
         except OSError:
             return None
@@ -208,28 +214,28 @@ class ArchiveContents:
             os.close(descriptor)
 
     def _seek_table_from_index(self) -> SeekTable:
-        """Return a seek table with the frames that the index lists. Raise ``NotSeekable`` if there is no
+        """Return a seek table with the frames that the index lists. Raise ``ArchiveNotSeekable`` if there is no
         usable index.
         """
         try:
             index = self.read_index()
         except ValueError as error:
-            raise self._not_seekable(
-                "gzip", f"its index {printable_path(self._path + SUFFIX)} is not used: {error}"
+            raise self._not_seekable_error(
+                "gzip", f"its index {printable_path(self._path + INDEX_SUFFIX)} is not used: {error}"
             ) from None
         if index is None or not len(index.frames):
-            raise self._not_seekable("gzip", "there is no index next to it that says where its parts are")
-        if any(compressed > LARGEST_COMPRESSED or size > MAX_FRAME_SIZE for compressed, size in index.frames):
-            raise self._not_seekable(
+            raise self._not_seekable_error("gzip", "there is no index next to it that says where its parts are")
+        if any(compressed > MAX_COMPRESSED_PART_BYTES or size > MAX_FRAME_SIZE for compressed, size in index.frames):
+            raise self._not_seekable_error(
                 "gzip", f"its parts are too large: at most {MAX_FRAME_SIZE:,} bytes of contents are allowed"
             )
         return SeekTable.from_sizes(index.frames)
 
-    def _not_seekable(self, program: str, why: str) -> NotSeekable:
+    def _not_seekable_error(self, program: str, why: str) -> ArchiveNotSeekable:
         """Return the exception for an archive that ``program`` has compressed as one stream. ``why`` is the reason why
         it cannot be read at any offset.
         """
-        return NotSeekable(self._pipe_advice(program, why), program, why)
+        return ArchiveNotSeekable(self._pipe_advice(program, why), program, why)
 
     def _pipe_advice(self, program: str, why: str) -> str:
         """Return the message that says why an archive which ``program`` has compressed cannot be read, and how to read
@@ -239,7 +245,7 @@ class ArchiveContents:
         return f"{printable_path(self._path)}: cannot be read at several offsets at once: {why}; use: {way}"
 
 
-def _decompress_members(packed: bytes, size: int) -> tuple[bytes, bool]:
+def _decompress_gzip_members(packed: bytes, size: int) -> tuple[bytes, bool]:
     """Decompress the members of gzip in ``packed``, but at most ``size`` + 1 bytes of contents. (One byte more than
     ``size``, the number that the index states, shows that the index is wrong.)
 
@@ -247,10 +253,10 @@ def _decompress_members(packed: bytes, size: int) -> tuple[bytes, bool]:
     ``zlib.error`` if the data are damaged.
     """
     data, at = bytearray(), 0
-    for _ in range(MOST_MEMBERS):
+    for _ in range(MAX_GZIP_MEMBERS_IN_PART):
         unzip = zlib.decompressobj(wbits=31)
         while at < len(packed) and not unzip.eof and len(data) <= size:
-            piece = packed[at : at + _INPUT_PIECE]
+            piece = packed[at : at + _GUNZIP_INPUT_BYTES]
             data += unzip.decompress(piece, size + 1 - len(data))
             at += len(piece) - len(unzip.unused_data) - len(unzip.unconsumed_tail)
         if not unzip.eof or at == len(packed) or len(data) > size:
@@ -258,7 +264,7 @@ def _decompress_members(packed: bytes, size: int) -> tuple[bytes, bool]:
     return bytes(data), False
 
 
-def _damage_problem(at: int, why: str) -> Problem:
+def _damaged_frame_problem(at: int, why: str) -> Problem:
     """Return the error for a damaged frame that begins at the offset ``at`` of the file. ``why`` is the reason."""
     text = f"the part that begins at byte {at} is damaged: {why}"
     return Problem("decompress", errno.EBADMSG, on_source=True, text=text)

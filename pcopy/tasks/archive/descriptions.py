@@ -13,25 +13,25 @@ import os
 import stat
 from functools import lru_cache
 
-from pcopy.archive.headers import records_size, size_in_archive
+from pcopy.archive.headers import pax_records_size, size_in_archive
 from pcopy.archive.member import (
     DIRECTORY,
     FILE,
-    LINK,
-    MOST_HEADERS,
+    HARD_LINK_MEMBER,
+    MAX_HEADER_BYTES,
     SYMLINK,
+    ArchiveMember,
     Extents,
-    Member,
     member_type,
     name_in_archive,
     path_order_key,
 )
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attribute_names import ACCESS_ACL
+from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR
 from pcopy.fsio.attributes import mode_without_acl, read_xattrs
 from pcopy.fsio.close import close_after_read
 from pcopy.fsio.contents import data_extents, generated_pieces, may_have_holes
-from pcopy.fsio.problem import PackedProblem, Problem, source_changed
+from pcopy.fsio.problem import PackedProblem, Problem, source_changed_problem
 from pcopy.fsio.source import FileVersion, open_source, source_status, status_of
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.readable import ReadPermissions
@@ -44,7 +44,7 @@ MIN_SPARSE_SIZE = 64 << 10
 it saves.
 """
 
-SIZE_BITS = 63
+RECORD_SIZE_BITS = 63
 """Number of bits of the size with which the value of a record begins. The next higher bit marks records that hold
 several files (``SimpleFiles``).
 """
@@ -68,7 +68,7 @@ class DescribedItem(NamedTuple):
     name: bytes
     inode: int
     ctime: int
-    member: Member
+    member: ArchiveMember
     names: tuple[tuple[bytes, bytes], ...] = ()
     metadata_problem: PackedProblem | None = None
 
@@ -80,39 +80,39 @@ class DescribedItem(NamedTuple):
         return FileVersion(self.inode, self.member.size, self.member.mtime, self.ctime)
 
     @property
-    def record(self) -> SortRecord:
+    def sort_record(self) -> SortRecord:
         """The item as a record to be sorted: its key (root, directory, name), and its value. The value begins with the
         number of bytes that the member takes in the archive.
 
         Equal items give equal records.
         """
         size = size_in_archive(self.member)
-        fields = (*self[:5], self.member.primitives, self.names, self.metadata_problem)
+        fields = (*self[:5], self.member.marshallable_fields, self.names, self.metadata_problem)
         value = marshal.dumps(fields, 2)  # format 2: from format 3 on, equal values may give other bytes
-        return record_key(self.root, self.path, self.name), size.to_bytes(8, "big") + value
+        return item_sort_key(self.root, self.path, self.name), size.to_bytes(8, "big") + value
 
 
-def record_key(root: int, path: bytes, name: bytes) -> bytes:
+def item_sort_key(root: int, path: bytes, name: bytes) -> bytes:
     """Return the key by which the item ``name`` in the directory ``path`` is sorted; ``root`` is the number of the PATH
     on the command line that contains it.
     """
     return b"%08x\0%b\0\0%b" % (root, path_order_key(path), name)
 
 
-def directory_key(key: bytes) -> bytes:
+def directory_part_of_key(key: bytes) -> bytes:
     """Return the part of a record's key that all items of one directory share."""
     return key.partition(b"\0\0")[0]
 
 
-def archive_size(value: bytes) -> int:
+def archive_size_of_record(value: bytes) -> int:
     """Return how many bytes of the archive the members in this value of a record take, headers included."""
-    return int.from_bytes(value[:8], "big") & (1 << SIZE_BITS) - 1
+    return int.from_bytes(value[:8], "big") & (1 << RECORD_SIZE_BITS) - 1
 
 
 def unpack_described(value: bytes) -> DescribedItem:
     """Return the ``DescribedItem`` in the value of a record."""
     root, path, name, inode, ctime, member, *others = marshal.loads(memoryview(value)[8:])
-    return DescribedItem(root, path, name, inode, ctime, Member.from_primitives(member), *others)
+    return DescribedItem(root, path, name, inode, ctime, ArchiveMember.from_marshallable_fields(member), *others)
 
 
 class MemberDescriber:
@@ -121,12 +121,12 @@ class MemberDescriber:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._preserve = rank.options.preserve
-        self._readable = rank.instance(ReadPermissions)
+        self._readable = rank.shared_instance(ReadPermissions)
         self._root_paths = [root.source_shown.rstrip(b"/") or b"/" for root in rank.job.roots]
         numeric = rank.options.numeric_owner
-        self._user, self._group = (_no_name, _no_name) if numeric else (user_name, group_name)
+        self._user, self._group = (_empty_owner_name, _empty_owner_name) if numeric else (user_name, group_name)
 
-    def describe(self, place: Place, found: FoundItems, row: int) -> DescribedItem | None:
+    def describe_item(self, place: Place, found: FoundItems, row: int) -> DescribedItem | None:
         """Return the description of one item: that in row ``row`` of ``found``, the items that were found in the
         directory ``place``.
 
@@ -140,10 +140,10 @@ class MemberDescriber:
         path = place.path
         below = (path + b"/" + name if path else name) if not self._rank.job.roots[place.root].item else b""
         if kind == DIRECTORY:
-            return self._describe(place.root, below, b"", found, row, below + b"/")
-        return self._describe(place.root, path, name, found, row, below)
+            return self._description_of_row(place.root, below, b"", found, row, below + b"/")
+        return self._description_of_row(place.root, path, name, found, row, below)
 
-    def _describe(
+    def _description_of_row(
         self, root: int, path: bytes, name: bytes, found: FoundItems, row: int, below: bytes
     ) -> DescribedItem:
         """Return the description of one item: that in row ``row`` of ``found``.
@@ -160,27 +160,27 @@ class MemberDescriber:
         kind, link, device, size = member_type(mode), b"", 0, 0
         extents: Extents | None = None
         if kind == FILE and self._rank.mover.generated_file_systems.is_generated(directory, rows.device[row]):
-            size = _generated_size(directory, entry, rows.size[row])
+            size = _size_of_generated_file(directory, entry, rows.size[row])
         elif kind == FILE:
             size = rows.size[row]
             if size >= MIN_SPARSE_SIZE and self._preserve.sparse:
-                extents = _extents_of(directory, entry, rows.version(row))
+                extents = _data_extents_of_file(directory, entry, rows.version(row))
         elif kind == SYMLINK:
-            link = _link_target(directory, entry)
+            link = _symlink_target(directory, entry)
         elif kind != DIRECTORY:
             device = source_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
         uid, gid = rows.uid[row], rows.gid[row]
-        member = Member(
+        member = ArchiveMember(
             name_in_archive(self._root_paths[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link,
             device,
             (), extents, self._user(uid), self._group(gid),
         )  # fmt: skip
-        member, shortcoming = self._with_xattrs(member, directory, entry)
+        member, shortcoming = self._member_with_xattrs(member, directory, entry)
         if kind == FILE and (shortcoming or self._readable.may_be_unreadable(found, row, member.xattrs)):
             close_after_read(open_source(directory, entry))  # raises Problem if the file is unreadable
         return DescribedItem(root, path, name, rows.inode[row], rows.exact_time("ctime", row), member, (), shortcoming)
 
-    def name_prefix(self, place: Place) -> bytes:
+    def archive_name_prefix(self, place: Place) -> bytes:
         """Return what stands before the name of an item of the directory ``place`` in the archive: its path, ending
         with a slash.
         """
@@ -196,15 +196,17 @@ class MemberDescriber:
         """Return the description of a directory that the user has named as a PATH on the command line. ``root`` is the
         number of this PATH, ``directory`` the open directory, ``status`` its status.
         """
-        member = Member(
+        member = ArchiveMember(
             name_in_archive(self._root_paths[root], b"").rstrip(b"/") + b"/", DIRECTORY, stat.S_IMODE(status.st_mode),
             status.st_uid, status.st_gid, status.st_mtime_ns,
             user=self._user(status.st_uid), group=self._group(status.st_gid),
         )  # fmt: skip
-        member, shortcoming = self._with_xattrs(member, directory, b".")
+        member, shortcoming = self._member_with_xattrs(member, directory, b".")
         return DescribedItem(root, b"", b"", status.st_ino, status.st_ctime_ns, member, (), shortcoming)
 
-    def _with_xattrs(self, member: Member, directory: int, name: bytes) -> tuple[Member, PackedProblem | None]:
+    def _member_with_xattrs(
+        self, member: ArchiveMember, directory: int, name: bytes
+    ) -> tuple[ArchiveMember, PackedProblem | None]:
         """Return ``member`` with the extended attributes and ACLs of the item ``name``, and a packed ``Problem`` if it
         lacks some of them, else None.
 
@@ -216,29 +218,33 @@ class MemberDescriber:
             return member, None
         path = b"/proc/self/fd/%d/%b" % (directory, name)
         xattrs = read_xattrs(path, preserve, follow=False)
-        whole = member._replace(mode=xattrs.limited_mode(member.mode), xattrs=tuple(sorted(xattrs.found)))
+        whole = member._replace(
+            mode=xattrs.mode_without_excess_permissions(member.mode), xattrs=tuple(sorted(xattrs.found))
+        )
         try:
-            check_headers(whole)
+            check_member_header_size(whole)
         except Problem as too_large:
             acls = dict(xattrs.found)
-            rights = mode_without_acl(acls[ACCESS_ACL]) if ACCESS_ACL in acls else xattrs.max_permissions
+            rights = mode_without_acl(acls[ACCESS_ACL_XATTR]) if ACCESS_ACL_XATTR in acls else xattrs.max_permissions
             return member._replace(
-                mode=xattrs._replace(max_permissions=rights).limited_mode(member.mode)
+                mode=xattrs._replace(max_permissions=rights).mode_without_excess_permissions(member.mode)
             ), too_large.packed
         problem = xattrs.problem
         return whole, None if problem is None else problem.packed
 
 
-def check_headers(member: Member) -> None:
+def check_member_header_size(member: ArchiveMember) -> None:
     """Raise ``Problem`` if the extended attributes and ACLs of a member take more bytes of headers than ``ptar -x``
     accepts.
     """
-    if member.xattrs and (size := records_size(member)) > MOST_HEADERS:
-        text = f"its attributes and ACLs take {size:,} bytes of headers; {MOST_HEADERS:,} are allowed: see --preserve"
+    if member.xattrs and (size := pax_records_size(member)) > MAX_HEADER_BYTES:
+        text = (
+            f"its attributes and ACLs take {size:,} bytes of headers; {MAX_HEADER_BYTES:,} are allowed: see --preserve"
+        )
         raise Problem("archive", errno.E2BIG, on_source=True, text=text)
 
 
-def _source_problem(operation: str, error: OSError) -> Problem:
+def _problem_of_source(operation: str, error: OSError) -> Problem:
     """Return the ``Problem`` of a failed ``operation`` on the source. ENOENT means that the source has changed since
     the scan.
     """
@@ -246,17 +252,17 @@ def _source_problem(operation: str, error: OSError) -> Problem:
     return Problem(operation, number, on_source=True, changed=number == errno.ENOENT)
 
 
-def _link_target(directory: int, name: bytes) -> bytes:
+def _symlink_target(directory: int, name: bytes) -> bytes:
     """Return the target of the symbolic link ``name``. Raise ``Problem`` if it cannot be read."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            raise source_changed("readlink", "another item has taken its name") from error
-        raise _source_problem("readlink", error) from error
+            raise source_changed_problem("readlink", "another item has taken its name") from error
+        raise _problem_of_source("readlink", error) from error
 
 
-def _generated_size(directory: int, name: bytes, size: int) -> int:
+def _size_of_generated_file(directory: int, name: bytes, size: int) -> int:
     """Return how many bytes can be read of a file whose contents the system generates on reading (as in /proc).
 
     ``size`` is what stat(2) reports; such files may have another one. Raise ``Problem`` if the file cannot be read.
@@ -280,11 +286,11 @@ def check_matches_description(rank: Rank, described: DescribedItem, reading: int
     if is_generated:
         version = version._replace(size=status.st_size)
     if FileVersion.from_status(status) != version:
-        raise source_changed("read", "the file changed while it was archived")
+        raise source_changed_problem("read", "the file changed while it was archived")
     return is_generated
 
 
-def _extents_of(directory: int, name: bytes, version: FileVersion) -> Extents | None:
+def _data_extents_of_file(directory: int, name: bytes, version: FileVersion) -> Extents | None:
     """Return the ranges with data (offset and length) of the file ``name`` if it has holes; None if it has none, or if
     it no longer has the state ``version`` that the scan has found. Raise ``Problem`` if it cannot be read.
     """
@@ -300,12 +306,12 @@ def _extents_of(directory: int, name: bytes, version: FileVersion) -> Extents | 
     return extents if extents.data_size < version.size else None
 
 
-def as_hard_link(described: DescribedItem, first: DescribedItem) -> DescribedItem:
+def description_as_hard_link(described: DescribedItem, first: DescribedItem) -> DescribedItem:
     """Return the description of an item as a hard link, instead of a file. ``first`` is another name of the same inode;
     the link refers to it.
     """
     member = described.member
-    linked = member._replace(kind=LINK, size=0, link=first.member.name, xattrs=(), extents=None, device=0)
+    linked = member._replace(kind=HARD_LINK_MEMBER, size=0, link=first.member.name, xattrs=(), extents=None, device=0)
     return described._replace(member=linked, metadata_problem=None)
 
 
@@ -331,7 +337,7 @@ def group_name(number: int) -> bytes:
         return b""
 
 
-def _no_name(number: int) -> bytes:
+def _empty_owner_name(number: int) -> bytes:
     """Return an empty name for any id ``number``: the archive contains no names of users and groups
     (``--numeric-owner``).
     """

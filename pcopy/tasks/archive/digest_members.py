@@ -10,11 +10,11 @@ from __future__ import annotations
 import marshal
 from typing import TYPE_CHECKING, Any
 
-from pcopy.archive.member import FILE, LINK, Extents, Member
-from pcopy.archive.reader import Damage, FoundMember, ReadFunction
+from pcopy.archive.member import FILE, HARD_LINK_MEMBER, ArchiveMember, Extents
+from pcopy.archive.reader import ArchiveDamage, FoundMember, ReadFunction
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.throttle import throttled
+from pcopy.fsio.throttle import throttled_steps
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.member_digests import READ_SIZE, ItemInArchive, MemberDigester
@@ -23,13 +23,13 @@ from pcopy.tasks.archive.read_headers import read_span, spawn_span_tasks
 from pcopy.tasks.archive.wanted_names import RankWantedNames
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
 if TYPE_CHECKING:
-    from pcopy.fsio.backend.native_tar import SimpleMembers
+    from pcopy.fsio.backend.native_tar import SimpleTarMembers
 
 
 class DigestedMember(NamedTuple):
@@ -43,25 +43,27 @@ class DigestedMember(NamedTuple):
     problem: str = ""
 
     @property
-    def record(self) -> SortRecord:
+    def sort_record(self) -> SortRecord:
         """The record to be sorted: its key is the offset of the member in the archive."""
         found, item = self.found, None if self.item is None else (*self.item,)
         member: tuple[Any, ...] = tuple(found.member._replace(xattrs=(), extents=None))
-        return _offset_key(found.offset), marshal.dumps((found.offset, member, (*found[2:],), item, self.problem))
+        return _archive_offset_key(found.offset), marshal.dumps(
+            (found.offset, member, (*found[2:],), item, self.problem)
+        )
 
 
-def _offset_key(at: int) -> bytes:
+def _archive_offset_key(at: int) -> bytes:
     """Return the key of a record for the offset ``at`` of the archive. Keys sort like offsets."""
     return b"%016x" % at
 
 
-def unpack_digested(value: bytes) -> DigestedMember | Damage:
+def unpack_digested(value: bytes) -> DigestedMember | ArchiveDamage:
     """Return the digested member, or the damaged place of the archive, that the value of a record holds."""
     fields = marshal.loads(value)
-    if len(fields) == len(Damage._fields):
-        return Damage(*fields)
+    if len(fields) == len(ArchiveDamage._fields):
+        return ArchiveDamage(*fields)
     offset, member, others, item, problem = fields
-    whole = FoundMember(offset, Member(*member), *others)
+    whole = FoundMember(offset, ArchiveMember(*member), *others)
     return DigestedMember(whole, None if item is None else ItemInArchive(*item), problem)
 
 
@@ -73,7 +75,7 @@ class FindSpansToDigest(TaskKind, code=182, doing="looking for members", is_note
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         yield from spawn_span_tasks(rank, result, DigestSpan)
 
 
@@ -86,7 +88,7 @@ class DigestSpan(TaskKind, code=183, doing="reading members", is_note=False):
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         digesting = SpanDigester(rank, result)
         for step in read_span(rank, digesting, self.start, self.end):
             yield from rank.throttle.wait_for_tokens()
@@ -106,21 +108,21 @@ class SpanDigester:
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank, self._result = rank, result
-        self._digests = member_digester(rank, ReadAhead(rank.instance(OpenArchive).read).read)
-        self._wanted, self._selected = rank.instance(RankWantedNames), rank.instance(JobFilter)
+        self._digests = member_digester(rank, ReadAhead(rank.shared_instance(OpenArchive).read).read)
+        self._wanted, self._selected = rank.shared_instance(RankWantedNames), rank.shared_instance(JobFilter)
         self._records: list[SortRecord] = []
 
-    def take_simple(self, found: SimpleMembers) -> None:
+    def take_simple_members(self, found: SimpleTarMembers) -> None:
         """Raise ``NotImplementedError``. The reader of the headers calls this only if ``takes_simple`` is true, which
         it is not.
         """
         raise NotImplementedError
 
-    def take_damage(self, damage: Damage) -> None:
+    def take_damage(self, damage: ArchiveDamage) -> None:
         """Count a damaged place of the archive as failed, and add it to the records for rank 0, which reports it."""
         self._result.count(counts.FOUND)
         self._result.count(counts.FAILED)
-        self._records.append((_offset_key(damage.offset), marshal.dumps(tuple(damage))))
+        self._records.append((_archive_offset_key(damage.offset), marshal.dumps(tuple(damage))))
 
     def take_member(self, found: FoundMember) -> bool:
         """Digest the member ``found``, or spawn tasks that digest it in parts if it is large.
@@ -128,7 +130,7 @@ class SpanDigester:
         Return False: the C backend is not to look for simple members after it, since each member must be digested here.
         """
         member, result, excluded = found.member, self._result, self._wanted.excluded_count
-        if not self._wanted.is_included(member, self._selected):
+        if not self._wanted.is_wanted_and_selected(member, self._selected):
             result.count(counts.EXCLUDED, self._wanted.excluded_count - excluded)
             return False
         result.count(counts.FOUND)
@@ -138,7 +140,7 @@ class SpanDigester:
             return False
         item, problem = None, ""
         try:
-            item = None if member.kind == LINK else self._digests.digested_item(found)
+            item = None if member.kind == HARD_LINK_MEMBER else self._digests.digested_item(found)
         except Problem as met:
             problem = f"{met.operation}: {met.strerror}"
         self._rank.throttle.bytes.charge(found.stored)  # ``DigestSpan`` waits for the throttle before the next member
@@ -148,9 +150,9 @@ class SpanDigester:
 
     def send_records(self) -> None:
         """Send the digests of the span to rank 0."""
-        self._wanted.send_found(self._result)
+        self._wanted.send_found_names(self._result)
         if self._records:
-            self._result.spawn(DigestedNote(marshal.dumps(self._records)), owner=0)
+            self._result.spawn(DigestedMembersNote(marshal.dumps(self._records)), owner=0)
 
 
 def _count_digested(result: TaskResult, digested: DigestedMember) -> SortRecord:
@@ -164,7 +166,7 @@ def _count_digested(result: TaskResult, digested: DigestedMember) -> SortRecord:
     else:
         result.count(counts.FILES)
         result.count(counts.BYTES, size)
-    return digested.record
+    return digested.sort_record
 
 
 def member_digester(rank: Rank, read: ReadFunction) -> MemberDigester:
@@ -177,9 +179,13 @@ def spawn_digest_parts(rank: Rank, result: TaskResult, found: FoundMember) -> No
     all parts are digested.
     """
     member = found.member
-    chunk = rank.chunk_bytes(member.size) if member.extents is None and rank.is_split(member.size) else member.size
+    chunk = (
+        rank.chunk_size_of_file(member.size)
+        if member.extents is None and rank.is_processed_in_chunks(member.size)
+        else member.size
+    )
     starts = range(0, member.size, chunk)
-    rank.instance(MembersBeingDigested).open(
+    rank.shared_instance(MembersBeingDigested).open(
         found.offset, MemberBeingDigested(found, [b""] * len(starts)), len(starts), result
     )
     for part, start in enumerate(starts):
@@ -217,19 +223,19 @@ class DigestPart(TaskKind, code=184, doing="reading a part of a member", is_note
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         hasher, failure, root = rank.hashing.new_hasher(), None, b""
         packed = marshal.loads(self.extents)
         extents = None if packed is None else Extents.from_bytes(packed)
-        digests = member_digester(rank, rank.instance(OpenArchive).read_exactly)
+        digests = member_digester(rank, rank.shared_instance(OpenArchive).read_exactly)
         try:
-            for moved in throttled(digests.feed_hasher(hasher, self.data, self.size, extents), rank.throttle):
+            for moved in throttled_steps(digests.hash_contents(hasher, self.data, self.size, extents), rank.throttle):
                 rank.counters[counts.MOVED] += moved
                 yield None
             root = hasher.root()
         except Problem as problem:
             failure = problem.packed
-        result.spawn(PartDigested(self.at, self.part, failure, root), owner=self.coordinator)
+        result.spawn(PartDigestedNote(self.at, self.part, failure, root), owner=self.coordinator)
 
 
 class MemberBeingDigested(NamedTuple):
@@ -241,7 +247,7 @@ class MemberBeingDigested(NamedTuple):
     roots: list[bytes]
 
 
-class PartDigested(Note, code=185, doing="recording a part of a member"):
+class PartDigestedNote(NoteTask, code=185, doing="recording a part of a member"):
     """Message to the rank that waits for the parts of the member at the offset ``at``: the part number ``part`` is
     digested (``root`` is the digest of its contents), or could not be read (``problem``).
     """
@@ -252,13 +258,13 @@ class PartDigested(Note, code=185, doing="recording a part of a member"):
     root: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(MembersBeingDigested).count_part(self.at, self, result)
+        rank.shared_instance(MembersBeingDigested).count_part(self.at, self, result)
 
 
-class MembersBeingDigested(CompletionLedger[int, MemberBeingDigested, PartDigested]):
+class MembersBeingDigested(CompletionLedger[int, MemberBeingDigested, PartDigestedNote]):
     """The members that this rank has divided into parts, by their offsets in the archive."""
 
-    def record_part(self, awaited: AwaitedParts[MemberBeingDigested], note: PartDigested) -> None:
+    def record_part(self, awaited: AwaitedParts[MemberBeingDigested], note: PartDigestedNote) -> None:
         """Record the result of one part, which ``note`` contains, for the member ``awaited``: its digest, and its error
         if no other part has failed before.
         """
@@ -277,16 +283,16 @@ class MembersBeingDigested(CompletionLedger[int, MemberBeingDigested, PartDigest
         else:
             item = ItemInArchive(found.data, FILE_TYPE, size, rank.hashing.digest_of_chunks(size, roots))
         record = _count_digested(result, DigestedMember(found, item, problem))
-        result.spawn(DigestedNote(marshal.dumps([record])), owner=0)
+        result.spawn(DigestedMembersNote(marshal.dumps([record])), owner=0)
 
 
-class DigestedNote(Note, code=186, doing="recording members"):
+class DigestedMembersNote(NoteTask, code=186, doing="recording members"):
     """Message to rank 0, which reports the results: packed records of digested members and damaged places."""
 
     records: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(DigestedMembers).records.extend(marshal.loads(self.records))
+        rank.shared_instance(DigestedMembers).records.extend(marshal.loads(self.records))
 
 
 class DigestedMembers:

@@ -1,4 +1,4 @@
-"""Extraction: ``UnpackDirectories`` divides the members that a rank owns into tasks; each ``ExtractMembers`` extracts
+"""Extraction: ``SpawnExtractTasks`` divides the members that a rank owns into tasks; each ``ExtractMembers`` extracts
 some members of one directory.
 
 A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
@@ -22,27 +22,33 @@ from contextlib import suppress
 from itertools import zip_longest
 from operator import itemgetter
 
-from pcopy.archive.member import LINK
-from pcopy.fsio.attributes import Handle, can_inherit_acl, has_default_acl, remove_inherited_directory_acls
+from pcopy.archive.member import HARD_LINK_MEMBER
+from pcopy.fsio.attributes import ItemHandle, can_inherit_acl, has_default_acl, remove_inherited_directory_acls
 from pcopy.fsio.backend.columns import pack_names, unpack_names
-from pcopy.fsio.nodes import call_with_handle
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.nodes import call_with_descriptor_or_path
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import type_byte
 from pcopy.tasks.archive.extract_parts import should_extract_in_parts, spawn_extract_parts
 from pcopy.tasks.archive.extracting import MemberExtractor
-from pcopy.tasks.archive.finish_members import schedule_finish
+from pcopy.tasks.archive.finish_members import schedule_directory_finish
 from pcopy.tasks.archive.forecast import preview_extracted
 from pcopy.tasks.archive.found_members import FoundMembers
 from pcopy.tasks.archive.link_members import LinkMembers
 from pcopy.tasks.archive.make_members import make_simple_members
-from pcopy.tasks.archive.members_to_extract import NO_ROWS, MemberToExtract, SimpleRows, is_simple, target_place
+from pcopy.tasks.archive.members_to_extract import (
+    NO_SIMPLE_MEMBERS,
+    MemberToExtract,
+    SimpleMemberColumns,
+    is_packed_simple_member,
+    place_in_target,
+)
 from pcopy.tasks.archive.names import ConflictingNames, DirectoryMembers
 from pcopy.tasks.archive.open_archive import OpenArchive
 from pcopy.tasks.archive.phases import MAKE_LINKS, UNPACK, UNPACK_AGAIN
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.files.existing import status_or_none
@@ -52,20 +58,24 @@ _NAME_TAKEN_ERRNOS = (errno.ENOTDIR, errno.ELOOP)
 """Errors of opening a directory that mean that another item has its name."""
 _SLICE_SECONDS = 0.02
 """Seconds after which a task leaves its remaining members to another task."""
-BATCH_BYTES = 4 << 20
+EXTRACT_BATCH_BYTES = 4 << 20
 """Number of bytes of contents at which a task that extracts members is full: further members go to another task."""
 _NO_ROWS = range(0)
 
 
-class UnpackDirectories(TaskKind, code=145, doing="sorting members", is_note=False):
+class SpawnExtractTasks(TaskKind, code=145, doing="sorting members", is_note=False):
     """Task of each rank: spawn the tasks that extract the members of the directories that this rank owns."""
 
     def subject(self) -> None:
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        tasks = (task for found in rank.instance(FoundMembers).by_directory() for task in _extract_tasks(found))
-        result.spawn_each(tasks, BATCH_BYTES // 4, expands=False)
+        tasks = (
+            task
+            for found in rank.shared_instance(FoundMembers).last_members_by_directory()
+            for task in _extract_tasks(found)
+        )
+        result.spawn_lazily(tasks, EXTRACT_BATCH_BYTES // 4, expands=False)
 
 
 def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
@@ -77,11 +87,14 @@ def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
     names, values, others = found.names, found.values, found.superseded
     rest = list[bytes]()
     if any(map(itemgetter(0), values)):
-        rest = [value for value in values if not is_simple(value)]
-        names = [name for name, value in zip(names, values, strict=True) if is_simple(value)]
-        values = list(filter(is_simple, values))
-    simple = SimpleRows(names, b"".join(values)).in_archive_order()
-    cuts = _batch_ranges(simple.sizes), _batch_ranges([MemberToExtract.unpack(value).member.size for value in rest])
+        rest = [value for value in values if not is_packed_simple_member(value)]
+        names = [name for name, value in zip(names, values, strict=True) if is_packed_simple_member(value)]
+        values = list(filter(is_packed_simple_member, values))
+    simple = SimpleMemberColumns(names, b"".join(values)).in_archive_order()
+    cuts = (
+        _ranges_of_batch_size(simple.sizes),
+        _ranges_of_batch_size([MemberToExtract.unpack(value).member.size for value in rest]),
+    )
     for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
         some = simple.selected(part) if len(part) < len(simple) else simple
         packed = marshal.dumps([rest[at] for at in of_rest])
@@ -89,12 +102,12 @@ def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
         others = 0
 
 
-def _batch_ranges(sizes: Sequence[int]) -> Iterator[range]:
-    """Yield ranges of indices into ``sizes`` (bytes); each range comprises about ``BATCH_BYTES``."""
+def _ranges_of_batch_size(sizes: Sequence[int]) -> Iterator[range]:
+    """Yield ranges of indices into ``sizes`` (bytes); each range comprises about ``EXTRACT_BATCH_BYTES``."""
     start = size = 0
-    if sum(sizes) >= BATCH_BYTES:
+    if sum(sizes) >= EXTRACT_BATCH_BYTES:
         for at, each in enumerate(sizes):
-            if at > start and size + each >= BATCH_BYTES:
+            if at > start and size + each >= EXTRACT_BATCH_BYTES:
                 yield range(start, at)
                 start, size = at, 0
             size += each
@@ -126,14 +139,14 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         path, members = self.path, list(map(MemberToExtract.unpack, marshal.loads(self.values)))
-        simple = SimpleRows(unpack_names(self.names, len(self.simple_members)), self.simple_members)
+        simple = SimpleMemberColumns(unpack_names(self.names, len(self.simple_members)), self.simple_members)
         result.count(counts.SKIPPED, self.superseded)
-        rivals = rank.instance(ConflictingNames)
-        if rivals and rivals.affects(path, simple.names, members):
-            members = list(_without_conflicts(rivals, [*members, *simple.members(path)], result))
-            simple = NO_ROWS
+        rivals = rank.shared_instance(ConflictingNames)
+        if rivals and rivals.may_affect(path, simple.names, members):
+            members = list(_members_without_conflicts(rivals, [*members, *simple.members(path)], result))
+            simple = NO_SIMPLE_MEMBERS
         if rank.options.dry_run:
             preview_extracted(rank, result, [*members, *simple.members(path)])
             return
@@ -144,14 +157,14 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
             directory = open_or_create_directory(rank, result, path, replaces=has_directory)
             status = status_of(directory)
             inherits = bool(path) and can_inherit_acl(directory, status.st_uid)
-            rank.detect_late_times(directory, status.st_dev, result.notices)
+            rank.detect_times_set_on_close(directory, status.st_dev, result.notices)
         except Problem as problem:
             _handle_unopened_directory(rank, result, _remaining_task(path, members, simple), problem)
             return
         if has_directory:
             result.count(counts.DIRECTORIES)
-            result.item_recorder.record(Action.COPY, target_place(path), b"", type_byte(members[0].member.st_mode))
-            schedule_finish(rank, result, members.pop(0))
+            result.item_recorder.record(Action.COPY, place_in_target(path), b"", type_byte(members[0].member.st_mode))
+            schedule_directory_finish(rank, result, members.pop(0))
         remaining = yield from make_simple_members(rank, result, directory, path, simple, inherits=inherits)
         if remaining.not_started:
             result.spawn(
@@ -172,7 +185,7 @@ def _extract_one_by_one(
     *,
     inherits: bool,
     has_begun: bool,
-) -> Steps:
+) -> TaskSteps:
     """Extract ``members`` of the open ``directory`` one by one.
 
     Args:
@@ -181,14 +194,14 @@ def _extract_one_by_one(
         has_begun: True if the task has created something before, so that it must not yield.
     """
     extracting = MemberExtractor(rank, result, directory, path, inherits=inherits)
-    until, links = time.monotonic() + _SLICE_SECONDS, [each for each in members if each.member.kind == LINK]
-    rest = [each for each in members if each.member.kind != LINK]
+    until, links = time.monotonic() + _SLICE_SECONDS, [each for each in members if each.member.kind == HARD_LINK_MEMBER]
+    rest = [each for each in members if each.member.kind != HARD_LINK_MEMBER]
     rest.sort(key=lambda each: -each.data)  # members are taken from the end: so the archive is read in order
     while rest:
         each = rest[-1]
-        if has_begun and (time.monotonic() > until or not extracting.fits_in_slice(each.member)):
+        if has_begun and (time.monotonic() > until or not extracting.is_extracted_in_one_step(each.member)):
             size = sum(each.member.size for each in rest)
-            result.spawn(_remaining_task(path, rest, NO_ROWS), size + len(rest) * CALL_COST)
+            result.spawn(_remaining_task(path, rest, NO_SIMPLE_MEMBERS), size + len(rest) * CALL_COST)
             break
         rest.pop()
         has_begun = True
@@ -198,13 +211,13 @@ def _extract_one_by_one(
             else:
                 yield from extracting.extract(each)
         except Problem as problem:
-            result.fail(target_place(path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
+            result.fail_item(place_in_target(path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
     if links:
         packed = marshal.dumps([each.pack() for each in links])
         result.spawn(LinkMembers(packed), len(links) * CALL_COST, phase=MAKE_LINKS)
 
 
-def _remaining_task(path: bytes, members: Sequence[MemberToExtract], simple: SimpleRows) -> ExtractMembers:
+def _remaining_task(path: bytes, members: Sequence[MemberToExtract], simple: SimpleMemberColumns) -> ExtractMembers:
     """Return a task that extracts the members of directory ``path`` that remain: ``members``, and ``simple`` ones."""
     values = marshal.dumps([each.pack() for each in members])
     return ExtractMembers(values, 0, path, pack_names(simple.names), simple.packed)
@@ -217,23 +230,23 @@ def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMemb
     directory can exist by then, if a member describes it. Otherwise all members of the task are reported as failed.
     """
     members = list(map(MemberToExtract.unpack, marshal.loads(task.values)))
-    simple = SimpleRows(unpack_names(task.names, len(task.simple_members)), task.simple_members)
+    simple = SimpleMemberColumns(unpack_names(task.names, len(task.simple_members)), task.simple_members)
     if problem.errno in _NAME_TAKEN_ERRNOS and result.phase == UNPACK:
         result.count(counts.FOR_LINK)
         result.spawn(task, (len(members) + len(simple)) * CALL_COST, phase=UNPACK_AGAIN)
         return
-    of_members = _problem_of_members(problem, task.path)
+    of_members = _problem_of_missing_directory(problem, task.path)
     if of_members is not problem and not (
         members and not members[0].name
     ):  # the task does not contain the directory itself, so nobody else counts this failure
         parent, _, name = task.path.rpartition(b"/")
-        rank.handle_failure(problem, target_place(parent), name)
+        rank.handle_failure(problem, place_in_target(parent), name)
     for each in [*members, *simple.members(task.path)]:
         why = of_members if each.name else problem
-        result.fail(target_place(each.path), each.name, why, each.member.size, retry=RetryMode.NEVER)
+        result.fail_item(place_in_target(each.path), each.name, why, each.member.size, retry=RetryMode.NEVER)
 
 
-def _problem_of_members(problem: Problem, path: bytes) -> Problem:
+def _problem_of_missing_directory(problem: Problem, path: bytes) -> Problem:
     """Return the error to report for each member of the directory ``path``, which could not be created because of
     ``problem``.
 
@@ -246,20 +259,20 @@ def _problem_of_members(problem: Problem, path: bytes) -> Problem:
     return Problem("open", problem.errno or errno.EIO, text=text)
 
 
-def _without_conflicts(
-    rivals: ConflictingNames, members: Iterable[MemberToExtract], result: TaskResult
+def _members_without_conflicts(
+    conflicting_names: ConflictingNames, members: Iterable[MemberToExtract], result: TaskResult
 ) -> Iterator[MemberToExtract]:
     """Generator: yield those of ``members`` that are to be extracted. The others cannot be, because a name belongs to a
-    file and to a directory (``rivals`` are the paths concerned); they are counted as skipped or failed.
+    file and to a directory (``conflicting_names`` are the paths concerned); they are counted as skipped or failed.
     """
     for each in members:
         try:
-            if rivals.is_superseded(each):
+            if conflicting_names.is_superseded(each):
                 result.count(counts.SKIPPED)
             else:
                 yield each
         except Problem as problem:
-            result.fail(target_place(each.path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
+            result.fail_item(place_in_target(each.path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
 
 
 def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, replaces: bool = False) -> int:
@@ -271,24 +284,24 @@ def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, rep
         replaces: True if a member describes the directory. An item of its name that is no directory is removed then, as
             tar does.
     """
-    directory = _open_existing(rank, path)
+    directory = _open_existing_directory(rank, path)
     if directory >= 0:
         return directory
     at, parent = b"", rank.targets[0].open(b"")
     for name in path.split(b"/"):
         at = at + b"/" + name if at else name
-        directory = _open_existing(rank, at)
+        directory = _open_existing_directory(rank, at)
         if directory >= 0:
             parent = directory
             continue
         try:
             parent = _create_directory(rank, result, parent, at, replaces=replaces and at == path)
         except Problem as problem:
-            raise problem if at == path else _problem_of_members(problem, at) from None
+            raise problem if at == path else _problem_of_missing_directory(problem, at) from None
     return parent
 
 
-def _open_existing(rank: Rank, path: bytes) -> int:
+def _open_existing_directory(rank: Rank, path: bytes) -> int:
     """Return a descriptor of the directory ``path`` below the target; -1 if it does not exist or is no directory. Raise
     ``Problem`` if it cannot be opened for another reason.
     """
@@ -300,9 +313,9 @@ def _open_existing(rank: Rank, path: bytes) -> int:
         return -1
 
 
-def _chmod(directory: Handle, mode: int) -> None:
+def _set_directory_mode(directory: ItemHandle, mode: int) -> None:
     """Set the permission bits of a directory. Raise ``Problem`` if that fails."""
-    with as_problem("chmod"):
+    with errors_as_problem("chmod"):
         os.chmod(directory, mode)
 
 
@@ -323,8 +336,8 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
             raise Problem(
                 "open", errno.ENOTDIR, text=f"{existing_item} has the name of the directory {printable_path(path)}"
             )
-        rank.instance(OpenArchive).refuse_replacing(present)
-        with as_problem("unlink"), suppress(FileNotFoundError):
+        rank.shared_instance(OpenArchive).refuse_replacing_archive(present)
+        with errors_as_problem("unlink"), suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
     made = False
     try:
@@ -341,7 +354,9 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
     if made and not replaces:
         mode = status_of(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
         try:
-            call_with_handle(directory, lambda handle: _chmod(handle, mode))
+            call_with_descriptor_or_path(directory, lambda handle: _set_directory_mode(handle, mode))
         except Problem as problem:  # members can be extracted into the directory all the same
-            result.warn(target_place(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}")
+            result.warn_about_item(
+                place_in_target(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}"
+            )
     return directory

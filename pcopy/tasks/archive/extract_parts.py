@@ -1,7 +1,7 @@
 """Extraction of a large member in parts, by all ranks in parallel, into a temporary file in the directory of its final
 name.
 
-The rank that has created the temporary file waits for all parts (``PartUnpacked``), then applies the metadata and
+The rank that has created the temporary file waits for all parts (``PartExtractedNote``), then applies the metadata and
 renames the file. So no incomplete file ever has the final name.
 
 A sparse member is extracted by one task. So is any member of an uncompressed archive if both the archive and the target
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from pcopy.archive.member import FILE, Member
+from pcopy.archive.member import FILE, ArchiveMember
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import can_inherit_acl
 from pcopy.fsio.close import close_after_failure, close_after_write
@@ -22,12 +22,12 @@ from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import remove_if_present, reopen_temporary
-from pcopy.fsio.throttle import throttled
+from pcopy.fsio.throttle import throttled_steps
 from pcopy.tasks.archive.extracting import MemberExtractor, copy_from_archive
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
 from pcopy.tasks.archive.open_archive import OpenArchive
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -36,13 +36,18 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.existing import status_or_none
 
 
-def should_extract_in_parts(rank: Rank, directory: int, member: Member) -> bool:
+def should_extract_in_parts(rank: Rank, directory: int, member: ArchiveMember) -> bool:
     """Return True if ``member`` is to be extracted in parts into the open ``directory``: it is a large regular file
     without holes. Raise ``Problem`` if the archive or the directory cannot be examined.
     """
-    if rank.options.sequential or member.kind != FILE or member.extents is not None or not rank.is_split(member.size):
+    if (
+        rank.options.sequential
+        or member.kind != FILE
+        or member.extents is not None
+        or not rank.is_processed_in_chunks(member.size)
+    ):
         return False
-    archive = rank.instance(OpenArchive).uncompressed_descriptor
+    archive = rank.shared_instance(OpenArchive).uncompressed_descriptor
     sides = (archive, directory) if archive >= 0 else ()
     return not sides or not all(
         rank.mover.transfer_traits.traits_of(status_of(side).st_dev, side).is_local for side in sides
@@ -54,23 +59,23 @@ def spawn_extract_parts(rank: Rank, result: TaskResult, directory: int, each: Me
     if that fails.
     """
     temporary, size = rank.temporary_names.next_name(), each.member.size
-    rank.instance(OpenArchive).refuse_replacing(status_or_none(directory, each.name))
+    rank.shared_instance(OpenArchive).refuse_replacing_archive(status_or_none(directory, each.name))
     with NewFile.create(directory, temporary) as new:
         shown = new.allow_reopening(inherits_acl=True)
         made = new.identity(0)
         new.extend(size)
         new.close_and_keep()
-    chunk = rank.chunk_bytes(size)
-    rank.instance(FilesBeingExtracted).open(
+    chunk = rank.chunk_size_of_file(size)
+    rank.shared_instance(FilesBeingExtracted).open(
         temporary, FileBeingExtracted(each, temporary, made, shown), -(-size // chunk), result
     )
     for start in range(0, size, chunk):
         end = min(start + chunk, size)
-        part = UnpackPart(each.path, each.name, temporary, made, size, each.data, start, end, rank.number, shown)
+        part = ExtractPart(each.path, each.name, temporary, made, size, each.data, start, end, rank.number, shown)
         result.spawn(part, end - start)
 
 
-class UnpackPart(TaskKind, code=180, doing="unpacking a part of", is_note=False):
+class ExtractPart(TaskKind, code=180, doing="unpacking a part of", is_note=False):
     """Task that extracts the bytes from ``start`` to ``end`` of a large file.
 
     Fields:
@@ -97,25 +102,27 @@ class UnpackPart(TaskKind, code=180, doing="unpacking a part of", is_note=False)
     shown: tuple[int, ...]
 
     def subject(self) -> tuple[Place, bytes]:
-        return target_place(self.path), self.name
+        return place_in_target(self.path), self.name
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         failure: PackedProblem | None = None
         try:
-            yield from self._unpack(rank)
+            yield from self._extract(rank)
         except Problem as problem:
             failure = problem.packed
-        result.spawn(PartUnpacked(self.temporary, failure), owner=self.coordinator)
+        result.spawn(PartExtractedNote(self.temporary, failure), owner=self.coordinator)
 
-    def _unpack(self, rank: Rank) -> Steps:
+    def _extract(self, rank: Rank) -> TaskSteps:
         """Write the part into the temporary file. Raise ``Problem`` if that fails."""
         writing = reopen_temporary(
             rank.targets[0].open(self.path), self.temporary, self.identity, self.size, self.shown
         )
         try:
             length = self.end - self.start
-            steps = copy_from_archive(rank.instance(OpenArchive), writing, self.data + self.start, self.start, length)
-            for moved in throttled(steps, rank.throttle):
+            steps = copy_from_archive(
+                rank.shared_instance(OpenArchive), writing, self.data + self.start, self.start, length
+            )
+            for moved in throttled_steps(steps, rank.throttle):
                 rank.counters[counts.MOVED] += moved
                 yield None
             if (
@@ -128,7 +135,7 @@ class UnpackPart(TaskKind, code=180, doing="unpacking a part of", is_note=False)
         close_after_write(writing)
 
 
-class PartUnpacked(Note, code=181, doing="recording a part of a file"):
+class PartExtractedNote(NoteTask, code=181, doing="recording a part of a file"):
     """Message to the rank that waits for the parts of the file ``temporary``: one part is written, or has failed
     (``problem``).
     """
@@ -138,8 +145,8 @@ class PartUnpacked(Note, code=181, doing="recording a part of a file"):
 
     is_dropped_on_stop = True
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps | None:
-        return rank.instance(FilesBeingExtracted).count_part(self.temporary, self, result)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps | None:
+        return rank.shared_instance(FilesBeingExtracted).count_part(self.temporary, self, result)
 
 
 class FileBeingExtracted(NamedTuple):
@@ -155,7 +162,7 @@ class FileBeingExtracted(NamedTuple):
     shown: tuple[int, ...]
 
 
-class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartUnpacked]):
+class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartExtractedNote]):
     """The large files whose parts this rank waits for, by the names of their temporary files."""
 
     def __init__(self, rank: Rank) -> None:
@@ -163,15 +170,15 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartUnpack
         self._waiting_for_storage: dict[bytes, FileBeingExtracted] = {}
         """Files whose parts are all written, and which are being synced before they get their final names."""
 
-    def record_part(self, awaited: AwaitedParts[FileBeingExtracted], note: PartUnpacked) -> None:
+    def record_part(self, awaited: AwaitedParts[FileBeingExtracted], note: PartExtractedNote) -> None:
         """Record the result of one part, which ``note`` contains, for the file ``awaited``. At the first failure, store
         its error and remove the temporary file, so that the remaining parts fail at once.
         """
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_packed(note.problem)
-            self._remove(awaited.opened)  # so that the tasks for the remaining parts fail at once
+            self._remove_temporary_file(awaited.opened)  # so that the tasks for the remaining parts fail at once
 
-    def act_when_complete(self, awaited: AwaitedParts[FileBeingExtracted], result: TaskResult) -> Steps:
+    def act_when_complete(self, awaited: AwaitedParts[FileBeingExtracted], result: TaskResult) -> TaskSteps:
         """After the last part of the file ``awaited``: give it its metadata and final name if all parts were written,
         or report it as failed.
         """
@@ -180,29 +187,31 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartUnpack
         try:
             if awaited.problem is not None:
                 raise awaited.problem
-            yield from self._finish(file, result)
+            yield from self._finish_extracted_file(file, result)
         except Problem as problem:
-            result.fail(target_place(member.path), member.name, problem, member.member.size, retry=RetryMode.NEVER)
+            result.fail_item(
+                place_in_target(member.path), member.name, problem, member.member.size, retry=RetryMode.NEVER
+            )
         del self._waiting_for_storage[file.temporary]
 
-    def _finish(self, file: FileBeingExtracted, result: TaskResult) -> Steps:
+    def _finish_extracted_file(self, file: FileBeingExtracted, result: TaskResult) -> TaskSteps:
         """Apply the metadata to a complete file, and rename it to its final name. Raise ``Problem`` if that fails."""
         rank, member = self._rank, file.member
         directory = rank.targets[0].open(member.path)
         status = status_of(directory)
         inherits = bool(member.path) and can_inherit_acl(directory, status.st_uid)
-        rank.detect_late_times(directory, status.st_dev, result.notices)
+        rank.detect_times_set_on_close(directory, status.st_dev, result.notices)
         extracting = MemberExtractor(rank, result, directory, member.path, inherits=inherits)
-        with NewFile.continue_kept(directory, file.temporary, file.identity) as new:
+        with NewFile.continue_kept_file(directory, file.temporary, file.identity) as new:
             new.reopen(member.member.size, file.shown)
             yield from wait_until_stored(rank, new)
             present = status_or_none(directory, member.name)
-            rank.instance(OpenArchive).refuse_replacing(present)
+            rank.shared_instance(OpenArchive).refuse_replacing_archive(present)
             applied = extracting.apply_metadata(new, member.member)
             new.commit(member.name, present, store=rank.options.sync)
         extracting.report_extracted(member, applied, new.metadata_problem)
 
-    def _remove(self, file: FileBeingExtracted) -> None:
+    def _remove_temporary_file(self, file: FileBeingExtracted) -> None:
         """Remove the temporary file of a member. A failure is ignored."""
         with suppress(Problem):  # the directory was removed or replaced
             remove_if_present(self._rank.targets[0].open(file.member.path), file.temporary)
@@ -212,6 +221,6 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartUnpack
         complete.
         """
         for file in (*(awaited.opened for awaited in self.awaited.values()), *self._waiting_for_storage.values()):
-            self._remove(file)
+            self._remove_temporary_file(file)
         self.awaited.clear()
         self._waiting_for_storage.clear()

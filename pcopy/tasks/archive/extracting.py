@@ -10,25 +10,25 @@ import errno
 import os
 from collections.abc import Generator, Iterator
 
-from pcopy.archive.member import FILE, Member
+from pcopy.archive.member import FILE, ArchiveMember
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.throttle import throttled
+from pcopy.fsio.throttle import throttled_steps
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_byte
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
-from pcopy.tasks.archive.open_archive import OpenArchive, ReadAhead, member_attributes, owner_lookup
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
+from pcopy.tasks.archive.open_archive import OpenArchive, ReadAhead, member_attributes, owner_id_lookup
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import NO_VERSION
+from pcopy.tasks.base.hashing import UNKNOWN_VERSION
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_until_stored
 from pcopy.tasks.base.values import ContentInfo
-from pcopy.tasks.files.existing import prepare_name, report_removal, status_or_none
+from pcopy.tasks.files.existing import prepare_new_name, reporting_removal, status_or_none
 
 MAX_ONE_STEP_SIZE = MAX_SMALL_FILE_BYTES // 4
 """Largest size in bytes of a file that is extracted without a yield in between."""
@@ -49,13 +49,13 @@ class MemberExtractor:
         self._rank = rank
         self._result = result
         self._directory = directory
-        self._place = target_place(path)
+        self._place = place_in_target(path)
         self._inherits = inherits
-        self._archive = rank.instance(OpenArchive)
+        self._archive = rank.shared_instance(OpenArchive)
         self._ahead = ReadAhead(self._archive.read)
-        self._lookup = owner_lookup(numeric=rank.options.numeric_owner)
+        self._lookup = owner_id_lookup(numeric=rank.options.numeric_owner)
 
-    def fits_in_slice(self, member: Member) -> bool:
+    def is_extracted_in_one_step(self, member: ArchiveMember) -> bool:
         """Return True if ``member`` is extracted without a yield.
 
         If a job stops, its tasks are dropped where they have yielded, and what a dropped task has created is not
@@ -73,22 +73,22 @@ class MemberExtractor:
         member = each.member
         new: NewFile
         if member.kind == FILE:
-            new, present = self._create_file(each.name, fits_in_slice=self.fits_in_slice(member))
-            with report_removal(self._rank, self._directory, each.name, present), new:
+            new, present = self._create_file(each.name, fits_in_slice=self.is_extracted_in_one_step(member))
+            with reporting_removal(self._rank, self._directory, each.name, present), new:
                 in_order = self._rank.options.sequential
-                steps = _fill_file(self._archive, self._ahead, each, new, in_order=in_order)
-                for moved in throttled(steps, self._rank.throttle):
+                steps = _write_contents(self._archive, self._ahead, each, new, in_order=in_order)
+                for moved in throttled_steps(steps, self._rank.throttle):
                     self._rank.counters[counts.MOVED] += moved
-                    if not self.fits_in_slice(member):
+                    if not self.is_extracted_in_one_step(member):
                         yield None
                 applied = self.apply_metadata(new, member)
                 yield from wait_until_stored(self._rank, new)
                 self._give_final_name(new, each.name, present)
         else:
-            node = Node(_member_status(member), member_attributes(self._lookup, member), member.link)
+            node = Node(_status_after_extraction(member), member_attributes(self._lookup, member), member.link)
             present = status_or_none(self._directory, each.name)
-            self._archive.refuse_replacing(present)
-            name = each.name if present is None else prepare_name(self._rank, self._directory, each.name, present)
+            self._archive.refuse_replacing_archive(present)
+            name = each.name if present is None else prepare_new_name(self._rank, self._directory, each.name, present)
             new = NewNode.create_node(self._directory, name, node, is_temporary=True)
             with new:
                 applied = self.apply_metadata(new, member)
@@ -99,8 +99,9 @@ class MemberExtractor:
         """Create a file for the member called ``name``. Return the file, and the status of the existing item that it
         will replace, or None.
 
-        The file is created under its final name if that is free and the member is small (``fits_in_slice``), or if the
-        target file system cannot rename. Otherwise it is created under a temporary name in the same directory.
+        The file is created under its final name if that is free and the member is small (``is_extracted_in_one_step``),
+        or if the target file system cannot rename. Otherwise it is created under a temporary name in the same
+        directory.
         """
         if fits_in_slice:
             try:
@@ -109,8 +110,8 @@ class MemberExtractor:
                 if problem.errno != errno.EEXIST:
                     raise
         present = status_or_none(self._directory, name)
-        self._archive.refuse_replacing(present)
-        return NewFile.create(self._directory, prepare_name(self._rank, self._directory, name, present)), present
+        self._archive.refuse_replacing_archive(present)
+        return NewFile.create(self._directory, prepare_new_name(self._rank, self._directory, name, present)), present
 
     def _give_final_name(self, new: NewFile, name: bytes, present: os.stat_result | None) -> None:
         """Rename ``new``, a complete file or node, to its final ``name``, unless it has it already. ``present`` is the
@@ -121,7 +122,7 @@ class MemberExtractor:
         else:
             new.commit(name, present, store=self._rank.options.sync)
 
-    def apply_metadata(self, new: NewFile, member: Member) -> MetadataOutcome:
+    def apply_metadata(self, new: NewFile, member: ArchiveMember) -> MetadataOutcome:
         """Apply the metadata of ``member`` to ``new``; return what could not be applied. Raise ``Problem`` if the
         member must fail for that.
         """
@@ -144,16 +145,16 @@ class MemberExtractor:
         if applied.excused or applied.notices or applied.unsupported:
             result.record_applied_metadata(place, each.name, applied)
         kind = FILE_TYPE if member.kind == FILE else type_byte(member.st_mode)
-        result.count_copied(place, each.name, ContentInfo(kind, member.size, b"", NO_VERSION), is_only_name=False)
+        result.count_copied(place, each.name, ContentInfo(kind, member.size, b"", UNKNOWN_VERSION), is_only_name=False)
 
 
-def _member_status(member: Member) -> os.stat_result:
+def _status_after_extraction(member: ArchiveMember) -> os.stat_result:
     """Return a status that is made of the fields of ``member``, as stat(2) would show the item after its extraction."""
     fields = (member.st_mode, 0, 0, 1, member.uid, member.gid, 0, 0, 0, 0)
     return os.stat_result(fields, {"st_rdev": member.device})
 
 
-def _fill_file(
+def _write_contents(
     archive: OpenArchive, ahead: ReadAhead, each: MemberToExtract, new: NewFile, *, in_order: bool = False
 ) -> Iterator[int]:
     """Generator: write the contents of the member ``each`` into the empty file ``new``; yield the number of bytes that

@@ -6,28 +6,28 @@ created in it.
 
 from __future__ import annotations
 
-from pcopy.fsio.attributes import apply_attributes, can_inherit_acl
-from pcopy.fsio.nodes import call_with_handle
+from pcopy.fsio.attributes import apply_item_metadata, can_inherit_acl
+from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
-from pcopy.tasks.archive.open_archive import member_attributes, owner_lookup
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
+from pcopy.tasks.archive.open_archive import member_attributes, owner_id_lookup
 from pcopy.tasks.archive.phases import FINISH
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Note, TaskKind
-from pcopy.tasks.base.rank import Rank, RankSet
+from pcopy.tasks.base.kind import NoteTask, TaskKind
+from pcopy.tasks.base.rank import Rank, SetSharedByTasks
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.directories.scan_dir import can_enter
+from pcopy.tasks.directories.scan_dir import can_enter_with_mode
 
 
-def schedule_finish(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
+def schedule_directory_finish(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
     """Spawn the task that gives a directory its metadata at the end of the job. ``member`` is the directory.
 
     If this process cannot enter the directory with its final mode, the directory gets its metadata last of all
     (``SealExtractedDirectories``), so that directories below it can still be reached.
     """
     value = member.pack()
-    if can_enter(member_attributes(owner_lookup(numeric=rank.options.numeric_owner), member.member)):
+    if can_enter_with_mode(member_attributes(owner_id_lookup(numeric=rank.options.numeric_owner), member.member)):
         result.spawn(FinishExtractedDirectory(value), phase=FINISH)
     else:
         result.count(counts.FOR_SEAL)
@@ -45,10 +45,10 @@ class FinishExtractedDirectory(TaskKind, code=148, doing="finishing", is_note=Fa
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        finish_directory(rank, result, MemberToExtract.unpack(self.value))
+        finish_extracted_directory(rank, result, MemberToExtract.unpack(self.value))
 
 
-class SealExtractedDirectories(Note, code=149, doing="finishing"):
+class SealExtractedDirectories(NoteTask, code=149, doing="finishing"):
     """Message to rank 0 about a directory that this process can no longer enter once it has its final metadata. Rank 0
     stores it until the end of the job.
 
@@ -59,35 +59,35 @@ class SealExtractedDirectories(Note, code=149, doing="finishing"):
     value: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        sealed = rank.instance(ExtractedDirectoriesToSeal)
+        sealed = rank.shared_instance(ExtractedDirectoriesToSeal)
         if self.value:
             sealed.add(self.value)
             return
         for member in sorted(map(MemberToExtract.unpack, sealed), key=lambda member: -member.path.count(b"/")):
-            finish_directory(rank, result, member)
+            finish_extracted_directory(rank, result, member)
 
 
-class ExtractedDirectoriesToSeal(RankSet[bytes]):
+class ExtractedDirectoriesToSeal(SetSharedByTasks[bytes]):
     """The directories to which rank 0 gives their metadata last, as packed ``MemberToExtract``."""
 
 
-def finish_directory(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
+def finish_extracted_directory(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
     """Give the directory ``member`` its metadata. If that fails, it counts as failed and no longer as extracted."""
-    place, options = target_place(member.path), rank.options
-    attributes = member_attributes(owner_lookup(numeric=options.numeric_owner), member.member)
+    place, options = place_in_target(member.path), rank.options
+    attributes = member_attributes(owner_id_lookup(numeric=options.numeric_owner), member.member)
     try:
         directory = rank.targets[0].open(member.path)
         status = status_of(directory)
         inherits = can_inherit_acl(directory, status.st_uid)
         preserve, umask = options.preserve, options.umask
-        applied = call_with_handle(
-            directory, lambda handle: apply_attributes(handle, attributes, preserve, umask, inherits_acl=inherits)
+        applied = call_with_descriptor_or_path(
+            directory, lambda handle: apply_item_metadata(handle, attributes, preserve, umask, inherits_acl=inherits)
         )
         if member.problem_text:
             raise Problem("extract", 0, text=f"it was extracted, but {member.problem_text}")
     except Problem as problem:
         result.count(counts.DIRECTORIES, -1)
-        result.fail(place, b"", problem, retry=RetryMode.NEVER)
+        result.fail_item(place, b"", problem, retry=RetryMode.NEVER)
         return
     if applied.excused or applied.notices or applied.unsupported:
         result.record_applied_metadata(place, b"", applied)

@@ -9,16 +9,16 @@ import os
 import stat
 from collections.abc import Iterable
 
-from pcopy.archive.member import FILE, LINK, Member, safe_path
+from pcopy.archive.member import FILE, HARD_LINK_MEMBER, ArchiveMember, safe_member_path
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_byte
 from pcopy.tasks.archive.descriptions import unpack_described
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
 from pcopy.tasks.archive.names import ConflictingNames, link_problem_text
 from pcopy.tasks.archive.piece_writer import PieceWriter, PlacedPiece
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK, Action
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, Action
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 
@@ -44,31 +44,31 @@ def preview_extracted(rank: Rank, result: TaskResult, members: Iterable[MemberTo
     nothing is created.
     """
     for each in members:
-        member, place = each.member, target_place(each.path)
+        member, place = each.member, place_in_target(each.path)
         trouble = each.problem_text
         if (
-            member.kind == LINK
-            and (trouble := link_problem_text(each, rank.instance(ConflictingNames)))
+            member.kind == HARD_LINK_MEMBER
+            and (trouble := link_problem_text(each, rank.shared_instance(ConflictingNames)))
             and _has_link_target(rank, member)
         ):
             trouble = ""
         if trouble:
             problem = Problem("extract", 0, text=trouble)
-            result.fail(place, each.name, problem, member.size, retry=RetryMode.NEVER)
+            result.fail_item(place, each.name, problem, member.size, retry=RetryMode.NEVER)
             continue
-        kind = {FILE: FILE_TYPE, LINK: HARD_LINK}.get(member.kind) or type_byte(member.st_mode)
-        result.count(counts.HARDLINKS if member.kind == LINK else counts.copied_counter(kind))
+        kind = {FILE: FILE_TYPE, HARD_LINK_MEMBER: HARD_LINK_TYPE_BYTE}.get(member.kind) or type_byte(member.st_mode)
+        result.count(counts.HARDLINKS if member.kind == HARD_LINK_MEMBER else counts.copied_counter(kind))
         if member.kind == FILE:
             result.count(counts.BYTES, member.size)
         action = Action.REPLACE if _would_replace(rank, each) else Action.COPY
         result.item_recorder.record(action, place, each.name, kind, member.size if member.kind == FILE else 0)
 
 
-def _has_link_target(rank: Rank, link: Member) -> bool:
+def _has_link_target(rank: Rank, link: ArchiveMember) -> bool:
     """Return True if the item that the hard link ``link`` refers to exists in the target already, and is no
     directory.
     """
-    directory, _, name = safe_path(link.link).rpartition(b"/")
+    directory, _, name = safe_member_path(link.link).rpartition(b"/")
     try:
         status = os.stat(name, dir_fd=rank.targets[0].open(directory), follow_symlinks=False)
     except (OSError, Problem):

@@ -14,28 +14,35 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pcopy.archive.incomplete import NONE_INCOMPLETE, IncompleteNames
-from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, refusal_reason, safe_path
-from pcopy.archive.reader import Damage, FoundMember
+from pcopy.archive.member import (
+    DIRECTORY,
+    FILE,
+    HARD_LINK_MEMBER,
+    ArchiveMember,
+    extraction_refusal_reason,
+    safe_member_path,
+)
+from pcopy.archive.reader import ArchiveDamage, FoundMember
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.tasks.archive.members_to_extract import pack_member, pack_simple, path_in_key, target_place
+from pcopy.tasks.archive.members_to_extract import pack_member, pack_simple_member, path_in_sort_key, place_in_target
 from pcopy.tasks.archive.names import DirectoryMembers, NameRecords, members_by_directory
-from pcopy.tasks.archive.open_archive import OpenArchive, member_attributes, owner_lookup
+from pcopy.tasks.archive.open_archive import OpenArchive, member_attributes, owner_id_lookup
 from pcopy.tasks.archive.wanted_names import RankWantedNames
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import Note
+from pcopy.tasks.base.kind import NoteTask
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 
 if TYPE_CHECKING:
-    from pcopy.fsio.backend.native_tar import SimpleMembers
+    from pcopy.fsio.backend.native_tar import SimpleTarMembers
 
 ITEMS_PER_SLICE = 64
 """Number of members after which a task that reads headers yields, so that its rank can do other work."""
 MAX_MEMBERS_PER_TASK = 256
 """Largest number of members of one directory that one task extracts."""
-SORT_BUDGET = 32 << 20
+MEMBER_SORT_MEMORY_BYTES = 32 << 20
 """Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
 
 
@@ -52,18 +59,18 @@ class MemberSorter:
         self._rank = rank
         self._result = result
         self._strip = rank.options.strip_components
-        self._selected = rank.instance(JobFilter)
-        self._wanted = rank.instance(RankWantedNames)
+        self._selected = rank.shared_instance(JobFilter)
+        self._wanted = rank.shared_instance(RankWantedNames)
         self._records = NameRecords(rank.size)
         self._found = self._found_bytes = 0
-        self._incomplete = incomplete_files(rank)
+        self._incomplete = names_of_incomplete_files(rank)
         self.takes_simple = not (self._strip or self._wanted or self._selected.has_filters or self._incomplete)
         """True if simple members that the C backend has found need no look in Python: they can be recorded unchanged,
         since there is neither --strip-components, nor a filter, nor a list of wanted names or of incomplete files.
         """
-        self._lookup = owner_lookup(numeric=rank.options.numeric_owner)
+        self._lookup = owner_id_lookup(numeric=rank.options.numeric_owner)
 
-    def take_simple(self, found: SimpleMembers) -> None:
+    def take_simple_members(self, found: SimpleTarMembers) -> None:
         """Add simple members that the C backend has found to the records that are sent to the ranks that own their
         directories. C has made the keys and values already.
         """
@@ -74,17 +81,17 @@ class MemberSorter:
             key = keys[begin]
             directory = key.partition(b"\0\0")[0].replace(b"\0", b"/")
             if directory in records.marked_parents:
-                records.marked_directories.difference_update(path_in_key(key[:-17]) for key in keys[begin:end])
-            records.mark_parents(directory, int(key[-16:], 16))
-            records.members[records.owner_of(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
+                records.marked_directories.difference_update(path_in_sort_key(key[:-17]) for key in keys[begin:end])
+            records.mark_parent_directories(directory, int(key[-16:], 16))
+            records.members[records.owning_rank_of(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
 
-    def take_damage(self, damage: Damage) -> None:
+    def take_damage(self, damage: ArchiveDamage) -> None:
         """Report a damaged place of the archive, ``damage``, as a failed item."""
         result = self._result
         result.count(counts.FOUND)
         problem = Problem("extract", 0, text=f"at byte {damage.offset:,} of the archive: {damage.text}")
         if damage.name:
-            result.fail(target_place(b""), damage.name, problem, retry=RetryMode.NEVER)
+            result.fail_item(place_in_target(b""), damage.name, problem, retry=RetryMode.NEVER)
         else:
             result.count(counts.FAILED)
             result.report_failure(self._rank.options.archive_file, problem)
@@ -97,9 +104,9 @@ class MemberSorter:
         name_in_archive = member.name
         if self._strip:
             member = member._replace(name=_stripped_member_name(member, self._strip))
-            if member.kind == LINK:
+            if member.kind == HARD_LINK_MEMBER:
                 member = member._replace(link=strip_components(member.link, self._strip))
-        if not self._wanted.is_included(member, self._selected, name_in_archive):
+        if not self._wanted.is_wanted_and_selected(member, self._selected, name_in_archive):
             for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
                 result.count(counter)
             return False
@@ -107,17 +114,19 @@ class MemberSorter:
         if self._strip and member.name == b"" and member.kind != DIRECTORY:
             result.count(counts.SKIPPED)
             return False
-        if problem := refusal_reason(member):
-            result.fail(target_place(b""), name_in_archive, Problem("extract", 0, text=problem), retry=RetryMode.NEVER)
+        if problem := extraction_refusal_reason(member):
+            result.fail_item(
+                place_in_target(b""), name_in_archive, Problem("extract", 0, text=problem), retry=RetryMode.NEVER
+            )
             return False
         self._found_bytes += member.size
-        path = safe_path(member.name)
+        path = safe_member_path(member.name)
         if found.warning:
-            result.warn(target_place(b""), path, found.warning)
+            result.warn_about_item(place_in_target(b""), path, found.warning)
         found = found._replace(problem_text=self._incomplete.problem_text(found.member.name, found.problem_text))
         return self._record_member(path, member, found)
 
-    def _record_member(self, path: bytes, member: Member, found: FoundMember) -> bool:
+    def _record_member(self, path: bytes, member: ArchiveMember, found: FoundMember) -> bool:
         """Add a member to the records for the rank that owns its directory. Return True if it is a simple one (a
         regular file whose headers state only name, mode, owner, mtime and size).
 
@@ -132,7 +141,7 @@ class MemberSorter:
         )
         if is_simple:
             attributes = member_attributes(self._lookup, member)
-            value = pack_simple(found.data, member, attributes.uid, attributes.gid)
+            value = pack_simple_member(found.data, member, attributes.uid, attributes.gid)
         self._records.add_member(
             path, member, found.data, value or pack_member(path, member, found.data, found.problem_text)
         )
@@ -140,7 +149,7 @@ class MemberSorter:
 
     def send_records(self) -> None:
         """Send the records of the span to the ranks that own the directories, and report the counts."""
-        self._wanted.send_found(self._result)
+        self._wanted.send_found_names(self._result)
         self._result.count(counts.FOUND, self._found)
         self._result.count(counts.FOUND_BYTES, self._found_bytes)
         members, marks = self._records.members, self._records.marks
@@ -149,17 +158,17 @@ class MemberSorter:
             self._result.spawn(note, owner=owner)
 
 
-def incomplete_files(rank: Rank) -> IncompleteNames:
+def names_of_incomplete_files(rank: Rank) -> IncompleteNames:
     """Return the names of the files that are incomplete in the archive. Return none if the list in the archive is
     damaged; rank 0 reports that.
     """
     try:
-        return rank.instance(OpenArchive).incomplete
+        return rank.shared_instance(OpenArchive).incomplete_names
     except Problem:
         return NONE_INCOMPLETE
 
 
-def _stripped_member_name(member: Member, parts: int) -> bytes:
+def _stripped_member_name(member: ArchiveMember, parts: int) -> bytes:
     """Return the name of ``member`` without its first ``parts`` components; empty if none remain. A slash at its end
     stays.
     """
@@ -181,22 +190,22 @@ class FoundMembers:
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.members = ExternalSorter(rank.open_spool, SORT_BUDGET)
-        self.marks = ExternalSorter(rank.open_spool, SORT_BUDGET // 4)
+        self.members = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES)
+        self.marks = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES // 4)
 
     def close(self) -> None:
         """Close the sorters and their temporary files."""
         self.members.close()
         self.marks.close()
 
-    def by_directory(self) -> Iterator[DirectoryMembers]:
+    def last_members_by_directory(self) -> Iterator[DirectoryMembers]:
         """Generator: yield the members to extract, directory by directory; a large directory comes in several portions.
         Of several members with one name, only the last one is yielded.
         """
         return members_by_directory(self.members.sorted(), MAX_MEMBERS_PER_TASK)
 
 
-class FoundMembersNote(Note, code=144, doing="recording members"):
+class FoundMembersNote(NoteTask, code=144, doing="recording members"):
     """Message to the rank that owns some directories: packed records of the members in these directories, and of their
     marks (uses of a name as a directory or as the target of a hard link).
     """
@@ -204,6 +213,6 @@ class FoundMembersNote(Note, code=144, doing="recording members"):
     records: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        found = rank.instance(FoundMembers)
+        found = rank.shared_instance(FoundMembers)
         for sorter, records in zip((found.members, found.marks), marshal.loads(self.records), strict=True):
             sorter.extend(records)

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import BinaryIO, Protocol
 
-from pcopy.archive.member import BLOCK, RECORD, rounded_up
+from pcopy.archive.member import TAR_BLOCK_BYTES, TAR_RECORD_BYTES, rounded_up_to_multiple
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import ZstdFrame, packed_seek_table
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.compression import compressed_frame
-from pcopy.tasks.archive.written_records import PieceRecord, PieceRecords, stop_writing
-from pcopy.tasks.base.kind import Note, TaskKind
+from pcopy.tasks.archive.written_records import PieceRecord, PieceRecords, stop_after_write_failure
+from pcopy.tasks.base.kind import NoteTask, TaskKind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -30,20 +30,20 @@ else.
 """
 MAX_HELD_BYTES = 64 << 20
 """Bytes of frames that a rank keeps in memory until their offsets are known; further frames go to a temporary file."""
-TASKS_AHEAD = 4
+FRAME_TASKS_PER_RANK = 4
 """Number of tasks that make frames which each rank has at a time, so that it need not wait for rank 0 before the next
 one.
 """
 
 
-def frame_chunk_size(rank: Rank) -> int:
+def frame_content_size(rank: Rank) -> int:
     """Return how many bytes of a large file form a frame, which is compressed by itself. If digests are computed, a
     frame holds at least one block of the signature.
     """
     return max(FRAME_BYTES, rank.options.block_size if rank.has_digests else 0)
 
 
-class FrameTasks(Protocol):
+class FrameTaskSource(Protocol):
     """Protocol of an object that returns, one after the other, the tasks that make the frames of an archive, in the
     order of the frames.
     """
@@ -67,12 +67,12 @@ class FrameWriter:
         self._spool: BinaryIO | None = None
         self._unrecorded: dict[int, tuple[bytes, bytes, bytes]] = {}
         self._reported: dict[int, tuple[int, int, int]] = {}
-        self._tasks: FrameTasks | None = None
+        self._tasks: FrameTaskSource | None = None
         self.placed_frames: list[ZstdFrame] = []
         self.next_offset = 0
         """On rank 0: the offset in the archive, in bytes, at which the next frame will stand."""
 
-    def take_up_written(self, records: Iterable[PieceRecord]) -> list[PieceRecord]:
+    def adopt_written_frames(self, records: Iterable[PieceRecord]) -> list[PieceRecord]:
         """On rank 0: use frames that an interrupted run has written.
 
         A frame in ``records`` is used if it stands directly behind the frames that are placed so far, and within the
@@ -82,19 +82,19 @@ class FrameWriter:
         found = []
         for record in sorted(records, key=itemgetter(3)):
             at, length, size = record[3]
-            if at == self.next_offset and at + length <= self._rank.instance(ArchiveFile).size:
+            if at == self.next_offset and at + length <= self._rank.shared_instance(ArchiveFile).size:
                 self.placed_frames.append(ZstdFrame(length, size))
                 self.next_offset += length
                 found.append(record)
         return found
 
-    def hand_out_first_tasks(self, tasks: FrameTasks, result: TaskResult) -> None:
-        """On rank 0: give each rank its first ``TASKS_AHEAD`` tasks.
+    def hand_out_first_tasks(self, tasks: FrameTaskSource, result: TaskResult) -> None:
+        """On rank 0: give each rank its first ``FRAME_TASKS_PER_RANK`` tasks.
 
         Rank 0 itself gets only one, because messages to it wait until its current task ends.
         """
         self._tasks = tasks
-        for turn in range(TASKS_AHEAD):
+        for turn in range(FRAME_TASKS_PER_RANK):
             for rank in range(1 if turn else 0, self._rank.size):
                 self._hand_out_task(rank, result)
 
@@ -104,7 +104,7 @@ class FrameWriter:
         if task is not None:
             result.spawn(task, owner=rank)
 
-    def report_written(self, number: int, result: TaskResult) -> None:
+    def report_written_frame(self, number: int, result: TaskResult) -> None:
         """Report to rank 0 that the frame ``number`` need not be made, because an interrupted run has already written
         it.
         """
@@ -143,11 +143,11 @@ class FrameWriter:
             frame = self._spool.read(frame[1])
         else:
             self._held_bytes -= len(frame)
-        self._rank.instance(ArchiveFile).write(frame, note.offset)
+        self._rank.shared_instance(ArchiveFile).write(frame, note.offset)
         if (record := self._unrecorded.pop(note.number, None)) is not None:
-            self._rank.instance(PieceRecords).add_record(*record, (note.offset, note.compressed, note.size))
+            self._rank.shared_instance(PieceRecords).add_record(*record, (note.offset, note.compressed, note.size))
 
-    def handle_report(self, note: FrameNote, result: TaskResult) -> None:
+    def handle_frame_report(self, note: FrameNote, result: TaskResult) -> None:
         """On rank 0: handle the message ``note`` of a rank that has made a frame. Give that rank another task, and send
         all offsets that are known by now to the ranks that have these frames.
         """
@@ -169,8 +169,8 @@ class FrameWriter:
         Args:
             end: bytes of all members before compression.
         """
-        archive, method = self._rank.instance(ArchiveFile), self._rank.options.compress_as
-        last = bytes(rounded_up(end + 2 * BLOCK, RECORD) - end) + trailer
+        archive, method = self._rank.shared_instance(ArchiveFile), self._rank.options.compress_as
+        last = bytes(rounded_up_to_multiple(end + 2 * TAR_BLOCK_BYTES, TAR_RECORD_BYTES) - end) + trailer
         frame = compressed_frame(last, method)
         self.placed_frames.append(ZstdFrame(len(frame), len(last)))
         archive.write(frame + (packed_seek_table(self.placed_frames) if method == "zstd" else b""), self.next_offset)
@@ -182,7 +182,7 @@ class FrameWriter:
             self._spool.close()
 
 
-class FrameNote(Note, code=131, doing="placing parts of the archive"):
+class FrameNote(NoteTask, code=131, doing="placing parts of the archive"):
     """Message to rank 0 about a frame (a part of a compressed archive) that a rank has made, or the reply of rank 0
     with the offset of that frame.
 
@@ -201,11 +201,11 @@ class FrameNote(Note, code=131, doing="placing parts of the archive"):
     maker: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        frames = rank.instance(FrameWriter)
+        frames = rank.shared_instance(FrameWriter)
         if self.offset < 0:
-            frames.handle_report(self, result)
+            frames.handle_frame_report(self, result)
             return
         try:
             frames.write_frame(self)
         except Problem as problem:
-            stop_writing(rank, problem)
+            stop_after_write_failure(rank, problem)

@@ -4,8 +4,8 @@ last member of the archive.
 
 from __future__ import annotations
 
-from pcopy.archive.incomplete import MOST_NAME_BYTES, OVERHEAD, IncompleteNames
-from pcopy.tasks.base.kind import Note
+from pcopy.archive.incomplete import MAX_TRAILER_NAME_BYTES, NAME_OVERHEAD_BYTES, IncompleteNames
+from pcopy.tasks.base.kind import NoteTask
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -20,24 +20,24 @@ class IncompleteFiles:
 
     def add(self, name: bytes) -> None:
         """Add ``name``, the name that an incomplete file has in the archive. If all names would take more than
-        ``MOST_NAME_BYTES``, only record that there are more.
+        ``MAX_TRAILER_NAME_BYTES``, only record that there are more.
         """
-        self._bytes += len(name) + OVERHEAD
-        if self._bytes > MOST_NAME_BYTES:
+        self._bytes += len(name) + NAME_OVERHEAD_BYTES
+        if self._bytes > MAX_TRAILER_NAME_BYTES:
             self._has_more = True
         else:
             self._names.add(name)
 
     @property
-    def listed(self) -> IncompleteNames:
+    def trailer_names(self) -> IncompleteNames:
         """The names for the trailer, and whether there are more."""
         return IncompleteNames(self._names, self._has_more)
 
 
-class IncompleteFile(Note, code=189, doing="listing incomplete files"):
+class IncompleteFileNote(NoteTask, code=189, doing="listing incomplete files"):
     """Message to rank 0: the contents of the member called ``name`` are incomplete."""
 
     name: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(IncompleteFiles).add(self.name)
+        rank.shared_instance(IncompleteFiles).add(self.name)

@@ -9,24 +9,24 @@ import stat
 import time
 from contextlib import suppress
 
-from pcopy.archive.member import safe_path
-from pcopy.fsio.problem import LINK_UNSUPPORTED_ERRNOS, Problem
+from pcopy.archive.member import safe_member_path
+from pcopy.fsio.problem import HARD_LINK_UNSUPPORTED_ERRNOS, Problem
 from pcopy.fsio.temporary import remove_if_present, rename_and_verify
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
 from pcopy.tasks.archive.open_archive import OpenArchive
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK, Action
-from pcopy.tasks.base.hashing import NO_VERSION, type_byte_of
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, Action
+from pcopy.tasks.base.hashing import UNKNOWN_VERSION, type_byte_of
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import ContentInfo
-from pcopy.tasks.files.existing import prepare_name, status_or_none
+from pcopy.tasks.files.existing import prepare_new_name, status_or_none
 from pcopy.text import printable_path
 
 _SLICE_SECONDS = 0.02
 """Seconds after which a task leaves its remaining links to another task."""
-_NOT_LINKED = "the file system refuses this hard link: the name is a copy of its own"
+_LINK_REFUSED_TEXT = "the file system refuses this hard link: the name is a copy of its own"
 """Warning about a hard link that the file system refuses."""
 
 
@@ -50,22 +50,22 @@ class LinkMembers(TaskKind, code=147, doing="making hard links", is_note=False):
                 result.spawn(LinkMembers(marshal.dumps(rest)), len(rest) * CALL_COST)
                 break
             each = MemberToExtract.unpack(value)
-            place = target_place(each.path)
+            place = place_in_target(each.path)
             try:
                 copied = _make_link(rank, each)
             except Problem as problem:
-                result.fail(place, each.name, problem, retry=RetryMode.NEVER)
+                result.fail_item(place, each.name, problem, retry=RetryMode.NEVER)
             else:
                 if copied is None:
                     result.count(counts.HARDLINKS)
-                    result.item_recorder.record(Action.COPY, place, each.name, HARD_LINK)
+                    result.item_recorder.record(Action.COPY, place, each.name, HARD_LINK_TYPE_BYTE)
                 else:
-                    result.warn_once(place, each.name, _NOT_LINKED)
-                    known = ContentInfo(type_byte_of(copied), _counted_size(copied), b"", NO_VERSION)
+                    result.warn_once(place, each.name, _LINK_REFUSED_TEXT)
+                    known = ContentInfo(type_byte_of(copied), _size_to_count(copied), b"", UNKNOWN_VERSION)
                     result.count_copied(place, each.name, known, is_only_name=False)
 
 
-def _counted_size(status: os.stat_result) -> int:
+def _size_to_count(status: os.stat_result) -> int:
     """Return the size in bytes that is counted for an item with this ``status``: 0 unless it is a regular file."""
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
@@ -76,7 +76,7 @@ def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
     Return None if the link was created or existed already. If the file system refuses the link, make a copy and return
     the status of the item that was copied. Raise ``Problem`` if neither is possible.
     """
-    first = safe_path(each.member.link)
+    first = safe_member_path(each.member.link)
     targets = rank.targets[0]
     parent, _, name = first.rpartition(b"/")
     try:
@@ -90,8 +90,8 @@ def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
     present = status_or_none(directory, each.name)
     if present is not None and (present.st_dev, present.st_ino) == (target_status.st_dev, target_status.st_ino):
         return None
-    rank.instance(OpenArchive).refuse_replacing(present)
-    made_as = each.name if present is None else prepare_name(rank, directory, each.name, present)
+    rank.shared_instance(OpenArchive).refuse_replacing_archive(present)
+    made_as = each.name if present is None else prepare_new_name(rank, directory, each.name, present)
     copied = _link_or_copy(rank, source, name, target_status, directory, made_as)
     if made_as != each.name:
         try:
@@ -119,10 +119,10 @@ def _link_or_copy(
         os.link(name, made_as, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
         return None
     except OSError as error:
-        if error.errno not in LINK_UNSUPPORTED_ERRNOS or stat.S_ISDIR(
+        if error.errno not in HARD_LINK_UNSUPPORTED_ERRNOS or stat.S_ISDIR(
             status.st_mode
         ):  # a directory cannot get another hard link
             raise Problem.from_error("link", error) from error
-    from pcopy.tasks.files.second_copy import copy_item
+    from pcopy.tasks.files.second_copy import copy_target_item
 
-    return copy_item(rank, source, name, status, directory, made_as)
+    return copy_target_item(rank, source, name, status, directory, made_as)

@@ -13,14 +13,14 @@ from operator import add
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
-from pcopy.fsio.backend.columns import RowCode, Verdicts, pack_names
+from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
-from pcopy.tasks.archive.members_to_extract import SimpleRows, target_place
+from pcopy.tasks.archive.members_to_extract import SimpleMemberColumns, place_in_target
 from pcopy.tasks.archive.open_archive import OpenArchive
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import NO_VERSION
+from pcopy.tasks.base.hashing import UNKNOWN_VERSION
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import ContentInfo
@@ -29,12 +29,12 @@ MAX_READ_SIZE = MAX_SMALL_FILE_BYTES // 4
 """Largest number of bytes of the archive that are read with one call, and so also the size of the largest file that is
 created in a batch.
 """
-_GAP = 64 << 10
+_MAX_READ_GAP = 64 << 10
 """Largest gap in bytes between two members for which both are still read with one call, together with the gap."""
-_DONE = int(RowCode.DONE)
+_DONE = int(OutcomeCode.DONE)
 
 
-class RemainingRows:
+class RemainingMembers:
     """Which simple members of a task were not created, as row numbers.
 
     Attributes:
@@ -50,8 +50,8 @@ class RemainingRows:
 
 
 def make_simple_members(
-    rank: Rank, result: TaskResult, directory: int, path: bytes, simple: SimpleRows, *, inherits: bool
-) -> TicketGenerator[RemainingRows]:
+    rank: Rank, result: TaskResult, directory: int, path: bytes, simple: SimpleMemberColumns, *, inherits: bool
+) -> TicketGenerator[RemainingMembers]:
     """Create the simple members (small regular files without special metadata) in ``simple`` by calls of the backend,
     in the open ``directory``; count them, and report failures.
 
@@ -61,14 +61,14 @@ def make_simple_members(
         path: the path of the directory below the target.
         inherits: True if new files may inherit an ACL from the directory.
     """
-    archive, throttle, remaining = rank.instance(OpenArchive), rank.throttle, RemainingRows()
+    archive, throttle, remaining = rank.shared_instance(OpenArchive), rank.throttle, RemainingMembers()
     most = MAX_READ_SIZE if not throttle.is_on else int(min(MAX_READ_SIZE, throttle.max_step_size()))
     for start, end in _adjacent_rows(simple, most):
         if remaining.has_tried and (throttle.is_on or rank.backend.runs_in_poll):
             # The task would have to wait. If the job stopped meanwhile, what was created would not be counted.
             remaining.not_started += range(start, len(simple))
             break
-        begin, rows = simple.data_offsets[start], simple.columns(start, end)
+        begin, rows = simple.data_offsets[start], simple.creation_columns(start, end)
         length = max(map(add, simple.data_offsets[start:end], rows.size)) - begin
         if length > most:
             remaining.slow_path += range(start, end)
@@ -82,27 +82,27 @@ def make_simple_members(
             continue
         names = simple.names[start:end]
         offsets = array("Q", [place - begin for place in simple.data_offsets[start:end]])
-        made = yield from _run_batch(
+        made = yield from _run_create_batch(
             rank, CreateSmallFiles(directory, pack_names(names), rows, contents, offsets, inherits)
         )
         remaining.has_tried = True
-        _report_made(rank, result, path, names, rows.size, made)
+        _report_created_files(rank, result, path, names, rows.size, made)
         for row, code in enumerate(made.verdicts.codes if made.verdicts.codes.count(_DONE) < len(names) else b""):
-            if code == RowCode.DECIDE_AGAIN:
+            if code == OutcomeCode.DECIDE_AGAIN:
                 remaining.slow_path.append(start + row)
-            elif code == RowCode.CANCELLED:
+            elif code == OutcomeCode.CANCELLED:
                 remaining.not_started.append(start + row)
     return remaining
 
 
-def _adjacent_rows(simple: SimpleRows, most: int) -> Iterator[tuple[int, int]]:
+def _adjacent_rows(simple: SimpleMemberColumns, most: int) -> Iterator[tuple[int, int]]:
     """Generator: divide the rows of ``simple`` into ranges of members that stand close together in the archive, and
     yield the first row and the end of each range. The members of a range are read with one call.
 
-    Such a range spans at most ``most`` bytes of the archive, and contains no gap above ``_GAP``.
+    Such a range spans at most ``most`` bytes of the archive, and contains no gap above ``_MAX_READ_GAP``.
     """
     places, sizes = simple.data_offsets, simple.sizes
-    start, gap = 0, _GAP
+    start, gap = 0, _MAX_READ_GAP
     for row in range(1, len(simple)):
         before = places[row - 1] + sizes[row - 1]
         if places[row] + sizes[row] - places[start] > most or places[row] - before > gap:
@@ -112,7 +112,7 @@ def _adjacent_rows(simple: SimpleRows, most: int) -> Iterator[tuple[int, int]]:
         yield start, len(simple)
 
 
-def _run_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateResult]:
+def _run_create_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateResult]:
     """Let the backend run ``batch``, and return its result.
 
     If the backend has no threads, the task does not yield meanwhile, so that everything that was created is counted
@@ -128,19 +128,21 @@ def _run_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateRes
     return (yield from steps)
 
 
-def _report_made(
+def _report_created_files(
     rank: Rank, result: TaskResult, path: bytes, names: Sequence[bytes], sizes: Sequence[int], made: CreateResult
 ) -> None:
     """Count the files that a call of the backend has created, and report those that failed. ``made`` is its result;
     ``names`` and ``sizes`` (in bytes) are those of the files that it was asked to create.
     """
-    verdicts, place = made.verdicts, target_place(path)
-    rows = verdicts.rows_with_code(RowCode.DONE)
+    verdicts, place = made.verdicts, place_in_target(path)
+    rows = verdicts.rows_with_code(OutcomeCode.DONE)
     if rows and result.item_recorder.is_recording:
         for row in rows:
-            result.count_copied(place, names[row], ContentInfo(FILE, sizes[row], b"", NO_VERSION), is_only_name=False)
+            result.count_copied(
+                place, names[row], ContentInfo(FILE, sizes[row], b"", UNKNOWN_VERSION), is_only_name=False
+            )
     elif rows:
-        rank.record_success()
+        rank.record_write_success()
         result.count(counts.FILES, len(rows))
         result.count(counts.BYTES, sum(map(verdicts.bytes.__getitem__, rows)))
     for row, applied in made.metadata_outcomes.items():
@@ -148,15 +150,15 @@ def _report_made(
     if len(rows) < len(names):
         for row in _failed_rows(verdicts):
             problem = verdicts.problem(row)
-            if verdicts.codes[row] == RowCode.LACKS_METADATA:
+            if verdicts.codes[row] == OutcomeCode.LACKS_METADATA:
                 text = "it was extracted without this metadata; its mode may be narrower than in the archive"
                 problem = Problem(problem.operation, problem.errno or 0, text=text)
-            result.fail(place, names[row], problem, sizes[row], retry=RetryMode.NEVER)
+            result.fail_item(place, names[row], problem, sizes[row], retry=RetryMode.NEVER)
 
 
-def _failed_rows(verdicts: Verdicts) -> list[int]:
+def _failed_rows(verdicts: BatchVerdicts) -> list[int]:
     """Return the rows whose members have failed: they were neither created, nor left to the slow path, nor
     cancelled.
     """
-    others = (_DONE, RowCode.DECIDE_AGAIN, RowCode.CANCELLED)
+    others = (_DONE, OutcomeCode.DECIDE_AGAIN, OutcomeCode.CANCELLED)
     return [row for row, code in enumerate(verdicts.codes) if code not in others]

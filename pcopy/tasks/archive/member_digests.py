@@ -10,7 +10,7 @@ from pcopy.archive.reader import FoundMember, ReadFunction
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem
 from pcopy.signature import items
-from pcopy.signature.algorithms import Algorithm
+from pcopy.signature.algorithms import DigestAlgorithm
 from pcopy.signature.tree import ContentHasher, content_root
 
 READ_SIZE = 1 << 20
@@ -43,7 +43,7 @@ class MemberDigester:
     archive.
     """
 
-    def __init__(self, read: ReadFunction, algorithm: Algorithm, block_size: int) -> None:
+    def __init__(self, read: ReadFunction, algorithm: DigestAlgorithm, block_size: int) -> None:
         self._read, self._algorithm, self._block_size = read, algorithm, block_size
 
     def digested_item(self, found: FoundMember) -> ItemInArchive:
@@ -59,7 +59,7 @@ class MemberDigester:
         elif member.kind == SYMLINK:
             digest = items.symlink_digest(algorithm, member.link)
         elif kind != items.DIRECTORY:
-            digest = items.special_digest(algorithm, member.st_mode, member.device)
+            digest = items.special_file_digest(algorithm, member.st_mode, member.device)
         return ItemInArchive(found.data, kind, member.size if member.kind == FILE else 0, digest)
 
     def _content_root(self, found: FoundMember) -> bytes:
@@ -70,11 +70,11 @@ class MemberDigester:
         if member.extents is None and member.size <= min(READ_SIZE, self._block_size):
             return content_root(self._algorithm, self._block_size, self._read_exactly(at, member.size))
         hasher = ContentHasher(self._algorithm, self._block_size)
-        for _ in self.feed_hasher(hasher, at, member.size, member.extents):
+        for _ in self.hash_contents(hasher, at, member.size, member.extents):
             pass
         return hasher.root()
 
-    def feed_hasher(self, hasher: ContentHasher, at: int, size: int, extents: Extents | None) -> Iterator[int]:
+    def hash_contents(self, hasher: ContentHasher, at: int, size: int, extents: Extents | None) -> Iterator[int]:
         """Feed ``size`` bytes of contents to ``hasher``; yield the number of bytes that each step has read.
 
         Args:

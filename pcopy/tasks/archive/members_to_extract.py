@@ -1,8 +1,8 @@
 """Members to be extracted, in the packed form in which tasks and sorters carry them.
 
 Most members are *simple*: regular files whose headers state only name, mode, owner, mtime and size. A packed simple
-member consists of ``SIMPLE_WORDS`` numbers of 8 bytes. The C backend makes these from headers, and they become the
-columns of a batch. The path of a simple member is not among them: it is only in the key of the record.
+member consists of ``SIMPLE_MEMBER_WORDS`` numbers of 8 bytes. The C backend makes these from headers, and they become
+the columns of a batch. The path of a simple member is not among them: it is only in the key of the record.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 
-from pcopy.archive.member import DIRECTORY, FILE, Member, path_order_key
+from pcopy.archive.member import DIRECTORY, FILE, ArchiveMember, path_order_key
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.columns import CREATION_COLUMNS, EARLIEST_TIME, LATEST_TIME, Rows
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, EARLIEST_TIME, LATEST_TIME, StatusColumns
 from pcopy.fsio.identity import Identity
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 
 _NONE = Identity(-1, -1)
-_SIMPLE = struct.Struct("=IIIIQQq")
+_PACKED_SIMPLE_MEMBER = struct.Struct("=IIIIQQq")
 """A packed simple member: a zero (the packed form of any other member begins with another byte); mode, uid, gid, offset
 of the contents in the archive, size in bytes, mtime in nanoseconds.
 """
-SIMPLE_WORDS = 5
+SIMPLE_MEMBER_WORDS = 5
 """Number of 8-byte words in the packed form of a simple member."""
 
 
-def member_key(directory: bytes, name: bytes, at: int) -> bytes:
+def member_sort_key(directory: bytes, name: bytes, at: int) -> bytes:
     """Return the key by which members, and marks of their names, are sorted: by ``directory``, ``name``, and offset
     ``at`` in the archive.
     """
     return b"%b\0\0%b\0%016x" % (path_order_key(directory), name, at)
 
 
-def path_in_key(key: bytes) -> bytes:
-    """Return the path (directory and name) that ``key`` contains. ``key`` was made by ``member_key``, and its last
+def path_in_sort_key(key: bytes) -> bytes:
+    """Return the path (directory and name) that ``key`` contains. ``key`` was made by ``member_sort_key``, and its last
     field, the offset, was removed.
     """
     directory, _, name = key.partition(b"\0\0")
     return directory.replace(b"\0", b"/") + b"/" + name if directory else name
 
 
-def target_place(path: bytes) -> Place:
+def place_in_target(path: bytes) -> Place:
     """Return the ``Place`` (position in the tree) of the directory ``path`` below the target. It contains no inode
     number, so whatever directory has this path is used.
     """
-    return Place(0, path, _NONE, NO_DIRECTORY, False, False)
+    return Place(0, path, _NONE, NO_DIRECTORY_IDENTITY, False, False)
 
 
 class MemberToExtract(NamedTuple):
@@ -63,31 +63,31 @@ class MemberToExtract(NamedTuple):
     path: bytes
     name: bytes
     data: int
-    member: Member
+    member: ArchiveMember
     problem_text: str = ""
 
     def pack(self) -> bytes:
-        """Return the member as bytes, in a form that suits every type. (``pack_simple`` makes a shorter form of simple
-        members.)
+        """Return the member as bytes, in a form that suits every type. (``pack_simple_member`` makes a shorter form of
+        simple members.)
         """
-        return marshal.dumps((self.path, self.name, self.data, self.member.primitives, self.problem_text))
+        return marshal.dumps((self.path, self.name, self.data, self.member.marshallable_fields, self.problem_text))
 
     @classmethod
     def unpack(cls, packed: bytes, path: bytes = b"", name: bytes = b"") -> MemberToExtract:
-        """Return the member that ``pack`` or ``pack_simple`` has made into the bytes ``packed``.
+        """Return the member that ``pack`` or ``pack_simple_member`` has made into the bytes ``packed``.
 
         Args:
             path, name: directory and name; only needed for a simple member, since its packed form does not contain
                 them.
         """
-        if is_simple(packed):
-            _, mode, uid, gid, data, size, mtime = _SIMPLE.unpack(packed)
-            return cls(path, name, data, Member(name, FILE, mode, uid, gid, mtime, size))
+        if is_packed_simple_member(packed):
+            _, mode, uid, gid, data, size, mtime = _PACKED_SIMPLE_MEMBER.unpack(packed)
+            return cls(path, name, data, ArchiveMember(name, FILE, mode, uid, gid, mtime, size))
         path, name, data, primitives, trouble = marshal.loads(packed)
-        return cls(path, name, data, Member.from_primitives(primitives), trouble)
+        return cls(path, name, data, ArchiveMember.from_marshallable_fields(primitives), trouble)
 
 
-def pack_member(path: bytes, member: Member, data: int, trouble: str) -> bytes:
+def pack_member(path: bytes, member: ArchiveMember, data: int, trouble: str) -> bytes:
     """Return ``member`` in packed form.
 
     Args:
@@ -101,14 +101,14 @@ def pack_member(path: bytes, member: Member, data: int, trouble: str) -> bytes:
     return MemberToExtract(directory, name, data, member, trouble).pack()
 
 
-def is_simple(packed: bytes) -> bool:
+def is_packed_simple_member(packed: bytes) -> bool:
     """Return True if ``packed`` is the packed form of a simple member (a regular file whose headers state only name,
     mode, owner, mtime and size).
     """
     return not packed[0]
 
 
-def pack_simple(data: int, member: Member, uid: int, gid: int) -> bytes:
+def pack_simple_member(data: int, member: ArchiveMember, uid: int, gid: int) -> bytes:
     """Return a simple member (a regular file without special metadata) in packed form: numbers only, without its path.
     Return empty bytes if its mtime does not fit.
 
@@ -118,10 +118,10 @@ def pack_simple(data: int, member: Member, uid: int, gid: int) -> bytes:
     """
     if not EARLIEST_TIME < member.mtime < LATEST_TIME:
         return b""
-    return _SIMPLE.pack(0, member.mode, uid, gid, data, member.size, member.mtime)
+    return _PACKED_SIMPLE_MEMBER.pack(0, member.mode, uid, gid, data, member.size, member.mtime)
 
 
-class SimpleRows:
+class SimpleMemberColumns:
     """Simple members (regular files without special metadata) of one directory, as columns; a row is one member.
 
     ``data_offsets`` are the offsets of their contents in the archive, ``sizes`` the bytes of their contents.
@@ -132,44 +132,47 @@ class SimpleRows:
         halves = array("I", packed)
         self.names = names
         self.packed = packed
-        self.data_offsets, self.sizes = words[2::SIMPLE_WORDS], words[3::SIMPLE_WORDS]
+        self.data_offsets, self.sizes = words[2::SIMPLE_MEMBER_WORDS], words[3::SIMPLE_MEMBER_WORDS]
         self._halves = halves
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def selected(self, rows: Iterable[int]) -> SimpleRows:
+    def selected(self, rows: Iterable[int]) -> SimpleMemberColumns:
         """Return only the members in these ``rows``."""
-        rows, size = list(rows), _SIMPLE.size
+        rows, size = list(rows), _PACKED_SIMPLE_MEMBER.size
         packed = b"".join([self.packed[row * size : (row + 1) * size] for row in rows])
-        return SimpleRows([self.names[row] for row in rows], packed)
+        return SimpleMemberColumns([self.names[row] for row in rows], packed)
 
-    def in_archive_order(self) -> SimpleRows:
+    def in_archive_order(self) -> SimpleMemberColumns:
         """Return the members, sorted by the offsets of their contents."""
         rows = sorted(range(len(self)), key=self.data_offsets.__getitem__)
         return self if rows == list(range(len(self))) else self.selected(rows)
 
     def member(self, path: bytes, row: int) -> MemberToExtract:
         """Return the member in this row; ``path`` is its directory."""
-        size = _SIMPLE.size
+        size = _PACKED_SIMPLE_MEMBER.size
         return MemberToExtract.unpack(self.packed[row * size : (row + 1) * size], path, self.names[row])
 
     def members(self, path: bytes) -> list[MemberToExtract]:
         """Return all members; ``path`` is their directory."""
         return [self.member(path, row) for row in range(len(self))]
 
-    def columns(self, start: int, end: int) -> Rows:
+    def creation_columns(self, start: int, end: int) -> StatusColumns:
         """Return the metadata (mode, owner, size and mtime) of the rows from ``start`` up to ``end``, as columns for a
         call of the backend that creates files.
         """
-        rows = Rows(0, CREATION_COLUMNS)
+        rows = StatusColumns(0, CREATION_COLUMNS)
         rows.row_count = end - start
-        step, halves = 2 * SIMPLE_WORDS, self._halves[2 * SIMPLE_WORDS * start : 2 * SIMPLE_WORDS * end]
+        step, halves = (
+            2 * SIMPLE_MEMBER_WORDS,
+            self._halves[2 * SIMPLE_MEMBER_WORDS * start : 2 * SIMPLE_MEMBER_WORDS * end],
+        )
         rows.mode, rows.uid, rows.gid = halves[1::step], halves[2::step], halves[3::step]
         rows.size = self.sizes[start:end]
-        rows.mtime = array("q", self.packed)[4::SIMPLE_WORDS][start:end]
+        rows.mtime = array("q", self.packed)[4::SIMPLE_MEMBER_WORDS][start:end]
         return rows
 
 
-NO_ROWS = SimpleRows((), b"")
+NO_SIMPLE_MEMBERS = SimpleMemberColumns((), b"")
 """No simple members."""

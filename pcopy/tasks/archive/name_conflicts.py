@@ -1,9 +1,9 @@
 """Conflicts between members of the same name, and hard links to such names. The result is the one that tar gets by
 extracting all members in order.
 
-If all members of a name are of one type, the last one is used (``FoundMembers.by_directory``). Otherwise the rank that
-owns the name compares the members of that name with its marks. A mark (``pcopy.tasks.archive.names``) says that the
-name is used as a directory, or as the target of a hard link.
+If all members of a name are of one type, the last one is used (``FoundMembers.last_members_by_directory``). Otherwise
+the rank that owns the name compares the members of that name with its marks. A mark (``pcopy.tasks.archive.names``)
+says that the name is used as a directory, or as the target of a hard link.
 
 - A file and a directory have the same name. A later directory replaces a file, and a later file replaces an empty
   directory. So in some stretches (ranges) of the archive the name is that of a file, and members below it fail there.
@@ -24,10 +24,10 @@ from pcopy.archive.member import NumberPairs
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.found_members import FoundMembers, FoundMembersNote
-from pcopy.tasks.archive.members_to_extract import member_key
+from pcopy.tasks.archive.members_to_extract import member_sort_key
 from pcopy.tasks.archive.names import ConflictingNames, NameConflict, name_conflicts, resolved_links
 from pcopy.tasks.archive.open_archive import OpenArchive
-from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -45,12 +45,12 @@ class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=Fa
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         # Open the archive now: later, an extracted member could have replaced it under its name. An error is
         # reported by the tasks that read the archive.
         with suppress(Problem):
-            _ = rank.instance(OpenArchive).contents
-        found, links = rank.instance(FoundMembers), list[SortRecord]()
+            _ = rank.shared_instance(OpenArchive).contents
+        found, links = rank.shared_instance(FoundMembers), list[SortRecord]()
         for rival in name_conflicts(found.members.sorted(), found.marks.sorted()):
             if rival is None:
                 yield None
@@ -58,7 +58,7 @@ class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=Fa
                 for owner in range(rank.size):
                     result.spawn(NameConflictNote(*rival), owner=owner)
             else:
-                links.append(rival.record)
+                links.append(rival.sort_record)
                 if len(links) >= _LINKS_PER_NOTE:
                     result.spawn(LinksToResolveNote(marshal.dumps(links)), owner=0)
                     links = []
@@ -66,7 +66,7 @@ class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=Fa
             result.spawn(LinksToResolveNote(marshal.dumps(links)), owner=0)
 
 
-class NameConflictNote(Note, code=155, doing="recording names"):
+class NameConflictNote(NoteTask, code=155, doing="recording names"):
     """Message to each rank: ``path`` is a file in the packed ``stretches`` (ranges of offsets) of the archive, and a
     directory elsewhere.
     """
@@ -75,16 +75,16 @@ class NameConflictNote(Note, code=155, doing="recording names"):
     stretches: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(ConflictingNames)[self.path] = NumberPairs.from_bytes(self.stretches)
+        rank.shared_instance(ConflictingNames)[self.path] = NumberPairs.from_bytes(self.stretches)
 
 
-class LinksToResolveNote(Note, code=156, doing="recording hard links"):
+class LinksToResolveNote(NoteTask, code=156, doing="recording hard links"):
     """Message to rank 0: packed records of hard links. Rank 0 must find out which member each of them refers to."""
 
     links: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(LinksToResolve).links.extend(marshal.loads(self.links))
+        rank.shared_instance(LinksToResolve).links.extend(marshal.loads(self.links))
 
 
 class LinksToResolve:
@@ -108,8 +108,8 @@ class ResolveLinks(TaskKind, code=157, doing="following hard links", is_note=Fal
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        rivals = rank.instance(LinksToResolve)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        rivals = rank.shared_instance(LinksToResolve)
         records: defaultdict[int, list[SortRecord]] = defaultdict(list)
         with rank.open_spool() as spool:
             for meaning in resolved_links(rivals.links.sorted(), spool):
@@ -118,7 +118,7 @@ class ResolveLinks(TaskKind, code=157, doing="following hard links", is_note=Fal
                     continue
                 at, each, _ = meaning
                 owner = zlib.crc32(each.path) % rank.size
-                records[owner].append((member_key(each.path, each.name, at | 1), each.pack()))
+                records[owner].append((member_sort_key(each.path, each.name, at | 1), each.pack()))
                 if len(records[owner]) >= _LINKS_PER_NOTE:
                     result.spawn(FoundMembersNote(marshal.dumps((records.pop(owner), []))), owner=owner)
         for owner, some in records.items():

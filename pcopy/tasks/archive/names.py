@@ -27,11 +27,16 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import BinaryIO
 
-from pcopy.archive.member import DIRECTORY, LINK, Member, NumberPairs, safe_path
+from pcopy.archive.member import DIRECTORY, HARD_LINK_MEMBER, ArchiveMember, NumberPairs, safe_member_path
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import SortRecord
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, is_simple, member_key, path_in_key
+from pcopy.tasks.archive.members_to_extract import (
+    MemberToExtract,
+    is_packed_simple_member,
+    member_sort_key,
+    path_in_sort_key,
+)
 from pcopy.text import printable_path
 
 DIRECTORY_NAME, HAS_MEMBER_BELOW, IS_LINK_TARGET = b"D", b"B", b"L"
@@ -40,7 +45,7 @@ link refers to it (L, followed by the packed link).
 """
 ARCHIVE_END = 1 << 62
 """End of a stretch that extends to the end of the archive: greater than any offset."""
-Stretch = tuple[int, int]
+ArchiveRange = tuple[int, int]
 """A range of the archive: the offset at which it begins, and the offset at which it ends."""
 _MARKED_LEVELS = 64
 """A member marks at most this number of directories above itself as directories."""
@@ -64,7 +69,7 @@ class NameRecords:
         self.marked_parents = set[bytes]()
         """Directories that contain at least one of ``marked_directories``."""
 
-    def add_member(self, path: bytes, member: Member, at: int, value: bytes) -> None:
+    def add_member(self, path: bytes, member: ArchiveMember, at: int, value: bytes) -> None:
         """Add a record of ``member``, which is extracted to ``path``, and the marks of names that it causes: for the
         directories above it, and for the target of a hard link.
 
@@ -74,31 +79,31 @@ class NameRecords:
         """
         directory, _, last = path.rpartition(b"/")
         self.marked_directories.discard(path)
-        self.mark_parents(directory, at)
+        self.mark_parent_directories(directory, at)
         if member.kind == DIRECTORY:
             if path:
-                self._add_mark(path, DIRECTORY_NAME, at)
+                self._add_name_mark(path, DIRECTORY_NAME, at)
             directory, last = path, b""
-        elif member.kind == LINK:
-            target = safe_path(member.link)
+        elif member.kind == HARD_LINK_MEMBER:
+            target = safe_member_path(member.link)
             if target == path:  # a link to itself replaces no earlier member
                 at = 0
             else:
-                self._add_mark(target, IS_LINK_TARGET + value, at)
-        self.members[self.owner_of(directory)].append((member_key(directory, last, at), value))
+                self._add_name_mark(target, IS_LINK_TARGET + value, at)
+        self.members[self.owning_rank_of(directory)].append((member_sort_key(directory, last, at), value))
 
-    def owner_of(self, directory: bytes) -> int:
+    def owning_rank_of(self, directory: bytes) -> int:
         """Return the number of the rank that owns the members of a directory."""
         return zlib.crc32(directory) % self._ranks
 
-    def _add_mark(self, path: bytes, mark: bytes, at: int) -> None:
+    def _add_name_mark(self, path: bytes, mark: bytes, at: int) -> None:
         """Add a record that says how the name ``path`` is used: ``mark`` is such a use (directory, directory with a
         member below it, or target of a link), and ``at`` the offset of the member that uses it.
         """
         directory, _, last = path.rpartition(b"/")
-        self.marks[self.owner_of(directory)].append((member_key(directory, last, at), mark))
+        self.marks[self.owning_rank_of(directory)].append((member_sort_key(directory, last, at), mark))
 
-    def mark_parents(self, directory: bytes, at: int) -> None:
+    def mark_parent_directories(self, directory: bytes, at: int) -> None:
         """Mark ``directory``, which contains a member at the offset ``at``, and those above it as directories.
 
         A directory gets only one mark, until another member has its name.
@@ -107,7 +112,7 @@ class NameRecords:
             if not directory or directory in self.marked_directories:
                 return
             self.marked_directories.add(directory)
-            self._add_mark(directory, HAS_MEMBER_BELOW, at)
+            self._add_name_mark(directory, HAS_MEMBER_BELOW, at)
             directory = directory.rpartition(b"/")[0]
             self.marked_parents.add(directory)
 
@@ -143,7 +148,7 @@ class LinkToResolve(NamedTuple):
     version: bytes
 
     @property
-    def record(self) -> SortRecord:
+    def sort_record(self) -> SortRecord:
         """The record (key and value) of the link. Keys sort in the order of the archive."""
         return b"%016x" % self.at, marshal.dumps(tuple(self))
 
@@ -171,15 +176,15 @@ def name_conflicts(
         if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
             yield None
         while name is not None and name < member_name:
-            yield from _NameMembers(path_in_key(name), iter(())).conflicts(name_marks)
+            yield from _NameMembers(path_in_sort_key(name), iter(())).conflicts_with_marks(name_marks)
             name, name_marks = next(marked, (None, iter(())))
         if name is None:
             return
         if name == member_name:
-            yield from _NameMembers(path_in_key(name), same_name).conflicts(name_marks)
+            yield from _NameMembers(path_in_sort_key(name), same_name).conflicts_with_marks(name_marks)
             name, name_marks = next(marked, (None, iter(())))
     while name is not None:
-        yield from _NameMembers(path_in_key(name), iter(())).conflicts(name_marks)
+        yield from _NameMembers(path_in_sort_key(name), iter(())).conflicts_with_marks(name_marks)
         name, name_marks = next(marked, (None, iter(())))
 
 
@@ -199,7 +204,7 @@ class _NameMembers:
         self._stretches = array("q")
         self._has_members = False
 
-    def conflicts(self, marks: Iterable[SortRecord]) -> Iterator[NameConflict | LinkToResolve | None]:
+    def conflicts_with_marks(self, marks: Iterable[SortRecord]) -> Iterator[NameConflict | LinkToResolve | None]:
         """Generator: compare the members with ``marks``, which say how other members use the same name; yield conflicts
         and links to be resolved, and None from time to time.
         """
@@ -207,7 +212,7 @@ class _NameMembers:
         for number, mark in enumerate(marks):
             if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
                 yield None
-            yield from self._read_until(_offset_in_key(mark))
+            yield from self._read_members_until(_offset_in_key(mark))
             if mark[1][:1] == IS_LINK_TARGET:
                 if (rival := self._link_to_resolve(mark)) is not None:
                     yield rival
@@ -218,13 +223,13 @@ class _NameMembers:
             elif self._begin >= 0:
                 self._stretches.extend((self._begin, _offset_in_key(mark)))
                 self._begin = -1
-        yield from self._read_until(ARCHIVE_END)
+        yield from self._read_members_until(ARCHIVE_END)
         if is_directory and self._has_members:
             if self._begin >= 0:
                 self._stretches.extend((self._begin, ARCHIVE_END))
             yield NameConflict(self._path, self._stretches.tobytes())
 
-    def _read_until(self, at: int) -> Iterator[None]:
+    def _read_members_until(self, at: int) -> Iterator[None]:
         """Read the members before the offset ``at``. Yield from time to time."""
         number = 0
         while self._read_ahead(1) and _offset_in_key(self._ahead[0]) < at:
@@ -262,7 +267,7 @@ class _NameMembers:
 
 def _is_link(value: bytes) -> bool:
     """Return True if the packed member ``value`` is a hard link."""
-    return not is_simple(value) and bool(marshal.loads(value)[3][1] == LINK)
+    return not is_packed_simple_member(value) and bool(marshal.loads(value)[3][1] == HARD_LINK_MEMBER)
 
 
 _REFERS_TO_NAME, _REFERS_TO_REPLACED, _HAS_NO_TARGET, _REFERS_TO_LINK = range(4)
@@ -285,15 +290,15 @@ class ResolvedLink(NamedTuple):
     copied_from: tuple[bytes, int] | None
 
 
-def resolved_links(rivals: Iterable[SortRecord], spool: BinaryIO) -> Iterator[ResolvedLink | None]:
+def resolved_links(unresolved_links: Iterable[SortRecord], spool: BinaryIO) -> Iterator[ResolvedLink | None]:
     """Generator: find out what hard links refer to; yield a ``ResolvedLink`` for each, and None from time to time.
 
     Args:
-        rivals: the links, as records of ``LinkToResolve``, in the order of the archive.
+        unresolved_links: the links, as records of ``LinkToResolve``, in the order of the archive.
         spool: an empty file for temporary data.
     """
     links = _LinkTable(spool)
-    for number, (_, value) in enumerate(rivals):
+    for number, (_, value) in enumerate(unresolved_links):
         links.add_link(LinkToResolve(*marshal.loads(value)))
         if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
             yield None
@@ -323,22 +328,22 @@ class _LinkTable:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add_link(self, rival: LinkToResolve) -> None:
-        """Add the link ``rival``, which follows all earlier ones in the archive."""
-        packed = marshal.dumps(tuple(rival))
+    def add_link(self, unresolved: LinkToResolve) -> None:
+        """Add the link ``unresolved``, which follows all earlier ones in the archive."""
+        packed = marshal.dumps(tuple(unresolved))
         self._spool.write(packed)
         self._file_offsets.append(self._file_offsets[-1] + len(packed))
         meant, of = _REFERS_TO_NAME, len(self._offsets)
-        if not rival.version:
+        if not unresolved.version:
             meant = _HAS_NO_TARGET
-        elif _is_link(rival.version):
-            meant, of = _REFERS_TO_LINK, rival.version_at
-        elif not rival.is_last:
+        elif _is_link(unresolved.version):
+            meant, of = _REFERS_TO_LINK, unresolved.version_at
+        elif not unresolved.is_last:
             meant = _REFERS_TO_REPLACED
-        self._offsets.append(rival.at)
+        self._offsets.append(unresolved.at)
         self._resolutions.append(meant)
         self._sources.append(of)
-        self._is_last.append(rival.is_last)
+        self._is_last.append(unresolved.is_last)
 
     def _read_link(self, number: int) -> LinkToResolve:
         """Return the link ``number``, read from the temporary file."""
@@ -381,7 +386,7 @@ class _LinkTable:
         if meant == _REFERS_TO_NAME and _is_link(rival.version):
             source = self._link_number_at(rival.version_at)
             if source < 0:
-                name = safe_path(MemberToExtract.unpack(rival.version).member.link)
+                name = safe_member_path(MemberToExtract.unpack(rival.version).member.link)
             else:
                 source_rival = self._read_link(self._sources[source])
                 copied = source_rival.path, source_rival.version_at
@@ -409,7 +414,7 @@ class ConflictingNames(dict[bytes, NumberPairs]):
     def __init__(self, _: object = None) -> None:
         super().__init__()
 
-    def affects(self, path: bytes, names: Iterable[bytes], members: Iterable[MemberToExtract]) -> bool:
+    def may_affect(self, path: bytes, names: Iterable[bytes], members: Iterable[MemberToExtract]) -> bool:
         """Return True if a conflict of names can concern the directory ``path`` or the items in it. That is so if one
         of the conflicting paths is this directory, a directory above it, or one of its items (``names`` or
         ``members``).
@@ -447,7 +452,7 @@ class ConflictingNames(dict[bytes, NumberPairs]):
             return last_end != ARCHIVE_END
         raise Problem("extract", 0, text="a directory that is not empty has its name")
 
-    def _last_stretch_before(self, path: bytes, at: int) -> Stretch:
+    def _last_stretch_before(self, path: bytes, at: int) -> ArchiveRange:
         """Return the last stretch in which ``path`` is a file, of those that begin at the offset ``at`` or before.
 
         Return an empty stretch (its end before its begin) if there is none.
@@ -508,12 +513,12 @@ def _directory_path(prefix: bytes) -> bytes:
     return prefix[:-2].replace(b"\0", b"/")
 
 
-def link_problem_text(each: MemberToExtract, rivals: ConflictingNames) -> str:
-    """Return why the hard link ``each`` cannot be created in an empty target; "" if it can be created. ``rivals`` are
-    the paths that belong to a file and to a directory in the archive.
+def link_problem_text(each: MemberToExtract, conflicting_names: ConflictingNames) -> str:
+    """Return why the hard link ``each`` cannot be created in an empty target; "" if it can be created.
+    ``conflicting_names`` are the paths that belong to a file and to a directory in the archive.
     """
-    target = safe_path(each.member.link)
+    target = safe_member_path(each.member.link)
     path = each.path + b"/" + each.name if each.path else each.name
-    if each.problem_text or target == path or rivals.ends_as_directory(target):
+    if each.problem_text or target == path or conflicting_names.ends_as_directory(target):
         return each.problem_text or missing_target_text(target)
     return ""

@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
-from pcopy.fsio.problem import Problem, as_problem
-from pcopy.fsio.retries import with_retries
-from pcopy.fsio.seekable_zstd import TrailingGarbage, read_frames
+from pcopy.fsio.problem import Problem, errors_as_problem
+from pcopy.fsio.retries import call_with_retries
+from pcopy.fsio.seekable_zstd import TrailingGarbageProblem, read_frames
 from pcopy.fsio.source import status_of
 from pcopy.libc import free_bytes
 
-MAGICS = {
+COMPRESSION_MAGICS = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x1f\x8b": "gzip",
     b"\xfd7zXZ": "xz",
@@ -30,9 +30,9 @@ MAGICS = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 """The first bytes of a compressed file, and the program that has compressed it."""
-_GZIP = b"\x1f\x8b\x08"
+_GZIP_MEMBER_START = b"\x1f\x8b\x08"
 """First bytes of each member of gzip: the magic number, and the only compression method (RFC 1952)."""
-_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+_SKIPPABLE_FRAME_START = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 """First bytes of a skippable frame of zstd (RFC 8878), which holds no contents. The program pzstd writes one before
 each other frame.
 """
@@ -40,7 +40,7 @@ MAX_KEPT_BYTES = 32 << 20
 """Bytes of decompressed data that are kept, so that a reader can go back. Headers are read in windows, and no header is
 longer than half of this number.
 """
-_PIECE = 1 << 20
+_READ_PIECE_BYTES = 1 << 20
 """Bytes of one read, and largest number of bytes that one call of zlib decompresses."""
 _SPACE_CHECK_INTERVAL = 64 << 20
 """Largest number of bytes that are written before the free space is determined again."""
@@ -50,12 +50,12 @@ def compressing_program(beginning: bytes) -> str:
     """Return the program that has compressed a file, given its first bytes (``beginning``); empty if it is not
     compressed.
     """
-    if _SKIPPABLE.match(beginning):
+    if _SKIPPABLE_FRAME_START.match(beginning):
         return "zstd"
-    return next((program for magic, program in MAGICS.items() if beginning.startswith(magic)), "")
+    return next((program for magic, program in COMPRESSION_MAGICS.items() if beginning.startswith(magic)), "")
 
 
-def stream_contents(descriptor: int, program: str) -> Iterator[bytes]:
+def decompressed_stream(descriptor: int, program: str) -> Iterator[bytes]:
     """Yield the decompressed contents of the open file, a stream of ``program`` ("gzip" or "zstd"), in pieces of a few
     MiB.
 
@@ -63,33 +63,33 @@ def stream_contents(descriptor: int, program: str) -> Iterator[bytes]:
     """
     size = status_of(descriptor, on_source=True).st_size
     is_first = True
-    for piece in _gunzip(descriptor) if program == "gzip" else read_frames(descriptor, size):
+    for piece in _gunzip_stream(descriptor) if program == "gzip" else read_frames(descriptor, size):
         if is_first and piece:
             is_first = False
             if inner := compressing_program(piece[:6]):
-                raise _damage_problem(f"its contents are compressed themselves, by {inner}")
+                raise _damaged_stream_problem(f"its contents are compressed themselves, by {inner}")
         yield piece
 
 
-def _gunzip(descriptor: int) -> Iterator[bytes]:
+def _gunzip_stream(descriptor: int) -> Iterator[bytes]:
     """Yield the contents of the members of gzip (RFC 1952) in the open file. Zeros may follow them, as after the last
     block of a tape.
 
-    Raise ``Problem`` if the data are damaged, and ``TrailingGarbage`` if anything else follows the last member.
+    Raise ``Problem`` if the data are damaged, and ``TrailingGarbageProblem`` if anything else follows the last member.
     """
     packed = _CompressedFile(descriptor)
     packed.refill()
     while packed.data:
-        if packed.data_offset and not _GZIP.startswith(packed.peek(len(_GZIP))):
-            raise TrailingGarbage.from_offset(packed.data_offset, "gzip")
+        if packed.data_offset and not _GZIP_MEMBER_START.startswith(packed.peek(len(_GZIP_MEMBER_START))):
+            raise TrailingGarbageProblem.from_offset(packed.data_offset, "gzip")
         unzip = zlib.decompressobj(wbits=31)
         while not unzip.eof:
             if not packed.refill():
-                raise _damage_problem("it is cut short")
+                raise _damaged_stream_problem("it is cut short")
             try:
-                piece = unzip.decompress(packed.data, _PIECE)
+                piece = unzip.decompress(packed.data, _READ_PIECE_BYTES)
             except zlib.error as error:
-                raise _damage_problem(f"the gzip stream is damaged: {zlib_reason(error)}") from error
+                raise _damaged_stream_problem(f"the gzip stream is damaged: {zlib_error_reason(error)}") from error
             packed.data = unzip.unused_data if unzip.eof else unzip.unconsumed_tail
             if piece:
                 yield piece
@@ -129,8 +129,8 @@ class _CompressedFile:
         """Return the next bytes of the file, empty at its end, and advance. Raise ``Problem`` if the file cannot be
         read.
         """
-        with as_problem("read", on_source=True):
-            data = with_retries(partial(os.pread, self._descriptor, _PIECE, self._at))
+        with errors_as_problem("read", on_source=True):
+            data = call_with_retries(partial(os.pread, self._descriptor, _READ_PIECE_BYTES, self._at))
         self._at += len(data)
         return data
 
@@ -141,12 +141,12 @@ class _CompressedFile:
         self.data = self.data.lstrip(b"\0")
 
 
-def zlib_reason(error: zlib.error) -> str:
+def zlib_error_reason(error: zlib.error) -> str:
     """Return the reason that an error of zlib states, without the number and the operation that zlib puts before it."""
     return str(error).rpartition(": ")[2]
 
 
-def _damage_problem(why: str) -> Problem:
+def _damaged_stream_problem(why: str) -> Problem:
     """Return the error for a damaged stream; ``why`` is the reason."""
     return Problem("decompress", errno.EBADMSG, on_source=True, text=why)
 
@@ -177,8 +177,8 @@ class StreamReader:
         contents before it are good.
         """
         try:
-            yield from stream_contents(self._descriptor, self._program)
-        except TrailingGarbage as garbage:
+            yield from decompressed_stream(self._descriptor, self._program)
+        except TrailingGarbageProblem as garbage:
             self.garbage = garbage.strerror or ""
 
     def read(self, offset: int, size: int) -> bytes:
@@ -226,7 +226,7 @@ def decompress_to_unnamed_file(descriptor: int, program: str, directory: bytes) 
     """
     from tempfile import TemporaryFile
 
-    with as_problem("create"), TemporaryFile(dir=directory, prefix=b".pcopy-", buffering=0) as aside:
+    with errors_as_problem("create"), TemporaryFile(dir=directory, prefix=b".pcopy-", buffering=0) as aside:
         written = room = 0
         stream = StreamReader(descriptor, program)
         for piece in stream.pieces:
@@ -236,7 +236,7 @@ def decompress_to_unnamed_file(descriptor: int, program: str, directory: bytes) 
                     text = f"its contents would take more than half of the free space, {written + free:,} bytes"
                     raise Problem("write", errno.ENOSPC, text=text)
                 room = written + min(_SPACE_CHECK_INTERVAL, (free - written) // 2)
-            with as_problem("write"):
+            with errors_as_problem("write"):
                 rest = memoryview(piece)
                 while rest:
                     rest = rest[aside.write(rest) :]
@@ -248,7 +248,7 @@ def _free_space(descriptor: int) -> int:
     """Return the bytes of free space on the file system of ``descriptor``; if that is unknown, more than is ever
     needed. Raise ``Problem`` if fstatvfs(2) fails.
     """
-    with as_problem("statvfs"):
+    with errors_as_problem("statvfs"):
         status = os.fstatvfs(descriptor)
     try:
         return free_bytes(status)

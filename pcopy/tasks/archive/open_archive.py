@@ -6,14 +6,14 @@ import errno
 import os
 from functools import lru_cache
 
-from pcopy.archive.acl_text import Lookup
+from pcopy.archive.acl_text import OwnerIdLookup
 from pcopy.archive.incomplete import IncompleteNames, read_trailer
-from pcopy.archive.member import Member
+from pcopy.archive.member import ArchiveMember
 from pcopy.archive.reader import ReadFunction
 from pcopy.errors import RequestRefused
-from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.named_file import UntrustedFile, open_to_read
-from pcopy.fsio.problem import Problem, as_problem, source_changed
+from pcopy.fsio.attributes import ItemMetadata
+from pcopy.fsio.named_file import UntrustedFileError, open_named_file_to_read
+from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.contents import ArchiveContents
@@ -34,7 +34,7 @@ class OpenArchive:
         self._incomplete: IncompleteNames | None = None
 
     @property
-    def incomplete(self) -> IncompleteNames:
+    def incomplete_names(self) -> IncompleteNames:
         """The files whose contents could not be read when the archive was created. Raise ``Problem`` if the list in the
         archive is damaged.
         """
@@ -51,7 +51,7 @@ class OpenArchive:
             is_named = (
                 self._path == self._archive
             )  # else: a path in /proc to the decompressed file that rank 0 has open
-            descriptor = open_archive(self._path) if is_named else _open_contents(self._path)
+            descriptor = open_archive(self._path) if is_named else _open_decompressed_contents(self._path)
             try:
                 status = status_of(descriptor, on_source=True)
                 if self._version not in ((), archive_version(status)):
@@ -62,7 +62,7 @@ class OpenArchive:
                         text="the archive was replaced, or has changed, since the job started",
                     )
                 if self._path != self._archive:
-                    with as_problem("stat", on_source=True):
+                    with errors_as_problem("stat", on_source=True):
                         status = os.stat(self._archive)
                 self._contents = ArchiveContents(descriptor, self._path)
             except RequestRefused as refused:  # rank 0 has accepted the archive, so it was replaced since
@@ -74,7 +74,7 @@ class OpenArchive:
             self._device_and_inode = status.st_dev, status.st_ino
         return self._contents
 
-    def refuse_replacing(self, present: os.stat_result | None) -> None:
+    def refuse_replacing_archive(self, present: os.stat_result | None) -> None:
         """Raise ``Problem`` if an item to be replaced is the archive itself. ``present`` is the status of that item, or
         None.
         """
@@ -102,7 +102,7 @@ class OpenArchive:
         while len(data) < size:
             more = self.read(offset + len(data), size - len(data))
             if not more:
-                raise source_changed("read", "the archive ends here, within a member")
+                raise source_changed_problem("read", "the archive ends here, within a member")
             data += more
         return data
 
@@ -131,16 +131,16 @@ def archive_version(status: os.stat_result) -> tuple[int, ...]:
 def open_archive(path: bytes) -> int:
     """Return a descriptor of the archive ``path``. Raise ``Problem`` if it cannot be opened or is not trusted."""
     try:
-        return open_to_read(path, regular=True).descriptor
-    except UntrustedFile as error:
+        return open_named_file_to_read(path, regular=True).descriptor
+    except UntrustedFileError as error:
         raise Problem("open", 0, on_source=True, text=error.strerror or "") from error
     except OSError as error:
         raise Problem.from_error("open", error, on_source=True) from error
 
 
-def _open_contents(path: bytes) -> int:
+def _open_decompressed_contents(path: bytes) -> int:
     """Return a descriptor of the decompressed contents, opened by a path in /proc. Raise ``Problem`` if that fails."""
-    with as_problem("open", on_source=True):
+    with errors_as_problem("open", on_source=True):
         return open_with_retries(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
 
 
@@ -159,14 +159,14 @@ class ReadAhead:
         return self._data[at : at + size]
 
 
-def owner_lookup(*, numeric: bool) -> Lookup:
+def owner_id_lookup(*, numeric: bool) -> OwnerIdLookup:
     """Return a function that maps the name of a user or group to its id on this host. If ``numeric`` is true, the
     function returns None for every name.
     """
-    return _no_id if numeric else owner_id
+    return _no_owner_id if numeric else owner_id
 
 
-def _no_id(kind: str, name: str) -> int | None:
+def _no_owner_id(kind: str, name: str) -> int | None:
     """Return None, whatever the name is (``--numeric-owner``)."""
     return None
 
@@ -186,7 +186,7 @@ def owner_id(kind: str, name: str) -> int | None:
         return None
 
 
-def member_attributes(lookup: Lookup, member: Member) -> Attributes:
+def member_attributes(lookup: OwnerIdLookup, member: ArchiveMember) -> ItemMetadata:
     """Return the metadata that ``member`` gets when it is extracted. Its owner is the user on this host who has the
     name in the archive; if there is none, the number in the archive. The same holds for its group.
 
@@ -194,10 +194,10 @@ def member_attributes(lookup: Lookup, member: Member) -> Attributes:
     """
     uid = _member_owner_id(lookup, "user", member.user, member.uid)
     gid = _member_owner_id(lookup, "group", member.group, member.gid)
-    return Attributes(member.st_mode, uid, gid, member.mtime, member.mtime, member.xattrs)
+    return ItemMetadata(member.st_mode, uid, gid, member.mtime, member.mtime, member.xattrs)
 
 
-def _member_owner_id(lookup: Lookup, kind: str, name: bytes, number: int) -> int:
+def _member_owner_id(lookup: OwnerIdLookup, kind: str, name: bytes, number: int) -> int:
     """Return the id, on this host, of the user or group called ``name``; if there is none, ``number``, which is the id
     in the archive. ``lookup`` returns ids by ``kind`` ("user" or "group") and name.
     """

@@ -1,7 +1,7 @@
 """The visitor of ``ptar -c``: it describes the items that the walk finds, and sends the descriptions to the ranks that
 own their directories.
 
-``MembersNote`` carries descriptions. The names of an inode with several hard links are first sent to one rank
+``DescribedMembersNote`` carries descriptions. The names of an inode with several hard links are first sent to one rank
 (``GroupLinkNames``): the first of them in the order of the archive becomes the file, the others become links to it.
 
 To lay out members is to determine the order of the members in the archive and the offset of each.
@@ -17,8 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.columns import LINKS, RowCode, pack_names
-from pcopy.fsio.backend.directory_batches import FindWithoutXattrs
+from pcopy.fsio.backend.columns import LINKS_COLUMN, OutcomeCode, pack_names
+from pcopy.fsio.backend.directory_batches import FindItemsWithoutXattrs
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
@@ -26,23 +26,23 @@ from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.descriptions import (
     DescribedItem,
     MemberDescriber,
-    as_hard_link,
-    directory_key,
+    description_as_hard_link,
+    directory_part_of_key,
     unpack_described,
 )
 from pcopy.tasks.archive.readable import ReadPermissions
 from pcopy.tasks.archive.simple_files import holds_simple_files, simple_file_rows, simple_files, unpack_simple_files
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import fail_or_retry
-from pcopy.tasks.base.kind import Note, Steps
+from pcopy.tasks.base.kind import NoteTask, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.copying import ItemVisitor
 from pcopy.walk.visitor import FoundItems
 
-SORT_BUDGET = 32 << 20
+MEMBER_SORT_MEMORY_BYTES = 32 << 20
 """Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
 MAX_SIMPLE_BYTES = 8 << 20
 """Bytes of records of simple files (regular files without xattrs, links and holes) of one directory that are kept in
@@ -58,7 +58,7 @@ _LINKS_PER_NOTE = 512
 """Number of links that are sent in one message."""
 
 
-def owner_of_members(rank: Rank, root: int, path: bytes) -> int:
+def rank_laying_out_members(rank: Rank, root: int, path: bytes) -> int:
     """Return the number of the rank that lays out the members of a directory, that is, determines their order and
     offsets in the archive. ``path`` is the directory below the PATH number ``root`` of the command line.
 
@@ -76,7 +76,7 @@ class ArchiveVisitor(ItemVisitor):
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
-        self._describing = rank.instance(MemberDescriber)
+        self._describing = rank.shared_instance(MemberDescriber)
         self._small: list[tuple[FoundItems, Sequence[int]]] = []
         self._items: list[tuple[FoundItems, Sequence[int]]] = []
         self._linked: list[tuple[FoundItems, Sequence[int]]] = []
@@ -118,8 +118,8 @@ class ArchiveVisitor(ItemVisitor):
         """
         described = self._description_of(found, row)
         if described is not None:
-            owner = owner_of_members(self._rank, described.root, described.path)
-            self._records[owner].append(described.record)
+            owner = rank_laying_out_members(self._rank, described.root, described.path)
+            self._records[owner].append(described.sort_record)
         return described
 
     def _description_of(self, found: FoundItems, row: int) -> DescribedItem | None:
@@ -130,13 +130,15 @@ class ArchiveVisitor(ItemVisitor):
         if self._rank.job.own and self._skip_archive_itself(name):
             return None
         try:
-            described = self._describing.describe(place, found, row)
+            described = self._describing.describe_item(place, found, row)
         except Problem as problem:
             fail_or_retry(self._result, place, name, problem, self._attempt, in_same_phase=True)
             return None
         if described is None:
             self._result.count(counts.SKIPPED)
-            self._result.warn(place, name, "a socket, which no archive holds: it is left out", on_source=True)
+            self._result.warn_about_item(
+                place, name, "a socket, which no archive holds: it is left out", on_source=True
+            )
         return described
 
     def _skip_archive_itself(self, name: bytes) -> bool:
@@ -147,10 +149,10 @@ class ArchiveVisitor(ItemVisitor):
         if (self._place.root, path) not in self._rank.job.own:
             return False
         self._result.count(counts.SKIPPED)
-        self._result.warn(self._place, name, "is the archive itself: it is left out", on_source=True)
+        self._result.warn_about_item(self._place, name, "is the archive itself: it is left out", on_source=True)
         return True
 
-    def process_visited(self) -> Steps:
+    def process_visited(self) -> TaskSteps:
         """Describe all items that were collected, and yield from time to time."""
         for found, rows in self._small:
             if others := (yield from self._record_simple_files(found, rows)):
@@ -185,19 +187,19 @@ class ArchiveVisitor(ItemVisitor):
             os.path.basename(path) for root, path in self._rank.job.own if (root, os.path.dirname(path)) == place[:2]
         }
         chosen = [row for row in rows if found.names[row] not in archive_names] if archive_names else rows
-        prefix, owners = self._describing.name_prefix(place), self._describing.owner_names(found)
+        prefix, owners = self._describing.archive_name_prefix(place), self._describing.owner_names(found)
         chosen = simple_file_rows(found, chosen, prefix, owners)
-        if doubtful := {*self._rank.instance(ReadPermissions).possibly_unreadable_rows(found, chosen)}:
+        if doubtful := {*self._rank.shared_instance(ReadPermissions).possibly_unreadable_rows(found, chosen)}:
             chosen = [row for row in chosen if row not in doubtful]
         if chosen:
             packed = found.packed if len(chosen) == len(found) else pack_names(found.names[row] for row in chosen)
-            outcome = yield from self._rank.execute(FindWithoutXattrs(found.directory, packed))
-            without_attributes = outcome.verdicts.rows_with_code(RowCode.DONE)
+            outcome = yield from self._rank.execute(FindItemsWithoutXattrs(found.directory, packed))
+            without_attributes = outcome.verdicts.rows_with_code(OutcomeCode.DONE)
             chosen = chosen if len(without_attributes) == len(chosen) else [chosen[each] for each in without_attributes]
         if chosen:
             files = simple_files(place.root, place.path, prefix, found, chosen, owners)
-            owner = owner_of_members(self._rank, place.root, place.path)
-            self._records[owner].append(files.record)
+            owner = rank_laying_out_members(self._rank, place.root, place.path)
+            self._records[owner].append(files.sort_record)
             self._found_bytes += sum(files.sizes)
         return [*{*rows}.difference(chosen)] if len(chosen) < len(rows) else ()
 
@@ -206,19 +208,19 @@ class ArchiveVisitor(ItemVisitor):
         described = self._description_of(found, row)
         if described is None:
             return
-        mount = self._mounts.file_code(found.rows.device[row], self._place.source_id.mount_code, b"")
+        mount = self._mounts.mount_code_of_file(found.rows.device[row], self._place.source_id.mount_code, b"")
         inode = b"%016x%016x" % (mount, described.inode)
-        key, value = described.record
+        key, value = described.sort_record
         self._names[described.inode % self._rank.size].append((inode + key, value))
-        if found.rows.mask & LINKS:
+        if found.rows.mask & LINKS_COLUMN:
             self._found_bytes += described.member.size
 
     def end_visit(self) -> None:
         """Send the records of the described items to the ranks that own their directories."""
         for owner, records in self._records.items():
-            self._result.spawn(MembersNote(marshal.dumps(records)), owner=owner)
+            self._result.spawn(DescribedMembersNote(marshal.dumps(records)), owner=owner)
         for owner, records in self._names.items():
-            self._result.spawn(MembersNote(marshal.dumps(records), True), owner=owner)
+            self._result.spawn(DescribedMembersNote(marshal.dumps(records), True), owner=owner)
         super().end_visit()
 
 
@@ -228,8 +230,8 @@ class MembersToLayOut:
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.members = ExternalSorter(rank.open_spool, SORT_BUDGET)
-        self.linked_names = ExternalSorter(rank.open_spool, SORT_BUDGET)
+        self.members = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES)
+        self.linked_names = ExternalSorter(rank.open_spool, MEMBER_SORT_MEMORY_BYTES)
         """Names of inodes with several hard links, sorted by inode."""
         self.has_linked_names = False
         """True once any such name was received: then ``GroupLinkNames`` was spawned."""
@@ -242,12 +244,12 @@ class MembersToLayOut:
         files of such a directory would be in memory at the same time.
         """
         if holds_simple_files(value):
-            bucket = zlib.crc32(directory_key(key)) % _DIRECTORY_GROUPS
+            bucket = zlib.crc32(directory_part_of_key(key)) % _DIRECTORY_GROUPS
             self._simple_bytes[bucket] += len(value)
             if self._simple_bytes[bucket] > MAX_SIMPLE_BYTES:
                 files = unpack_simple_files(value)
                 for row in range(len(files)):
-                    self.members.add(*files.describe_row(row).record)
+                    self.members.add(*files.describe_row(row).sort_record)
                 return
         self.members.add(key, value)
 
@@ -257,7 +259,7 @@ class MembersToLayOut:
         self.linked_names.close()
 
 
-class MembersNote(Note, code=130, doing="gathering members"):
+class DescribedMembersNote(NoteTask, code=130, doing="gathering members"):
     """Message to the rank that lays out members, with packed descriptions of them.
 
     If ``is_linked`` is true, the descriptions are names of inodes with several hard links, and their keys begin with
@@ -268,7 +270,7 @@ class MembersNote(Note, code=130, doing="gathering members"):
     is_linked: bool = False
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        laid = rank.instance(MembersToLayOut)
+        laid = rank.shared_instance(MembersToLayOut)
         if self.is_linked and not laid.has_linked_names:
             laid.has_linked_names = True
             result.spawn(GroupLinkNames(), phase=Phase.LINK, owner=rank.number)
@@ -280,14 +282,14 @@ class MembersNote(Note, code=130, doing="gathering members"):
             laid.add_record(key, value)
 
 
-class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
+class GroupLinkNames(NoteTask, code=132, doing="finding hard links", is_note=False):
     """Task of a rank that has received names of inodes with several hard links.
 
     The first name of each inode becomes the file, the others become links to it.
     """
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        laid = rank.instance(MembersToLayOut)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        laid = rank.shared_instance(MembersToLayOut)
         records: defaultdict[int, list[SortRecord]] = defaultdict(list)
         for number, (owner, record) in enumerate(self._grouped_records(rank, laid.linked_names, result)):
             records[owner].append(record)
@@ -312,28 +314,32 @@ class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
                     result.count(counts.SKIPPED)
                     continue
                 others.append((described.path, described.name))
-                yield _with_owner(rank, as_hard_link(described, first))
+                yield _record_with_owning_rank(rank, description_as_hard_link(described, first))
                 continue
             if first is not None:
-                yield _with_owner(rank, first._replace(names=tuple(others) if rank.collects_entries else ()))
+                yield _record_with_owning_rank(
+                    rank, first._replace(names=tuple(others) if rank.collects_signature_entries else ())
+                )
             first, inode, others = described, key[:32], []
         if first is not None:
-            yield _with_owner(rank, first._replace(names=tuple(others) if rank.collects_entries else ()))
+            yield _record_with_owning_rank(
+                rank, first._replace(names=tuple(others) if rank.collects_signature_entries else ())
+            )
 
 
-def _with_owner(rank: Rank, described: DescribedItem) -> tuple[int, SortRecord]:
+def _record_with_owning_rank(rank: Rank, described: DescribedItem) -> tuple[int, SortRecord]:
     """Return the number of the rank that owns the directory of ``described``, and the record of ``described``."""
-    return owner_of_members(rank, described.root, described.path), described.record
+    return rank_laying_out_members(rank, described.root, described.path), described.sort_record
 
 
 def _send_records(result: TaskResult, records: defaultdict[int, list[SortRecord]]) -> None:
     """Send ``records`` to the ranks that own the directories (the keys of ``records``), and clear them."""
     for owner, some in records.items():
-        result.spawn(MembersNote(marshal.dumps(some)), owner=owner)
+        result.spawn(DescribedMembersNote(marshal.dumps(some)), owner=owner)
     records.clear()
 
 
-class DescribeRoot(Note, code=133, doing="examining", is_note=False):
+class DescribeRoot(NoteTask, code=133, doing="examining", is_note=False):
     """Task that describes a directory which the user has named as PATH number ``root`` of the command line. This
     directory becomes the first of the members below that PATH.
     """
@@ -341,15 +347,15 @@ class DescribeRoot(Note, code=133, doing="examining", is_note=False):
     root: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        place = Place(self.root, b"", Identity(0, 0), NO_DIRECTORY, False, False)
+        place = Place(self.root, b"", Identity(0, 0), NO_DIRECTORY_IDENTITY, False, False)
         try:
             directory = rank.sources[self.root].open(b"")
-            described = rank.instance(MemberDescriber).describe_root(
+            described = rank.shared_instance(MemberDescriber).describe_root(
                 self.root, directory, status_of(directory, on_source=True)
             )
         except Problem as problem:
             result.count(counts.FOUND)
-            result.fail(place, b"", problem, retry=RetryMode.NEVER)
+            result.fail_item(place, b"", problem, retry=RetryMode.NEVER)
             return
-        owner = owner_of_members(rank, self.root, b"")
-        result.spawn(MembersNote(marshal.dumps([described.record])), owner=owner)
+        owner = rank_laying_out_members(rank, self.root, b"")
+        result.spawn(DescribedMembersNote(marshal.dumps([described.sort_record])), owner=owner)

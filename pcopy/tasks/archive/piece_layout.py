@@ -13,21 +13,21 @@ from array import array
 from collections.abc import Iterator
 from itertools import islice
 
-from pcopy.archive.index import MAX_OFFSETS
-from pcopy.archive.member import BLOCK, RECORD, rounded_up
+from pcopy.archive.index import MAX_INDEX_OFFSETS
+from pcopy.archive.member import TAR_BLOCK_BYTES, TAR_RECORD_BYTES, rounded_up_to_multiple
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job_for_archive
 from pcopy.tasks.archive.descriptions import unpack_described
 from pcopy.tasks.archive.frames import FRAME_BYTES, FrameWriter
 from pcopy.tasks.archive.packing_visitor import MembersToLayOut
-from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, pieces
+from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, divided_into_pieces
 from pcopy.tasks.archive.simple_files import unpack_if_simple
 from pcopy.tasks.archive.write_chunks import WriteChunk, chunk_tasks
 from pcopy.tasks.archive.write_members import WriteMembers
-from pcopy.tasks.archive.written_records import PieceRecords, description_digest
-from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.archive.written_records import PieceRecords, digest_of_descriptions
+from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -38,17 +38,19 @@ PIECES_PER_NOTE = 1024
 """Number of pieces that one message describes."""
 
 
-class ReportPieces(Note, code=134, doing="laying out members", is_note=False):
+class ReportPieces(NoteTask, code=134, doing="laying out members", is_note=False):
     """Task of each rank: divide the members that it owns into pieces (consecutive members that one task writes), and
     report the sizes of these to rank 0.
     """
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        found = pieces(rank.instance(MembersToLayOut).members.sorted(), across=bool(rank.options.compress_as))
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        found = divided_into_pieces(
+            rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=bool(rank.options.compress_as)
+        )
         while some := list(islice(found, PIECES_PER_NOTE)):
             sizes = array("Q", [piece.size for piece in some]).tobytes()
             digests = (
-                b"".join(description_digest(map(unpack_if_simple, piece.values)) for piece in some)
+                b"".join(digest_of_descriptions(map(unpack_if_simple, piece.packed_members)) for piece in some)
                 if rank.options.resumes
                 else b""
             )
@@ -57,7 +59,7 @@ class ReportPieces(Note, code=134, doing="laying out members", is_note=False):
             yield None
 
 
-class PiecesNote(Note, code=135, doing="recording pieces"):
+class PiecesNote(NoteTask, code=135, doing="recording pieces"):
     """Message to rank 0 that describes some pieces (consecutive members that one task writes) of the rank ``sender``.
 
     Fields:
@@ -74,7 +76,7 @@ class PiecesNote(Note, code=135, doing="recording pieces"):
     digests: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        placement = rank.instance(ArchiveLayout)
+        placement = rank.shared_instance(ArchiveLayout)
         owner, digest_size = self.sender.to_bytes(4, "big"), len(self.digests) // (len(self.sizes) // 8)
         for number, (key, length) in enumerate(zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True)):
             digest = self.digests[number * digest_size : (number + 1) * digest_size]
@@ -104,12 +106,12 @@ class ArchiveLayout:
         """Add the offset of a member to those that the index of the archive will list, unless it is too close to the
         last one. ``offset`` is greater than all earlier ones.
 
-        Readers accept at most ``MAX_OFFSETS`` offsets in an index. If there would be more, every second one is dropped,
-        and the least distance is doubled.
+        Readers accept at most ``MAX_INDEX_OFFSETS`` offsets in an index. If there would be more, every second one is
+        dropped, and the least distance is doubled.
         """
         if self.index_offsets and offset - self.index_offsets[-1] < self._min_distance:
             return
-        if len(self.index_offsets) == MAX_OFFSETS:
+        if len(self.index_offsets) == MAX_INDEX_OFFSETS:
             self.index_offsets = self.index_offsets[::2]
             self._min_distance *= 2
         self.index_offsets.append(offset)
@@ -119,19 +121,19 @@ class ArchiveLayout:
         self.pieces.close()
 
 
-class LayOutPieces(Note, code=136, doing="laying out the archive", is_note=False):
+class LayOutPieces(NoteTask, code=136, doing="laying out the archive", is_note=False):
     """Task of rank 0: create the file, compute where each piece begins, and send each rank the offsets of its pieces.
 
     The offsets are sent in the order in which the rank has reported its pieces.
     """
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        layout = rank.instance(ArchiveLayout)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        layout = rank.shared_instance(ArchiveLayout)
         try:
             if not rank.options.dry_run:
                 _create_archive(rank, layout)
         except Problem as problem:
-            stop_job(rank, "made", problem)
+            stop_job_for_archive(rank, "made", problem)
             return
         offsets: list[array[int]] = [array("Q") for _ in range(rank.size)]
         at = 0
@@ -141,32 +143,32 @@ class LayOutPieces(Note, code=136, doing="laying out the archive", is_note=False
             layout.add_index_offset(at)
             at += size
             if len(offsets[owner]) >= PIECES_PER_NOTE:
-                result.spawn(OffsetsNote(offsets[owner].tobytes(), False), owner=owner)
+                result.spawn(PieceOffsetsNote(offsets[owner].tobytes(), False), owner=owner)
                 offsets[owner] = array("Q")
             if number % PIECES_PER_NOTE == PIECES_PER_NOTE - 1:
                 yield None
         layout.pieces.close()
         layout.members_end = at
-        layout.size = rounded_up(at + 2 * BLOCK, RECORD)
+        layout.size = rounded_up_to_multiple(at + 2 * TAR_BLOCK_BYTES, TAR_RECORD_BYTES)
         try:
             if not (rank.options.compress_as or rank.options.dry_run):
                 _set_archive_size(rank, layout)
         except Problem as problem:
-            stop_job(rank, "made", problem)
+            stop_job_for_archive(rank, "made", problem)
             return
         for owner, rest in enumerate(offsets):
-            result.spawn(OffsetsNote(rest.tobytes(), True), owner=owner)
+            result.spawn(PieceOffsetsNote(rest.tobytes(), True), owner=owner)
 
 
 def _create_archive(rank: Rank, layout: ArchiveLayout) -> None:
     """Create the archive with the layout that was computed, or open the one of an interrupted run and find out which
     pieces it contains. Raise ``Problem`` if that fails.
     """
-    archive = rank.instance(ArchiveFile)
+    archive = rank.shared_instance(ArchiveFile)
     if archive.create(resume=rank.options.resumes):
         _take_up_earlier_pieces(rank, layout)
     elif rank.options.resumes or archive.has_replaced_unfinished:
-        rank.instance(PieceRecords).remove_files()
+        rank.shared_instance(PieceRecords).remove_files()
 
 
 def _set_archive_size(rank: Rank, layout: ArchiveLayout) -> None:
@@ -174,9 +176,9 @@ def _set_archive_size(rank: Rank, layout: ArchiveLayout) -> None:
 
     Raise ``Problem`` if that fails.
     """
-    archive = rank.instance(ArchiveFile)
-    archive.set_end(layout.size)
-    if rank.instance(PieceRecords).has_earlier_records:
+    archive = rank.shared_instance(ArchiveFile)
+    archive.truncate_or_extend(layout.size)
+    if rank.shared_instance(PieceRecords).has_earlier_records:
         archive.clear_range(layout.members_end, layout.size - layout.members_end)
 
 
@@ -184,7 +186,7 @@ def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
     """For a resumed run, on rank 0: find out which pieces an interrupted run has already written, so that they are not
     written again. Raise ``Problem`` if the records of that run cannot be read.
     """
-    made = rank.instance(PieceRecords)
+    made = rank.shared_instance(PieceRecords)
 
     def piece_keys() -> Iterator[tuple[bytes, int]]:
         """Generator: yield the key of each piece of the archive, and the offset at which the piece ends (before
@@ -196,15 +198,17 @@ def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
             yield key, at
 
     if not rank.options.compress_as:
-        size = status_of(rank.instance(ArchiveFile).descriptor).st_size  # the archive may have been truncated since
-        layout.already_written = made.take_up_records(key if end <= size else b"" for key, end in piece_keys())
+        size = status_of(
+            rank.shared_instance(ArchiveFile).descriptor
+        ).st_size  # the archive may have been truncated since
+        layout.already_written = made.adopt_earlier_records(key if end <= size else b"" for key, end in piece_keys())
         return
-    frames = rank.instance(FrameWriter)
-    layout.already_written = made.take_up_records((key for key, _ in piece_keys()), frames.take_up_written)
-    rank.instance(ArchiveFile).set_end(frames.next_offset)
+    frames = rank.shared_instance(FrameWriter)
+    layout.already_written = made.adopt_earlier_records((key for key, _ in piece_keys()), frames.adopt_written_frames)
+    rank.shared_instance(ArchiveFile).truncate_or_extend(frames.next_offset)
 
 
-class OffsetsNote(TaskKind, code=137, doing="starting to write members", is_note=False):
+class PieceOffsetsNote(TaskKind, code=137, doing="starting to write members", is_note=False):
     """Message from rank 0 to a rank: the offsets of the next pieces that it must write, as numbers of 8 bytes.
 
     If ``is_last`` is true, the rank now has all of its offsets, and spawns the tasks that write the pieces.
@@ -217,13 +221,13 @@ class OffsetsNote(TaskKind, code=137, doing="starting to write members", is_note
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        offsets = rank.instance(PieceOffsets).offsets
+        offsets = rank.shared_instance(PieceOffsets).offsets
         offsets.extend(array("Q", self.offsets))
         if self.is_last and rank.options.compress_as and not rank.options.dry_run:
-            rank.instance(FrameWriter).hand_out_first_tasks(PieceFrameTasks(rank, offsets), result)
+            rank.shared_instance(FrameWriter).hand_out_first_tasks(PieceFrameTasks(rank, offsets), result)
         elif self.is_last:
             cost = PIECE_BYTES // 4 + PIECE_MEMBERS * CALL_COST // 4
-            result.spawn_each(_write_tasks(rank, offsets), cost, expands=False)
+            result.spawn_lazily(_piece_write_tasks(rank, offsets), cost, expands=False)
 
 
 class PieceOffsets:
@@ -233,18 +237,20 @@ class PieceOffsets:
 
     def __init__(self, rank: Rank) -> None:
         self.offsets = array("Q")
-        """Offsets in the archive, in bytes; all are known after the last ``OffsetsNote``."""
+        """Offsets in the archive, in bytes; all are known after the last ``PieceOffsetsNote``."""
 
 
-def _write_tasks(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
+def _piece_write_tasks(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
     """Generator: yield the tasks that write the pieces of this rank at their ``offsets``; a task writes several pieces
     if they are small.
     """
-    found = pieces(rank.instance(MembersToLayOut).members.sorted(), across=bool(rank.options.compress_as))
+    found = divided_into_pieces(
+        rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=bool(rank.options.compress_as)
+    )
     some: list[tuple[int, int, list[bytes]]] = []
     members = size = 0
     for offset, piece in zip(offsets, found, strict=True):
-        some.append((offset, piece.size, piece.values))
+        some.append((offset, piece.size, piece.packed_members))
         members, size = members + piece.members, size + piece.size
         if members >= PIECE_MEMBERS or size >= PIECE_BYTES:
             yield WriteMembers(marshal.dumps(some), -1)
@@ -262,7 +268,11 @@ class PieceFrameTasks:
 
     def __init__(self, rank: Rank, offsets: array[int]) -> None:
         self._rank = rank
-        self._pieces = zip(offsets, pieces(rank.instance(MembersToLayOut).members.sorted(), across=True), strict=True)
+        self._pieces = zip(
+            offsets,
+            divided_into_pieces(rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=True),
+            strict=True,
+        )
         self._chunks: Iterator[WriteChunk] = iter(())
         self._number = -1
 
@@ -276,9 +286,9 @@ class PieceFrameTasks:
         offset, piece = placed
         first = piece.runs[0]
         if piece.size <= FRAME_BYTES or len(piece.runs) > 1 or not isinstance(first, bytes):
-            return WriteMembers(marshal.dumps([(offset, piece.size, piece.values)]), self._number)
-        made = self._rank.instance(PieceRecords)
-        key = made.piece_key(offset, description_digest([first])) if made.is_enabled else b""
+            return WriteMembers(marshal.dumps([(offset, piece.size, piece.packed_members)]), self._number)
+        made = self._rank.shared_instance(PieceRecords)
+        key = made.piece_key(offset, digest_of_descriptions([first])) if made.is_enabled else b""
         described = unpack_described(first)
         self._chunks = chunk_tasks(self._rank, result, described, first, offset, number=self._number, piece=key)
         return next(self._chunks)

@@ -10,33 +10,33 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
-from pcopy.archive.headers import member_header, simple_header_end, stored_size, time_pax_header
-from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, rounded_up
+from pcopy.archive.headers import end_of_simple_header, member_header, pax_header_of_mtime, stored_content_size
+from pcopy.archive.member import DIRECTORY, FILE, HARD_LINK_MEMBER, ArchiveMember, rounded_up_to_multiple
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.columns import RowCode, pack_names
-from pcopy.fsio.backend.directory_batches import ReadMembers
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
+from pcopy.fsio.backend.directory_batches import ReadTarMembers
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.contents import generated_contents
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.problem import Problem, source_changed
+from pcopy.fsio.problem import Problem, source_changed_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import READ_FLAGS, open_source
 from pcopy.signature.items import FILE as FILE_TYPE
-from pcopy.signature.items import special_digest, symlink_digest, type_byte
+from pcopy.signature.items import special_file_digest, symlink_digest, type_byte
 from pcopy.tasks.archive.descriptions import DescribedItem, check_matches_description, unpack_described
 from pcopy.tasks.archive.simple_files import SimpleFiles
-from pcopy.tasks.archive.write_chunks import report_archived, report_incomplete, report_missing_metadata
+from pcopy.tasks.archive.write_chunks import report_archived_item, report_incomplete_file, report_missing_metadata
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK, Action
-from pcopy.tasks.base.hashing import NO_VERSION
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, Action
+from pcopy.tasks.base.hashing import UNKNOWN_VERSION
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, ContentInfo, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ContentInfo, Place
 
 _MAX_DIRECTORIES = 8
 """Largest number of directories from which files are read in one batch. It must be less than the number of directories
-that a task keeps open (``pcopy.fsio.directories.DIRECTORIES_PER_TASK``).
+that a task keeps open (``pcopy.fsio.directories.OPEN_DIRECTORIES_PER_TASK``).
 """
 _NONE = Identity(-1, -1)
 _NOATIME_FLAGS = READ_FLAGS | os.O_NOATIME
@@ -55,14 +55,14 @@ class PlacedPiece(NamedTuple):
     size: int
     runs: list[bytes | SimpleFiles]
 
-    def check_size(self, rank: Rank, size: int) -> None:
+    def check_final_size(self, rank: Rank, size: int) -> None:
         """Stop the job unless the piece really takes as many bytes as its offset was computed for. ``size`` is the real
         number.
 
         A difference would be a bug in pcopy.
         """
         if size != self.size:
-            rank.stop(f"internal error: a piece of the archive has {size:,} bytes; {self.size:,} were expected")
+            rank.request_stop(f"internal error: a piece of the archive has {size:,} bytes; {self.size:,} were expected")
 
 
 class ArchivedSimpleFiles(NamedTuple):
@@ -86,19 +86,21 @@ class PieceWriter:
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank = rank
         self._result = result
-        self._reports_each = result.item_recorder.is_recording or rank.collects_entries
+        self._reports_each = result.item_recorder.is_recording or rank.collects_signature_entries
         self._is_compressed = bool(rank.options.compress_as)
-        self._place = Place(-1, b"", _NONE, NO_DIRECTORY, False, False)
+        self._place = Place(-1, b"", _NONE, NO_DIRECTORY_IDENTITY, False, False)
         self._directory = -1
         self._files = self._bytes = self._links = self._moved = 0
         self.digests: list[bytes | None] = []
 
-    def is_large(self, member: Member) -> bool:
+    def is_large(self, member: ArchiveMember) -> bool:
         """Return True if the contents of ``member`` are left to ``WriteChunk``.
 
         In a compressed archive they never are: the frame of a piece holds all contents.
         """
-        is_small = self._is_compressed or (stored_size(member) <= MAX_SMALL_FILE_BYTES and member.extents is None)
+        is_small = self._is_compressed or (
+            stored_content_size(member) <= MAX_SMALL_FILE_BYTES and member.extents is None
+        )
         return member.kind == FILE and not is_small
 
     @property
@@ -106,7 +108,7 @@ class PieceWriter:
         """The digests of all files, one behind the other; None if any file has failed."""
         return None if None in self.digests else b"".join(digest for digest in self.digests if digest)
 
-    def digests_size(self, runs: Sequence[bytes | SimpleFiles]) -> int:
+    def expected_digest_bytes(self, runs: Sequence[bytes | SimpleFiles]) -> int:
         """Return how many bytes the digests of all files among the members ``runs`` take together, if no file has
         failed.
         """
@@ -129,7 +131,7 @@ class PieceWriter:
             self._result.count(counts.HARDLINKS, self._links)
         self._rank.counters[counts.MOVED] += self._moved
 
-    def member_data(self, described: DescribedItem) -> list[bytes]:
+    def member_bytes(self, described: DescribedItem) -> list[bytes]:
         """Return the header of a member, and its contents if it has any, as they go into the archive."""
         header = member_header(described.member)
         if described.member.kind == FILE and described.member.size:
@@ -143,18 +145,18 @@ class PieceWriter:
         If the file has changed or cannot be read to its end, it is reported as failed, and zeros stand for what is
         missing.
         """
-        size, stored, data = described.member.size, stored_size(described.member), bytearray()
+        size, stored, data = described.member.size, stored_content_size(described.member), bytearray()
         try:
             self._read_contents(described, data)
         except Problem as problem:
-            report_incomplete(self._result, self._item_place(described), described, problem)
+            report_incomplete_file(self._result, self._item_place(described), described, problem)
             self.digests.append(None)
         else:
             self._moved += size
             digest = self._file_digest(described, bytes(data)) if self._rank.has_digests else b""
             self.digests.append(digest)
             self.count_archived(described, digest)
-        return bytes(data).ljust(rounded_up(stored), b"\0")
+        return bytes(data).ljust(rounded_up_to_multiple(stored), b"\0")
 
     def count_archived(self, described: DescribedItem, digest: bytes) -> None:
         """Count a small file as archived, or as failed if the archive lacks some of its metadata. ``digest`` is that of
@@ -194,7 +196,7 @@ class PieceWriter:
             descriptor = open_source(self._directory, name)
         try:
             extents = ((0, size),) if described.member.extents is None else described.member.extents
-            size = stored_size(described.member)
+            size = stored_content_size(described.member)
             for start, length in extents:
                 if not _append_contents(descriptor, start, length, data):
                     break
@@ -205,7 +207,7 @@ class PieceWriter:
                 data[:] = generated_contents(descriptor, os.fstat(descriptor).st_size)
             if len(data) != size:
                 del data[size:]
-                raise source_changed("read", "the file changed while it was archived")
+                raise source_changed_problem("read", "the file changed while it was archived")
         except OSError as error:
             raise Problem.from_error("read", error, on_source=True) from error
         finally:
@@ -245,10 +247,10 @@ class PieceWriter:
 
         Args:
             room: memory for the headers and contents of these files.
-            codes: the result of the backend for each file (``RowCode``).
+            codes: the result of the backend for each file (``OutcomeCode``).
         """
         sizes, offsets = files.sizes, files.offsets
-        if not self._reports_each and codes.count(RowCode.DONE) == len(files):
+        if not self._reports_each and codes.count(OutcomeCode.DONE) == len(files):
             self._files += len(files)
             read = sum(sizes)
             self._bytes += read
@@ -257,10 +259,10 @@ class PieceWriter:
         hashing = self._rank.hashing if self._rank.has_digests else None
         digests: list[bytes | None] = []
         for row, code in enumerate(codes):
-            start = offsets[row + 1] - rounded_up(sizes[row])
-            if code != RowCode.DONE:
+            start = offsets[row + 1] - rounded_up_to_multiple(sizes[row])
+            if code != OutcomeCode.DONE:
                 self.digests = []
-                room[offsets[row] : offsets[row + 1]] = b"".join(self.member_data(files.describe_row(row)))
+                room[offsets[row] : offsets[row + 1]] = b"".join(self.member_bytes(files.describe_row(row)))
                 digests += self.digests if sizes[row] or hashing is None else [hashing.digest_of_data(b"")]
                 continue
             digest = hashing.digest_of_data(bytes(room[start : start + sizes[row]])) if hashing is not None else b""
@@ -282,7 +284,7 @@ class PieceWriter:
 
     def _read_with_backend(self, some: Sequence[SimpleFiles], room: bytearray) -> TicketGenerator[bytes | bytearray]:
         """Let the backend read the headers and contents of the simple files ``some`` into the memory ``room``. Return
-        the result for each file (``RowCode``).
+        the result for each file (``OutcomeCode``).
 
         A file whose result is not ``DONE`` must be read in another way.
         """
@@ -295,9 +297,11 @@ class PieceWriter:
             places = [(self._rank.sources[files.root].open(files.path), len(files), files.prefix) for files in some]
         except Problem:
             return undone  # each file meets the error when it is read, and reports it
-        owners = {ids: simple_header_end(*names) for files in some for ids, names in files.owners.items()}
+        owners = {ids: end_of_simple_header(*names) for files in some for ids, names in files.owners.items()}
         names = b"/".join([pack_names(files.names) for files in some])
-        batch = ReadMembers(names, b"".join([files.rows for files in some]), places, room, owners, time_pax_header())
+        batch = ReadTarMembers(
+            names, b"".join([files.rows for files in some]), places, room, owners, pax_header_of_mtime()
+        )
         outcome = yield from self._rank.execute(batch)
         return outcome.verdicts.codes
 
@@ -315,9 +319,11 @@ class PieceWriter:
         if member.kind == DIRECTORY:
             report_missing_metadata(self._result, self._item_place(described), described)
             return
-        if member.kind == LINK:
+        if member.kind == HARD_LINK_MEMBER:
             if self._reports_each:
-                self._result.item_recorder.record(Action.COPY, self._item_place(described), described.name, HARD_LINK)
+                self._result.item_recorder.record(
+                    Action.COPY, self._item_place(described), described.name, HARD_LINK_TYPE_BYTE
+                )
                 self._result.count(counts.HARDLINKS)
             else:
                 self._links += 1
@@ -332,15 +338,18 @@ class PieceWriter:
             else:
                 self._files += 1
             return
-        digest = node_digest(self._rank, member) if self._rank.has_digests else b""
+        digest = special_or_symlink_digest(self._rank, member) if self._rank.has_digests else b""
         self._report_archived(described, digest)
 
     def _report_archived(self, described: DescribedItem, digest: bytes) -> None:
         """Count and report an item as archived. ``digest`` is the digest of the item, for the signature."""
         member = described.member
         kind = FILE_TYPE if member.kind == FILE else type_byte(member.st_mode)
-        report_archived(
-            self._result, self._item_place(described), described, ContentInfo(kind, member.size, digest, NO_VERSION)
+        report_archived_item(
+            self._result,
+            self._item_place(described),
+            described,
+            ContentInfo(kind, member.size, digest, UNKNOWN_VERSION),
         )
 
 
@@ -355,16 +364,16 @@ def _append_contents(descriptor: int, start: int, length: int, data: bytearray) 
     return start == end
 
 
-def node_digest(rank: Rank, member: Member) -> bytes:
+def special_or_symlink_digest(rank: Rank, member: ArchiveMember) -> bytes:
     """Return the digest of a symbolic link, FIFO or device."""
     algorithm = rank.hashing.algorithm
     if stat.S_ISLNK(member.st_mode):
         return symlink_digest(algorithm, member.link)
-    return special_digest(algorithm, member.st_mode, member.device)
+    return special_file_digest(algorithm, member.st_mode, member.device)
 
 
 def directory_place(described: DescribedItem) -> Place:
     """Return the ``Place`` (position in the tree) of the directory of an item. It contains no inode number, so whatever
     directory has this path is used.
     """
-    return Place(described.root, described.path, _NONE, NO_DIRECTORY, False, False)
+    return Place(described.root, described.path, _NONE, NO_DIRECTORY_IDENTITY, False, False)

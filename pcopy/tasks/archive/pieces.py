@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.sorting import SortRecord
-from pcopy.tasks.archive.descriptions import archive_size, directory_key
+from pcopy.tasks.archive.descriptions import archive_size_of_record, directory_part_of_key
 from pcopy.tasks.archive.frames import FRAME_BYTES
 from pcopy.tasks.archive.simple_files import (
     SimpleFiles,
@@ -36,7 +36,7 @@ class SimpleFileRange(NamedTuple):
     end: int
 
 
-Run = bytes | SimpleFileRange
+ConsecutiveMembers = bytes | SimpleFileRange
 """Type: consecutive members, either those in the value of one record, or a range of simple files of one directory."""
 
 
@@ -53,12 +53,14 @@ class ArchivePiece(NamedTuple):
     key: bytes
     members: int
     size: int
-    runs: list[Run]
+    runs: list[ConsecutiveMembers]
 
     @property
-    def values(self) -> list[bytes]:
+    def packed_members(self) -> list[bytes]:
         """The members as values of records, as tasks carry them."""
-        return [run if isinstance(run, bytes) else run.files.row_range(run.start, run.end).value for run in self.runs]
+        return [
+            run if isinstance(run, bytes) else run.files.row_range(run.start, run.end).packed_value for run in self.runs
+        ]
 
 
 _PartlyConsumed = list[tuple[SimpleFiles, int]]
@@ -67,7 +69,7 @@ yielded yet.
 """
 
 
-def ordered_runs(records: Iterator[SortRecord]) -> Iterator[tuple[bytes, Run]]:
+def runs_in_archive_order(records: Iterator[SortRecord]) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
     """Generator: yield all members of the sorted ``records`` in the order of the archive, as runs (groups of
     consecutive members), each with the key of its first member.
 
@@ -79,7 +81,7 @@ def ordered_runs(records: Iterator[SortRecord]) -> Iterator[tuple[bytes, Run]]:
     cut: _PartlyConsumed = []
     directory = b""
     for key, value in records:
-        here = directory_key(key)
+        here = directory_part_of_key(key)
         if waiting is not None:
             if here == directory:
                 cut = [(unpack_simple_files(waiting[1]), 0)]
@@ -101,14 +103,16 @@ def ordered_runs(records: Iterator[SortRecord]) -> Iterator[tuple[bytes, Run]]:
     yield from _remaining_runs(cut)
 
 
-def _remaining_runs(cut: _PartlyConsumed) -> Iterator[tuple[bytes, Run]]:
+def _remaining_runs(cut: _PartlyConsumed) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
     """Return an iterator over the simple files that were not yielded yet, as runs (consecutive members) with the keys
     of their first members. ``cut`` are the records that contain the files.
     """
     return _merged_runs([(files, start, len(files)) for files, start in cut])
 
 
-def _runs_before(key: bytes, cut: _PartlyConsumed) -> tuple[Iterator[tuple[bytes, Run]], _PartlyConsumed]:
+def _runs_before(
+    key: bytes, cut: _PartlyConsumed
+) -> tuple[Iterator[tuple[bytes, ConsecutiveMembers]], _PartlyConsumed]:
     """Divide the records of simple files ``cut`` at the key ``key``. Return two things: an iterator over the files with
     smaller keys, as runs (consecutive members); what remains of each record.
     """
@@ -116,7 +120,7 @@ def _runs_before(key: bytes, cut: _PartlyConsumed) -> tuple[Iterator[tuple[bytes
     return _merged_runs(cuts), [(files, end) for files, _, end in cuts if end < len(files)]
 
 
-def _merged_runs(cuts: list[tuple[SimpleFiles, int, int]]) -> Iterator[tuple[bytes, Run]]:
+def _merged_runs(cuts: list[tuple[SimpleFiles, int, int]]) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
     """Generator: yield simple files as runs (consecutive members), each with the key of its first member. ``cuts`` says
     which rows of which records; if there are several records, their files are merged by name.
     """
@@ -125,60 +129,62 @@ def _merged_runs(cuts: list[tuple[SimpleFiles, int, int]]) -> Iterator[tuple[byt
         files = merged_files([files.row_range(start, end) for files, start, end in some])
         some = [SimpleFileRange(files, 0, len(files))]
     for each in some:
-        yield each.files.row_key(each.start), each
+        yield each.files.row_sort_key(each.start), each
 
 
-def pieces(records: Iterator[SortRecord], *, across: bool) -> Iterator[ArchivePiece]:
+def divided_into_pieces(records: Iterator[SortRecord], *, spans_directories: bool) -> Iterator[ArchivePiece]:
     """Divide the members of sorted ``records`` into pieces, and yield these.
 
     Args:
-        across: True for a compressed archive. A piece may contain members of several directories then, and each large
-            file is a piece of its own.
+        spans_directories: True for a compressed archive. A piece may contain members of several directories then, and
+            each large file is a piece of its own.
     """
-    first, directory, members, size, runs = b"", b"", 0, 0, list[Run]()
-    for start_key, whole in ordered_runs(records):
+    first, directory, members, size, runs = b"", b"", 0, 0, list[ConsecutiveMembers]()
+    for start_key, whole in runs_in_archive_order(records):
         key, run = start_key, _unpack_if_large(whole, members, size)
         while True:
-            is_full = members >= PIECE_MEMBERS or size >= PIECE_BYTES or (across and _is_large_file(run))
-            if runs and (is_full or not (across or key.startswith(directory))):
+            is_full = members >= PIECE_MEMBERS or size >= PIECE_BYTES or (spans_directories and _is_large_file(run))
+            if runs and (is_full or not (spans_directories or key.startswith(directory))):
                 yield ArchivePiece(first, members, size, runs)
                 members, size, runs = 0, 0, []
             if not runs:
-                first, directory = key, directory_key(key) + b"\0\0"
+                first, directory = key, directory_part_of_key(key) + b"\0\0"
             fits, rest = _split_to_fit(run, members, size)
             members, size = members + fits[1], size + fits[2]
             runs.append(fits[0])
             if rest is None:
                 break
-            run, key = rest, rest.files.row_key(rest.start)
+            run, key = rest, rest.files.row_sort_key(rest.start)
     if runs:
         yield ArchivePiece(first, members, size, runs)
 
 
-def _unpack_if_large(run: Run, members: int, size: int) -> Run:
+def _unpack_if_large(run: ConsecutiveMembers, members: int, size: int) -> ConsecutiveMembers:
     """Return ``run`` unchanged, unless it is a packed record of simple files that may not all fit into the present
     piece, which has ``members`` members and ``size`` bytes already. Then return it unpacked, so that it can be divided.
     """
     if not isinstance(run, bytes) or not holds_simple_files(run):
         return run
     number = member_count(run)
-    if members + number <= PIECE_MEMBERS and size + archive_size(run) <= PIECE_BYTES:
+    if members + number <= PIECE_MEMBERS and size + archive_size_of_record(run) <= PIECE_BYTES:
         return run
     return SimpleFileRange(unpack_simple_files(run), 0, number)
 
 
-def _is_large_file(run: Run) -> bool:
+def _is_large_file(run: ConsecutiveMembers) -> bool:
     """Return True if ``run`` is a single member that takes more than one frame of a compressed archive."""
-    return isinstance(run, bytes) and not holds_simple_files(run) and archive_size(run) > FRAME_BYTES
+    return isinstance(run, bytes) and not holds_simple_files(run) and archive_size_of_record(run) > FRAME_BYTES
 
 
-def _split_to_fit(run: Run, members: int, size: int) -> tuple[tuple[Run, int, int], SimpleFileRange | None]:
+def _split_to_fit(
+    run: ConsecutiveMembers, members: int, size: int
+) -> tuple[tuple[ConsecutiveMembers, int, int], SimpleFileRange | None]:
     """Split a run at the end of the piece that has ``members`` members and ``size`` bytes already.
 
     Return the part that fits, with its number of members and its bytes; then the rest, or None if all of the run fits.
     """
     if isinstance(run, bytes):
-        return (run, member_count(run), archive_size(run)), None
+        return (run, member_count(run), archive_size_of_record(run)), None
     files, start, last = run
     offsets, most = files.offsets, min(last, start + PIECE_MEMBERS - members)
     end = bisect_left(offsets, offsets[start] + PIECE_BYTES - size, start + 1, most)

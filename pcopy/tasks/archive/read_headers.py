@@ -12,38 +12,38 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from pcopy.archive.incomplete import MORE_INCOMPLETE_TEXT
-from pcopy.archive.index import SUFFIX, Index
-from pcopy.archive.member_search import skim_offsets
-from pcopy.archive.reader import Damage, FoundMember, read_members
+from pcopy.archive.index import INDEX_SUFFIX, ArchiveIndex
+from pcopy.archive.member_search import quick_member_offsets
+from pcopy.archive.reader import ArchiveDamage, FoundMember, read_members
 from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import stop_job
+from pcopy.tasks.archive.archive_file import stop_job_for_archive
 from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, MemberSorter
 from pcopy.tasks.archive.open_archive import OpenArchive, owner_id
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from pcopy.fsio.backend.native_tar import SimpleMembers, TarHeaderParser
+    from pcopy.fsio.backend.native_tar import SimpleTarMembers, TarHeaderParser
 
-SPAN_MEMBERS = 256
-"""Number of members at which a span is long enough for a task, provided that it has ``SPAN_BYTES``."""
-SPAN_BYTES = 1 << 20
-"""Bytes at which a span of ``SPAN_MEMBERS`` members is long enough for a task. With fewer members it is long enough at
-four times as many.
+MIN_SPAN_MEMBERS = 256
+"""Number of members at which a span is long enough for a task, provided that it has ``MIN_SPAN_BYTES``."""
+MIN_SPAN_BYTES = 1 << 20
+"""Bytes at which a span of ``MIN_SPAN_MEMBERS`` members is long enough for a task. With fewer members it is long enough
+at four times as many.
 """
-MOST_SPANS = 1 << 16
+MAX_INDEXED_SPANS = 1 << 16
 """If an index has at most so many offsets, each of them begins a span; otherwise short spans are joined. ``ptar -c``
 writes at most one offset for each MiB.
 """
 ARCHIVE_END = 1 << 62
 """End of a span that extends to the end of the archive: greater than any offset."""
-_GAP = 64 << 10
+_HEADERS_ONLY_GAP = 64 << 10
 """Distance between two members, in bytes, from which on only headers are read, and not everything between them."""
 
 
@@ -55,7 +55,7 @@ class FindSpansToRead(TaskKind, code=142, doing="looking for members", is_note=F
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         _report_trailer_problems(rank, result)
         yield from spawn_span_tasks(rank, result, ReadSpan)
 
@@ -64,9 +64,9 @@ def _report_trailer_problems(rank: Rank, result: TaskResult) -> None:
     """Report as a failure if the list of incomplete files at the end of the archive is damaged, or does not contain all
     of them.
     """
-    archive, problem = rank.instance(OpenArchive), None
+    archive, problem = rank.shared_instance(OpenArchive), None
     try:
-        if archive.incomplete.has_more:
+        if archive.incomplete_names.has_more:
             problem = Problem("extract", 0, text=MORE_INCOMPLETE_TEXT)
     except Problem as met:
         problem = met
@@ -76,45 +76,46 @@ def _report_trailer_problems(rank: Rank, result: TaskResult) -> None:
         result.report_failure(rank.options.archive_file, problem)
 
 
-def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> Steps:
+def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> TaskSteps:
     """Divide the whole archive into spans (ranges that begin with a member), and spawn a task for each.
     ``task_of(start, end)`` returns the task for the span between these offsets.
     """
-    archive = rank.instance(OpenArchive)
+    archive = rank.shared_instance(OpenArchive)
     index = None
     try:
         index = archive.contents.read_index()
     except ValueError as error:
-        path = printable_path(rank.options.archive_file + SUFFIX)
+        path = printable_path(rank.options.archive_file + INDEX_SUFFIX)
         result.notices.append(f"{path}: is not used: {error}; all headers are read instead: remove that file")
     except Problem as problem:
-        stop_job(rank, "read", problem)
+        stop_job_for_archive(rank, "read", problem)
         return
     if index is not None:
         yield from _spawn_indexed_spans(index, result, task_of)
         return
     start, number = 0, 0
     try:
-        for offset in skim_offsets(archive.read, in_c=rank.instance(HeaderFinder).in_c):
+        for offset in quick_member_offsets(archive.read, in_c=rank.shared_instance(SimpleMemberFinder).in_c):
             number += 1
             # At a global header, an old sparse file or damage only one reader can continue, so the rest is one span.
             if offset is None:
                 break
-            if offset - start >= (SPAN_BYTES if number >= SPAN_MEMBERS else 4 * SPAN_BYTES):
+            if offset - start >= (MIN_SPAN_BYTES if number >= MIN_SPAN_MEMBERS else 4 * MIN_SPAN_BYTES):
                 result.spawn(task_of(start, offset), offset - start)
                 start, number = offset, 0
             if not number % ITEMS_PER_SLICE:
                 yield None
     except Problem:  # the task that reads the last span meets the same error, and reports it
         pass
-    result.spawn(task_of(start, ARCHIVE_END), SPAN_BYTES)
+    result.spawn(task_of(start, ARCHIVE_END), MIN_SPAN_BYTES)
 
 
-def _spawn_indexed_spans(known: Index, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> Steps:
+def _spawn_indexed_spans(known: ArchiveIndex, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> TaskSteps:
     """Spawn a task for each span (range that begins with a member) between the offsets in the index ``known``. If it
-    has more than ``MOST_SPANS`` offsets, short spans are joined. ``task_of(start, end)`` returns the task for a span.
+    has more than ``MAX_INDEXED_SPANS`` offsets, short spans are joined. ``task_of(start, end)`` returns the task for a
+    span.
     """
-    start, least = 0, SPAN_BYTES if len(known.offsets) > MOST_SPANS else 1
+    start, least = 0, MIN_SPAN_BYTES if len(known.offsets) > MAX_INDEXED_SPANS else 1
     for number, point in enumerate(chain(known.offsets, [known.end])):
         if point - start >= (1 if point == known.end else least):
             result.spawn(task_of(start, point), point - start)
@@ -133,7 +134,7 @@ class ReadSpan(TaskKind, code=143, doing="reading headers", is_note=False):
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         sorting = MemberSorter(rank, result)
         yield from read_span(rank, sorting, self.start, self.end)
         sorting.send_records()
@@ -143,20 +144,20 @@ class SpanConsumer(Protocol):
     """Protocol of an object that receives the members of a span (a range of the archive) from the code that reads their
     headers.
 
-    ``take_member`` receives one member, ``take_simple`` simple members that the C backend has found, and
+    ``take_member`` receives one member, ``take_simple_members`` simple members that the C backend has found, and
     ``take_damage`` a damaged place of the archive.
     """
 
     takes_simple: bool
-    """True if this object can receive simple members (``take_simple``) that the C backend finds; otherwise each member
-    is passed to ``take_member``.
+    """True if this object can receive simple members (``take_simple_members``) that the C backend finds; otherwise each
+    member is passed to ``take_member``.
     """
     items_per_slice: int
     """Number of members after which a task yields to other work."""
 
-    def take_simple(self, found: SimpleMembers) -> None: ...
+    def take_simple_members(self, found: SimpleTarMembers) -> None: ...
 
-    def take_damage(self, damage: Damage) -> None: ...
+    def take_damage(self, damage: ArchiveDamage) -> None: ...
 
     def take_member(self, found: FoundMember) -> bool:
         """Receive one member. Return True if it is a simple one (a regular file whose headers state only name, mode,
@@ -164,25 +165,25 @@ class SpanConsumer(Protocol):
         """
 
 
-def read_span(rank: Rank, sorter: SpanConsumer, start: int, end: int) -> Steps:
+def read_span(rank: Rank, consumer: SpanConsumer, start: int, end: int) -> TaskSteps:
     """Read the headers of the members that begin at ``start`` or later, and before ``end``, and pass the members to
-    ``sorter``. An error of reading is passed on as a damaged place.
+    ``consumer``. An error of reading is passed on as a damaged place.
     """
     last = None if end == ARCHIVE_END else end
-    span = SpanReader(rank, sorter, start, last)
+    span = SpanReader(rank, consumer, start, last)
     try:
         yield from span.read()
         if last is not None and span.at not in (last, -1):
             text = f"members from byte {start:,} on end at byte {span.at:,}, not where the index says: remove the index"
-            sorter.take_damage(Damage(start, b"", text))
+            consumer.take_damage(ArchiveDamage(start, b"", text))
         if last is not None and span.global_records:  # ptar writes no index with offsets behind a global header
             text = (
                 "there is a global header here; with an index it is not applied to all later members: remove the index"
             )
-            sorter.take_damage(Damage(start, b"", text))
+            consumer.take_damage(ArchiveDamage(start, b"", text))
     except Problem as problem:
         rest = "what follows" if last is None else f"what follows up to byte {last:,}"
-        sorter.take_damage(Damage(span.at, b"", f"{problem.strerror}; {rest} is not read"))
+        consumer.take_damage(ArchiveDamage(span.at, b"", f"{problem.strerror}; {rest} is not read"))
 
 
 class SpanReader:
@@ -193,19 +194,19 @@ class SpanReader:
     reads the members in between, up to the next simple one.
     """
 
-    def __init__(self, rank: Rank, sorting: SpanConsumer, start: int, end: int | None) -> None:
-        self._archive, self._consumer = rank.instance(OpenArchive), sorting
+    def __init__(self, rank: Rank, consumer: SpanConsumer, start: int, end: int | None) -> None:
+        self._archive, self._consumer = rank.shared_instance(OpenArchive), consumer
         self._end, self._last = end, ARCHIVE_END if end is None else end
-        self._headers = rank.instance(HeaderFinder).in_c if sorting.takes_simple else None
+        self._headers = rank.shared_instance(SimpleMemberFinder).in_c if consumer.takes_simple else None
         self._window, self._opened = b"", start
         self._most_extents = rank.options.sparse_limit or NUMBER_LIMIT
-        self._is_dense = end is not None and end - start <= 2 * SPAN_BYTES
+        self._is_dense = end is not None and end - start <= 2 * MIN_SPAN_BYTES
         self.at = start
         """The offset at which the next member begins; -1 after damage."""
         self.global_records: dict[bytes, bytes] = {}
         """The records of the global pax headers in the span."""
 
-    def read(self) -> Steps:
+    def read(self) -> TaskSteps:
         """Read the span. Raise ``Problem`` if the archive cannot be read."""
         may_be_simple = self._headers is not None
         if not may_be_simple:
@@ -214,7 +215,7 @@ class SpanReader:
             yield from self._find_simple_members()
             may_be_simple = self.at < self._last and (yield from self._read_other_members(until_simple=True))
 
-    def _find_simple_members(self) -> Steps:
+    def _find_simple_members(self) -> TaskSteps:
         """Let the C backend find simple members (regular files whose headers state only name, mode, owner, mtime and
         size), up to one that is not simple or to the end of the span.
         """
@@ -224,7 +225,7 @@ class SpanReader:
             self._read_window()
         while True:
             found = headers.parse_members(self._window, self._opened, self.at, self._last)
-            self._consumer.take_simple(found)
+            self._consumer.take_simple_members(found)
             self.at = found.next_offset
             if not found.needs_more_data or found.next_offset == self._opened or found.next_offset >= self._last:
                 return
@@ -236,8 +237,10 @@ class SpanReader:
         otherwise few.
         """
         window_end = self._opened + len(self._window)
-        is_near = self._is_dense if not self._window else self.at - window_end < _GAP
-        self._window = self._archive.read(self.at, min(SPAN_BYTES if is_near else _GAP, self._last - self.at))
+        is_near = self._is_dense if not self._window else self.at - window_end < _HEADERS_ONLY_GAP
+        self._window = self._archive.read(
+            self.at, min(MIN_SPAN_BYTES if is_near else _HEADERS_ONLY_GAP, self._last - self.at)
+        )
         self._opened = self.at
 
     def _read_other_members(self, *, until_simple: bool) -> TicketGenerator[bool]:
@@ -248,7 +251,7 @@ class SpanReader:
         has_damage = False
         found = read_members(self._read_bytes, owner_id, self.at, self._end, self.global_records, self._most_extents)
         for number, each in enumerate(found):
-            if isinstance(each, Damage):
+            if isinstance(each, ArchiveDamage):
                 self._consumer.take_damage(each)
                 self.at, has_damage = -1, True
             else:
@@ -269,7 +272,7 @@ class SpanReader:
         return self._archive.read(offset, size)
 
 
-class HeaderFinder:
+class SimpleMemberFinder:
     """The C functions that find simple members (regular files whose headers state only name, mode, owner, mtime and
     size). ``in_c`` is None if the C backend is not available. One object per rank.
     """

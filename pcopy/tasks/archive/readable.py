@@ -11,7 +11,7 @@ import stat
 from collections.abc import Sequence
 
 from pcopy import libc
-from pcopy.fsio.attribute_names import ACCESS_ACL
+from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR
 from pcopy.fsio.identity import FUSE_TYPE
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, has_capability, maps_all_ids
 from pcopy.tasks.base.rank import Rank
@@ -54,7 +54,7 @@ class ReadPermissions:
         """Return True if the file in ``row`` may be unreadable. ``xattrs`` are its extended attributes: an ACL may deny
         what the mode allows.
         """
-        has_acl = not self._reads_all and found.rows.size[row] and any(name == ACCESS_ACL for name, _ in xattrs)
+        has_acl = not self._reads_all and found.rows.size[row] and any(name == ACCESS_ACL_XATTR for name, _ in xattrs)
         return bool(has_acl or self.possibly_unreadable_rows(found, (row,)))
 
     def _file_system_type(self, device: int, descriptor: int) -> int:

@@ -13,22 +13,27 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from pcopy.archive.headers import SIMPLE_TIMES, fits_name_field, fits_owner_fields, simple_sizes
-from pcopy.archive.member import FILE, Member
+from pcopy.archive.headers import (
+    SIMPLE_MEMBER_MTIMES,
+    archive_sizes_of_simple_members,
+    fits_name_field,
+    fits_owner_fields,
+)
+from pcopy.archive.member import FILE, ArchiveMember
 from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.descriptions import (
     MIN_SPARSE_SIZE,
-    SIZE_BITS,
+    RECORD_SIZE_BITS,
     DescribedItem,
-    archive_size,
-    record_key,
+    archive_size_of_record,
+    item_sort_key,
     unpack_described,
 )
 from pcopy.walk.visitor import FoundItems
 
-_SIMPLE_BIT = 1 << SIZE_BITS
+_SIMPLE_BIT = 1 << RECORD_SIZE_BITS
 """Bit of the first number (a size) in the value of a record that is set if the value holds ``SimpleFiles``."""
 _HEAD_SIZE = 12
 """Bytes at the start of a value that holds ``SimpleFiles``: size in the archive, and number of files."""
@@ -45,8 +50,8 @@ class SimpleFiles:
     file.
 
     ``path`` is the directory below the PATH number ``root`` of the command line. ``rows`` are the properties of the
-    files, packed as the batch ``ReadMembers`` takes them. ``prefix`` stands before each name in the archive. ``owners``
-    are the names of their owners.
+    files, packed as the batch ``ReadTarMembers`` takes them. ``prefix`` stands before each name in the archive.
+    ``owners`` are the names of their owners.
     """
 
     def __init__(
@@ -69,46 +74,48 @@ class SimpleFiles:
         them take.
         """
         if not self._offsets:
-            wholes = memoryview(self.rows).cast("I")[MEMBER_ROW.size // 4 - 1 :: MEMBER_ROW.size // 4]
+            wholes = memoryview(self.rows).cast("I")[MEMBER_ROW_FORMAT.size // 4 - 1 :: MEMBER_ROW_FORMAT.size // 4]
             self._offsets = array("Q", accumulate(wholes, initial=0))
         return self._offsets
 
     @property
     def sizes(self) -> Sequence[int]:
         """Bytes of the contents of each file."""
-        return memoryview(self.rows).cast("Q")[1 :: MEMBER_ROW.size // 8]
+        return memoryview(self.rows).cast("Q")[1 :: MEMBER_ROW_FORMAT.size // 8]
 
     @property
     def _owner_ids(self) -> set[tuple[int, int]]:
         """The pairs of uid and gid of the files."""
-        numbers, step = memoryview(self.rows).cast("I"), MEMBER_ROW.size // 4
+        numbers, step = memoryview(self.rows).cast("I"), MEMBER_ROW_FORMAT.size // 4
         return {*zip(numbers[_UID_INDEX::step], numbers[_UID_INDEX + 1 :: step], strict=True)}
 
-    def row_key(self, row: int) -> bytes:
+    def row_sort_key(self, row: int) -> bytes:
         """Return the sort key of the file in this row."""
-        return record_key(self.root, self.path, self.names[row])
+        return item_sort_key(self.root, self.path, self.names[row])
 
     def first_row_from(self, key: bytes, start: int) -> int:
         """Return the first row from ``start`` on whose key is not below ``key``, which must be the key of an item of
         the same directory.
         """
-        return bisect_left(self.names, key[len(record_key(self.root, self.path, b"")) :], start)
+        return bisect_left(self.names, key[len(item_sort_key(self.root, self.path, b"")) :], start)
 
     def row_range(self, start: int, end: int) -> SimpleFiles:
         """Return the files from row ``start`` up to row ``end`` (exclusive)."""
-        names, rows = self.names[start:end], self.rows[start * MEMBER_ROW.size : end * MEMBER_ROW.size]
+        names, rows = self.names[start:end], self.rows[start * MEMBER_ROW_FORMAT.size : end * MEMBER_ROW_FORMAT.size]
         return SimpleFiles(self.root, self.path, self.prefix, names, rows, self.owners)
 
     def describe_row(self, row: int) -> DescribedItem:
         """Return the description of the file in this row."""
-        inode, size, _, mtime, ctime, mode, uid, gid, _ = MEMBER_ROW.unpack_from(self.rows, row * MEMBER_ROW.size)
+        inode, size, _, mtime, ctime, mode, uid, gid, _ = MEMBER_ROW_FORMAT.unpack_from(
+            self.rows, row * MEMBER_ROW_FORMAT.size
+        )
         name, (user, group) = self.names[row], self.owners[uid, gid]
         full, permissions = self.prefix + name, mode & 0o7777
-        member = Member(full, FILE, permissions, uid, gid, mtime, size, user=user, group=group)
+        member = ArchiveMember(full, FILE, permissions, uid, gid, mtime, size, user=user, group=group)
         return DescribedItem(self.root, self.path, name, inode, ctime, member)
 
     @property
-    def value(self) -> bytes:
+    def packed_value(self) -> bytes:
         """These files packed as the value of a record to be sorted. The value begins with the number of bytes that they
         take in the archive.
         """
@@ -117,9 +124,9 @@ class SimpleFiles:
         return size + len(self).to_bytes(4, "big") + marshal.dumps(fields)
 
     @property
-    def record(self) -> SortRecord:
+    def sort_record(self) -> SortRecord:
         """The key and the value of the record that holds these files."""
-        return self.row_key(0), self.value
+        return self.row_sort_key(0), self.packed_value
 
     @property
     def description_bytes(self) -> bytes:
@@ -129,7 +136,7 @@ class SimpleFiles:
         The device number is left out, because it can change when the host is rebooted.
         """
         rows = array("Q", self.rows)
-        rows[2 :: MEMBER_ROW.size // 8] = array("Q", bytes(8 * len(self)))
+        rows[2 :: MEMBER_ROW_FORMAT.size // 8] = array("Q", bytes(8 * len(self)))
         owners = self.owners if len(self.owners) == 1 else {ids: self.owners[ids] for ids in self._owner_ids}
         names = [each for ids, both in sorted(owners.items()) for each in (b"%d:%d" % ids, *both)]
         text = b"/".join(
@@ -169,14 +176,14 @@ def as_simple_file(value: bytes) -> SimpleFiles | None:
     """
     described = unpack_described(value)
     member = described.member
-    is_simple = member.kind == FILE and member.size < MIN_SPARSE_SIZE and member.mtime in SIMPLE_TIMES
+    is_simple = member.kind == FILE and member.size < MIN_SPARSE_SIZE and member.mtime in SIMPLE_MEMBER_MTIMES
     is_simple = is_simple and EARLIEST_TIME <= described.ctime <= LATEST_TIME
     if not is_simple or member.xattrs or member.extents is not None or described.names:
         return None
     ids, prefix = (member.uid, member.gid), member.name.removesuffix(described.name)
     mode = stat.S_IFREG | member.mode
-    row = MEMBER_ROW.pack(
-        described.inode, member.size, 0, member.mtime, described.ctime, mode, *ids, archive_size(value)
+    row = MEMBER_ROW_FORMAT.pack(
+        described.inode, member.size, 0, member.mtime, described.ctime, mode, *ids, archive_size_of_record(value)
     )
     owners = {ids: (member.user, member.group)}
     return SimpleFiles(described.root, described.path, prefix, [described.name], row, owners)
@@ -190,7 +197,7 @@ def merged_files(parts: Sequence[SimpleFiles]) -> SimpleFiles:
     rows, first = b"".join([part.rows for part in parts]), parts[0]
     owners = {ids: each for part in parts for ids, each in part.owners.items()}
     order = sorted(range(len(names)), key=names.__getitem__)
-    rows = b"".join([rows[row * MEMBER_ROW.size : (row + 1) * MEMBER_ROW.size] for row in order])
+    rows = b"".join([rows[row * MEMBER_ROW_FORMAT.size : (row + 1) * MEMBER_ROW_FORMAT.size] for row in order])
     return SimpleFiles(first.root, first.path, first.prefix, [names[row] for row in order], rows, owners)
 
 
@@ -207,8 +214,8 @@ def simple_file_rows(found: FoundItems, rows: Sequence[int], prefix: bytes, owne
     if (
         not columns.out_of_range_times
         and max(columns.size) < MIN_SPARSE_SIZE
-        and min(columns.mtime) in SIMPLE_TIMES
-        and max(columns.mtime) in SIMPLE_TIMES
+        and min(columns.mtime) in SIMPLE_MEMBER_MTIMES
+        and max(columns.mtime) in SIMPLE_MEMBER_MTIMES
         and fits_name_field(prefix + max(found.names, key=len))
         and all(fits_owner_fields(*ids, *names) for ids, names in owners.items())
     ):
@@ -217,7 +224,7 @@ def simple_file_rows(found: FoundItems, rows: Sequence[int], prefix: bytes, owne
         row
         for row in rows
         if columns.size[row] < MIN_SPARSE_SIZE
-        and columns.mtime[row] in SIMPLE_TIMES
+        and columns.mtime[row] in SIMPLE_MEMBER_MTIMES
         and ("ctime", row) not in columns.out_of_range_times
         and fits_name_field(prefix + found.names[row])
         and fits_owner_fields(*(ids := (columns.uid[row], columns.gid[row])), *owners[ids])
@@ -238,8 +245,8 @@ def simple_files(
     if len(rows) < len(found):
         names, columns = [names[row] for row in rows], columns.selected(rows)
     packed = map(
-        MEMBER_ROW.pack, columns.inode, columns.size, columns.device, columns.mtime, columns.ctime,
-        columns.mode, columns.uid, columns.gid, simple_sizes(columns.size, columns.mtime),
+        MEMBER_ROW_FORMAT.pack, columns.inode, columns.size, columns.device, columns.mtime, columns.ctime,
+        columns.mode, columns.uid, columns.gid, archive_sizes_of_simple_members(columns.size, columns.mtime),
     )  # fmt: skip
     both = sorted(zip(names, packed, strict=True))
     owners = owners if len(owners) == 1 else {ids: owners[ids] for ids in {*zip(columns.uid, columns.gid, strict=True)}}

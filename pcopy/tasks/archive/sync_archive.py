@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job_for_archive
 from pcopy.tasks.archive.written_records import PieceRecords
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_for_data_stored
@@ -17,11 +17,11 @@ class SyncArchive(TaskKind, code=141, doing="syncing the archive", is_note=False
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        archive = rank.instance(ArchiveFile)
-        rank.instance(PieceRecords).discard_new_records()
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        archive = rank.shared_instance(ArchiveFile)
+        rank.shared_instance(PieceRecords).discard_new_records()
         if archive.has_written:
             try:
                 yield from wait_for_data_stored(rank, archive.descriptor)
             except Problem as problem:
-                stop_job(rank, "synced", problem)
+                stop_job_for_archive(rank, "synced", problem)

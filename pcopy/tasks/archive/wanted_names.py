@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pcopy.archive.member import DIRECTORY, Member, UnsafeName, safe_path
-from pcopy.tasks.base.kind import Note
+from pcopy.archive.member import DIRECTORY, ArchiveMember, UnsafeName, safe_member_path
+from pcopy.tasks.base.kind import NoteTask
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.text import printable_path
 from pcopy.walk.selection import Selection
 
-_PATTERN = re.compile(rb"[*?\[]")
+_SHELL_PATTERN = re.compile(rb"[*?\[]")
 """Matches names that look like shell patterns, which ptar does not expand."""
 _MAX_SHOWN_NAMES = 10
 """Largest number of names in an error message."""
@@ -48,7 +48,9 @@ class WantedNames:
                 return takes
             name = name.rpartition(b"/")[0]
 
-    def is_included(self, member: Member, selection: Selection, original_name: bytes | None = None) -> bool:
+    def is_wanted_and_selected(
+        self, member: ArchiveMember, selection: Selection, original_name: bytes | None = None
+    ) -> bool:
         """Return True if ``member`` is to be extracted or listed: the user has named it, and the filters do not exclude
         it.
 
@@ -59,7 +61,7 @@ class WantedNames:
         if self._numbers and not self.is_wanted(member.name if original_name is None else original_name):
             return False
         try:
-            selected = is_selected_by_filters(member, safe_path(member.name), selection)
+            selected = is_selected_by_filters(member, safe_member_path(member.name), selection)
         except UnsafeName:
             return True
         self.excluded_count += not selected
@@ -84,7 +86,7 @@ def _missing_names_hint(names: Sequence[bytes]) -> str:
         return "; if the list has line ends of Windows, remove them: tr -d '\\r'"
     return (
         "; they are names, not patterns; to select by a pattern, use --include"
-        if any(map(_PATTERN.search, names))
+        if any(map(_SHELL_PATTERN.search, names))
         else ""
     )
 
@@ -98,14 +100,14 @@ class RankWantedNames(WantedNames):
         super().__init__(rank.options.members)
         self._sent = set[int]()
 
-    def send_found(self, result: TaskResult) -> None:
+    def send_found_names(self, result: TaskResult) -> None:
         """Send rank 0 the names that were found since the last call."""
         if len(self.found) > len(self._sent):
             result.spawn(NamesFoundNote(pack_numbers(sorted(self.found - self._sent))), owner=0)
             self._sent |= self.found
 
 
-class NamesFoundNote(Note, code=187, doing="recording names"):
+class NamesFoundNote(NoteTask, code=187, doing="recording names"):
     """Message to rank 0 with the names that a rank has found in the archive, of those that the user has given, as
     packed indices.
     """
@@ -113,10 +115,10 @@ class NamesFoundNote(Note, code=187, doing="recording names"):
     numbers: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(RankWantedNames).found.update(unpack_numbers(self.numbers))
+        rank.shared_instance(RankWantedNames).found.update(unpack_numbers(self.numbers))
 
 
-def is_selected_by_filters(member: Member, path: bytes, selection: Selection) -> bool:
+def is_selected_by_filters(member: ArchiveMember, path: bytes, selection: Selection) -> bool:
     """Return True if the filters in ``selection`` do not exclude ``member``; ``path`` is the path to which it is
     extracted.
     """

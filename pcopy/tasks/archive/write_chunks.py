@@ -1,7 +1,7 @@
 """Writing of the contents of large files, and of sparse ones, into the archive, in parts.
 
-The rank that has written the header of a file waits until all its parts are written (``ChunkWritten``); then it knows
-whether the file is complete.
+The rank that has written the header of a file waits until all its parts are written (``ChunkWrittenNote``); then it
+knows whether the file is complete.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from functools import partial
 
-from pcopy.archive.headers import member_header, stored_size
-from pcopy.archive.member import DIRECTORY, Member, rounded_up
+from pcopy.archive.headers import member_header, stored_content_size
+from pcopy.archive.member import DIRECTORY, ArchiveMember, rounded_up_to_multiple
 from pcopy.fsio.close import close_after_read
-from pcopy.fsio.contents import borrowed_buffer, early_end_problem
+from pcopy.fsio.contents import borrowed_buffer, early_end_of_file_problem
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.problem import PackedProblem, Problem, as_problem
-from pcopy.fsio.retries import with_retries
+from pcopy.fsio.problem import PackedProblem, Problem, errors_as_problem
+from pcopy.fsio.retries import call_with_retries
 from pcopy.fsio.source import open_source
-from pcopy.fsio.throttle import throttled
+from pcopy.fsio.throttle import throttled_steps
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.descriptions import DescribedItem, check_matches_description, unpack_described
-from pcopy.tasks.archive.frames import FrameWriter, frame_chunk_size
-from pcopy.tasks.archive.incomplete_files import IncompleteFile
-from pcopy.tasks.archive.written_records import PieceRecords, stop_writing
+from pcopy.tasks.archive.frames import FrameWriter, frame_content_size
+from pcopy.tasks.archive.incomplete_files import IncompleteFileNote
+from pcopy.tasks.archive.written_records import PieceRecords, stop_after_write_failure
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import NO_VERSION
-from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.hashing import UNKNOWN_VERSION
+from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, ContentInfo, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ContentInfo, Place
 
 COPY_RANGE_SIZE = 8 << 20
 """Bytes that one call of copy_file_range(2) copies."""
 _NONE = Identity(-1, -1)
-_PART = struct.Struct(">QQQ")
+_PART_IDENTIFICATION = struct.Struct(">QQQ")
 """Packed identification of a part: offset of the contents of the file in the archive, start and end of the part in the
 file.
 """
@@ -81,13 +81,15 @@ def chunk_tasks(
         piece: the key of the piece that the member belongs to; empty if no progress is recorded.
     """
     parts = part_ranges(rank, described.member, is_framed=number >= 0)
-    rank.instance(FilesBeingArchived).open(at, FileBeingArchived(described, [b""] * len(parts)), len(parts), result)
+    rank.shared_instance(FilesBeingArchived).open(
+        at, FileBeingArchived(described, [b""] * len(parts)), len(parts), result
+    )
     for part, (start, end) in enumerate(parts):
         frame = number + part if number >= 0 else -1
         yield WriteChunk(value, at, start, end, part, rank.number, frame, piece)
 
 
-def part_ranges(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[int, int]]:
+def part_ranges(rank: Rank, member: ArchiveMember, *, is_framed: bool) -> list[tuple[int, int]]:
     """Return start and end, in bytes, of each part into which a file is divided. ``is_framed`` is True for a compressed
     archive, in which each part is a frame.
 
@@ -95,8 +97,14 @@ def part_ranges(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[in
     computed, it is divided by its size as other files are, because each digest must cover the same number of bytes.
     """
     is_sparse = member.extents is not None and not rank.has_digests
-    size = stored_size(member) if is_sparse else member.size
-    chunk = frame_chunk_size(rank) if is_framed else rank.chunk_bytes(size) if rank.is_split(size) else max(1, size)
+    size = stored_content_size(member) if is_sparse else member.size
+    chunk = (
+        frame_content_size(rank)
+        if is_framed
+        else rank.chunk_size_of_file(size)
+        if rank.is_processed_in_chunks(size)
+        else max(1, size)
+    )
     if not is_sparse or member.extents is None:
         return [(start, min(start + chunk, size)) for start in range(0, max(1, size), chunk)]
     parts, start, room = list[tuple[int, int]](), 0, chunk
@@ -110,7 +118,7 @@ def part_ranges(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[in
     return [*parts, (start, member.size)]
 
 
-def stored_extents(member: Member, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def stored_extents(member: ArchiveMember, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield the ranges of data between ``start`` and ``end`` of a file.
 
     Each consists of its start and end in the file, and its offset in the contents that the archive stores, which
@@ -159,12 +167,12 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
 
     def subject(self) -> tuple[Place, bytes]:
         described = unpack_described(self.value)
-        return Place(described.root, described.path, _NONE, NO_DIRECTORY, False, False), described.name
+        return Place(described.root, described.path, _NONE, NO_DIRECTORY_IDENTITY, False, False), described.name
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         described, problem, root, existing_root = unpack_described(self.value), None, b"", None
-        archive = rank.instance(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
-        made, part = rank.instance(PieceRecords), _PART.pack(self.at, self.start, self.end)
+        archive = rank.shared_instance(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
+        made, part = rank.shared_instance(PieceRecords), _PART_IDENTIFICATION.pack(self.at, self.start, self.end)
         try:
             existing_root = self._written_root(rank, made, part)
             if existing_root is None:
@@ -177,14 +185,14 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
                 root = existing_root
         except Problem as met:
             if not met.on_source:
-                stop_writing(rank, met)
+                stop_after_write_failure(rank, met)
             problem = met.packed
         if existing_root is not None and self.number >= 0:
-            rank.instance(FrameWriter).report_written(self.number, result)
+            rank.shared_instance(FrameWriter).report_written_frame(self.number, result)
         elif isinstance(archive, FrameBuffer):
             record = (self.piece, part, root) if self.piece and problem is None else None
-            rank.instance(FrameWriter).add_frame(self.number, archive.contents(), record, result)
-        result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.coordinator)
+            rank.shared_instance(FrameWriter).add_frame(self.number, archive.contents(), record, result)
+        result.spawn(ChunkWrittenNote(self.at, self.part, problem, root), owner=self.coordinator)
 
     def _written_root(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:
         """Return the digest of the part (its content root) if an interrupted run has written the part, as the records
@@ -206,7 +214,7 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
         reading = open_source(directory, described.name)
         try:
             check_matches_description(rank, described, reading)
-            for moved in throttled(self._copy_part(reading, archive, described, hasher), rank.throttle):
+            for moved in throttled_steps(self._copy_part(reading, archive, described, hasher), rank.throttle):
                 rank.counters[counts.MOVED] += moved
                 yield None
             check_matches_description(rank, described, reading)
@@ -214,7 +222,7 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
             close_after_read(reading)
         return hasher.root() if hasher is not None else b""
 
-    def _clear_part(self, archive: ArchiveFile, member: Member) -> None:
+    def _clear_part(self, archive: ArchiveFile, member: ArchiveMember) -> None:
         """Fill the part with zeros in the archive, in case an interrupted run has written some of it.
 
         If the file cannot be read, these zeros remain. Raise ``Problem`` if the archive cannot be written.
@@ -262,10 +270,10 @@ def _copy_range(
         return
     with borrowed_buffer() as buffer:
         while start < end:
-            with as_problem("read", on_source=True):
-                got = with_retries(partial(os.preadv, reading, [buffer[: end - start]], start))
+            with errors_as_problem("read", on_source=True):
+                got = call_with_retries(partial(os.preadv, reading, [buffer[: end - start]], start))
             if not got:
-                raise early_end_problem("read", start, True)
+                raise early_end_of_file_problem("read", start, True)
             if hasher is not None:
                 hasher.update(buffer[:got])
             archive.write(buffer[:got], at)
@@ -282,7 +290,11 @@ class FrameBuffer:
         member = described.member
         self._parts: list[bytes] = [member_header(member)] if not start else []
         self._size = sum(after - first for first, after, _ in stored_extents(member, start, end))
-        self._padding = rounded_up(stored_size(member)) - stored_size(member) if end == member.size else 0
+        self._padding = (
+            rounded_up_to_multiple(stored_content_size(member)) - stored_content_size(member)
+            if end == member.size
+            else 0
+        )
         self._received = 0
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
@@ -305,7 +317,7 @@ class FileBeingArchived:
         self.roots = roots
 
 
-class ChunkWritten(Note, code=140, doing="recording a part of a file"):
+class ChunkWrittenNote(NoteTask, code=140, doing="recording a part of a file"):
     """Message to the rank that waits for the parts of the file whose contents begin at the offset ``at`` of the
     archive: the part number ``part`` is written, or has failed (``problem``). ``root`` is its digest.
     """
@@ -316,13 +328,13 @@ class ChunkWritten(Note, code=140, doing="recording a part of a file"):
     root: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(FilesBeingArchived).count_part(self.at, self, result)
+        rank.shared_instance(FilesBeingArchived).count_part(self.at, self, result)
 
 
-class FilesBeingArchived(CompletionLedger[int, FileBeingArchived, ChunkWritten]):
+class FilesBeingArchived(CompletionLedger[int, FileBeingArchived, ChunkWrittenNote]):
     """The files whose parts this rank waits for, by the offsets of their contents in the archive."""
 
-    def record_part(self, awaited: AwaitedParts[FileBeingArchived], note: ChunkWritten) -> None:
+    def record_part(self, awaited: AwaitedParts[FileBeingArchived], note: ChunkWrittenNote) -> None:
         """Record the result of one part, which ``note`` contains, for the file ``awaited``: its digest, and its error
         if no other part has failed before.
         """
@@ -336,14 +348,14 @@ class FilesBeingArchived(CompletionLedger[int, FileBeingArchived, ChunkWritten])
         """
         described, rank = awaited.opened.described, self._rank
         size = described.member.size
-        place = Place(described.root, described.path, _NONE, NO_DIRECTORY, False, False)
+        place = Place(described.root, described.path, _NONE, NO_DIRECTORY_IDENTITY, False, False)
         if awaited.problem is not None:
-            report_incomplete(result, place, described, awaited.problem)
+            report_incomplete_file(result, place, described, awaited.problem)
             return
         if report_missing_metadata(result, place, described):
             return
         digest = rank.hashing.digest_of_chunks(size, awaited.opened.roots) if rank.has_digests else b""
-        report_archived(result, place, described, ContentInfo(FILE, size, digest, NO_VERSION))
+        report_archived_item(result, place, described, ContentInfo(FILE, size, digest, UNKNOWN_VERSION))
 
 
 def report_missing_metadata(result: TaskResult, place: Place, described: DescribedItem) -> bool:
@@ -358,11 +370,11 @@ def report_missing_metadata(result: TaskResult, place: Place, described: Describ
     if member.kind == DIRECTORY:
         result.count(counts.DIRECTORIES, -1)
     problem = Problem.from_packed(described.metadata_problem)
-    result.fail(place, described.name, problem, member.size, retry=RetryMode.NEVER)
+    result.fail_item(place, described.name, problem, member.size, retry=RetryMode.NEVER)
     return True
 
 
-def report_archived(result: TaskResult, place: Place, described: DescribedItem, known: ContentInfo) -> None:
+def report_archived_item(result: TaskResult, place: Place, described: DescribedItem, known: ContentInfo) -> None:
     """Count an item as archived, and add it under all names of its inode to the signature. ``known`` are its type, size
     and digest.
     """
@@ -371,10 +383,10 @@ def report_archived(result: TaskResult, place: Place, described: DescribedItem, 
         result.collect_digest(place._replace(path=path), name, known, counts.HARDLINKS, verify=False)
 
 
-def report_incomplete(result: TaskResult, place: Place, described: DescribedItem, problem: Problem) -> None:
+def report_incomplete_file(result: TaskResult, place: Place, described: DescribedItem, problem: Problem) -> None:
     """Count an item whose contents cannot be read as failed, and add it to the list of incomplete files.
 
     Its header is in the archive already, so zeros take the place of its contents.
     """
-    result.fail(place, described.name, problem, described.member.size, retry=RetryMode.NEVER)
-    result.spawn(IncompleteFile(described.member.name), owner=0)
+    result.fail_item(place, described.name, problem, described.member.size, retry=RetryMode.NEVER)
+    result.spawn(IncompleteFileNote(described.member.name), owner=0)

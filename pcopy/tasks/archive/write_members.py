@@ -11,18 +11,18 @@ from __future__ import annotations
 import marshal
 from collections.abc import Iterator, Sequence
 
-from pcopy.archive.headers import member_header, stored_size
-from pcopy.archive.member import FILE, rounded_up
+from pcopy.archive.headers import member_header, stored_content_size
+from pcopy.archive.member import FILE, rounded_up_to_multiple
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.descriptions import archive_size, unpack_described
+from pcopy.tasks.archive.descriptions import archive_size_of_record, unpack_described
 from pcopy.tasks.archive.forecast import preview_archived
 from pcopy.tasks.archive.frames import FrameWriter
 from pcopy.tasks.archive.piece_writer import ArchivedSimpleFiles, PieceWriter, PlacedPiece, directory_place
 from pcopy.tasks.archive.simple_files import unpack_if_simple
 from pcopy.tasks.archive.write_chunks import spawn_chunks
-from pcopy.tasks.archive.written_records import PieceRecords, description_digest, stop_writing
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.archive.written_records import PieceRecords, digest_of_descriptions, stop_after_write_failure
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
@@ -47,7 +47,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         described = unpack_described(first) if isinstance(first, bytes) else first.describe_row(0)
         return directory_place(described), described.name
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         writer = PieceWriter(rank, result)
         packed: list[tuple[int, int, list[bytes]]] = marshal.loads(self.pieces)
         pieces = [
@@ -59,23 +59,23 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
             else:
                 yield from self._write_missing_pieces(rank, result, writer, pieces)
         except Problem as problem:
-            stop_writing(rank, problem)
+            stop_after_write_failure(rank, problem)
             return
         writer.report_counts()
 
     def _write_missing_pieces(
         self, rank: Rank, result: TaskResult, writer: PieceWriter, pieces: Sequence[PlacedPiece]
-    ) -> Steps:
+    ) -> TaskSteps:
         """Write those ``pieces`` that an interrupted run has not written, and count the members of all pieces.
         ``writer`` reads the files. Raise ``Problem`` if that fails.
         """
-        missing = [*self._missing_pieces(rank, result, writer, pieces)]
+        missing = [*self._pieces_to_write(rank, result, writer, pieces)]
         simple = yield from writer.read_simple_files(piece for piece, _ in missing)
         writes = self._write_piece if self.number < 0 else self._compress_piece
         for piece, key in missing:
             yield from writes(rank, result, writer, piece, key, simple)
         if self.number >= 0 and not missing:
-            rank.instance(FrameWriter).report_written(self.number, result)
+            rank.shared_instance(FrameWriter).report_written_frame(self.number, result)
 
     def _compress_piece(
         self,
@@ -85,7 +85,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         piece: PlacedPiece,
         key: bytes,
         simple: Iterator[ArchivedSimpleFiles],
-    ) -> Steps:
+    ) -> TaskSteps:
         """Read the members of ``piece``, and pass them to the ``FrameWriter`` as one frame of a compressed archive.
 
         Args:
@@ -97,29 +97,31 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         members = list[bytes | memoryview]()
         for run in piece.runs:
             if isinstance(run, bytes):
-                members += writer.member_data(unpack_described(run))
+                members += writer.member_bytes(unpack_described(run))
             else:
                 written = next(simple)
                 writer.digests += written.digests
                 members.append(written.data)
             yield None
         data = b"".join(members)
-        piece.check_size(rank, len(data))
+        piece.check_final_size(rank, len(data))
         digests = writer.all_digests
         record = (key, b"", digests) if key and digests is not None else None
-        rank.instance(FrameWriter).add_frame(self.number, data, record, result)
+        rank.shared_instance(FrameWriter).add_frame(self.number, data, record, result)
 
-    def _missing_pieces(
+    def _pieces_to_write(
         self, rank: Rank, result: TaskResult, writer: PieceWriter, pieces: Sequence[PlacedPiece]
     ) -> Iterator[tuple[PlacedPiece, bytes]]:
         """Generator: yield those of ``pieces`` that must be written, each with its key (empty if no progress is
         recorded). Count the members of the others, which an interrupted run has written. ``writer`` counts them.
         """
-        made = rank.instance(PieceRecords)
+        made = rank.shared_instance(PieceRecords)
         for piece in pieces:
-            key = made.piece_key(piece.offset, description_digest(piece.runs)) if made.is_enabled else b""
+            key = made.piece_key(piece.offset, digest_of_descriptions(piece.runs)) if made.is_enabled else b""
             digests = (
-                made.written_digests(key, b"", writer.digests_size(piece.runs)) if made.has_earlier_records else None
+                made.written_digests(key, b"", writer.expected_digest_bytes(piece.runs))
+                if made.has_earlier_records
+                else None
             )
             if digests is None:
                 yield piece, key
@@ -154,7 +156,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
                 rest = rest[unit:]
             else:
                 writer.count_without_contents(described)
-            at += archive_size(run)
+            at += archive_size_of_record(run)
 
     def _write_piece(
         self,
@@ -164,7 +166,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         piece: PlacedPiece,
         key: bytes,
         simple: Iterator[ArchivedSimpleFiles],
-    ) -> Steps:
+    ) -> TaskSteps:
         """Read the members of ``piece``, and write them into an archive that is not compressed.
 
         Args:
@@ -172,7 +174,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
             key: the key of the piece; empty if no progress is recorded.
             simple: yields the simple files of the piece, which were read before.
         """
-        archive, made = rank.instance(ArchiveFile), rank.instance(PieceRecords)
+        archive, made = rank.shared_instance(ArchiveFile), rank.shared_instance(PieceRecords)
         writer.digests = []
         gathered: list[bytes | memoryview] = []
         start = at = piece.offset
@@ -189,12 +191,12 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
                     at += len(header)
                     spawn_chunks(rank, result, described, run, at, piece=key)
                     archive.write_parts([*gathered, header], start)
-                    end, gathered = at + stored_size(member), []
-                    start = at = at + rounded_up(stored_size(member))
+                    end, gathered = at + stored_content_size(member), []
+                    start = at = at + rounded_up_to_multiple(stored_content_size(member))
                     if made.has_earlier_records and at > end:
                         archive.write(bytes(at - end), end)
                     continue
-                parts = writer.member_data(described)
+                parts = writer.member_bytes(described)
             gathered += parts
             at += sum(map(len, parts))
             if at - start >= WRITE_SIZE:
@@ -202,6 +204,6 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
                 gathered, start = [], at
                 yield None
         archive.write_parts(gathered, start)
-        piece.check_size(rank, at - piece.offset)
+        piece.check_final_size(rank, at - piece.offset)
         if made.is_enabled and (digests := writer.all_digests) is not None:
             made.add_record(key, b"", digests)

@@ -4,7 +4,7 @@ A piece consists of consecutive members that one task writes. A record says that
 on stable storage; for a compressed archive it also says where. The key of a piece is a digest of its offset before
 compression and of the descriptions of all its members. A resumed run that has the same piece at the same offset need
 not write it again. (A file that has changed, but has the same ctime, would not be noticed.) A frame of a compressed
-archive is only used if all frames before it are used, too (``FrameWriter.take_up_written``).
+archive is only used if all frames before it are used, too (``FrameWriter.adopt_written_frames``).
 
 Each rank writes one file of records. Before a resumed run writes anything to the archive, it merges these files into
 one, without the records of pieces that it does not have itself. Otherwise a record could remain although its bytes are
@@ -28,14 +28,14 @@ from pcopy import __version__
 from pcopy.checkpoint.framing import read_frames, write_frame
 from pcopy.errors import RequestRefused
 from pcopy.fsio.close import close_ignoring_errors, names_in_directory
-from pcopy.fsio.durable import boot_id, replaced_file, sync_directory
-from pcopy.fsio.identity import mark_of
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.durable import boot_id, replacing_file, sync_directory
+from pcopy.fsio.identity import identity_mark_of
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import sync_if_supported, unsyncable_devices
-from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_PREFIX
-from pcopy.tasks.archive.archive_file import FULL_ERRNOS, ArchiveFile, stop_job
+from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_NAME_PREFIX
+from pcopy.tasks.archive.archive_file import NO_SPACE_ERRNOS, ArchiveFile, stop_job_for_archive
 from pcopy.tasks.archive.compression import compressor_version
 from pcopy.tasks.archive.simple_files import SimpleFiles, as_simple_file, merged_files
 from pcopy.tasks.base.rank import Rank
@@ -49,7 +49,7 @@ PieceRecord = tuple[bytes, bytes, bytes, tuple[int, ...]]
 - for a frame of a compressed archive: its offset, its bytes, and the bytes of its contents; empty otherwise.
 """
 
-_RESERVE = 256 << 10
+_RESERVED_BYTES = 256 << 10
 """Bytes on disk that each rank reserves, so that it can write its last records to a full file system. The records of
 one minute take less.
 """
@@ -57,7 +57,7 @@ RECORDS_PER_FRAME = 1024
 """Number of records in each block of the merged file of records."""
 
 
-def description_digest(runs: Iterable[bytes | SimpleFiles]) -> bytes:
+def digest_of_descriptions(runs: Iterable[bytes | SimpleFiles]) -> bytes:
     """Return a digest of the descriptions of all members of a piece. It shows whether a resumed run has the same
     members in it.
 
@@ -86,14 +86,14 @@ class PieceRecords:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._archive = rank.instance(ArchiveFile)
+        self._archive = rank.shared_instance(ArchiveFile)
         self._directory = rank.descriptors[0].target
         options = rank.options
         self.is_enabled = options.sync
         """True if records are written: only if the job syncs (``--no-sync`` is not given)."""
         settings = __version__.encode(), (options.hash or "").encode(), options.block_size
         self._settings = b"%b %b %d%b" % (*settings, compressor_version(options.compress_as))
-        self._stem = b"%b%b-1-" % (TEMPORARY_PREFIX, rank.job.name.encode())
+        self._stem = b"%b%b-1-" % (TEMPORARY_NAME_PREFIX, rank.job.name.encode())
         self._merged_name = self._stem + b"0.kept"
         self._name = self._stem + b"%d.made" % rank.number
         self._due = rank.began + options.archive_interval
@@ -148,7 +148,7 @@ class PieceRecords:
         """
         if not self._is_reserved:
             self._is_reserved = True
-            self._reserve()
+            self._reserve_space()
         self._new.append((piece, part, digests, where))
         if time.monotonic() >= self._due:
             self.store_records()
@@ -166,7 +166,7 @@ class PieceRecords:
                 self._append_frame(new)
             except OSError as error:
                 # The file system is full: release the reserved space, which makes room for the records.
-                if error.errno not in FULL_ERRNOS or not self._release():
+                if error.errno not in NO_SPACE_ERRNOS or not self._release_space():
                     raise
                 self._append_frame(new)
         except OSError as error:
@@ -188,14 +188,14 @@ class PieceRecords:
             )
         end = self._file.tell()
         try:
-            write_frame(self._file, marshal.dumps((self._recorded_identity(), records)))
+            write_frame(self._file, marshal.dumps((self._identity_in_records(), records)))
             sync_if_supported(self._file.fileno())
         except OSError:
             self._file.seek(end)
             self._file.truncate()
             raise
 
-    def _reserve(self) -> None:
+    def _reserve_space(self) -> None:
         """Reserve space for records with a file that has no name (O_TMPFILE).
 
         Errors are ignored: the last records may then not fit on a full file system.
@@ -204,9 +204,9 @@ class PieceRecords:
             self._reserved = open_with_retries(
                 b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._directory
             )
-            os.posix_fallocate(self._reserved, 0, _RESERVE)
+            os.posix_fallocate(self._reserved, 0, _RESERVED_BYTES)
 
-    def _release(self) -> bool:
+    def _release_space(self) -> bool:
         """Free the disk space that was reserved for the last records. Return False if none was reserved."""
         room, self._reserved = self._reserved, -1
         if room >= 0:
@@ -225,7 +225,7 @@ class PieceRecords:
         """
         return any(next(self._records_in(name), None) for name in self._record_file_names())
 
-    def remove_if_useless(self) -> None:
+    def remove_useless_record_file(self) -> None:
         """Remove this rank's file of records if it is empty, or if the archive was removed. Raise ``OSError`` if that
         fails.
         """
@@ -234,7 +234,7 @@ class PieceRecords:
         if not (self._file.tell() and os.fstat(self._archive.descriptor).st_nlink):
             os.unlink(self._name, dir_fd=self._directory)
 
-    def take_up_records(
+    def adopt_earlier_records(
         self, pieces: Iterable[bytes], fitting: Callable[[list[PieceRecord]], list[PieceRecord]] = list
     ) -> tuple[int, int]:
         """On rank 0: take over the records of an interrupted run, before anything is written to the archive.
@@ -261,22 +261,24 @@ class PieceRecords:
         try:
             temporary = self._merged_name + b".new"
             self.remove_files([temporary])
-            with replaced_file(self._directory, self._merged_name, temporary) as stream:
+            with replacing_file(self._directory, self._merged_name, temporary) as stream:
                 for at in range(0, len(usable), RECORDS_PER_FRAME):
-                    write_frame(stream, marshal.dumps((self._recorded_identity(), usable[at : at + RECORDS_PER_FRAME])))
+                    write_frame(
+                        stream, marshal.dumps((self._identity_in_records(), usable[at : at + RECORDS_PER_FRAME]))
+                    )
         except OSError as error:
             raise _recording_problem(error) from error
         self.remove_files(name for name in names if name != self._merged_name)
         self._found = {(piece, part): digests for piece, part, digests, _ in usable}
         if not usable:
-            self._archive.set_end(0)
+            self._archive.truncate_or_extend(0)
         return with_records, number
 
     def remove_files(self, names: Iterable[bytes] | None = None) -> None:
         """Remove the files of records called ``names``; all of them by default. Raise ``Problem`` if that fails."""
         names, is_removed = self._record_file_names() if names is None else names, False
         for name in names:
-            with as_problem("unlink"), suppress(FileNotFoundError):
+            with errors_as_problem("unlink"), suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._directory)
                 is_removed = True
         if is_removed:
@@ -301,7 +303,7 @@ class PieceRecords:
         """Return the names of the files of records of all ranks. Raise ``Problem`` if the directory cannot be
         listed.
         """
-        with as_problem("readdir"):
+        with errors_as_problem("readdir"):
             names = names_in_directory(self._directory)
             return sorted(name for name in names if name.startswith(self._stem) and not name.endswith(b".archive"))
 
@@ -310,7 +312,7 @@ class PieceRecords:
 
         Yield none if they belong to another archive or another user.
         """
-        accepted = self._identity, (*self._identity, boot_id())
+        accepted = self._archive_identity, (*self._archive_identity, boot_id())
         with suppress(RequestRefused, ValueError, EOFError, TypeError):
             for frame in read_frames(b"/proc/self/fd/%d/%b" % (self._directory, name)):
                 identity, records = marshal.loads(frame.payload)
@@ -319,14 +321,14 @@ class PieceRecords:
                 yield from records
 
     @property
-    def _identity(self) -> tuple[int, bytes]:
+    def _archive_identity(self) -> tuple[int, bytes]:
         """The inode number of the archive, and its mark (file handle or time of birth), which a later file with the
         same inode number does not have.
         """
         descriptor = self._archive.descriptor
-        return status_of(descriptor).st_ino, mark_of(descriptor, created_by_job=True)
+        return status_of(descriptor).st_ino, identity_mark_of(descriptor, created_by_job=True)
 
-    def _recorded_identity(self) -> tuple[int, bytes] | tuple[int, bytes, str]:
+    def _identity_in_records(self) -> tuple[int, bytes] | tuple[int, bytes, str]:
         """Return what identifies the archive in the files of records: its inode number, and its mark (file handle or
         time of birth).
 
@@ -334,11 +336,11 @@ class PieceRecords:
         because the bytes may be lost.
         """
         is_durable = status_of(self._archive.descriptor).st_dev not in unsyncable_devices
-        return self._identity if is_durable else (*self._identity, boot_id())
+        return self._archive_identity if is_durable else (*self._archive_identity, boot_id())
 
     def close(self) -> None:
         """Release the reserved space, and close this rank's file of records."""
-        self._release()
+        self._release_space()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -349,12 +351,12 @@ def _recording_problem(error: OSError) -> Problem:
     return Problem("write", error.errno or errno.EIO, text=f"the progress cannot be recorded: {error.strerror}")
 
 
-def stop_writing(rank: Rank, problem: Problem) -> None:
+def stop_after_write_failure(rank: Rank, problem: Problem) -> None:
     """Stop the job, because the archive cannot be written (``problem``).
 
     If the file system is full, store the new records first, so that a resumed job need not write these parts again.
     """
-    if problem.errno in FULL_ERRNOS:
+    if problem.errno in NO_SPACE_ERRNOS:
         with suppress(Problem):  # a resumed run writes again what is not recorded
-            rank.instance(PieceRecords).store_records()
-    stop_job(rank, "written", problem)
+            rank.shared_instance(PieceRecords).store_records()
+    stop_job_for_archive(rank, "written", problem)

@@ -32,7 +32,7 @@ class Action(IntEnum):
     """The item could not be copied, changed or deleted."""
 
 
-HARD_LINK = b"h"
+HARD_LINK_TYPE_BYTE = b"h"
 """Type byte that reports of items use for a name that was created as a hard link to a copy."""
 
 
@@ -48,14 +48,14 @@ class CopyAction(NamedTuple):
     nanoseconds: int = 0
 
     @classmethod
-    def replacing(cls, present: object, nanoseconds: int = 0) -> CopyAction:
+    def for_existing_item(cls, present: object, nanoseconds: int = 0) -> CopyAction:
         """Return the value for a copy that took ``nanoseconds``. The action is REPLACE if ``present``, the item that
         had the name before, is not None; else it is COPY.
         """
         return cls(Action.COPY if present is None else Action.REPLACE, nanoseconds)
 
 
-NEW_COPY = CopyAction()
+UNTIMED_NEW_COPY = CopyAction()
 """``CopyAction`` of an item that was copied to a free name, and whose duration was not measured."""
 
 

@@ -58,4 +58,4 @@ def fail_or_retry(
         phase = result.phase if in_same_phase else max(Phase.LINK, result.phase)
         result.examine_again(place, name, attempt + 1, phase=phase)
     else:
-        result.fail(place, name, problem, size, retry=NamesToExamine(place, name, max(1, attempt)))
+        result.fail_item(place, name, problem, size, retry=NamesToExamine(place, name, max(1, attempt)))

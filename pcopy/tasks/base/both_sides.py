@@ -12,9 +12,9 @@ from functools import lru_cache, partial
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import Backend
 from pcopy.fsio.close import close_after_read
-from pcopy.fsio.directories import DirectoryCache, RootDirectories, affordable_cache_capacity
+from pcopy.fsio.directories import DirectoriesBelowRoot, DirectoryCache, affordable_cache_capacity
 from pcopy.fsio.mounted import MountRoot
-from pcopy.fsio.mounts import FollowedLinks
+from pcopy.fsio.mounts import LinkFollowingData
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, source_status
 from pcopy.signature.items import ROOT_PATH
@@ -82,7 +82,7 @@ class SourceAndTargetDirectories:
         ``mount`` is given, that of the file system with this mount code, a number that means the same on all hosts
         (``pcopy.fsio.mounts``). Return None if this rank has not seen the file system.
         """
-        return self.sources[place.root].mount_codes.device_of_code(
+        return self.sources[place.root].mount_codes.device_of_mount_code(
             place.source_id.mount_code if mount is None else mount
         )
 
@@ -92,10 +92,10 @@ class SourceAndTargetDirectories:
         If this rank has not been on that file system yet, the directory is opened. Raise ``Problem`` if that fails.
         """
         targets, mount = self.targets[place.root], place.target_id.mount_code
-        device = targets.mount_codes.device_of_code(mount)
+        device = targets.mount_codes.device_of_mount_code(mount)
         if device is None:
             targets.open(self.path_below_target(place.root, place.path), place.target_id)
-            device = targets.mount_codes.device_of_code(mount)
+            device = targets.mount_codes.device_of_mount_code(mount)
             assert device is not None
         return device
 
@@ -114,7 +114,7 @@ class SourceAndTargetDirectories:
             target_identity = targets.identity(self.path_below_target(root, b""))
         except Problem:
             return False  # the directory has not been created yet
-        return (targets.mount_codes.device_of_code(target_identity.mount_code), target_identity.inode) == (
+        return (targets.mount_codes.device_of_mount_code(target_identity.mount_code), target_identity.inode) == (
             status.st_dev,
             status.st_ino,
         )
@@ -132,7 +132,7 @@ class SourceAndTargetDirectories:
         root = self.job.roots[place.root]
         return root.name if root.item and name == root.item and not place.path else name
 
-    def root_of(self, number: int, item: bytes) -> Root:
+    def root_of_single_file(self, number: int, item: bytes) -> Root:
         """Return the root that consists of the single file ``item``. ``number`` is the number of any root whose file
         lies in the same source directory.
 
@@ -162,14 +162,14 @@ class SourceAndTargetDirectories:
         below = b"/".join(part for part in (place.path, name) if part)
         if root.item:
             first, _, below = below.partition(b"/")
-            root = self.root_of(place.root, first)
+            root = self.root_of_single_file(place.root, first)
         top = root.source_shown if on_source else root.target_shown
         return b"/".join(part.rstrip(b"/") or part for part in (top, below) if part)
 
 
 def _open_root_directories(
     job: Job, descriptors: Sequence[tuple[int, int]], backend: Backend, *, one_host: bool
-) -> tuple[list[RootDirectories], list[RootDirectories]]:
+) -> tuple[list[DirectoriesBelowRoot], list[DirectoriesBelowRoot]]:
     """Return the open source directories and the open target directories of all roots.
 
     Args:
@@ -177,8 +177,8 @@ def _open_root_directories(
         backend: the backend. A descriptor stays open while one of its batches uses it.
         one_host: True if all ranks run on one host.
     """
-    sources: list[RootDirectories] = []
-    targets: list[RootDirectories] = []
+    sources: list[DirectoriesBelowRoot] = []
+    targets: list[DirectoriesBelowRoot] = []
     capacity = affordable_cache_capacity()
     caches = [DirectoryCache(capacity, backend.pins, backend.open_directory) for _ in range(2)]
     mounted = lru_cache(lambda top: mounts_below(top, job.mounts))
@@ -187,7 +187,7 @@ def _open_root_directories(
     for (code, _), (source, _) in both:
         codes.setdefault(source, code)  # many roots may share one directory: the first root's code is used
     bases = {os.fstat(source).st_dev: code for source, code in reversed(codes.items())}
-    followed = FollowedLinks(bases, one_host) if job.options.dereference else None
+    followed = LinkFollowingData(bases, one_host) if job.options.dereference else None
     shared: dict[tuple[int, int], int] = {}
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
         root = job.roots[number]
@@ -198,8 +198,8 @@ def _open_root_directories(
         # If nothing is copied, two trees may be read in parallel. Each has a cache of its own, so that a deep tree
         # does not evict the open directories of the other.
         side = 0 if job.copies else number % 2
-        of_source = partial(RootDirectories, root_number=2 * number, one_host=one_host, cache=caches[side])
-        of_target = partial(RootDirectories, root_number=2 * number + 1, one_host=one_host, cache=caches[1])
+        of_source = partial(DirectoriesBelowRoot, root_number=2 * number, one_host=one_host, cache=caches[side])
+        of_target = partial(DirectoriesBelowRoot, root_number=2 * number + 1, one_host=one_host, cache=caches[1])
         below = mounted(root.source)
         sources.append(of_source(source, source_code, on_source=True, followed_links=followed, expected_mounts=below))
         below = mounted(root.target)

@@ -2,8 +2,8 @@
 
 The packed form is a pickle of primitives (tuples, numbers, bytes, strings) only, and the unpickler refuses everything
 else. So data from another rank or from disk cannot create any other object. A task becomes a tuple of the code of its
-kind and its fields. A tuple in a field begins with the code of its type (``PART_TYPES``), or with -1 if it is a plain
-tuple.
+kind and its fields. A tuple in a field begins with the code of its type (``FIELD_VALUE_TYPES``), or with -1 if it is a
+plain tuple.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.errors import InvariantBroken
-from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base import values
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
 
-PART_TYPES: dict[int, type[Any]] = {
-    200: values.Place, 201: Attributes, 202: FileVersion, 203: values.ChunkedFile, 204: values.ContentInfo,
-    205: values.FileToRead, 206: values.Entries, 207: values.Retry, 208: Identity, 209: values.UnnamedCopy,
+FIELD_VALUE_TYPES: dict[int, type[Any]] = {
+    200: values.Place, 201: ItemMetadata, 202: FileVersion, 203: values.ChunkedFile, 204: values.ContentInfo,
+    205: values.FileToRead, 206: values.SignatureEntries, 207: values.Retry, 208: Identity, 209: values.UnnamedCopy,
     210: values.Item, 211: values.ItemCopy,
 }  # fmt: skip
 """Types of the tuples that fields of tasks may contain, by code. A code is never reused for another type. A change of a
@@ -73,35 +73,35 @@ LAZY_MODULES = {
 its kinds is unpacked, which keeps the start of other jobs fast.
 """
 
-_PART_CODES = {part: code for code, part in PART_TYPES.items()}
+_FIELD_VALUE_CODES = {part: code for code, part in FIELD_VALUE_TYPES.items()}
 
 
-def _with_codes(value: Any) -> Any:
+def _to_coded_tuples(value: Any) -> Any:
     """Return ``value`` in the form that is packed: each tuple becomes a plain tuple that begins with a code: the code
-    of its kind of task, that of its type (``PART_TYPES``), or -1 for a plain tuple.
+    of its kind of task, that of its type (``FIELD_VALUE_TYPES``), or -1 for a plain tuple.
     """
     if not isinstance(value, tuple):
         return value
-    code = value.code if isinstance(value, TaskKind) else _PART_CODES.get(type(value), -1)
-    return (code, *[_with_codes(field) if isinstance(field, tuple) else field for field in value])
+    code = value.code if isinstance(value, TaskKind) else _FIELD_VALUE_CODES.get(type(value), -1)
+    return (code, *[_to_coded_tuples(field) if isinstance(field, tuple) else field for field in value])
 
 
-def _without_codes(value: Any) -> Any:
-    """Return ``value`` with each plain tuple replaced by the task, value or tuple from which ``_with_codes`` made it.
-    Raise ``InvariantBroken`` for an unknown code.
+def _from_coded_tuples(value: Any) -> Any:
+    """Return ``value`` with each plain tuple replaced by the task, value or tuple from which ``_to_coded_tuples`` made
+    it. Raise ``InvariantBroken`` for an unknown code.
     """
     if not isinstance(value, tuple):
         return value
     code, *packed = value
-    fields = [_without_codes(field) if isinstance(field, tuple) else field for field in packed]
+    fields = [_from_coded_tuples(field) if isinstance(field, tuple) else field for field in packed]
     if code < 0:
         return tuple(fields)
     if code in LAZY_MODULES and code not in KIND_BY_CODE:
         import_module(LAZY_MODULES[code])
     if code in KIND_BY_CODE:
         return KIND_BY_CODE[code].from_values(fields)
-    if code in PART_TYPES:
-        return PART_TYPES[code](*fields)
+    if code in FIELD_VALUE_TYPES:
+        return FIELD_VALUE_TYPES[code](*fields)
     raise InvariantBroken(f"unknown code {code!r} in a task (format {TASK_FORMAT} of tasks)")
 
 
@@ -113,17 +113,17 @@ def load_all_kinds() -> None:
         import_module(module)
 
 
-def encode(task: TaskKind) -> bytes:
+def encode_task(task: TaskKind) -> bytes:
     """Return the packed form of a task, as bytes."""
-    return dump_primitives(_with_codes(task))
+    return dump_primitives(_to_coded_tuples(task))
 
 
-def decode(payload: bytes) -> Any:
+def decode_task(payload: bytes) -> Any:
     """Return the task whose packed form is ``payload``. Raise ``InvariantBroken`` if ``payload`` is no task that this
     version of pcopy knows.
     """
     try:
-        task = _without_codes(load_primitives(payload))
+        task = _from_coded_tuples(load_primitives(payload))
     except InvariantBroken:
         raise
     except Exception as error:

@@ -12,7 +12,7 @@ from pcopy.tasks.base.job import Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Place, counts_label
 
-COUNTER_COUNT = len(Totals._fields)
+NUMBER_OF_COUNTERS = len(Totals._fields)
 """Number of counters: length of the list of counts that each rank has."""
 
 (
@@ -22,7 +22,7 @@ COUNTER_COUNT = len(Totals._fields)
     FOR_LINK, FOR_NAME, FOR_FINISH, FOR_SEAL, FOR_REPAIR,
     TO_VERIFY, TO_VERIFY_BYTES, VERIFIED, VERIFIED_BYTES, REFUTED, EXTRA, CONFIRMED_BYTES,
     MENDED, TO_DELETE, FOR_AGAIN, EXCLUDED,
-) = range(COUNTER_COUNT)  # fmt: skip
+) = range(NUMBER_OF_COUNTERS)  # fmt: skip
 
 DEFERRED_COUNTERS: dict[int, int] = {
     Phase.LINK: FOR_LINK,
@@ -39,18 +39,18 @@ DEFERRED_COUNTERS: dict[int, int] = {
 phase is left out.
 """
 
-_DEFERRED = frozenset(DEFERRED_COUNTERS.values())
+_DEFERRED_COUNTER_INDICES = frozenset(DEFERRED_COUNTERS.values())
 """Counters that only say whether a later phase has any task. They are not recorded for directories."""
 
-_REPORTED_FAILURES = frozenset((FAILED, FAILED_BYTES, CHANGED, VANISHED, EXCUSED, WARNINGS))
+_FAILURE_COUNTERS = frozenset((FAILED, FAILED_BYTES, CHANGED, VANISHED, EXCUSED, WARNINGS))
 """Counters of failures and warnings. A task that increases one of them also has a message about it for the user."""
 
-_COPIED_BY_TYPE = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
+_COPIED_COUNTER_BY_TYPE = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
 
 
 def copied_counter(kind: bytes) -> int:
     """Return the index of the counter of copied items for items with the type byte ``kind``."""
-    return _COPIED_BY_TYPE.get(kind, SPECIAL)
+    return _COPIED_COUNTER_BY_TYPE.get(kind, SPECIAL)
 
 
 class TaskCounts:
@@ -69,7 +69,7 @@ class TaskCounts:
         """
         self._place = place
         self._by_directory = by_directory
-        self._counts = [0] * COUNTER_COUNT
+        self._counts = [0] * NUMBER_OF_COUNTERS
         self._current_label: bytes | None = None
         self._other_directories: dict[bytes, dict[int, int]] = {}
 
@@ -106,7 +106,7 @@ class TaskCounts:
         every such count must have its message.
         """
         for counter in compress(count(), self._counts):
-            if counter not in _REPORTED_FAILURES:
+            if counter not in _FAILURE_COUNTERS:
                 counters[counter] += self._counts[counter]
 
     def _counts_by_directory(self) -> Iterator[LabelledCounts]:
@@ -119,7 +119,12 @@ class TaskCounts:
         for label, elsewhere in self._other_directories.items():
             for counter, number in elsewhere.items():
                 here[counter] -= number
-            yield label, tuple(each for each in sorted(elsewhere.items()) if each[1] and each[0] not in _DEFERRED)
+            yield (
+                label,
+                tuple(
+                    each for each in sorted(elsewhere.items()) if each[1] and each[0] not in _DEFERRED_COUNTER_INDICES
+                ),
+            )
         if self._place is not None:
             yield counts_label(self._place), _nonzero_counts(here)
 
@@ -128,4 +133,4 @@ def _nonzero_counts(numbers: list[int]) -> tuple[tuple[int, int], ...]:
     """Return pairs (index of the counter, number) for all ``numbers`` that are not 0, without the counters that only
     say whether a later phase has any task.
     """
-    return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DEFERRED)
+    return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DEFERRED_COUNTER_INDICES)

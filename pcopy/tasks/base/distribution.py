@@ -32,7 +32,7 @@ SPARSE_CHUNKS_PER_RANK = 16
 costs system calls and messages.
 """
 
-_HOST_NUMBERS = 256  # a host's number is stored in one byte; hosts with the same number are treated as one
+_HOST_NUMBER_LIMIT = 256  # a host's number is stored in one byte; hosts with the same number are treated as one
 
 
 class Hosts:
@@ -47,13 +47,13 @@ class Hosts:
     def __init__(self, names: Sequence[str], rank: int, ranks: int = 1) -> None:
         self.names = names
         order = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        self._numbers = [order[name] % _HOST_NUMBERS for name in names]
+        self._numbers = [order[name] % _HOST_NUMBER_LIMIT for name in names]
         self.this_host = self._numbers[rank] if names else 0
         """Number of the host on which this rank runs, from 0 to 255."""
         self._rank_cycle = cycle(range(rank, rank + len(names)))
         self.host_count = max(1, len(order))
         """Number of different hosts on which ranks run."""
-        self.ranks_round_robin = _round_robin(names) or [*range(ranks)]
+        self.ranks_round_robin = _ranks_round_robin(names) or [*range(ranks)]
         """Numbers of all ranks, in the order: the first rank of each host, then the second of each, and so on."""
 
     def rank_on_other_host(self, host: int) -> int:
@@ -67,7 +67,7 @@ class Hosts:
         return ANY_RANK
 
 
-def _round_robin(names: Sequence[str]) -> list[int]:
+def _ranks_round_robin(names: Sequence[str]) -> list[int]:
     """Return the numbers of all ranks: the first rank of each host, then the second of each, and so on. ``names`` has
     the name of each rank's host.
     """
@@ -91,19 +91,19 @@ def directory_owner(path: bytes, size: int) -> int:
     return zlib.crc32(path) % size
 
 
-def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: int = 0) -> int:
+def chunk_size(requested: int, block: int, size: int, found_bytes: int, ranks: int, unit: int = 0) -> int:
     """Return the size in bytes of the chunks (parts that one task copies) of a file of ``size`` bytes. It is ``block``
     times a power of two, and there are at most ``MAX_CHUNKS`` chunks.
 
     Args:
-        asked: least size of a chunk that the user wants; 0 to derive it from ``known``.
+        requested: least size of a chunk that the user wants; 0 to derive it from ``found_bytes``.
         block: size in bytes of a block, a leaf of the digest tree.
-        known: bytes of all files of the job that were found so far.
+        found_bytes: bytes of all files of the job that were found so far.
         ranks: number of ranks.
         unit: another least size, such as the size of a stripe; 0 for none. If a stripe is a power of two of blocks, no
             stripe is then part of two chunks.
     """
-    least = asked or min(max(known // (ranks * CHUNKS_PER_RANK), MIN_CHUNK), MAX_CHUNK)
+    least = requested or min(max(found_bytes // (ranks * CHUNKS_PER_RANK), MIN_CHUNK), MAX_CHUNK)
     least = max(least, unit, -(-size // MAX_CHUNKS))
     chunk = block
     while chunk < least:

@@ -46,7 +46,7 @@ class ItemDurations:
     """
 
     def __init__(self, rank: Rank | None = None) -> None:
-        """Begin without measurements. ``rank`` is not used; ``Rank.instance`` passes it."""
+        """Begin without measurements. ``rank`` is not used; ``Rank.shared_instance`` passes it."""
         self._measured: dict[int, tuple[float, float]] = {}
         """Sum of seconds and number of items that were measured, by the code of the kind."""
 
@@ -56,7 +56,7 @@ class ItemDurations:
         share = 0.5 if number > _AVERAGED_ITEMS else 1.0
         self._measured[code] = before * share + seconds, number * share + items
 
-    def _worthwhile_portions(self, code: int, items: int, *, hungry: bool) -> int:
+    def _worthwhile_portion_count(self, code: int, items: int, *, hungry: bool) -> int:
         """Return the number of portions into which ``items`` items of the kind ``code`` can be divided so that each
         takes at least the least duration of a portion. ``hungry`` is True if another rank is idle and asks for work:
         then the least duration is shorter.
@@ -68,18 +68,18 @@ class ItemDurations:
         """Return True if ``items`` items of the kind ``code`` take so little time that it is not worthwhile to send
         some of them to another rank.
         """
-        return self._worthwhile_portions(code, items, hungry=True) < 2
+        return self._worthwhile_portion_count(code, items, hungry=True) < 2
 
-    def portion_count(self, code: int, items: int, least: int, *, hungry: bool) -> int:
+    def portion_count(self, code: int, items: int, min_items: int, *, hungry: bool) -> int:
         """Return the number of portions into which a task should be divided; 0 or 1 if it should not be divided.
 
         Args:
             code: code of the task's kind.
             items: number of its items.
-            least: least number of items of a portion.
+            min_items: least number of items of a portion.
             hungry: True if another rank is idle and asks for work.
         """
-        return min(MAX_PORTIONS, items // least, self._worthwhile_portions(code, items, hungry=hungry))
+        return min(MAX_PORTIONS, items // min_items, self._worthwhile_portion_count(code, items, hungry=hungry))
 
 
 def portion_slices(items: int, portions: int) -> list[slice]:
@@ -88,17 +88,17 @@ def portion_slices(items: int, portions: int) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(ends)]
 
 
-def split_names(packed: bytes, at: Sequence[slice]) -> list[bytes]:
+def split_names(packed: bytes, slices: Sequence[slice]) -> list[bytes]:
     """Return the names in ``packed``, which are joined by slashes, as one packed string for each of the slices in
-    ``at``.
+    ``slices``.
     """
     names = unpack_names(packed)
-    return [pack_names(names[each]) for each in at]
+    return [pack_names(names[each]) for each in slices]
 
 
-def split_column(column: bytes, at: Sequence[slice]) -> list[bytes]:
+def split_column(column: bytes, slices: Sequence[slice]) -> list[bytes]:
     """Return the bytes of ``column``, which has the same number of bytes for each item, as one part for each of the
-    slices ``at``. The slices must cover all items.
+    slices ``slices``. The slices must cover all items.
     """
-    width = len(column) // at[-1].stop
-    return [column[each.start * width : each.stop * width] for each in at]
+    width = len(column) // slices[-1].stop
+    return [column[each.start * width : each.stop * width] for each in slices]

@@ -6,15 +6,15 @@ import os
 import stat
 
 from pcopy.fsio.source import FileVersion
-from pcopy.signature.algorithms import Algorithm, algorithm_named
-from pcopy.signature.items import DIRECTORY, file_digest, special_digest, symlink_digest, type_byte
-from pcopy.signature.tree import ContentHasher, combined_root, content_root
+from pcopy.signature.algorithms import DigestAlgorithm, digest_algorithm_named
+from pcopy.signature.items import DIRECTORY, file_digest, special_file_digest, symlink_digest, type_byte
+from pcopy.signature.tree import ContentHasher, content_root, content_root_of_chunks
 from pcopy.tasks.base.values import ContentInfo
 
-SOCKET = b"s"
+SOCKET_TYPE_BYTE = b"s"
 """Type byte of sockets. They are verified, but a signature does not list them."""
 
-NO_VERSION = FileVersion(0, 0, 0, 0)
+UNKNOWN_VERSION = FileVersion(0, 0, 0, 0)
 """Version (inode, size, mtime, ctime) of an item whose real version is not known, or is not compared."""
 
 
@@ -24,15 +24,15 @@ class JobHashing:
     """
 
     def __init__(self, name: str, block_size: int) -> None:
-        self.algorithm: Algorithm = algorithm_named(name)
+        self.algorithm: DigestAlgorithm = digest_algorithm_named(name)
         self.block_size = block_size
 
     @property
-    def directory_item(self) -> ContentInfo:
+    def directory_content_info(self) -> ContentInfo:
         """Value that says only that a directory exists: size 0 and a digest of zeros. It stands for the directory until
         the phase SIGN, in which directories are digested.
         """
-        return ContentInfo(DIRECTORY, 0, bytes(self.algorithm.digest_size), NO_VERSION)
+        return ContentInfo(DIRECTORY, 0, bytes(self.algorithm.digest_size), UNKNOWN_VERSION)
 
     def new_hasher(self) -> ContentHasher:
         """Return a hasher for the contents of one file, which are given to it piece by piece."""
@@ -50,9 +50,9 @@ class JobHashing:
         """Return the digest of a regular file of ``size`` bytes. ``roots`` are the digests of the contents of its
         chunks, in order (``content_root``).
         """
-        return file_digest(self.algorithm, size, combined_root(self.algorithm, roots))
+        return file_digest(self.algorithm, size, content_root_of_chunks(self.algorithm, roots))
 
-    def digest_of_node(self, status: os.stat_result, link: bytes) -> bytes:
+    def digest_of_special_file(self, status: os.stat_result, link: bytes) -> bytes:
         """Return the digest of a symbolic link whose target text is ``link``, or of the FIFO or device with this
         ``status``. For a socket return zeros: sockets have no digest.
         """
@@ -60,11 +60,11 @@ class JobHashing:
             return symlink_digest(self.algorithm, link)
         if stat.S_ISSOCK(status.st_mode):
             return bytes(self.algorithm.digest_size)
-        return special_digest(self.algorithm, status.st_mode, status.st_rdev)
+        return special_file_digest(self.algorithm, status.st_mode, status.st_rdev)
 
 
 def type_byte_of(status: os.stat_result) -> bytes:
-    """Return the type byte of an item with this ``status``, as in a signature; ``SOCKET`` for a socket, which a
-    signature does not list.
+    """Return the type byte of an item with this ``status``, as in a signature; ``SOCKET_TYPE_BYTE`` for a socket, which
+    a signature does not list.
     """
-    return type_byte(status.st_mode) or SOCKET
+    return type_byte(status.st_mode) or SOCKET_TYPE_BYTE

@@ -10,10 +10,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, StatusColumns
 from pcopy.fsio.source import FileVersion
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.values import ContentInfo, Entries
+from pcopy.tasks.base.values import ContentInfo, SignatureEntries
 
 _TIME_COLUMNS = ("mtime", "ctime")
 """Those columns of a version (inode, size, mtime, ctime) that contain times. A time may not fit into 64 bits."""
@@ -27,7 +27,7 @@ class VersionColumns:
     __slots__ = ("_exact_times", "_rows")
 
     def __init__(self) -> None:
-        self._rows = Rows(0, VERSION_COLUMNS)
+        self._rows = StatusColumns(0, VERSION_COLUMNS)
         self._exact_times: dict[tuple[str, int], int] = {}
         self._rows.out_of_range_times = self._exact_times
 
@@ -48,7 +48,7 @@ class VersionColumns:
         rows.inode.append(inode)
         rows.size.append(size)
 
-    def extend(self, more: Rows) -> None:
+    def extend(self, more: StatusColumns) -> None:
         """Append the versions of all rows (items) of ``more``, which must have at least the columns
         ``VERSION_COLUMNS``.
         """
@@ -78,15 +78,15 @@ class VersionColumns:
 
 def unpack_versions(packed: bytes, number: int) -> list[FileVersion]:
     """Return the ``number`` versions in the bytes ``packed``, which ``VersionColumns.packed`` has returned."""
-    return list(map(FileVersion._make, Rows.unpacked(packed, number, VERSION_COLUMNS).versions()))
+    return list(map(FileVersion._make, StatusColumns.unpacked(packed, number, VERSION_COLUMNS).versions()))
 
 
-def split_versions(packed: bytes, number: int, at: Sequence[slice]) -> list[bytes]:
-    """Return the versions in the bytes ``packed`` in parts, one for each of the slices ``at``. ``packed`` and each part
-    are in the form of ``VersionColumns.packed``; ``number`` is the number of versions.
+def split_versions(packed: bytes, number: int, slices: Sequence[slice]) -> list[bytes]:
+    """Return the versions in the bytes ``packed`` in parts, one for each of the slices ``slices``. ``packed`` and each
+    part are in the form of ``VersionColumns.packed``; ``number`` is the number of versions.
     """
-    rows = Rows.unpacked(packed, number, VERSION_COLUMNS)
-    return [rows.row_range(each.start, each.stop).packed() for each in at]
+    rows = StatusColumns.unpacked(packed, number, VERSION_COLUMNS)
+    return [rows.row_range(each.start, each.stop).packed() for each in slices]
 
 
 class ItemColumns:
@@ -130,7 +130,7 @@ class ItemColumns:
         self._digests += digest
 
     def add_rows(
-        self, names: bytes, versions: Rows, sizes: array[int], digests: bytes | bytearray, counter: int = 0
+        self, names: bytes, versions: StatusColumns, sizes: array[int], digests: bytes | bytearray, counter: int = 0
     ) -> None:
         """Append all items of a batch of regular files, which the backend has processed in one call.
 
@@ -155,7 +155,7 @@ class ItemColumns:
         self,
         rows: Sequence[int],
         names: Sequence[bytes],
-        versions: Rows,
+        versions: StatusColumns,
         sizes: array[int],
         digests: bytes | bytearray,
         counter: int = 0,
@@ -194,7 +194,7 @@ class ItemColumns:
         """The columns as bytes: types, sizes, versions and digests."""
         return bytes(self._kinds), self._sizes.tobytes(), self._versions.packed(), bytes(self._digests)
 
-    def signature_entries(self, side: int, path: bytes, round_: int) -> Entries:
+    def signature_entries(self, side: int, path: bytes, round_: int) -> SignatureEntries:
         """Return the items as entries of a signature.
 
         Args:
@@ -202,7 +202,7 @@ class ItemColumns:
             path: path of the directory that contains the items.
             round_: number of the attempt; if several entries have one name, the one with the highest number is valid.
         """
-        return Entries(
+        return SignatureEntries(
             side, path, self.packed_names, bytes(self._kinds), self._sizes.tobytes(), bytes(self._digests), round_
         )
 

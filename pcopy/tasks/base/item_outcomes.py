@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.signature.items import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, SYMLINK
-from pcopy.tasks.base.actions import HARD_LINK, Action, NullItemRecorder
+from pcopy.signature.items import BLOCK_DEVICE, CHARACTER_DEVICE, DIRECTORY, FIFO, FILE, SYMLINK
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, Action, NullItemRecorder
 from pcopy.tasks.base.values import Place
 from pcopy.text import printable_path
 
@@ -29,10 +29,10 @@ TYPE_NAMES = {
     DIRECTORY: "directory",
     SYMLINK: "symlink",
     FIFO: "fifo",
-    CHARACTER: "character",
-    BLOCK: "block",
+    CHARACTER_DEVICE: "character",
+    BLOCK_DEVICE: "block",
     b"s": "socket",
-    HARD_LINK: "hardlink",
+    HARD_LINK_TYPE_BYTE: "hardlink",
 }
 """Words that users see for the types of items, by type byte. If the type of a failed item is not known, it has no
 word.
@@ -61,7 +61,7 @@ class ItemOutcomes(NamedTuple):
     changes: bytes = b""
     """What was changed in each item: one line of ASCII for each; empty if there are no such descriptions."""
 
-    def path_of_row(self, row: int) -> bytes:
+    def path_of_item(self, row: int) -> bytes:
         """Return the path of item number ``row``, as it is shown to the user."""
         return self._path_of_name(self.names.split(b"/")[row])
 
@@ -116,7 +116,7 @@ class _OutcomeColumns:
         self.changes: list[str] = []
 
 
-class PathDisplay(Protocol):
+class HasDisplayPath(Protocol):
     """Protocol: what the recorder of outcomes needs of a rank: the roots of the job, and how the path of an item is
     shown to the user.
     """
@@ -134,7 +134,7 @@ class ItemRecorder(NullItemRecorder):
 
     is_recording = True
 
-    def __init__(self, rank: PathDisplay) -> None:
+    def __init__(self, rank: HasDisplayPath) -> None:
         self._rank = rank
         self._columns_by_path: dict[tuple[int, bytes], _OutcomeColumns] = {}
 
@@ -148,7 +148,7 @@ class ItemRecorder(NullItemRecorder):
         nanoseconds: int = 0,
         change: str = "",
     ) -> None:
-        columns, name = self._columns_for(action, place, name)
+        columns, name = self._columns_and_name_of_item(action, place, name)
         columns.names.append(name)
         columns.kinds += kind or b"\0"
         columns.sizes.append(size)
@@ -173,13 +173,13 @@ class ItemRecorder(NullItemRecorder):
                 took = 0 if nanoseconds is None else nanoseconds[row]
                 self.record(action, place, each, FILE, sizes[row], took)
             return
-        columns, name = self._columns_for(action, place, names[0])
+        columns, name = self._columns_and_name_of_item(action, place, names[0])
         columns.names += names if name else [name]
         columns.kinds += FILE * len(names)
         columns.sizes.extend(sizes)
         columns.nanoseconds.extend(nanoseconds or array("Q", bytes(8 * len(names))))
 
-    def _columns_for(self, action: Action, place: Place, name: bytes) -> tuple[_OutcomeColumns, bytes]:
+    def _columns_and_name_of_item(self, action: Action, place: Place, name: bytes) -> tuple[_OutcomeColumns, bytes]:
         """Return the columns to which the outcome of an item is appended, and the name that it has there. Items of one
         directory with the same action share columns. A single file that is a root of its own has its whole path as the
         path of the columns, and an empty name.

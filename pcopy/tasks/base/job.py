@@ -70,15 +70,15 @@ def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
 EXISTING_CHOICES = ("replace", "changed", "newer", "skip", "fail")
 """Values of ``--existing``: what is done with an item of the target that exists already."""
 
-KEEPING_CHOICES = ("newer", "skip", "fail")
+EXISTING_CHOICES_THAT_KEEP = ("newer", "skip", "fail")
 """Values of ``--existing`` with which an existing item is overwritten only if the value explicitly permits it: newer
 permits to replace an older item; skip and fail never do.
 """
 
 
-def reason_keeping_is_refused(existing: str) -> str:
-    """Return the message that refuses ``existing``, one of ``KEEPING_CHOICES``, for a job that writes files directly
-    under their final names.
+def message_refusing_existing_choice(existing: str) -> str:
+    """Return the message that refuses ``existing``, one of ``EXISTING_CHOICES_THAT_KEEP``, for a job that writes files
+    directly under their final names.
     """
     return (
         f"--existing {existing} would keep a file that an interrupted copy left incomplete under its own name: "
@@ -183,7 +183,7 @@ class Options(NamedTuple):
     """Seconds between two records of how far an archive is written, from which an interrupted job can continue."""
     sparse_limit: int = 1 << 22
     """Largest number of data extents (parts between holes) that a sparse file in an archive may have to be read; 0 for
-    no limit (``pcopy.archive.records.MOST_EXTENTS``).
+    no limit (``pcopy.archive.records.MAX_EXTENTS``).
     """
 
     @property
@@ -205,7 +205,7 @@ class Options(NamedTuple):
         """True if an existing item is overwritten only as ``--existing`` explicitly permits it (newer, skip or
         fail).
         """
-        return self.existing in KEEPING_CHOICES
+        return self.existing in EXISTING_CHOICES_THAT_KEEP
 
     @property
     def writes_signature(self) -> bool:

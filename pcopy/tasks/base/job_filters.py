@@ -13,7 +13,7 @@ from pcopy.walk.selection import Selection
 
 
 class JobFilter(Selection):
-    """Applies the filters of the job. A rank has one instance (``Rank.instance``)."""
+    """Applies the filters of the job. A rank has one instance (``Rank.shared_instance``)."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank.options.select)
@@ -37,4 +37,4 @@ class JobFilter(Selection):
         if not self.has_filters or path == ROOT_PATH:
             return True
         is_excluded = self.excludes_below(path + b"/" if kind == DIRECTORY else path)
-        return not is_excluded and (kind != FILE or self.is_of_size(size))
+        return not is_excluded and (kind != FILE or self.is_size_within_limits(size))

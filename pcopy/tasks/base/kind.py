@@ -4,7 +4,7 @@ checkpoints.
 The class says how a task of this kind runs, which directory it is about, how it is divided between ranks, and what a
 resumed job does with it. Messages and checkpoints name the kind by a number, its ``code``. A code is never reused for
 another kind. ``TASK_FORMAT`` must be raised whenever a kind, a field of a kind, or a type of values that fields contain
-(``pcopy.tasks.base.codec.PART_TYPES``) is added, removed or changed.
+(``pcopy.tasks.base.codec.FIELD_VALUE_TYPES``) is added, removed or changed.
 
 Words: a *note* is a message to one rank in the form of a short task. A *slice* is what a running task does between two
 yields; between slices the rank handles messages.
@@ -32,7 +32,7 @@ Job files store it: a job that another version recorded is not resumed. Ranks co
 have the same version.
 """
 
-Steps = TicketGenerator[None]
+TaskSteps = TicketGenerator[None]
 """Type of a running task: a generator that yields None at the end of each slice of work, or a ticket for which the task
 waits. It returns nothing.
 """
@@ -151,7 +151,7 @@ class TaskKind(tuple[Any, ...]):
         shown = (f"{name}={value!r}" for name, value in zip(self.fields, self, strict=True))
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def run(self, rank: Rank, result: Any) -> Steps | None:
+    def run(self, rank: Rank, result: Any) -> TaskSteps | None:
         """Run the task. Return a generator that runs it in slices, or None if the task finished within this call.
 
         Args:
@@ -269,7 +269,7 @@ class TaskKind(tuple[Any, ...]):
         """
         return None
 
-    def reassigned(self, task: Task, ranks: int) -> Task | None:
+    def with_reassigned_owner(self, task: Task, ranks: int) -> Task | None:
         """Return ``task`` with the owner (the only rank that may run it) that it has in a job that is resumed on
         ``ranks`` ranks. Return None if the resumed job creates the task anew, so that the recorded one is discarded.
 
@@ -304,10 +304,10 @@ class TaskKind(tuple[Any, ...]):
         links of an inode may be found. ``task`` is the engine's description of this task.
         """
         if any(map(missing.contains, self.contained_places())):
-            return self.tasks_without_missing(task, missing)
-        return self.regrouped_tasks(task, missing) if missing.may_find_links else iter((task,))
+            return self.tasks_without_missing_directories(task, missing)
+        return self.tasks_regathering_links(task, missing) if missing.may_find_links else iter((task,))
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that a resumed job runs instead of this one if some of its directories were removed from the
         destination (``missing``).
 
@@ -318,7 +318,7 @@ class TaskKind(tuple[Any, ...]):
             iter(()) if self.uncopied_item is None else missing.link_notes(self.uncopied_item, self.uncopied_item.names)
         )
 
-    def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_regathering_links(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that a resumed job runs instead of this one if it may find more names (hard links) of any
         inode.
 
@@ -328,7 +328,7 @@ class TaskKind(tuple[Any, ...]):
         return (
             iter((task,))
             if self.uncopied_item is None or task.phase != Phase.LINK
-            else self.tasks_without_missing(task, missing)
+            else self.tasks_without_missing_directories(task, missing)
         )
 
 
@@ -398,7 +398,7 @@ class ItemTask(TaskKind):
         return self._replace(item=self.item._replace(names=names))
 
 
-class Note(TaskKind, is_note=True):
+class NoteTask(TaskKind, is_note=True):
     """Base class of tasks that are about no directory. Most of them are notes (messages to one rank in the form of a
     short task); a subclass that is none declares ``is_note=False``.
     """
@@ -407,12 +407,12 @@ class Note(TaskKind, is_note=True):
         return None
 
 
-class RecreatedNote(Note):
+class RecreatedNote(NoteTask):
     """Base class of notes (messages in the form of short tasks) that a resumed job discards, because the tasks that it
     runs again create them anew.
     """
 
-    def reassigned(self, task: Task, ranks: int) -> None:
+    def with_reassigned_owner(self, task: Task, ranks: int) -> None:
         return None
 
 

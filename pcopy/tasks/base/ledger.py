@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from pcopy.engine.task import TaskId
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -59,7 +59,7 @@ class CompletionLedger(Generic[Key, Opened, Note]):
         """
         raise NotImplementedError
 
-    def act_when_complete(self, awaited: AwaitedParts[Opened], result: TaskResult) -> Steps | None:
+    def act_when_complete(self, awaited: AwaitedParts[Opened], result: TaskResult) -> TaskSteps | None:
         """Complete the object ``awaited``, whose last part has arrived, for example record its digest. A subclass
         defines this.
 
@@ -80,7 +80,7 @@ class CompletionLedger(Generic[Key, Opened, Note]):
         for note, task_id in self._early_notes.pop(key, []):
             self._count_part(key, note, task_id, result)
 
-    def count_part(self, key: Key, note: Note, result: TaskResult) -> Steps | None:
+    def count_part(self, key: Key, note: Note, result: TaskResult) -> TaskSteps | None:
         """Count one part of the object with this ``key``. If the object was not announced yet, keep the ``note`` until
         it is.
 
@@ -97,7 +97,7 @@ class CompletionLedger(Generic[Key, Opened, Note]):
             raise InvariantBroken(f"a part of {key!r}, which is not awaited on rank {self._rank.number}")
         return None
 
-    def _count_part(self, key: Key, note: Note, task_id: TaskId, result: TaskResult) -> Steps | None:
+    def _count_part(self, key: Key, note: Note, task_id: TaskId, result: TaskResult) -> TaskSteps | None:
         """Count one part of an object that was announced, and complete the object if it was the last one. ``task_id``
         is the id of the task of the ``note`` about the part.
         """

@@ -23,14 +23,14 @@ from pcopy.fsio.close import is_mtime_set_on_close
 from pcopy.fsio.data import ContentsCopier
 from pcopy.fsio.directories import TaskDescriptors
 from pcopy.fsio.incomplete_mark import remove_stale_sidecars
-from pcopy.fsio.memory_copy import CachePolicy
+from pcopy.fsio.memory_copy import PageCachePolicy
 from pcopy.fsio.naming import NoReplaceRenamer
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.spelling import SpellingFinder
 from pcopy.fsio.storage import UnsyncedDirectories, WrittenFileSystems
 from pcopy.fsio.syncer import SyncProcess, unsyncable_devices
-from pcopy.fsio.temporary import TemporaryNames, leftover_notice, remove_leftovers
+from pcopy.fsio.temporary import TemporaryNames, leftover_notice, remove_leftover_temporary_files
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import RootDescriptors, SourceAndTargetDirectories
@@ -40,7 +40,7 @@ from pcopy.tasks.base.job import Failure, Job, Options, Sink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Place
 from pcopy.text import count_with_noun, printable_path
-from pcopy.walk.visitor import Visitor
+from pcopy.walk.visitor import DirectoryVisitor
 
 CALL_COST = 64 << 10
 """Estimated cost of a file in addition to its size, in bytes: so many bytes could be copied, at a medium bandwidth, in
@@ -74,16 +74,18 @@ refuses the name.
 S = TypeVar("S")
 M = TypeVar("M", CreateResult, CopyResult)
 
-VisitorFactory = Callable[["Rank", Any, Place, int], Visitor]
+VisitorFactory = Callable[["Rank", Any, Place, int], DirectoryVisitor]
 """Function that returns the visitor of a program, such as pcopy or prm: the object that receives the items which a task
-finds in a directory, and decides what is done with them (``pcopy.walk.visitor.Visitor``).
+finds in a directory, and decides what is done with them (``pcopy.walk.visitor.DirectoryVisitor``).
 
 Its arguments are the rank, the result of the task, the directory, and the number of earlier attempts (from 0).
 """
 
 
-class RankSet(set[S]):
-    """A set that all tasks of a rank share. The rank creates it when a task first asks for it (``Rank.instance``)."""
+class SetSharedByTasks(set[S]):
+    """A set that all tasks of a rank share. The rank creates it when a task first asks for it
+    (``Rank.shared_instance``).
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
@@ -161,10 +163,10 @@ class Rank(SourceAndTargetDirectories):
         self.size = size
         self.backend = backend
         self.visitor = visitor
-        self.mover = make_mover(job.options)
+        self.mover = make_contents_copier(job.options)
         self.throttle = self.mover.throttle
         self.sink = sink
-        self.counters = [0] * counts.COUNTER_COUNT
+        self.counters = [0] * counts.NUMBER_OF_COUNTERS
         """Counters of this rank, by the indices in ``pcopy.tasks.base.counts``. Moved bytes are added at once, other
         counts when a task ends. In a job with several ranks the engine replaces the list by its own.
         """
@@ -210,7 +212,7 @@ class Rank(SourceAndTargetDirectories):
         self.stop_reason: Halt | None = None
         self._failure_count = 0
 
-    def instance(self, state: Callable[[Rank], S]) -> S:
+    def shared_instance(self, state: Callable[[Rank], S]) -> S:
         """Return this rank's only instance of the class ``state``; the first call creates it.
 
         Such a class is defined in the module of the tasks that use it. If the instance has a method ``close``, the end
@@ -240,7 +242,7 @@ class Rank(SourceAndTargetDirectories):
     def release_task(self, running: RunningTask) -> None:
         """Release all descriptors and directories that were kept open for the task ``running``, which has ended."""
         self.backend.pins.task_descriptors = None
-        self.backend.pins.release_task(running.pinned_descriptors)
+        self.backend.pins.release_descriptors_of_task(running.pinned_descriptors)
         running.changed_directories.close()
 
     def execute(self, batch: Batch[S]) -> TicketGenerator[S]:
@@ -288,14 +290,14 @@ class Rank(SourceAndTargetDirectories):
         return self.running.phase
 
     @property
-    def collects_entries(self) -> bool:
+    def collects_signature_entries(self) -> bool:
         """True if tasks collect the items of datasets with their digests, for a signature or for a comparison of
         digests.
         """
         return self.options.writes_signature or (self.has_digests and not self.job.copies and not self.options.compare)
 
     @property
-    def verifies_skipped(self) -> bool:
+    def verifies_kept_items(self) -> bool:
         """True if existing items that were kept are read back as well: with ``--verify`` and ``--existing changed``,
         which kept them because they seemed to equal their source.
         """
@@ -317,7 +319,7 @@ class Rank(SourceAndTargetDirectories):
         """Return a hasher for the contents of one file; None if the job computes no digests."""
         return self._hashing.new_hasher() if self._hashing else None
 
-    def chunk_bytes(self, size: int, unit: int = 0) -> int:
+    def chunk_size_of_file(self, size: int, unit: int = 0) -> int:
         """Return the size, in bytes, of the chunks in which a file of ``size`` bytes is copied. It depends on the bytes
         of all files that the job has found so far.
 
@@ -327,19 +329,19 @@ class Rank(SourceAndTargetDirectories):
         known = max(self.totals()[counts.FOUND_BYTES], self.counters[counts.FOUND_BYTES], size)
         return chunk_size(self.options.chunk_size, self.options.block_size, size, known, self.size, unit)
 
-    def data_bytes(self, status: os.stat_result) -> int:
+    def bytes_to_copy(self, status: os.stat_result) -> int:
         """Return the number of bytes to copy of a file with this ``status``: its size, or, if holes are preserved, at
         most the bytes of its allocated blocks.
         """
         return min(status.st_size, status.st_blocks * 512) if self.options.preserve.sparse else status.st_size
 
-    def is_split(self, size: int) -> bool:
+    def is_processed_in_chunks(self, size: int) -> bool:
         """Return True if a file of ``size`` bytes is copied or read in chunks by several tasks: there are several
         ranks, the file is not small, and it makes at least one and a half chunks.
         """
-        return self.size > 1 and size > MAX_SMALL_FILE_BYTES and 2 * size >= 3 * self.chunk_bytes(size)
+        return self.size > 1 and size > MAX_SMALL_FILE_BYTES and 2 * size >= 3 * self.chunk_size_of_file(size)
 
-    def is_generated(self, place: Place) -> bool:
+    def has_generated_files(self, place: Place) -> bool:
         """Return True if the files of the source directory ``place`` are generated when they are read, as in /proc:
         their sizes say nothing. Raise ``Problem`` if the directory cannot be opened.
         """
@@ -357,7 +359,7 @@ class Rank(SourceAndTargetDirectories):
             )
         return target
 
-    def open_parent(self, place: Place | None, root: int) -> int:
+    def open_target_parent(self, place: Place | None, root: int) -> int:
         """Return a descriptor of the directory in which something is created: the target directory of ``place``, or, if
         ``place`` is None, the directory that contains the target of root number ``root``. Raise ``Problem`` on failure.
         """
@@ -370,7 +372,7 @@ class Rank(SourceAndTargetDirectories):
             self.storage.register(target, status.st_dev, status.st_ino, self.running.changed_directories)
         return target
 
-    def syncs_items(self, place: Place) -> bool:
+    def syncs_each_file(self, place: Place) -> bool:
         """Return True if each file in the target directory of ``place`` is synced before it is closed: because of
         --fsync, because the file gets its final name before the next sync of its file system, or because a sync of the
         whole file system (syncfs) would not reach its data (``pcopy.fsio.storage``).
@@ -386,9 +388,9 @@ class Rank(SourceAndTargetDirectories):
             and self.target_device(place) in storage.per_file_devices
         )
 
-    def detect_late_times(self, directory: int, device: int, notices: list[str]) -> None:
+    def detect_times_set_on_close(self, directory: int, device: int, notices: list[str]) -> None:
         """Find out whether the file server changes the modification time of a file when the file is closed. If it does,
-        times are set after the close (``pcopy.fsio.server.determine_close_times``).
+        times are set after the close (``pcopy.fsio.server.determine_if_close_sets_mtime``).
 
         Tasks that write files call this first; it acts once for each device, and creates a test file there. With
         ``Options.sequential`` it assumes that the server does so, because the test file might not be removable.
@@ -406,11 +408,13 @@ class Rank(SourceAndTargetDirectories):
         if self.options.sequential:
             is_mtime_set_on_close[device] = True
             return
-        from pcopy.fsio.server import determine_close_times  # only here: local file systems do not need the module
+        from pcopy.fsio.server import (
+            determine_if_close_sets_mtime,  # only here: local file systems do not need the module
+        )
 
         name = self.temporary_names.next_name()
         try:
-            determine_close_times(directory, device, name)
+            determine_if_close_sets_mtime(directory, device, name)
         except Problem as problem:
             path = os.path.join(os.readlink(b"/proc/self/fd/%d" % directory), name)
             notices.append(f"{printable_path(path)}: a temporary file cannot be removed: {problem.strerror}; remove it")
@@ -426,7 +430,7 @@ class Rank(SourceAndTargetDirectories):
             except (
                 Problem
             ) as problem:  # the storage object remembers the error, too: from now on each of its syncs fails
-                self.stop(f"{SYNC_FAILED_TEXT}: {problem.strerror}", SYNC_FAILED_CODE)
+                self.request_stop(f"{SYNC_FAILED_TEXT}: {problem.strerror}", SYNC_FAILED_CODE)
 
     def remove_leftovers(self, target: int) -> Problem | None:
         """Remove the temporary files that earlier runs of this job left in the target directory with the descriptor
@@ -435,7 +439,7 @@ class Rank(SourceAndTargetDirectories):
         If an item with the name of a temporary file may be the user's, it is not removed. Return a ``Problem`` that
         names such items; None if there are none.
         """
-        kept = remove_leftovers(target, self.job.name, self.job.run) if self.job.run > 1 else []
+        kept = remove_leftover_temporary_files(target, self.job.name, self.job.run) if self.job.run > 1 else []
         if self.job.run > 1 and self.options.inplace:
             remove_stale_sidecars(target, self.job.name)
         return Problem("rename", 0, text=leftover_notice(kept)) if kept else None
@@ -468,7 +472,7 @@ class Rank(SourceAndTargetDirectories):
         """
         return is_since_earlier_run(self.job, place, status.st_ctime_ns)
 
-    def record_success(self) -> None:
+    def record_write_success(self) -> None:
         """Record that the current task has written something, so that the destination is not full: failures for lack of
         space before this no longer count as consecutive.
         """
@@ -502,7 +506,7 @@ class Rank(SourceAndTargetDirectories):
             if [number for number, _ in self._consecutive_shortages()].count(
                 errno.EROFS
             ) >= space_failures.MAX_READ_ONLY_FAILURES:
-                self.stop(os.strerror(errno.EROFS))
+                self.request_stop(os.strerror(errno.EROFS))
             return ""
         directory, file_system = -1, self.descriptors[place.root].target
         # Opened without an expected identity: a mismatch would close directories that the task still uses.
@@ -516,7 +520,7 @@ class Rank(SourceAndTargetDirectories):
         in_a_row = tuple(each for number, each in self._consecutive_shortages() if number != errno.EROFS)
         where = space_failures.charge_description(charged, self.display_path(place, name, on_source=False))
         if why := space_failures.reason_to_stop(in_a_row, lacks, where):
-            self.stop(f"{os.strerror(problem.errno)}: {why}")
+            self.request_stop(f"{os.strerror(problem.errno)}: {why}")
         return lacks or f"in {where}; the file system has room"
 
     def _consecutive_shortages(self) -> tuple[tuple[int, Any], ...]:
@@ -525,7 +529,7 @@ class Rank(SourceAndTargetDirectories):
         """
         return self.running.shortages if self.running.has_written else self._earlier_shortages + self.running.shortages
 
-    def stop(self, reason: str, code: int = 0) -> None:
+    def request_stop(self, reason: str, code: int = 0) -> None:
         """Stop the job. If it is called several times, only the first reason is kept.
 
         Args:
@@ -534,7 +538,7 @@ class Rank(SourceAndTargetDirectories):
         """
         self.stop_reason = self.stop_reason or Halt(reason, code)
 
-    def report(self, failures: Sequence[Failure], notices: Sequence[str]) -> None:
+    def report_failures_and_notices(self, failures: Sequence[Failure], notices: Sequence[str]) -> None:
         """On rank 0: pass failures and notices, of whichever rank, on to the sink. Stop the job if ``--max-errors`` is
         reached.
         """
@@ -545,13 +549,15 @@ class Rank(SourceAndTargetDirectories):
             for notice in notices:
                 self.sink.notice(notice)
         if self.options.max_errors and self._failure_count >= self.options.max_errors:
-            self.stop(
+            self.request_stop(
                 f"{count_with_noun(self._failure_count, 'item', 'items')} failed (--max-errors "
                 f"{self.options.max_errors})"
             )
 
     def close(self) -> None:
-        """Close the backend, all objects that ``instance`` created, and all directories. No task may run afterwards."""
+        """Close the backend, all objects that ``shared_instance`` created, and all directories. No task may run
+        afterwards.
+        """
         self.backend.close()
         for state in self._instances.values():
             if hasattr(state, "close"):
@@ -560,11 +566,11 @@ class Rank(SourceAndTargetDirectories):
             directories.close()
 
 
-def make_mover(options: Options) -> ContentsCopier:
+def make_contents_copier(options: Options) -> ContentsCopier:
     """Return the object that copies contents of files, with the user's options for holes, reflinks and the page
     cache.
     """
-    manner = CachePolicy(options.direct, options.drop_cache)
+    manner = PageCachePolicy(options.direct, options.drop_cache)
     return ContentsCopier(sparse=options.preserve.sparse, reflink=options.reflink, cache_policy=manner)
 
 

@@ -2,7 +2,7 @@
 took longest.
 
 Each rank collects them in bounded memory. At the end of the job they are merged on their way up the tree of ranks
-(``pcopy.engine.barrier``). So rank 0 receives a single message, with one ``RankWork`` for each rank.
+(``pcopy.engine.barrier``). So rank 0 receives a single message, with one ``RankWorkStatistics`` for each rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pcopy.tasks.base.item_outcomes import ItemOutcomes
 MAX_SLOWEST_FILES = 20
 """Number of files in the report's list of those that took longest."""
 
-_OUTCOMES = {
+_OUTCOME_OF_ACTION = {
     Action.COPY: "copied",
     Action.REPLACE: "copied",
     Action.META: "skipped",
@@ -29,13 +29,13 @@ _OUTCOMES = {
 }
 """Heading under which the report counts a file, by the action that was taken for it. Other actions are not counted."""
 
-_FILE = FILE[0]
+_FILE_TYPE_CODE = FILE[0]
 
-SIZE_CLASSES = 65
+NUMBER_OF_SIZE_CLASSES = 65
 """Number of size classes of files: class n has the files whose size needs n bits, from 0 (empty files) to 64."""
 
 
-class RankWork(NamedTuple):
+class RankWorkStatistics(NamedTuple):
     """Work of one rank in this run.
 
     Fields:
@@ -72,7 +72,7 @@ class SlowFile(NamedTuple):
     path: bytes
 
 
-class SizeColumns(NamedTuple):
+class FileSizeHistogram(NamedTuple):
     """Histogram of file sizes: class n has the files of 2**(n - 1) to 2**n - 1 bytes, class 0 the empty files.
 
     Fields:
@@ -84,9 +84,9 @@ class SizeColumns(NamedTuple):
     bytes: list[int]
 
     @classmethod
-    def zeros(cls) -> SizeColumns:
+    def zeros(cls) -> FileSizeHistogram:
         """Return columns in which no file was counted yet."""
-        return cls([0] * SIZE_CLASSES, [0] * SIZE_CLASSES)
+        return cls([0] * NUMBER_OF_SIZE_CLASSES, [0] * NUMBER_OF_SIZE_CLASSES)
 
     def add(self, sizes: Iterable[int]) -> None:
         """Add files with these ``sizes`` (in bytes), each to its class."""
@@ -103,7 +103,7 @@ class SizeColumns(NamedTuple):
                 mine[power] += number
 
 
-class RankSums:
+class ReportSums:
     """Sums for the report of a job, of one rank or, after a merge, of several: the work of each rank, numbers of files
     by size, and the slowest files.
 
@@ -112,8 +112,8 @@ class RankSums:
     """
 
     def __init__(self, _: object = None) -> None:
-        self.ranks: list[RankWork] = []
-        self.sizes: dict[str, SizeColumns] = {}
+        self.ranks: list[RankWorkStatistics] = []
+        self.sizes: dict[str, FileSizeHistogram] = {}
         self._slowest: list[SlowFile] = []  # a heap
 
     def add(self, items: Iterable[ItemOutcomes]) -> None:
@@ -121,12 +121,14 @@ class RankSums:
         a failed item is unknown; it counts as a file if its size is not 0.
         """
         for each in items:
-            outcome, sizes, kinds = _OUTCOMES.get(Action(each.action)), array("Q", each.sizes), each.kinds
+            outcome, sizes, kinds = _OUTCOME_OF_ACTION.get(Action(each.action)), array("Q", each.sizes), each.kinds
             if outcome is None:
                 continue
-            of_files = [size for kind, size in zip(kinds, sizes, strict=True) if kind == _FILE or (not kind and size)]
+            of_files = [
+                size for kind, size in zip(kinds, sizes, strict=True) if kind == _FILE_TYPE_CODE or (not kind and size)
+            ]
             if of_files:
-                self.sizes.setdefault(outcome, SizeColumns.zeros()).add(of_files)
+                self.sizes.setdefault(outcome, FileSizeHistogram.zeros()).add(of_files)
             self._add_durations(each, sizes)
 
     def _add_durations(self, items: ItemOutcomes, sizes: Sequence[int]) -> None:
@@ -136,8 +138,8 @@ class RankSums:
         """
         for row, took in enumerate(array("Q", items.nanoseconds)):
             is_slow = len(self._slowest) < MAX_SLOWEST_FILES or took > self._slowest[0].nanoseconds
-            if took and is_slow and items.kinds[row] == _FILE:
-                self._add_slow_file(SlowFile(took, sizes[row], items.path_of_row(row)))
+            if took and is_slow and items.kinds[row] == _FILE_TYPE_CODE:
+                self._add_slow_file(SlowFile(took, sizes[row], items.path_of_item(row)))
 
     def _add_slow_file(self, slow: SlowFile) -> None:
         """Add the file ``slow`` to the list of the slowest files, unless the list is full and the file was faster than
@@ -153,12 +155,12 @@ class RankSums:
         """The files that took longest, the slowest first."""
         return sorted(self._slowest, reverse=True)
 
-    def merge(self, words: bytes) -> None:
-        """Add the sums of other ranks. ``words`` are the bytes into which ``packed`` has packed them."""
-        ranks, sizes, slowest = load_primitives(words)
-        self.ranks += (RankWork(*each) for each in ranks)
+    def merge(self, packed: bytes) -> None:
+        """Add the sums of other ranks. ``packed`` are the bytes into which ``packed`` has packed them."""
+        ranks, sizes, slowest = load_primitives(packed)
+        self.ranks += (RankWorkStatistics(*each) for each in ranks)
         for outcome, columns in sizes.items():
-            self.sizes.setdefault(outcome, SizeColumns.zeros()).merge(columns)
+            self.sizes.setdefault(outcome, FileSizeHistogram.zeros()).merge(columns)
         for each in slowest:
             self._add_slow_file(SlowFile(*each))
 
@@ -169,11 +171,11 @@ class RankSums:
         return dump_primitives((ranks, sizes, [tuple(each) for each in self._slowest]))
 
     @classmethod
-    def from_packed(cls, words: bytes) -> RankSums:
-        """Return the sums in the bytes ``words``, which ``packed`` has returned. If ``words`` is empty, return empty
+    def from_packed(cls, packed: bytes) -> ReportSums:
+        """Return the sums in the bytes ``packed``, which ``packed`` has returned. If ``packed`` is empty, return empty
         sums.
         """
         sums = cls()
-        if words:
-            sums.merge(words)
+        if packed:
+            sums.merge(packed)
         return sums

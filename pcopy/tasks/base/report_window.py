@@ -55,12 +55,12 @@ class SendWindow:
 
 
 class SendWindowTicket:
-    """A ticket (``pcopy.engine.ticket.Ticket``), for which a task waits before it may send to rank 0. It is done when
-    rank 0 has acknowledged enough.
+    """A ticket (``pcopy.engine.ticket.OperationTicket``), for which a task waits before it may send to rank 0. It is
+    done when rank 0 has acknowledged enough.
     """
 
-    def __init__(self, unheard: SendWindow) -> None:
-        self._window = unheard
+    def __init__(self, window: SendWindow) -> None:
+        self._window = window
         self.is_cancelled = False
 
     @property
@@ -78,17 +78,22 @@ class _ReceivedAmounts(Counter[int]):
         super().__init__()
 
 
-def acknowledge(
-    rank: Rank, result: TaskResult, sender: int, amount: int, unheard: type[SendWindow], note: Callable[[int], TaskKind]
+def acknowledge_when_due(
+    rank: Rank,
+    result: TaskResult,
+    sender: int,
+    amount: int,
+    window_type: type[SendWindow],
+    note: Callable[[int], TaskKind],
 ) -> None:
     """On rank 0: count the ``amount`` that was received from the rank ``sender``. Once a quarter of what that rank may
     send without an acknowledgement has come together, send it one.
 
     Args:
-        unheard: the subclass of ``SendWindow`` that defines the unit and the limits.
+        window_type: the subclass of ``SendWindow`` that defines the unit and the limits.
         note: function that returns the acknowledgement, a message in the form of a short task, for an amount.
     """
-    received = rank.instance(_ReceivedAmounts)
+    received = rank.shared_instance(_ReceivedAmounts)
     received[sender] += amount
-    if received[sender] >= unheard.share_of_rank(rank.size) // 4:
+    if received[sender] >= window_type.share_of_rank(rank.size) // 4:
         result.spawn(note(received.pop(sender)), owner=sender)

@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import chain
 
-from pcopy.engine.driver import Outcome
+from pcopy.engine.driver import TaskOutcome
 from pcopy.engine.task import ANY_RANK, NewTask, TaskId
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.syncer import unsyncable_devices
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import NEW_COPY, NULL_RECORDER, CopyAction, NullItemRecorder
-from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.actions import NULL_RECORDER, UNTIMED_NEW_COPY, CopyAction, NullItemRecorder
+from pcopy.tasks.base.codec import encode_task
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.item_columns import ItemColumns
 from pcopy.tasks.base.job import Failure
 from pcopy.tasks.base.kind import TaskKind
@@ -44,7 +44,7 @@ otherwise be unlimited.
 """
 
 
-_UNSYNCABLE_CONSEQUENCE = (
+_UNSYNCABLE_CONSEQUENCE_TEXT = (
     "a kill loses nothing, but what was written may be lost if this host or the file server stops, "
     "and a checkpoint is not used after a reboot"
 )
@@ -199,7 +199,7 @@ class TaskResult(counts.TaskCounts):
         at = self.phase if phase is None else int(phase)  # a plain int: only primitives can be packed
         if at > self.phase and (counter := counts.DEFERRED_COUNTERS.get(at)) is not None:
             self.count(counter)
-        self._spawned_list.append(NewTask(at, encode(task), cost + CALL_COST, expands, owner))
+        self._spawned_list.append(NewTask(at, encode_task(task), cost + CALL_COST, expands, owner))
 
     def examine_again(self, place: Place, names: bytes, attempt: int, *, phase: int | None = None) -> None:
         """Have names of the directory ``place`` looked up again in the source, and copied according to their type then.
@@ -238,7 +238,7 @@ class TaskResult(counts.TaskCounts):
         """
         self.spawn(task, cost, phase=phase, owner=self._rank.hosts.rank_on_other_host(writer))
 
-    def spawn_each(self, tasks: Iterator[TaskKind], cost: int, *, expands: bool) -> None:
+    def spawn_lazily(self, tasks: Iterator[TaskKind], cost: int, *, expands: bool) -> None:
         """Spawn a large number of tasks in the phase of this task. Each is created only when the engine takes it, so
         that they are never all in memory.
 
@@ -247,7 +247,7 @@ class TaskResult(counts.TaskCounts):
             cost: estimated cost of each task in bytes, including its system calls.
             expands: True if the tasks may find more work, as a scan does.
         """
-        made = (NewTask(self.phase, encode(task), cost, expands) for task in tasks)
+        made = (NewTask(self.phase, encode_task(task), cost, expands) for task in tasks)
         self._spawned = chain(self._spawned, made)
 
     def defer_completion(self) -> None:
@@ -275,7 +275,7 @@ class TaskResult(counts.TaskCounts):
         is_only_name: bool = True,
         chunk: int = 0,
         writers: bytes = b"",
-        how: CopyAction = NEW_COPY,
+        how: CopyAction = UNTIMED_NEW_COPY,
     ) -> None:
         """Count an item that was copied completely, record the outcome for the user, and collect its digest.
 
@@ -288,7 +288,7 @@ class TaskResult(counts.TaskCounts):
             how: what was done (copied, or replaced an existing item) and how long it took.
         """
         self.item_recorder.record(how.action, place, name, known.kind, known.size, how.nanoseconds)
-        self._rank.record_success()
+        self._rank.record_write_success()
         counter = counts.copied_counter(known.kind)
         self.count(counter, 1, place)
         if counter == counts.FILES:
@@ -318,12 +318,12 @@ class TaskResult(counts.TaskCounts):
             writers: number of the host that wrote each chunk, one byte each; empty if this host wrote the item.
         """
         rank = self._rank
-        if rank.collects_entries and name and known.kind != SOCKET:
+        if rank.collects_signature_entries and name and known.kind != SOCKET_TYPE_BYTE:
             side, path, entry = rank.dataset_entry(place, name)
             self.entries[side, path].add_item(entry, known)
         if not (verify and rank.options.verify):
             return
-        self.count_to_verify(1, known.size, place)
+        self.count_items_to_verify(1, known.size, place)
         if chunk:
             self.large_copies.append(FileToRead(place, name, known, False, 0, counter, chunk, writers))
         else:
@@ -338,25 +338,25 @@ class TaskResult(counts.TaskCounts):
         rank = self._rank
         if not files:
             return
-        if rank.collects_entries:
+        if rank.collects_signature_entries:
             side, path, _ = rank.dataset_entry(place, b"")
             item = rank.job.roots[place.root].item
             names = [rank.dataset_entry(place, name)[2] for name in files.packed_names.split(b"/")] if item else None
             self.entries[side, path].extend(files, names)
         if verify and rank.options.verify:
-            self.count_to_verify(len(files), files.total_size, place)
+            self.count_items_to_verify(len(files), files.total_size, place)
             self.verifications[place, rank.hosts.this_host].extend(files)
 
-    def count_to_verify(self, items: int, size: int, place: Place) -> None:
+    def count_items_to_verify(self, items: int, size: int, place: Place) -> None:
         """Count ``items`` items of a directory that will be read back; together they have ``size`` bytes."""
         self.count(counts.TO_VERIFY, items, place)
         self.count(counts.TO_VERIFY_BYTES, size, place)
 
     def collect_directory_entry(self, place: Place) -> None:
         """Collect the directory ``place`` itself for the signature, if the job writes one."""
-        if self._rank.collects_entries:
+        if self._rank.collects_signature_entries:
             side, path, _ = self._rank.dataset_entry(place, b"")
-            self.entries[side, path].add_item(b"", self._rank.hashing.directory_item)
+            self.entries[side, path].add_item(b"", self._rank.hashing.directory_content_info)
 
     @property
     def verification_phase(self) -> int:
@@ -365,7 +365,7 @@ class TaskResult(counts.TaskCounts):
         """
         return Phase.VERIFY if self.phase < Phase.VERIFY else Phase.REPAIR_VERIFY
 
-    def fail(
+    def fail_item(
         self,
         place: Place,
         name: bytes,
@@ -455,7 +455,7 @@ class TaskResult(counts.TaskCounts):
             self.retries.append((None, Retry(counts_to_subtract=tuple(counted), place=place)))
         else:
             again = retry if isinstance(retry, tuple) else NamesToExamine(place, name, max(1, self.attempt))
-            untouched = not may_exist and self.is_untouched(place, problem)
+            untouched = not may_exist and self.has_created_nothing(place, problem)
             self.retries.append((again, Retry(b"", int(retry_phase), tuple(counted), untouched, place)))
         self.item_recorder.record_failure(place, name, size)
         path = self._rank.display_path(place, name, on_source=problem.on_source)
@@ -484,7 +484,7 @@ class TaskResult(counts.TaskCounts):
         """
         self.retries.append((None, Retry(counts_to_subtract=((counts.HARDLINKS, 1),), place=place)))
 
-    def is_untouched(self, place: Place, problem: Problem) -> bool:
+    def has_created_nothing(self, place: Place, problem: Problem) -> bool:
         """Return True if this job has certainly created nothing in the directory ``place`` for an item that failed with
         ``problem``.
 
@@ -497,7 +497,7 @@ class TaskResult(counts.TaskCounts):
         is_first = job.run == 1 or place.first_run[0] == job.run
         return is_first and not job.options.inplace and problem.on_source and problem.operation in _EXAMINING_OPERATIONS
 
-    def record_overwritten(self, place: Place, name: bytes, inode: int, *, lacks_metadata: bool) -> None:
+    def record_overwritten_file(self, place: Place, name: bytes, inode: int, *, lacks_metadata: bool) -> None:
         """Record that the existing file ``name`` was overwritten completely (``--inplace``). It still has its mark of
         incompleteness (``pcopy.fsio.incomplete_mark``), which a later task removes.
 
@@ -522,13 +522,13 @@ class TaskResult(counts.TaskCounts):
             return
         self.count(counts.EXCUSED, applied.excused, place)
         for notice in applied.notices:
-            self.warn(place, name, notice)
+            self.warn_about_item(place, name, notice)
         if applied.layout_reason:
-            self.warn_other_layout(place, name, applied.layout_reason)
+            self.warn_of_other_layout(place, name, applied.layout_reason)
         if applied.unsupported:
-            self.report_unsupported(self._rank.display_path(place, name, on_source=False), applied.unsupported)
+            self.report_unsupported_features(self._rank.display_path(place, name, on_source=False), applied.unsupported)
 
-    def report_unsupported(self, path: bytes, features: frozenset[str]) -> None:
+    def report_unsupported_features(self, path: bytes, features: frozenset[str]) -> None:
         """Report to the user each of ``features``, such as ACLs, that the file system of ``path`` does not support. A
         feature that this rank has reported before is left out.
         """
@@ -541,7 +541,7 @@ class TaskResult(counts.TaskCounts):
             )
             self.unsupported_notices.append((feature, text))
 
-    def warn_other_layout(self, place: Place, name: bytes, why: str) -> None:
+    def warn_of_other_layout(self, place: Place, name: bytes, why: str) -> None:
         """Count a warning about an item that did not get the wanted Lustre layout (striping). ``why`` is the reason;
         only the first item with this reason is shown to the user.
         """
@@ -557,30 +557,30 @@ class TaskResult(counts.TaskCounts):
             path = printable_path(self._rank.display_path(place, name, on_source=False))
             self.one_time_notices.append((text, f"{path}: {text} (more warnings like this are only counted)"))
 
-    def warn_unsyncable(self) -> None:
+    def warn_of_unsyncable_devices(self) -> None:
         """Report, once for each device, that the data which this rank wrote to the device cannot be brought to stable
         storage.
         """
         sent = self._rank.notices_sent_once
         for path, number in unsyncable_devices.values():
             where = printable_path(path or b"a file system")
-            text = f"{where}: files cannot be synced here ({os.strerror(number)}): {_UNSYNCABLE_CONSEQUENCE}"
+            text = f"{where}: files cannot be synced here ({os.strerror(number)}): {_UNSYNCABLE_CONSEQUENCE_TEXT}"
             if text not in sent:
                 sent.add(text)
                 self.unsupported_notices.append((text, text))
 
-    def warn(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
+    def warn_about_item(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
         """Count and report a warning about an item. ``on_source`` is True if the message shall show the item's path in
         the source.
         """
         self.count(counts.WARNINGS, 1, place)
         self.notices.append(f"{printable_path(self._rank.display_path(place, name, on_source=on_source))}: {text}")
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TaskOutcome:
         """Return the part of the result that the engine needs: the new tasks, the counts, and which tasks are recorded
         as done.
         """
-        return Outcome(
+        return TaskOutcome(
             self._spawned, self._counts, self._completed, self._is_deferred, tuple(self._counts_by_directory())
         )
 

@@ -17,9 +17,16 @@ from typing import Self
 from pcopy.engine.task import Task
 from pcopy.fsio.backend.columns import pack_names
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.dividing import portion_slices
-from pcopy.tasks.base.kind import DirectoryTask, DivisibleTask, LeftoverLocation, MissingDirectories, Steps, TaskKind
+from pcopy.tasks.base.kind import (
+    DirectoryTask,
+    DivisibleTask,
+    LeftoverLocation,
+    MissingDirectories,
+    TaskKind,
+    TaskSteps,
+)
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place, pack_numbers
@@ -37,7 +44,7 @@ MAX_TASK_SECONDS = 0.05
 """Seconds after which a task enters no more directories itself, and spawns tasks for the remaining ones."""
 
 
-def task_slices(rank: Rank, number: int) -> Iterator[slice]:
+def directory_slices_per_task(rank: Rank, number: int) -> Iterator[slice]:
     """Divide ``number`` directories among tasks: yield slices of ``range(number)``, one for each task.
 
     If other ranks may be idle, even a few directories are divided among several tasks. Otherwise one rank could keep a
@@ -66,10 +73,10 @@ class DirectoriesPerCall:
     """
 
     def __init__(self, rank: Rank | None = None) -> None:
-        """Begin with one directory per call. ``rank`` is not used; ``Rank.instance`` passes it."""
+        """Begin with one directory per call. ``rank`` is not used; ``Rank.shared_instance`` passes it."""
         self.number = 1
 
-    def adapt(self, seconds: float) -> None:
+    def adapt_to_duration(self, seconds: float) -> None:
         """Adapt the number to the duration of the last call, in seconds."""
         self.number = (
             max(1, self.number // 2) if seconds > MAX_CALL_SECONDS else min(MAX_DIRECTORIES_PER_CALL, 2 * self.number)
@@ -100,13 +107,13 @@ class DirectoriesToEnter(ABC):
         """Return True if one call of the backend can process the contents of several subdirectories of ``around``."""
 
     @abstractmethod
-    def _enter_several(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+    def _enter_several(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """Process the contents of the subdirectories ``names`` of ``around`` by one call of the backend. ``inodes`` are
         the inode numbers that the scan has found.
         """
 
     @abstractmethod
-    def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
+    def _enter(self, around: Place, name: bytes, inode: int) -> TaskSteps:
         """Process the contents of the subdirectory ``name`` of ``around``. ``inode`` is the inode number that the scan
         has found.
         """
@@ -121,11 +128,11 @@ class DirectoriesToEnter(ABC):
         """Add subdirectories of ``around`` that the task has found. ``inodes`` are the inode numbers of ``names``."""
         self._remaining.append((around, names, inodes))
 
-    def enter_while_others_work(self) -> Steps:
+    def enter_while_others_work(self) -> TaskSteps:
         """Process the contents of directories while all other ranks have work. Then spawn tasks for the remaining
         directories.
         """
-        remaining, at_once = self._remaining, self._rank.instance(DirectoriesPerCall)
+        remaining, at_once = self._remaining, self._rank.shared_instance(DirectoriesPerCall)
         while remaining and (not self._has_begun or self._should_enter_more()):
             self._has_begun = True
             around, names, inodes = remaining.pop()
@@ -137,11 +144,11 @@ class DirectoriesToEnter(ABC):
                 yield from self._enter_several(around, names[:number], inodes[:number])
             else:
                 yield from self._enter(around, names[0], inodes[0])
-            at_once.adapt(time.monotonic() - began)
+            at_once.adapt_to_duration(time.monotonic() - began)
         for each in remaining:
             self._spawn(*each)
 
-    def _problem_of_replaced(self, around: Place) -> Problem | None:
+    def _problem_of_replaced_parent(self, around: Place) -> Problem | None:
         """Find out why a subdirectory of ``around`` that was found before is missing. Return the error if another
         directory is at the path of ``around`` now, because a file system was mounted or unmounted there. Return None if
         it is the same directory: then only the subdirectory was removed.
@@ -149,7 +156,7 @@ class DirectoriesToEnter(ABC):
         sources = self._rank.sources[around.root]
         sources.discard(around.path)
         try:
-            sources.expected_mounts.check_mount(sources.open(around.path, around.source_id))
+            sources.expected_mounts.check_mount_is_not_new(sources.open(around.path, around.source_id))
         except Problem as problem:
             return None if problem.errno == errno.ENOENT else problem
         return None
@@ -165,7 +172,7 @@ class DirectoriesToEnter(ABC):
         """Spawn tasks that process the contents of the subdirectories ``names`` of ``around``. ``inodes`` are their
         inode numbers.
         """
-        for share in task_slices(self._rank, len(names)):
+        for share in directory_slices_per_task(self._rank, len(names)):
             task = self._make_task(around, pack_names(names[share]), pack_numbers([*inodes[share]]))
             self._result.spawn(task, task.item_count * SCAN_COST, expands=True)
 
@@ -201,9 +208,9 @@ class SiblingsTask(DirectoryTask):
             one.leftover_locations(after_first_run=after_first_run) for one in self.single_tasks()
         )
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         remaining = [
             row for row, one in enumerate(self.single_tasks()) if not any(map(missing.contains, one.contained_places()))
         ]
         if remaining:
-            yield task._replace(payload=encode(self.subset(remaining)))
+            yield task._replace(payload=encode_task(self.subset(remaining)))

@@ -88,12 +88,12 @@ def file_system_shortage(problem: Problem, file_system: int, size: int) -> str:
     return "no inode is free" if found.f_files and not found.f_favail else ""
 
 
-def charge_description(place: QuotaCharge, shown_path: bytes) -> str:
+def charge_description(charge: QuotaCharge, shown_path: bytes) -> str:
     """Return the project or directory to which an item was charged, in words. ``shown_path`` is the path of the item as
     the user sees it.
     """
-    if place.project:
-        return f"project {place.project}"
+    if charge.project:
+        return f"project {charge.project}"
     return f"directory {printable_path(os.path.dirname(shown_path))}"
 
 

@@ -11,14 +11,14 @@ from functools import partial
 
 from pcopy.background import run_in_background
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.close import close_ignoring_errors, raise_if_data_lost, recorded_sync, sync_data
+from pcopy.fsio.close import close_ignoring_errors, raise_if_data_lost, record_sync_under_way, sync_data
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.syncer import MAX_FILES
+from pcopy.fsio.syncer import MAX_FILES_PER_REQUEST
 from pcopy.tasks.base.rank import Rank
 
-WAIT_SECONDS = 0.005
+STORAGE_WAIT_SECONDS = 0.005
 """Seconds for which a task waits for the storage before it yields, so that the rank can handle messages."""
 
 
@@ -28,49 +28,49 @@ def wait_for_data_stored(rank: Rank, descriptor: int) -> Generator[None, None, N
     A helper process of the rank makes the call, because the call blocks as long as the storage does. Meanwhile the rank
     must answer messages and signals, and must be able to end.
     """
-    (problem,) = yield from _store_all(rank, [descriptor])
+    (problem,) = yield from _sync_all_files(rank, [descriptor])
     if problem is not None:
         raise problem
 
 
-def _store_all(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
+def _sync_all_files(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
     """Yield until a helper process has brought the contents of the open files ``descriptors`` to stable storage. Return
     for each file the error, or None.
     """
     rank.storer.start()
     order, numbers = rank.storer.request_file_sync(descriptors), None
     if order is not None:
-        with closing(order), recorded_sync("fdatasync", descriptors[0]):
-            while not order.wait_for_answer(WAIT_SECONDS):
+        with closing(order), record_sync_under_way("fdatasync", descriptors[0]):
+            while not order.wait_for_answer(STORAGE_WAIT_SECONDS):
                 yield
             try:
                 numbers = order.results()
             except Problem as problem:
                 return [problem] * len(descriptors)
     if numbers is None:
-        return (yield from _store_in_thread(descriptors))
+        return (yield from _sync_files_in_thread(descriptors))
     answers = zip(descriptors, numbers, strict=True)
-    return [_problem_of(partial(raise_if_data_lost, descriptor, number)) for descriptor, number in answers]
+    return [_problem_raised_by(partial(raise_if_data_lost, descriptor, number)) for descriptor, number in answers]
 
 
-def _store_in_thread(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
+def _sync_files_in_thread(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
     """Yield until a thread of this process has brought the contents of the open files ``descriptors`` to stable
     storage. Return for each file the error, or None. It is used if the system permits no helper process.
     """
     problems: list[Problem | None] = []
-    with as_problem("dup"):  # when the job stops, the caller may close its descriptors before the thread is done
+    with errors_as_problem("dup"):  # when the job stops, the caller may close its descriptors before the thread is done
         own = [os.dup(descriptor) for descriptor in descriptors]
 
     def store() -> None:
         for descriptor in own:
-            problems.append(_problem_of(partial(sync_data, descriptor)))
+            problems.append(_problem_raised_by(partial(sync_data, descriptor)))
             close_ignoring_errors(descriptor)
 
-    yield from run_in_background(store, WAIT_SECONDS)
+    yield from run_in_background(store, STORAGE_WAIT_SECONDS)
     return problems
 
 
-def _problem_of(call: Callable[[], None]) -> Problem | None:
+def _problem_raised_by(call: Callable[[], None]) -> Problem | None:
     """Return the ``Problem`` that ``call()`` raises; None if it raises none."""
     try:
         call()
@@ -79,7 +79,7 @@ def _problem_of(call: Callable[[], None]) -> Problem | None:
     return None
 
 
-class StorageBatch:
+class FileSyncBatch:
     """Small files of one task that are brought to stable storage together, by one request to the helper process.
     Meanwhile the generator that wrote each file waits.
     """
@@ -91,7 +91,7 @@ class StorageBatch:
     @property
     def is_full(self) -> bool:
         """True if the files should be stored before another one is added."""
-        return len(self._files) >= MAX_FILES
+        return len(self._files) >= MAX_FILES_PER_REQUEST
 
     def __len__(self) -> int:
         return len(self._files)
@@ -102,21 +102,21 @@ class StorageBatch:
 
     def store(self, rank: Rank) -> Generator[None, None, None]:
         """Yield until the contents of all files that were added are on stable storage. Afterwards the generator of each
-        file may continue; it gets its error from ``raise_problem``.
+        file may continue; it gets its error from ``raise_problem_of_file``.
         """
         files, self._files = self._files, []
         if files:
-            problems = yield from _store_all(rank, [new.descriptor for new in files])
+            problems = yield from _sync_all_files(rank, [new.descriptor for new in files])
             self._problems = dict(zip(files, problems, strict=True))
 
-    def raise_problem(self, new: NewFile) -> None:
+    def raise_problem_of_file(self, new: NewFile) -> None:
         """Raise the ``Problem`` of the file ``new``, if it could not be stored."""
         problem = self._problems.pop(new)
         if problem is not None:
             raise problem
 
 
-def wait_until_stored(rank: Rank, new: NewFile, together: StorageBatch | None = None) -> Generator[None, None, None]:
+def wait_until_stored(rank: Rank, new: NewFile, together: FileSyncBatch | None = None) -> Generator[None, None, None]:
     """Yield until the contents of the file ``new`` are on stable storage, so that it may get its final name. Raise
     ``Problem`` on failure. Nothing is done if the job does not sync, or if the file needs no sync.
 
@@ -128,7 +128,7 @@ def wait_until_stored(rank: Rank, new: NewFile, together: StorageBatch | None = 
     if together is not None and status_of(new.descriptor).st_size <= MAX_SMALL_FILE_BYTES:
         together.add(new)
         yield
-        together.raise_problem(new)
+        together.raise_problem_of_file(new)
     else:
         yield from wait_for_data_stored(rank, new.descriptor)
     new.mark_synced()

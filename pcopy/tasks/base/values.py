@@ -12,13 +12,13 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import PackedProblem
 from pcopy.fsio.source import FileVersion
 
-NO_DIRECTORY = Identity(-1, -1)
+NO_DIRECTORY_IDENTITY = Identity(-1, -1)
 """Identity (mount code -1, inode -1) that stands for no directory. It is the ``target_id`` of a directory that is only
 read, and the ``source_id`` of a directory whose source was not opened yet.
 """
 
 
-NOT_CREATED = Identity(-2, -2)
+UNCREATED_TARGET_IDENTITY = Identity(-2, -2)
 """Identity that stands for a target directory which a dry run does not create but a real run would. A dry run treats
 such a directory as empty.
 """
@@ -203,7 +203,7 @@ class FileToRead(NamedTuple):
         return ((self.place, self.name),) if self.linked_item is None else self.linked_item.names
 
 
-class Entries(NamedTuple):
+class SignatureEntries(NamedTuple):
     """Items of one directory of a dataset, as a signature lists them, in packed columns: value number i of each column
     belongs to name number i.
 
@@ -260,7 +260,7 @@ class Retry(NamedTuple):
     place: Place | None = None
 
 
-def bucket_of(inode: int) -> int:
+def inode_bucket_number(inode: int) -> int:
     """Return the number, from 0 to 63, of the bucket (group of inodes) to which an inode with several names belongs.
 
     All names of the inodes of a bucket are sent to one rank, which brings together the names of each inode. The number

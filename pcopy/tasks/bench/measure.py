@@ -15,29 +15,29 @@ from itertools import cycle
 from mmap import mmap
 from typing import cast
 
-from pcopy.engine.ticket import Ticket
-from pcopy.fsio.backend.batches import ListNames, TrialCalls, TrialOperation
-from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.engine.ticket import OperationTicket
+from pcopy.fsio.backend.batches import BenchmarkCalls, BenchmarkOperation, ListNames
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.close import close_after_read, close_ignoring_errors
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.syncer import sync_if_supported
 from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job
-from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.bench.private import OPEN_DIRECTORY_FLAGS, PrivateDirectory, open_private_directory
-from pcopy.tasks.bench.steps import BenchmarkState, BenchmarkTest, RankTiming, Step
+from pcopy.tasks.bench.steps import BenchmarkState, BenchmarkStep, BenchmarkTest, RankTiming
 
-MAX_ROWS = 1024
+MAX_FILES_PER_BATCH = 1024
 """Maximum number of files in one batch. The first batch is small; later ones grow while a batch takes only a small part
 of the time.
 """
 
-MAX_BATCH_FRACTION = 16
+MIN_BATCHES_PER_STEP = 16
 """A batch of files grows only as long as it is expected to take at most the time of the step divided by this number."""
 
 SLICE_NANOSECONDS = 2_000_000
@@ -51,7 +51,7 @@ _PATTERN_BYTES = 1 << 20
 _UNLIMITED_MICROSECONDS = 1 << 60
 """Time limit in microseconds of a step that is not measured, and must process all files (CLEAR)."""
 
-RunningTest = Generator[Ticket | None, None, tuple[int, int, int]]
+RunningTest = Generator[OperationTicket | None, None, tuple[int, int, int]]
 """Type of a running test: a generator that returns the number of operations or bytes, and start and end of the
 measurement in nanoseconds (``time.monotonic_ns``).
 """
@@ -64,7 +64,7 @@ def private_directory_name(job: Job) -> bytes:
 
 class StepTask(TaskKind, is_note=False):
     """Base class of the tasks by which a rank takes part in a step of a benchmark. ``step`` contains the fields of a
-    ``Step``.
+    ``BenchmarkStep``.
     """
 
     step: tuple[int, int, int, bool, int, int, int, int, bool]
@@ -88,16 +88,16 @@ class PrepareStep(StepTask, code=150, doing="preparing a measurement"):
     private_inode: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        step = Step(*self.step)
+        step = BenchmarkStep(*self.step)
         try:
-            rank.instance(RankBenchmark).prepare(step, self.file_owner, self.created, self.private_inode)
+            rank.shared_instance(RankBenchmark).prepare(step, self.file_owner, self.created, self.private_inode)
         except OSError as error:
-            fail_step(rank, result, Problem.from_error("mkdir", error))
+            report_failed_test(rank, result, Problem.from_error("mkdir", error))
             return
         result.spawn(RankReadyNote(), owner=0)
 
 
-class RankReadyNote(Note, code=151, doing="waiting for all ranks"):
+class RankReadyNote(NoteTask, code=151, doing="waiting for all ranks"):
     """Message to rank 0: a rank has prepared the step. After the last such message, rank 0 starts the measurement on
     all ranks of the step.
     """
@@ -117,13 +117,13 @@ class MeasureStep(StepTask, code=152, doing="measuring"):
     the time.
     """
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        step = Step(*self.step)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        step = BenchmarkStep(*self.step)
         test = BenchmarkTest(step.test)
         try:
-            number, begin, end = yield from rank.instance(RankBenchmark).run(step)
+            number, begin, end = yield from rank.shared_instance(RankBenchmark).run(step)
         except OSError as error:
-            fail_step(rank, result, Problem.from_error(test.name.lower(), error))
+            report_failed_test(rank, result, Problem.from_error(test.name.lower(), error))
             return
         if step.is_measured:
             for counter in (counts.FOUND_BYTES, counts.BYTES) if test.is_data_test else (counts.FOUND, counts.FILES):
@@ -131,7 +131,7 @@ class MeasureStep(StepTask, code=152, doing="measuring"):
         result.spawn(MeasurementNote(rank.number, begin, end, number), owner=0)
 
 
-class MeasurementNote(Note, code=153, doing="recording what was measured"):
+class MeasurementNote(NoteTask, code=153, doing="recording what was measured"):
     """Message to rank 0 with what a rank has measured: ``begin`` and ``end`` in nanoseconds, and the number
     (``amount``) of operations or bytes. After the last message of a step, the next step starts.
     """
@@ -193,7 +193,7 @@ def file_owners(hosts: Sequence[str], ranks: int) -> list[int]:
     return [owner_of[rank] for rank in range(ranks)]
 
 
-def fail_step(rank: Rank, result: TaskResult, problem: Problem) -> None:
+def report_failed_test(rank: Rank, result: TaskResult, problem: Problem) -> None:
     """Report a failed test. No further step starts: after a failure, the results would say nothing about the file
     system.
     """
@@ -229,7 +229,7 @@ class RankBenchmark:
             if descriptor >= 0:
                 close_ignoring_errors(descriptor)
 
-    def prepare(self, step: Step, owner: int, made: int, private: int) -> None:
+    def prepare(self, step: BenchmarkStep, owner: int, made: int, private: int) -> None:
         """Create and open what the step needs. Raise ``OSError`` if that fails.
 
         Args:
@@ -248,12 +248,12 @@ class RankBenchmark:
         if test == BenchmarkTest.CREATE:
             self._own_names = self._file_names(step, owner, step.max_amount)
             if not step.is_shared or rank.number == 0:
-                with as_problem("mkdir"):
+                with errors_as_problem("mkdir"):
                     os.mkdir(_directory_name(step, owner), 0o700, dir_fd=self._private)
         self._test_names = self._own_names if owner == rank.number else self._file_names(step, owner, made)
         self._new_names = [b"r" + name for name in self._own_names] if test == BenchmarkTest.RENAME else []
 
-    def _file_names(self, step: Step, owner: int, number: int) -> list[bytes]:
+    def _file_names(self, step: BenchmarkStep, owner: int, number: int) -> list[bytes]:
         """Return the names of the first ``number`` files that the rank ``owner`` creates."""
         stem = b"%s%d." % (b"" if step.round else b"w", owner)
         names = self._names_by_prefix.get(stem, [])
@@ -278,7 +278,7 @@ class RankBenchmark:
         private = benchmark_state(self._rank).private = PrivateDirectory(root, name)
         self._private = os.dup(private.descriptor)
 
-    def _prepare_data(self, step: Step, test: BenchmarkTest, owner: int) -> None:
+    def _prepare_data(self, step: BenchmarkStep, test: BenchmarkTest, owner: int) -> None:
         """Open the file of a test that writes or reads data, and fill the block that is written with random data. Raise
         ``OSError`` if that fails. ``owner`` is the rank whose file is used.
         """
@@ -296,16 +296,16 @@ class RankBenchmark:
             flags = (
                 CREATE_FLAGS & ~os.O_EXCL if step.is_shared else CREATE_FLAGS
             )  # The first rank to open a shared file creates it.
-            with as_problem("create"):
+            with errors_as_problem("create"):
                 self._file = open_with_retries(name, flags | direct, 0o600, dir_fd=self._private)
             return
-        with as_problem("open"):
+        with errors_as_problem("open"):
             self._file = open_with_retries(
                 name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | direct, dir_fd=self._private
             )
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def run(self, step: Step) -> RunningTest:
+    def run(self, step: BenchmarkStep) -> RunningTest:
         """Return a generator that runs the test of the step: it returns the number of operations or bytes, and start
         and end of the measurement. Raise ``OSError`` if the test fails.
         """
@@ -316,30 +316,30 @@ class RankBenchmark:
             return self._run_read(step)
         return self._run_metadata_test(step, test)
 
-    def _run_metadata_test(self, step: Step, test: BenchmarkTest) -> RunningTest:
+    def _run_metadata_test(self, step: BenchmarkStep, test: BenchmarkTest) -> RunningTest:
         """Run a test that makes system calls for files, or the removal of the files (CLEAR), in the directory of the
         step.
         """
         name = _directory_name(step, self._file_owner)
-        with as_problem("open"):
+        with errors_as_problem("open"):
             self._directory = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=self._private)
         try:
             if test == BenchmarkTest.READDIR:
                 return (yield from self._run_readdir(step))
             if test == BenchmarkTest.CLEAR:
                 measured = yield from self._run_calls(
-                    step._replace(microseconds=_UNLIMITED_MICROSECONDS), TrialOperation.UNLINK, self._own_names
+                    step._replace(microseconds=_UNLIMITED_MICROSECONDS), BenchmarkOperation.UNLINK, self._own_names
                 )
                 if not step.is_shared:
-                    with as_problem("rmdir"):
+                    with errors_as_problem("rmdir"):
                         os.rmdir(name, dir_fd=self._private)
                 return measured
-            return (yield from self._run_calls(step, TrialOperation(test), self._test_names))
+            return (yield from self._run_calls(step, BenchmarkOperation(test), self._test_names))
         finally:
             descriptor, self._directory = self._directory, -1
             close_ignoring_errors(descriptor)
 
-    def _run_calls(self, step: Step, call: TrialOperation, files: list[bytes]) -> RunningTest:
+    def _run_calls(self, step: BenchmarkStep, call: BenchmarkOperation, files: list[bytes]) -> RunningTest:
         """Make the system call ``call`` once for each of ``files``, in batches, until the time of the step is over."""
         backend, new_names = self._rank.backend, self._new_names
         begin = now = time.monotonic_ns()
@@ -347,22 +347,22 @@ class RankBenchmark:
         at, rows = 0, 4 * step.in_flight
         while at < len(files) and now < end:
             chosen = slice(at, at + rows)
-            batch = TrialCalls(self._directory, pack_names(files[chosen]), call, pack_names(new_names[chosen]))
+            batch = BenchmarkCalls(self._directory, pack_names(files[chosen]), call, pack_names(new_names[chosen]))
             verdicts = (yield from await_ticket(backend, backend.submit(batch))).verdicts
-            for row in verdicts.rows_with_code(RowCode.FAILED):
+            for row in verdicts.rows_with_code(OutcomeCode.FAILED):
                 raise verdicts.problem(row)
             at, start, now = at + len(verdicts), now, time.monotonic_ns()
-            if (now - start) * 2 * MAX_BATCH_FRACTION < end - begin:
-                rows = min(MAX_ROWS, 2 * rows)
-        if call == TrialOperation.CREATE:
+            if (now - start) * 2 * MIN_BATCHES_PER_STEP < end - begin:
+                rows = min(MAX_FILES_PER_BATCH, 2 * rows)
+        if call == BenchmarkOperation.CREATE:
             self._own_names = files[:at]
-        elif call == TrialOperation.RENAME:
+        elif call == BenchmarkOperation.RENAME:
             self._own_names = new_names[:at] + files[at:]
-        elif call == TrialOperation.UNLINK:
+        elif call == BenchmarkOperation.UNLINK:
             self._own_names = files[at:]
         return at, begin, now
 
-    def _run_readdir(self, step: Step) -> RunningTest:
+    def _run_readdir(self, step: BenchmarkStep) -> RunningTest:
         """List the directory again and again until the time of the step is over. The number of operations is that of
         the listed names.
         """
@@ -373,41 +373,41 @@ class RankBenchmark:
             batch: ListNames | None = ListNames(self._directory, on_source=False)
             while batch is not None:
                 listed = yield from await_ticket(backend, backend.submit(batch))
-                for row in listed.verdicts.rows_with_code(RowCode.FAILED):
+                for row in listed.verdicts.rows_with_code(OutcomeCode.FAILED):
                     raise listed.verdicts.problem(row)
                 number, batch = number + listed.name_count, listed.next_batch
             now = time.monotonic_ns()
             yield None
         return number, begin, now
 
-    def _run_write(self, step: Step) -> RunningTest:
+    def _run_write(self, step: BenchmarkStep) -> RunningTest:
         """Write up to ``step.max_amount`` bytes and sync them. The sync is part of the measured time."""
         assert self._block is not None
         block, at, start = memoryview(self._block), 0, self._start_offset(step)
         begin = now = looked_up = time.monotonic_ns()
         end = begin + step.microseconds * 1000
-        with as_problem("write"):
+        with errors_as_problem("write"):
             while at < step.max_amount and now < end:
                 at += os.pwrite(self._file, block, start + at)
                 now = time.monotonic_ns()
                 if now - looked_up > SLICE_NANOSECONDS:
                     looked_up = now
                     yield None
-        with as_problem("fsync"):
+        with errors_as_problem("fsync"):
             sync_if_supported(self._file)
         now = time.monotonic_ns()
         descriptor, self._file = self._file, -1
-        with as_problem("close"):
+        with errors_as_problem("close"):
             os.close(descriptor)
         return at, begin, now
 
-    def _start_offset(self, step: Step) -> int:
+    def _start_offset(self, step: BenchmarkStep) -> int:
         """Return the offset in bytes at which this rank starts to write or read: that of its segment if all ranks use
         one file, else 0.
         """
         return self._file_owner * step.max_amount if step.is_shared else 0
 
-    def _run_read(self, step: Step) -> RunningTest:
+    def _run_read(self, step: BenchmarkStep) -> RunningTest:
         """Read what another rank wrote (its file, or its segment of the shared file), until all of it was read or the
         time of the step is over.
         """
@@ -415,7 +415,7 @@ class RankBenchmark:
         block, at, start = [memoryview(self._block)], 0, self._start_offset(step)
         begin = now = looked_up = time.monotonic_ns()
         end = begin + step.microseconds * 1000
-        with as_problem("read"):
+        with errors_as_problem("read"):
             while at < self._created and now < end:
                 got = os.preadv(self._file, block, start + at)
                 if not got:
@@ -429,6 +429,6 @@ class RankBenchmark:
         return at, begin, now
 
 
-def _directory_name(step: Step, owner: int) -> bytes:
+def _directory_name(step: BenchmarkStep, owner: int) -> bytes:
     """Return the name of the directory that contains the files of the rank ``owner`` in this ``step``."""
     return b"%d.shared" % step.round if step.is_shared else b"%d.%d" % (step.round, owner)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 
-from pcopy.fsio.close import close_ignoring_errors, closed_at_end, names_in_directory
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.close import close_ignoring_errors, closing_descriptor, names_in_directory
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 
 OPEN_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,7 +30,7 @@ def _remove_contents(directory: int) -> None:
         except FileNotFoundError:
             continue
         except IsADirectoryError:
-            with closed_at_end(open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=directory)) as below:
+            with closing_descriptor(open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=directory)) as below:
                 _remove_contents(below)
             os.rmdir(name, dir_fd=directory)
 
@@ -48,7 +48,7 @@ class PrivateDirectory:
         except OSError as error:
             text = "the file system may refuse names with a leading dot" if error.errno == errno.EINVAL else ""
             raise Problem("mkdir", error.errno or errno.EIO, text=text) from error
-        with as_problem("open"):
+        with errors_as_problem("open"):
             descriptor = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=root)
             if names_in_directory(descriptor):
                 close_ignoring_errors(descriptor)
@@ -96,7 +96,7 @@ def open_private_directory(root: int, name: bytes, inode: int) -> int:
     """Return a descriptor of the private directory ``name`` in ``root``, which rank 0 has created. Raise ``Problem`` if
     it cannot be opened, or does not have this ``inode`` number.
     """
-    with as_problem("open"):
+    with errors_as_problem("open"):
         descriptor = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=root)
         if os.fstat(descriptor).st_ino != inode:
             close_ignoring_errors(descriptor)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import TrialOperation
+from pcopy.fsio.backend.batches import BenchmarkOperation
 from pcopy.tasks.base.job import ForwardingSink, Sink
 from pcopy.tasks.bench.private import PrivateDirectory
 
@@ -20,11 +20,11 @@ class BenchmarkTest(IntEnum):
     directories, WRITE and READ transfer data. CLEAR removes the files of a round and is not measured.
     """
 
-    CREATE = TrialOperation.CREATE
-    STAT = TrialOperation.STAT
-    OPEN = TrialOperation.OPEN
-    RENAME = TrialOperation.RENAME
-    UNLINK = TrialOperation.UNLINK
+    CREATE = BenchmarkOperation.CREATE
+    STAT = BenchmarkOperation.STAT
+    OPEN = BenchmarkOperation.OPEN
+    RENAME = BenchmarkOperation.RENAME
+    UNLINK = BenchmarkOperation.UNLINK
     READDIR = 10
     WRITE = 11
     READ = 12
@@ -38,7 +38,7 @@ class BenchmarkTest(IntEnum):
         return self in (BenchmarkTest.WRITE, BenchmarkTest.READ)
 
 
-class Step(NamedTuple):
+class BenchmarkStep(NamedTuple):
     """A step of a benchmark: one test on the first ``ranks`` ranks. On each rank it ends after ``microseconds`` or at
     ``max_amount``, whichever comes first.
 
@@ -89,7 +89,7 @@ class StepResult(NamedTuple):
     ``seconds``.
     """
 
-    step: Step
+    step: BenchmarkStep
     amount: int
     seconds: float
     spread: float = 0.0
@@ -103,7 +103,7 @@ class StepResult(NamedTuple):
         return self.amount / self.seconds if self.seconds > 0 else 0.0
 
     @classmethod
-    def from_timings(cls, step: Step, parts: Sequence[RankTiming], *, one_clock: bool) -> StepResult:
+    def from_timings(cls, step: BenchmarkStep, parts: Sequence[RankTiming], *, one_clock: bool) -> StepResult:
         """Return the result of ``step``, combined from what each of its ranks has measured (``parts``).
 
         If all ranks share one clock (``one_clock``, all on one host), the time is that from the earliest start to the
@@ -122,7 +122,7 @@ def median_results(results: Sequence[StepResult]) -> list[StepResult]:
     Its ``spread`` is the difference between the fastest and the slowest repeat, divided by the median rate. The results
     are in the order of the first repeat.
     """
-    alike: dict[Step, list[StepResult]] = {}
+    alike: dict[BenchmarkStep, list[StepResult]] = {}
     for each in results:
         alike.setdefault(each.step._replace(round=1), []).append(each)
     found = []
@@ -139,10 +139,10 @@ class BenchmarkState(ForwardingSink):
     job's output, which it passes on to the screen.
     """
 
-    def __init__(self, screen: Sink, steps: Sequence[Step]) -> None:
+    def __init__(self, screen: Sink, steps: Sequence[BenchmarkStep]) -> None:
         super().__init__(screen)
-        self._steps: Iterator[Step] = iter(steps)
-        self.step: Step | None = None
+        self._steps: Iterator[BenchmarkStep] = iter(steps)
+        self.step: BenchmarkStep | None = None
         self.ready_ranks = 0
         self.timings: list[RankTiming] = []
         self.results: list[StepResult] = []
@@ -153,7 +153,7 @@ class BenchmarkState(ForwardingSink):
         self.private: PrivateDirectory | None = None
         """The private directory; None before it was created."""
 
-    def start_next_step(self) -> Step | None:
+    def start_next_step(self) -> BenchmarkStep | None:
         """Take the next step from the remaining ones, make it the present step, and return it; return None after the
         last one.
         """

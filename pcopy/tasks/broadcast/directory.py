@@ -16,12 +16,12 @@ from contextlib import suppress
 from pcopy.background import run_in_background
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.temporary import create_private_file, remove_if_present
 from pcopy.libc import free_bytes
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.text import printable_path
@@ -63,7 +63,7 @@ class HostDirectory:
         """
         self.path = path
         try:
-            with as_problem("open"):
+            with errors_as_problem("open"):
                 self.descriptor = open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             if creates_probe and self.is_writer and self._rank.size > 1:
                 close_ignoring_errors(create_private_file(self.descriptor, self.probe_name(self._rank.number)))
@@ -75,7 +75,7 @@ class HostDirectory:
         """Return the name of the probe file that the rank number ``rank`` creates."""
         return b".pcopy-%s-probe-%d" % (self._rank.job.name.encode(), rank)
 
-    def sees_probe(self, rank: int) -> bool:
+    def sees_probe_of(self, rank: int) -> bool:
         """Return True if the probe file of the rank number ``rank`` is in this directory, so that both ranks use the
         same directory.
         """
@@ -115,12 +115,14 @@ class OpenHostDirectory(HostTask, code=160, doing="opening the directory of this
     directory: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        target = rank.instance(HostDirectory)
+        target = rank.shared_instance(HostDirectory)
         target.open(self.directory)
         if target.problem is None and target.is_writer and not supports_rename_and_random_writes(self.directory):
-            from pcopy.fsio.sequential import examine_directory  # Imported here because few file systems need it.
+            from pcopy.fsio.sequential import (
+                examine_supported_operations,  # Imported here because few file systems need it.
+            )
 
-            if why := examine_directory(self.directory).no_rename_reason:
+            if why := examine_supported_operations(self.directory).no_rename_reason:
                 text = f"{why}: send to another directory, and copy the files there with pcopy"
                 target.problem = Problem("create", 0, text=text)
 
@@ -137,14 +139,14 @@ class CheckHostDirectory(HostTask, code=165, doing="checking the directory of th
     needed_bytes: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        target = rank.instance(HostDirectory)
+        target = rank.shared_instance(HostDirectory)
         target.open(self.directory, creates_probe=False)
         problems = list(self._directory_problems(target))
         result.count(counts.FOUND)
         result.count(counts.FAILED if problems else counts.FILES)
         for name, problem in problems:
             path = os.path.join(self.directory, name) if name else self.directory
-            result.report_failure(path, with_host(problem, target.host))
+            result.report_failure(path, problem_with_host_name(problem, target.host))
 
     def _directory_problems(self, target: HostDirectory) -> Iterator[tuple[bytes, Problem]]:
         """Generator: yield each reason for which files could not be written to the directory ``target``: the name of
@@ -154,7 +156,7 @@ class CheckHostDirectory(HostTask, code=165, doing="checking the directory of th
             yield b"", target.problem
             return
         try:
-            with as_problem("statvfs"):
+            with errors_as_problem("statvfs"):
                 file_system = os.statvfs(target.descriptor)
         except Problem as problem:
             yield b"", problem
@@ -189,7 +191,7 @@ class FindSharingHosts(HostTask, code=161, doing="finding hosts that share a dir
     """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        target, names = rank.instance(HostDirectory), rank.hosts.names
+        target, names = rank.shared_instance(HostDirectory), rank.hosts.names
         if rank.number not in rank.first_ranks:
             self._check_same_directory(rank, target, names.index(names[rank.number]), result)
             return
@@ -199,15 +201,15 @@ class FindSharingHosts(HostTask, code=161, doing="finding hosts that share a dir
             if other_rank != rank.number and name == names[rank.number]:
                 result.spawn(FindSharingHosts(), owner=other_rank)
         earlier_leaders = rank.first_ranks[: rank.first_ranks.index(rank.number)]
-        first = next(filter(target.sees_probe, earlier_leaders), None)
+        first = next(filter(target.sees_probe_of, earlier_leaders), None)
         if first is not None:
             target.is_writer = False
             result.spawn(SharingNote(first, rank.number), owner=0)
 
     def _check_same_directory(self, rank: Rank, target: HostDirectory, leader: int, result: TaskResult) -> None:
         """Report a failure if this rank does not see the same directory as ``leader``, the first rank of its host."""
-        problem = target.problem and with_host(target.problem, f"rank {rank.number} of {target.host}")
-        if problem is None and not target.sees_probe(leader):
+        problem = target.problem and problem_with_host_name(target.problem, f"rank {rank.number} of {target.host}")
+        if problem is None and not target.sees_probe_of(leader):
             text = f"is another directory for rank {rank.number} than for the first rank of {target.host}; "
             text += "give each host a name of its own, and each rank of it the same mounts"
             problem = Problem("open", 0, text=text)
@@ -226,7 +228,7 @@ class SharedDirectories:
         self._names = rank.hosts.names
         self.sharing_leaders: dict[int, list[int]] = {}
 
-    def messages(self, path: bytes) -> list[str]:
+    def sharing_messages(self, path: bytes) -> list[str]:
         """Return a message for each directory that several hosts share. ``path`` is the path of the directory on all
         hosts.
         """
@@ -241,7 +243,7 @@ class SharedDirectories:
         return f"{printable_path(path)}: is one directory on {hosts}{more}: it is written once"
 
 
-class SharingNote(Note, code=168, doing="recording hosts that share a directory"):
+class SharingNote(NoteTask, code=168, doing="recording hosts that share a directory"):
     """Message to rank 0: the leader (first rank of a host) ``other`` sees the probe file of the leader ``first``, so
     both use the same directory.
     """
@@ -250,7 +252,7 @@ class SharingNote(Note, code=168, doing="recording hosts that share a directory"
     other: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(SharedDirectories).sharing_leaders.setdefault(self.first, []).append(self.other)
+        rank.shared_instance(SharedDirectories).sharing_leaders.setdefault(self.first, []).append(self.other)
 
 
 class SyncHostDirectory(HostTask, code=167, doing="syncing the directory of this host"):
@@ -258,8 +260,8 @@ class SyncHostDirectory(HostTask, code=167, doing="syncing the directory of this
     can handle messages meanwhile.
     """
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        target = rank.instance(HostDirectory)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        target = rank.shared_instance(HostDirectory)
         if target.descriptor < 0 or not target.is_writer:
             return
         errors: list[Problem] = [Problem("syncfs", errno.ENOMEM)]  # This error remains if the thread cannot start.
@@ -274,10 +276,10 @@ class SyncHostDirectory(HostTask, code=167, doing="syncing the directory of this
         yield from run_in_background(sync, POLL_SECONDS)
         for problem in errors:
             result.count(counts.UNSYNCED)
-            result.report_failure(target.path, with_host(problem, target.host))
+            result.report_failure(target.path, problem_with_host_name(problem, target.host))
 
 
-def with_host(problem: Problem, host: str) -> Problem:
+def problem_with_host_name(problem: Problem, host: str) -> Problem:
     """Return ``problem`` with the name of the host added to its text."""
     text = problem.strerror or ""
     is_system = problem.errno and text == os.strerror(problem.errno)

@@ -16,26 +16,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from pcopy import libc
-from pcopy.fsio.attributes import Attributes, has_default_acl, read_attributes
+from pcopy.fsio.attributes import ItemMetadata, has_default_acl, read_item_metadata
 from pcopy.fsio.backend.interface import TicketCancelled
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.contents import data_extents, may_have_holes
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import Problem, as_problem, source_changed
-from pcopy.fsio.source import FileVersion, open_to_read, status_of
-from pcopy.signature.algorithms import DEFAULT_ALGORITHM, Hasher, algorithm_named
+from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_problem
+from pcopy.fsio.source import FileVersion, open_item_to_read, status_of
+from pcopy.signature.algorithms import DEFAULT_ALGORITHM, Hasher, digest_algorithm_named
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_until_stored
-from pcopy.tasks.broadcast.directory import HostDirectory, with_host
+from pcopy.tasks.broadcast.directory import HostDirectory, problem_with_host_name
 from pcopy.text import printable_path
 
 PIECE_BYTES = 1 << 20
 """Bytes of file contents in one piece. Small files share a piece."""
 
-MAX_PARTS = 256
+MAX_PARTS_IN_PIECE = 256
 """Maximum number of parts in a piece. A piece with several hundred small files has so many."""
 
 KEPT_MEMORY_BYTES = 64 << 20
@@ -62,7 +62,7 @@ BEGIN, BEGIN_SPARSE, DATA, END, UNREADABLE = range(5)
 its end.
 """
 
-Part = tuple[int, bytes, int, Attributes | None]
+StreamPart = tuple[int, bytes, int, ItemMetadata | None]
 """Type: a part of the stream of files. The values are: its type; bytes (BEGIN: name, DATA: contents, END: digest); a
 number (size or offset in bytes; with UNREADABLE: 1 if the file has changed); with END the metadata of the file.
 """
@@ -74,7 +74,7 @@ class FilesToSend:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.paths: tuple[bytes, ...] = ()
-        self._parts: Iterator[Part] | None = None
+        self._parts: Iterator[StreamPart] | None = None
         self._result: TaskResult | None = None
         self._descriptor = -1
         self.existing_names: set[bytes] = set()
@@ -82,36 +82,36 @@ class FilesToSend:
         directory itself.
         """
 
-    def next_piece(self, result: TaskResult) -> tuple[tuple[Part, ...], bool]:
+    def next_piece(self, result: TaskResult) -> tuple[tuple[StreamPart, ...], bool]:
         """Return the parts that form the next piece of the stream, and True if it is the last piece."""
         if self._parts is None:
             self._parts = self._parts_of_files()
         self._result = result
-        parts: list[Part] = []
+        parts: list[StreamPart] = []
         size = 0
         for part in self._parts:
             parts.append(part)
             if part[0] == DATA:
                 size += len(part[1])
                 self._rank.throttle.bytes.charge(len(part[1]))  # The task waits for the throttle before the next piece.
-            if size >= self._piece_bytes or len(parts) >= MAX_PARTS:
+            if size >= self._piece_bytes or len(parts) >= MAX_PARTS_IN_PIECE:
                 return tuple(parts), False
         return tuple(parts), True
 
-    def _parts_of_files(self) -> Iterator[Part]:
+    def _parts_of_files(self) -> Iterator[StreamPart]:
         """Generator: yield the parts of all files. If a file cannot be read, report that, and end its parts with an
         UNREADABLE part.
         """
-        directory = self._rank.instance(HostDirectory).descriptor
+        directory = self._rank.shared_instance(HostDirectory).descriptor
         for path in self.paths:
             name = os.path.basename(path)
             has_begun = False
             try:
-                with as_problem("open", on_source=True):
-                    self._descriptor = open_to_read(None, path, follow=True)
+                with errors_as_problem("open", on_source=True):
+                    self._descriptor = open_item_to_read(None, path, follow=True)
                 status = status_of(self._descriptor, on_source=True)
                 if not stat.S_ISREG(status.st_mode):
-                    raise source_changed("open", "it is not a regular file any more")
+                    raise source_changed_problem("open", "it is not a regular file any more")
                 has_begun = True
                 if is_same_file(name, directory, status):
                     self.existing_names.add(name)
@@ -126,7 +126,7 @@ class FilesToSend:
             finally:
                 self.close()
 
-    def _parts_of_contents(self, status: os.stat_result) -> Iterator[Part]:
+    def _parts_of_contents(self, status: os.stat_result) -> Iterator[StreamPart]:
         """Generator: yield the contents of the file that is open, as DATA parts of the stream, and then the END part
         with its digest and metadata. ``status`` is its status when it was opened.
 
@@ -136,16 +136,16 @@ class FilesToSend:
         for start, end in data_extents(self._descriptor, 0, size) if may_have_holes(status) else ((0, size),):
             at = start
             while at < end:
-                with as_problem("read", on_source=True):
+                with errors_as_problem("read", on_source=True):
                     data = os.pread(self._descriptor, min(self._piece_bytes, end - at), at)
                 if not data:
-                    raise source_changed("read", "the file became shorter while it was read")
+                    raise source_changed_problem("read", "the file became shorter while it was read")
                 digest.update(data, at)
                 yield DATA, data, at, None
                 at += len(data)
-        attributes = read_attributes(self._descriptor, status, self._rank.options.preserve)
+        attributes = read_item_metadata(self._descriptor, status, self._rank.options.preserve)
         if FileVersion.from_status(status_of(self._descriptor, on_source=True)) != FileVersion.from_status(status):
-            raise source_changed("read", "the file changed while it was read")
+            raise source_changed_problem("read", "the file changed while it was read")
         yield END, digest.digest(), size, attributes
 
     @property
@@ -168,7 +168,7 @@ class SentDataDigest:
     """
 
     def __init__(self) -> None:
-        self._hasher: Hasher = algorithm_named(DEFAULT_ALGORITHM).new_hasher()
+        self._hasher: Hasher = digest_algorithm_named(DEFAULT_ALGORITHM).new_hasher()
         self._at = 0
 
     def update(self, data: bytes, at: int) -> None:
@@ -193,8 +193,8 @@ class SendFiles(TaskKind, code=162, doing="reading files and sending them", is_n
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        stream, source = rank.instance(HostStream), rank.instance(FilesToSend)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        stream, source = rank.shared_instance(HostStream), rank.shared_instance(FilesToSend)
         if self.paths:
             source.paths = self.paths
         while stream.is_full:
@@ -209,18 +209,18 @@ class SendFiles(TaskKind, code=162, doing="reading files and sending them", is_n
             result.spawn(SendFiles(()), owner=0)
 
 
-class StreamPiece(Note, code=163, doing="writing files and forwarding them"):
+class StreamPiece(NoteTask, code=163, doing="writing files and forwarding them"):
     """Message with the next piece of the stream to the next host: its ``parts`` in their order."""
 
-    parts: tuple[tuple[int, bytes, int, Attributes | None], ...]
+    parts: tuple[tuple[int, bytes, int, ItemMetadata | None], ...]
 
     is_dropped_on_stop = True
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        return rank.instance(HostStream).process_parts(self.parts, result)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        return rank.shared_instance(HostStream).process_parts(self.parts, result)
 
 
-class PiecesForwardedNote(Note, code=164, doing="acknowledging pieces of the stream"):
+class PiecesForwardedNote(NoteTask, code=164, doing="acknowledging pieces of the stream"):
     """Message that acknowledges pieces of the stream: the rank ``child``, to which the receiver of the message sends,
     has forwarded ``number`` more pieces.
     """
@@ -229,7 +229,7 @@ class PiecesForwardedNote(Note, code=164, doing="acknowledging pieces of the str
     number: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(HostStream).record_forwarded(self.child, self.number, result)
+        rank.shared_instance(HostStream).record_forwarded(self.child, self.number, result)
 
 
 class SendCredit:
@@ -258,13 +258,13 @@ class HostStream:
         parent_place, child_places = tree_neighbours(place, len(rank.first_ranks))
         if len(rank.first_ranks) > 1:
             libc.retain_freed_memory(KEPT_MEMORY_BYTES)
-        rank.instance(HostDirectory).remove_probe()
+        rank.shared_instance(HostDirectory).remove_probe()
         self._rank = rank
-        self._writing = FileWriter(rank)
+        self._writing = ReceivedFileWriter(rank)
         self._parent = rank.first_ranks[parent_place] if place else -1
         self._pieces_under_way = {rank.first_ranks[each]: 0 for each in child_places}
         """For each rank to which this one sends: number of pieces that it has not acknowledged yet."""
-        self._pieces_to_forward: deque[tuple[Part, ...]] = deque()
+        self._pieces_to_forward: deque[tuple[StreamPart, ...]] = deque()
         """Pieces that were written on this host and not forwarded yet."""
         self._unacknowledged = 0
         """Number of pieces that were forwarded and not yet acknowledged to the sender."""
@@ -274,7 +274,7 @@ class HostStream:
         """True if any of the hosts to which this one sends cannot accept another piece."""
         return any(number >= MAX_PIECES_UNDER_WAY for number in self._pieces_under_way.values())
 
-    def process_parts(self, parts: tuple[Part, ...], result: TaskResult) -> Steps:
+    def process_parts(self, parts: tuple[StreamPart, ...], result: TaskResult) -> TaskSteps:
         """Write the parts of a piece, and forward the piece."""
         for part in parts:
             yield from self._writing.process_part(part, result)
@@ -305,12 +305,12 @@ class HostStream:
         self._writing.abandon()
 
 
-class FileWriter:
+class ReceivedFileWriter:
     """Writes the files of the stream on this host, one after the other."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._target = rank.instance(HostDirectory)
+        self._target = rank.shared_instance(HostDirectory)
         self._new: NewFile | None = None
         self._digest = SentDataDigest()
         self._name = b""
@@ -320,7 +320,7 @@ class FileWriter:
         nothing is written.
         """
 
-    def process_part(self, part: Part, result: TaskResult) -> Steps:
+    def process_part(self, part: StreamPart, result: TaskResult) -> TaskSteps:
         """Process one part of the stream. After an error, only the present file fails."""
         if not self._target.is_writer:
             return
@@ -350,7 +350,7 @@ class FileWriter:
         result.count(counts.FOUND_BYTES, size)
         if target.problem is not None:
             raise target.problem
-        if rank.number == 0 and name in rank.instance(FilesToSend).existing_names:
+        if rank.number == 0 and name in rank.shared_instance(FilesToSend).existing_names:
             self._is_source_itself = True
             return
         self._new = NewFile.create_temporary(target.descriptor, rank.temporary_names.next_name())
@@ -361,14 +361,14 @@ class FileWriter:
         if self._new is None:
             return
         self._digest.update(data, at)
-        with as_problem("write"):
+        with errors_as_problem("write"):
             for start, end in nonzero_ranges(data) if self._is_sparse else ((0, len(data)),):
                 written = start
                 while written < end:
                     written += os.pwrite(self._new.descriptor, memoryview(data)[written:end], at + written)
         self._rank.counters[counts.MOVED] += len(data)
 
-    def _complete_file(self, digest: bytes, size: int, attributes: Attributes, result: TaskResult) -> Steps:
+    def _complete_file(self, digest: bytes, size: int, attributes: ItemMetadata, result: TaskResult) -> TaskSteps:
         """Compare the digest of the data with ``digest``, which the sender has computed, apply the metadata, and rename
         the file to its final name. Raise ``Problem`` if any of that fails.
         """
@@ -387,7 +387,7 @@ class FileWriter:
             if not options.fsync:
                 yield from wait_until_stored(self._rank, new)
         inherits = has_default_acl(self._target.descriptor)
-        self._rank.detect_late_times(self._target.descriptor, new.status.st_dev, result.notices)
+        self._rank.detect_times_set_on_close(self._target.descriptor, new.status.st_dev, result.notices)
         applied = new.apply_metadata(attributes, options.preserve, options.umask, inherits_acl=inherits)
         new.commit(self._name, sync=options.fsync, store=options.sync)
         self._new = None
@@ -396,7 +396,7 @@ class FileWriter:
         result.count(counts.EXCUSED, applied.excused)
         path = os.path.join(self._target.path, self._name)
         result.notices.extend(f"{printable_path(path)}: {notice}, on {self._target.host}" for notice in applied.notices)
-        result.report_unsupported(path, applied.unsupported)
+        result.report_unsupported_features(path, applied.unsupported)
         result.count(counts.FILES)
         result.count(counts.BYTES, size)
 
@@ -405,7 +405,9 @@ class FileWriter:
         self.abandon()
         result.count(counts.FAILED)
         result.count(counts.FAILED_BYTES, self._size)
-        result.report_failure(os.path.join(self._target.path, self._name), with_host(problem, self._target.host))
+        result.report_failure(
+            os.path.join(self._target.path, self._name), problem_with_host_name(problem, self._target.host)
+        )
 
     def abandon(self) -> None:
         """Remove the incomplete file if there is one."""

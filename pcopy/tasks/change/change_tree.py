@@ -16,20 +16,27 @@ from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListResult
-from pcopy.fsio.backend.columns import GROUP, OWNER, RowCode, Verdicts, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, RemainingItems, SetMetadataWithin
+from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, BatchVerdicts, OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, RemainingItems, SetMetadataInDirectories
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import EXCHANGED_TEXT, Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import DivisibleTask, Steps
+from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.sibling_directories import DirectoriesToEnter, enters_several_per_call
-from pcopy.tasks.base.values import NO_DIRECTORY, Place, unpack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.change.intended_metadata import WantedMetadata
-from pcopy.tasks.listed.deepest_first import open_place
-from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names, unpack_listed
-from pcopy.walk.visitor import Visitor, stat_and_visit
+from pcopy.tasks.listed.deepest_first import open_checked_directory
+from pcopy.walk.listing import (
+    NAMES_PER_BATCH,
+    DirectoryListing,
+    NameBatchQueue,
+    list_directory,
+    queue_names_of_directory,
+    unpack_name_batch,
+)
+from pcopy.walk.visitor import DirectoryVisitor, stat_and_visit
 
 MOUNT_POINT = 0
 """Value in place of a directory's inode number: a file system is mounted on the directory. It is entered
@@ -52,16 +59,16 @@ class ChangeNames(DivisibleTask, code=115, doing="changing", is_note=False):
     is_respawned_on_resume = True
     is_counted_if_unfinished = True
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Change the items, then the contents of the directories among them."""
         try:
-            directory = open_place(rank, self.place)
+            directory = open_checked_directory(rank, self.place)
         except Problem as problem:
             for name in unpack_names(self.names):
-                result.fail(self.place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
+                result.fail_item(self.place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
             return
-        listed = ListResult(Verdicts(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
-        tree = _TreeChange(rank, result)
+        listed = ListResult(BatchVerdicts(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
+        tree = _TreeChanger(rank, result)
         yield from tree.change_names(self.place, directory, listed)
         yield from tree.enter_while_others_work()
 
@@ -82,13 +89,13 @@ class ChangeTree(DivisibleTask, code=116, doing="changing", is_note=False):
     is_counted_if_unfinished = True
     estimated_operations = 0
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        tree = _TreeChange(rank, result)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        tree = _TreeChanger(rank, result)
         tree.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
         yield from tree.enter_while_others_work()
 
 
-class _TreeChange(DirectoriesToEnter):
+class _TreeChanger(DirectoriesToEnter):
     """Changes the items of one task and of the directories that it enters. Sub-directories that it does not enter
     itself are left to new tasks.
     """
@@ -101,20 +108,20 @@ class _TreeChange(DirectoriesToEnter):
             parent.root
         ].expected_mounts.has_mount_at_or_in(parent.path):
             return False
-        return self._visitor(parent).can_change_without_stat
+        return self._new_visitor(parent).can_change_without_stat
 
-    def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+    def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """Change the contents of several sub-directories of ``parent`` in one call of the backend. Enter those that the
         backend cannot process one by one.
         """
         mended = yield from self._change_in_batch(parent, names, inodes)
         for row, code in enumerate(mended.verdicts.codes):
-            if code != RowCode.DONE:
+            if code != OutcomeCode.DONE:
                 yield from self._enter(parent, names[row], inodes[row])
                 continue
             self._result.count(counts.UNSCANNED, -1)
             if row in mended.remaining:
-                place = self._place(parent, names[row], inodes[row])
+                place = self._subdirectory_place(parent, names[row], inodes[row])
                 yield from self._continue_directory(place, mended.remaining[row])
 
     def _change_in_batch(
@@ -123,12 +130,12 @@ class _TreeChange(DirectoriesToEnter):
         """Change the contents of the sub-directories ``names`` of ``parent`` in one call of the backend. If ``parent``
         cannot be opened, return a result in which no directory is done.
         """
-        rank, intent = self._rank, self._rank.instance(WantedMetadata)
+        rank, intent = self._rank, self._rank.shared_instance(WantedMetadata)
         try:
-            directory = open_place(rank, parent)
+            directory = open_checked_directory(rank, parent)
         except Problem:  # ``_enter`` reports the error for each directory
-            return ContentsResult(Verdicts(len(names)), ItemCounts(), {})
-        batch = SetMetadataWithin(
+            return ContentsResult(BatchVerdicts(len(names)), ItemCounts(), {})
+        batch = SetMetadataInDirectories(
             directory,
             pack_names(names),
             array("Q", inodes),
@@ -141,87 +148,89 @@ class _TreeChange(DirectoriesToEnter):
         )
         return (yield from rank.execute_counting(batch, partial(_count_changed, self._result)))
 
-    def _continue_directory(self, place: Place, remaining: RemainingItems) -> Steps:
+    def _continue_directory(self, place: Place, remaining: RemainingItems) -> TaskSteps:
         """Change the items of directory ``place`` that the backend has not changed (``remaining``), and add its
         sub-directories to those to be entered.
         """
         names = unpack_names(remaining.names)
-        rows = [row for row, kind in enumerate(remaining.kinds) if kind == _DIRECTORY]
+        rows = [row for row, kind in enumerate(remaining.kinds) if kind == _LEFT_DIRECTORY_LETTER]
         if rows:
             self._result.count(counts.UNSCANNED, len(rows))
             self.add(place, [names[row] for row in rows], [remaining.inodes[row] for row in rows])
         if len(rows) == len(names):
             return
         for name, kind in zip(names, remaining.kinds, strict=True):
-            if kind == _REPLACED_KIND:
+            if kind == _REPLACED_ITEM_LETTER:
                 self._result.count(counts.FOUND)
                 problem = Problem("open", errno.ESTALE, text=EXCHANGED_TEXT)
-                self._result.fail(place, name, problem, retry=RetryMode.NEVER)
+                self._result.fail_item(place, name, problem, retry=RetryMode.NEVER)
         other_names = [
-            name for name, kind in zip(names, remaining.kinds, strict=True) if kind not in (_DIRECTORY, _REPLACED_KIND)
+            name
+            for name, kind in zip(names, remaining.kinds, strict=True)
+            if kind not in (_LEFT_DIRECTORY_LETTER, _REPLACED_ITEM_LETTER)
         ]
         if not other_names:
             return
         try:
-            directory = open_place(self._rank, place)
+            directory = open_checked_directory(self._rank, place)
         except Problem as problem:
             if not problem.changed:
                 self._result.count(counts.FOUND)
-                self._result.fail(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
+                self._result.fail_item(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
             return
-        yield from self.change_names(place, directory, ListResult(Verdicts(1), pack_names(other_names)))
+        yield from self.change_names(place, directory, ListResult(BatchVerdicts(1), pack_names(other_names)))
 
-    def _enter(self, parent: Place, name: bytes, inode: int) -> Steps:
+    def _enter(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
         """Change the contents of the directory ``name`` of ``parent``, if it still has this inode number."""
         rank, result = self._rank, self._result
-        place = self._place(parent, name, inode)
+        place = self._subdirectory_place(parent, name, inode)
         try:
             identity = rank.sources[place.root].identity(place.path)
             # stat(2) does not trigger an automount, opening the directory does.
-            if place.source_id == NO_DIRECTORY or identity.mount_code != parent.source_id.mount_code:
+            if place.source_id == NO_DIRECTORY_IDENTITY or identity.mount_code != parent.source_id.mount_code:
                 place = place._replace(source_id=identity)
-            directory = open_place(rank, place)
+            directory = open_checked_directory(rank, place)
             listing = yield from list_directory(rank.backend, directory, detailed=True)
             if not listing.may_have_more:
-                yield from rank.throttle.charge_and_wait(operations=2 * listing.number)
+                yield from rank.throttle.charge_and_wait(operations=2 * listing.name_count)
                 yield from self.change_names(place, directory, listing.listed)
             else:
                 yield from self._spawn_names(place, listing)
         except Problem as problem:
             if not problem.changed:
-                result.fail(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
-            elif (replaced := self._problem_of_replaced(parent)) is not None:
-                result.fail(parent, b"", replaced, retry=RetryMode.BY_REPEATED_PHASE)
+                result.fail_item(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
+            elif (replaced := self._problem_of_replaced_parent(parent)) is not None:
+                result.fail_item(parent, b"", replaced, retry=RetryMode.BY_REPEATED_PHASE)
         result.count(counts.UNSCANNED, -1)
 
-    def _spawn_names(self, place: Place, listing: DirectoryListing) -> Steps:
+    def _spawn_names(self, place: Place, listing: DirectoryListing) -> TaskSteps:
         """Spawn tasks for the names of a large directory, which ``listing`` reads in portions. Raise ``Problem`` if the
         directory cannot be listed to its end.
         """
-        spool = NameQueue(self._rank.open_spool)
+        spool = NameBatchQueue(self._rank.open_spool)
         try:
-            yield from spool_names(listing, spool)
+            yield from queue_names_of_directory(listing, spool)
         finally:
-            tasks = (ChangeNames(place, *each) for each in map(unpack_listed, spool))
-            self._result.spawn_each(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+            tasks = (ChangeNames(place, *each) for each in map(unpack_name_batch, spool))
+            self._result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
-    def change_names(self, place: Place, directory: int, listed: ListResult) -> Steps:
+    def change_names(self, place: Place, directory: int, listed: ListResult) -> TaskSteps:
         """Change the listed items of the open ``directory``. For files and links, the type and inode number in the
         listing may be enough; all others are statted first.
         """
         self._has_begun = True
-        self._enter_mounts(place)
-        visitor, names = self._visitor(place), listed.names
+        self._trigger_automounts(place)
+        visitor, names = self._new_visitor(place), listed.names
         if listed.kinds and visitor.can_change_without_stat:
             names = yield from visitor.change_listed_files(directory, listed)
         yield from stat_and_visit(
-            self._rank.backend, directory, names, visitor, follow=False, extra_columns=OWNER | GROUP
+            self._rank.backend, directory, names, visitor, follow=False, extra_columns=OWNER_COLUMN | GROUP_COLUMN
         )
         if visitor.subdirectories:
             found, inodes = zip(*visitor.subdirectories, strict=True)
             self.add(place, found, inodes)
 
-    def _enter_mounts(self, place: Place) -> None:
+    def _trigger_automounts(self, place: Place) -> None:
         """Open each directory in ``place`` on which a file system must be mounted. An automount that has expired is
         thereby mounted again, so that the mounted file system is changed, and not the directory below it.
 
@@ -232,22 +241,22 @@ class _TreeChange(DirectoriesToEnter):
             with suppress(Problem):
                 sources.open(os.path.join(place.path, name))
 
-    def _visitor(self, place: Place) -> ChangingVisitor:
+    def _new_visitor(self, place: Place) -> ChangingVisitor:
         """Return a new visitor for the items of directory ``place``."""
         return self._rank.visitor(self._rank, self._result, place, 0)  # type: ignore[return-value]
 
-    def _place(self, parent: Place, name: bytes, inode: int) -> Place:
+    def _subdirectory_place(self, parent: Place, name: bytes, inode: int) -> Place:
         """Return the position (``Place``) of the sub-directory ``name`` of ``parent``. Its inode number is left out if
         ``inode`` is ``MOUNT_POINT``: then any directory of that name is accepted.
         """
-        identity = NO_DIRECTORY if inode == MOUNT_POINT else Identity(parent.source_id.mount_code, inode)
-        return Place(parent.root, os.path.join(parent.path, name), identity, NO_DIRECTORY, False, False)
+        identity = NO_DIRECTORY_IDENTITY if inode == MOUNT_POINT else Identity(parent.source_id.mount_code, inode)
+        return Place(parent.root, os.path.join(parent.path, name), identity, NO_DIRECTORY_IDENTITY, False, False)
 
     def _make_task(self, parent: Place, names: bytes, inodes: bytes) -> ChangeTree:
         return ChangeTree(parent, names, inodes)
 
 
-_DIRECTORY, _REPLACED_KIND = ord("d"), ord("!")
+_LEFT_DIRECTORY_LETTER, _REPLACED_ITEM_LETTER = ord("d"), ord("!")
 """Type letters of items that the backend has not changed: a directory, which must be entered; an item that was replaced
 since it was listed.
 """
@@ -272,7 +281,7 @@ def _count_changed(result: TaskResult, done: ContentsResult) -> None:
         result.count(counter, number)
 
 
-class ChangingVisitor(Visitor, Protocol):
+class ChangingVisitor(DirectoryVisitor, Protocol):
     """Protocol: the methods of the visitor of pchmod (``ChangeVisitor``) that this module calls. (The class cannot be
     imported here, since its module imports this one.)
     """

@@ -19,34 +19,42 @@ from pcopy.fsio.backend.batches import (
     StatNames,
     UniformMetadataResult,
 )
-from pcopy.fsio.backend.columns import GROUP, INODE, OWNER, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.columns import (
+    GROUP_COLUMN,
+    INODE_COLUMN,
+    OWNER_COLUMN,
+    OutcomeCode,
+    StatusColumns,
+    pack_names,
+    unpack_names,
+)
 from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import MOUNT_POINT
 from pcopy.tasks.change.intended_metadata import ChangesNeeded, WantedMetadata, change_description, rows_without
-from pcopy.tasks.listed.deepest_first import KEPT_COLUMNS, VisitDeferred, defer_directories
+from pcopy.tasks.listed.deepest_first import DEFERRED_STATUS_COLUMNS, VisitDeferredDirectories, defer_directories
 from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems
 
-_LISTED_KINDS = b"fl"
+_TYPES_CHANGED_BY_LISTING = b"fl"
 """Type letters of items for which a listing says enough to change them without a stat(2): files and symbolic links."""
 MAX_INODES = 1 << 20
 """Number of inodes with several hard links that a rank remembers in a dry run. If there are more, the oldest is
 forgotten; its next name counts as another item that would be changed.
 """
-MAX_DECISIONS = 3
+MAX_CHANGE_DECISIONS = 3
 """Maximum number of times that the new metadata of one item are computed from its status. They are computed again if
 another process has changed the item's mode or owner meanwhile; after so many times the item fails.
 """
-_REPLACED_TEXT = "it has changed, or another item has taken its name, since it was found: not changed"
+_ITEM_REPLACED_TEXT = "it has changed, or another item has taken its name, since it was found: not changed"
 """Error text for an item that was not changed: it is not the one that the scan has found, or it changed each time after
 its new metadata were computed.
 """
@@ -64,8 +72,8 @@ class ChangeVisitor:
         self._result = result
         self._place = place
         self.device = rank.source_device(place)
-        self._intent = rank.instance(WantedMetadata)
-        self._selected = rank.instance(JobFilter)
+        self._intent = rank.shared_instance(WantedMetadata)
+        self._selected = rank.shared_instance(JobFilter)
         self._is_listed = bool(rank.job.listed)
         self._is_command_line = not (place.path or self._is_listed)
         """True if the names are the PATHs of the command line."""
@@ -81,7 +89,7 @@ class ChangeVisitor:
             return
         self._result.count(counts.FOUND)
         if not is_named and self._selected.excludes_as_any_type(os.path.join(self._below_path, name)):
-            self._count_unselected(1)
+            self._count_excluded(1)
         else:
             self._report_failure(name, problem)
 
@@ -89,9 +97,9 @@ class ChangeVisitor:
         """Report an item that could not be changed or statted as failed. ``size`` is its size in bytes, if it is a
         regular file.
         """
-        self._result.fail(self._place, name, problem, size, retry=RetryMode.NEVER)
+        self._result.fail_item(self._place, name, problem, size, retry=RetryMode.NEVER)
 
-    def _count_unselected(self, items: int) -> None:
+    def _count_excluded(self, items: int) -> None:
         """Count ``items`` (a number) as skipped because filters exclude them."""
         self._result.count(counts.SKIPPED, items)
         self._result.count(counts.EXCLUDED, items)
@@ -112,7 +120,7 @@ class ChangeVisitor:
             ]
         else:
             rows = self._selected.selected_rows(self._below_path, found)
-        self._count_unselected(readable - sum(row not in found.problems for row in rows))
+        self._count_excluded(readable - sum(row not in found.problems for row in rows))
         return rows
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
@@ -120,24 +128,24 @@ class ChangeVisitor:
 
     visit_small_files = visit_large_files = visit_special_files = visit_linked = visit_directories
 
-    def process_visited(self) -> Steps:
+    def process_visited(self) -> TaskSteps:
         """Change the items that were collected."""
         for found, rows in self._items:
             packed, columns = found.packed, found.rows
             if len(rows) < len(found):
                 packed, columns = pack_names(map(found.names.__getitem__, rows)), columns.selected(rows)
-            self._result.count(counts.FOUND_BYTES, _file_bytes(columns))
+            self._result.count(counts.FOUND_BYTES, _sum_of_file_sizes(columns))
             if any(map(stat.S_ISDIR, {*columns.mode})):
                 yield from self._change_directories(found.directory, packed, columns)
             else:
-                yield from self._change(found.directory, packed, columns)
+                yield from self._change_items(found.directory, packed, columns)
 
     def end_visit(self) -> None:
         """Do nothing: ``process_visited``, which is called before, has changed all items, or reported them as
         failed.
         """
 
-    def _change_directories(self, directory: int, packed: bytes, rows: Rows) -> Steps:
+    def _change_directories(self, directory: int, packed: bytes, rows: StatusColumns) -> TaskSteps:
         """Change the items of a batch that contains directories. Collect the directories, whose contents are changed
         later, unless they come from a list (then only the listed items are changed).
         """
@@ -145,10 +153,12 @@ class ChangeVisitor:
         if not self._is_listed:
             self._add_subdirectories(names, rows)
         select = self._selected.select
-        stay = select.by_size or select.by_age  # size and age filters do not select directories
-        yield from self._change(directory, packed, rows, keeps_directories=bool(stay), may_lock_out=self._may_lock_out)
+        stay = select.has_size_limit or select.has_age_limit  # size and age filters do not select directories
+        yield from self._change_items(
+            directory, packed, rows, keeps_directories=bool(stay), may_lock_out=self._may_lock_out
+        )
 
-    def _add_subdirectories(self, names: Sequence[bytes], rows: Rows) -> None:
+    def _add_subdirectories(self, names: Sequence[bytes], rows: StatusColumns) -> None:
         """Collect the directories among the items, which the caller enters later."""
         for row, mode in enumerate(rows.mode):
             if stat.S_ISDIR(mode):
@@ -157,7 +167,7 @@ class ChangeVisitor:
                 )
         self._result.count(counts.UNSCANNED, len(self.subdirectories))
 
-    def _may_lock_out(self, rows: Rows, row: int, mode: int, uid: int) -> bool:
+    def _may_lock_out(self, rows: StatusColumns, row: int, mode: int, uid: int) -> bool:
         """Return True if this process may not be able to enter the directory in row ``row`` after its change, which
         gives it the permission bits ``mode`` and the owner ``uid``. Return False if the item is no directory.
         """
@@ -180,24 +190,28 @@ class ChangeVisitor:
         chmod -R does; those that were computed for one item are never applied to another.
         """
         intent, packed, other_names = self._intent, listed.names, list[bytes]()
-        rows = Rows(0, INODE)
+        rows = StatusColumns(0, INODE_COLUMN)
         rows.row_count, rows.inode = len(listed.kinds), listed.inodes
-        if listed.kinds.translate(None, _LISTED_KINDS):
+        if listed.kinds.translate(None, _TYPES_CHANGED_BY_LISTING):
             names = unpack_names(packed)
-            direct = [row for row, kind in enumerate(listed.kinds) if kind in _LISTED_KINDS]
+            direct = [row for row, kind in enumerate(listed.kinds) if kind in _TYPES_CHANGED_BY_LISTING]
             if not direct:
                 return packed
-            other_names = [name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _LISTED_KINDS]
+            other_names = [
+                name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _TYPES_CHANGED_BY_LISTING
+            ]
             packed, rows = pack_names(names[row] for row in direct), rows.selected(direct)
         batch = SetUniformMetadata(directory, packed, rows, intent.modes, intent.uid, intent.gid)
         mended = yield from self._rank.execute_counting(batch, self._count_listed)
         codes = mended.verdicts.codes
-        if codes.count(RowCode.DONE) + codes.count(RowCode.SKIPPED) < len(rows):
+        if codes.count(OutcomeCode.DONE) + codes.count(OutcomeCode.SKIPPED) < len(rows):
             names = unpack_names(packed)
             for row, code in enumerate(codes):
-                if code == RowCode.DECIDE_AGAIN:
+                if code == OutcomeCode.DECIDE_AGAIN:
                     other_names.append(names[row])
-                elif code not in (RowCode.DONE, RowCode.SKIPPED) and mended.verdicts.errnos[row] != errno.ENOENT:
+                elif (
+                    code not in (OutcomeCode.DONE, OutcomeCode.SKIPPED) and mended.verdicts.errnos[row] != errno.ENOENT
+                ):
                     self._result.count(counts.FOUND)
                     self._report_failure(names[row], mended.verdicts.problem(row))
         return pack_names(other_names)
@@ -207,15 +221,17 @@ class ChangeVisitor:
         is its result.
         """
         codes, seen = mended.verdicts.codes, mended.observed
-        done, unchanged = codes.count(RowCode.DONE), codes.count(RowCode.SKIPPED)
+        done, unchanged = codes.count(OutcomeCode.DONE), codes.count(OutcomeCode.SKIPPED)
         if done + unchanged < len(codes):
-            seen = seen.selected([row for row, code in enumerate(codes) if code in (RowCode.DONE, RowCode.SKIPPED)])
+            seen = seen.selected(
+                [row for row, code in enumerate(codes) if code in (OutcomeCode.DONE, OutcomeCode.SKIPPED)]
+            )
         self._result.count(counts.FOUND, done + unchanged)
         self._result.count(counts.FOUND_BYTES, sum(seen.size))
         self._result.count(counts.MENDED, done)
         self._count_items(seen)
 
-    def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
+    def visit_deferred(self, directory: int, names: bytes, rows: StatusColumns) -> TaskSteps:
         """Change directories that had to wait until everything in them was done.
 
         In a dry run, count inodes with several hard links instead: all names of such an inode were sent to this rank,
@@ -224,36 +240,40 @@ class ChangeVisitor:
         if self._rank.options.dry_run and not any(map(stat.S_ISDIR, rows.mode)):
             yield from self._count_linked_in_dry_run(directory, names, rows)
         else:
-            yield from self._change(directory, names, rows)
+            yield from self._change_items(directory, names, rows)
 
-    def _count_linked_in_dry_run(self, directory: int, packed: bytes, before: Rows) -> Steps:
+    def _count_linked_in_dry_run(self, directory: int, packed: bytes, before: StatusColumns) -> TaskSteps:
         """In a dry run, count names of inodes with several hard links, on the one rank that is responsible for these
         inodes. ``before`` are their statuses when they were found.
         """
-        stated = yield from self._rank.execute(StatNames(directory, packed, VISITOR_COLUMNS | OWNER | GROUP))
+        stated = yield from self._rank.execute(
+            StatNames(directory, packed, VISITOR_COLUMNS | OWNER_COLUMN | GROUP_COLUMN)
+        )
         rows, names, same = stated.rows, unpack_names(packed), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
-            if code == RowCode.DONE and rows.inode[row] == before.inode[row]:
+            if code == OutcomeCode.DONE and rows.inode[row] == before.inode[row]:
                 same.append(row)
             else:
                 problem = (
-                    Problem("stat", 0, text=_REPLACED_TEXT) if code == RowCode.DONE else stated.verdicts.problem(row)
+                    Problem("stat", 0, text=_ITEM_REPLACED_TEXT)
+                    if code == OutcomeCode.DONE
+                    else stated.verdicts.problem(row)
                 )
                 self._report_not_changed(names[row], problem, 0)
         if same:
             same_names = pack_names(map(names.__getitem__, same))
-            yield from self._change(directory, same_names, rows.selected(same), is_owner=True)
+            yield from self._change_items(directory, same_names, rows.selected(same), is_owner=True)
 
-    def _change(
+    def _change_items(
         self,
         directory: int,
         packed: bytes,
-        rows: Rows,
+        rows: StatusColumns,
         *,
         keeps_directories: bool = False,
-        may_lock_out: Callable[[Rows, int, int, int], bool] | None = None,
+        may_lock_out: Callable[[StatusColumns, int, int, int], bool] | None = None,
         is_owner: bool = False,
-    ) -> Steps:
+    ) -> TaskSteps:
         """Change those of the items ``packed`` whose metadata differ from the wanted ones; count and report all of
         them.
 
@@ -269,23 +289,23 @@ class ChangeVisitor:
         names = unpack_names(packed)
         differing = self._intent.changes_needed(directory, names, rows)
         for row, problem in differing.unreadable.items():
-            self._report_failure(names[row], problem, _file_bytes(rows.selected([row])))
+            self._report_failure(names[row], problem, _sum_of_file_sizes(rows.selected([row])))
         if keeps_directories:
-            differing = differing.excluding(row for row in differing.rows if stat.S_ISDIR(rows.mode[row]))
+            differing = differing.without_rows(row for row in differing.rows if stat.S_ISDIR(rows.mode[row]))
         waiting: list[int] = []
         if may_lock_out is not None:
             columns = zip(differing.rows, differing.wanted.mode, differing.wanted.uid, strict=True)
             waiting = [row for row, mode, uid in columns if may_lock_out(rows, row, mode, uid)]
         if waiting:
-            differing = differing.excluding(waiting)
+            differing = differing.without_rows(waiting)
             defer_directories(self._result, self._place, [names[row] for row in waiting], rows.selected(waiting))
         if self._rank.options.dry_run and (linked := _multiply_linked_rows(rows, differing)):
             if is_owner:
-                foreseen = self._rank.instance(DryRunInodes)
-                differing = differing.excluding([row for row in linked if foreseen.was_counted_before(rows, row)])
+                foreseen = self._rank.shared_instance(InodesCountedInDryRun)
+                differing = differing.without_rows([row for row in linked if foreseen.was_counted_before(rows, row)])
             else:
-                self._hand_to_inode_owners(names, rows, linked)
-                differing = differing.excluding(linked)
+                self._send_to_inode_owners(names, rows, linked)
+                differing = differing.without_rows(linked)
                 waiting += linked
         failed = yield from self._apply_or_count(directory, packed, rows, differing)
         done = rows_without(range(len(rows)), {*waiting, *failed, *differing.unreadable})
@@ -293,7 +313,7 @@ class ChangeVisitor:
         if self._result.item_recorder.is_recording:
             self._report_items(names, rows, differing, {*done})
 
-    def _hand_to_inode_owners(self, names: Sequence[bytes], rows: Rows, linked: Sequence[int]) -> None:
+    def _send_to_inode_owners(self, names: Sequence[bytes], rows: StatusColumns, linked: Sequence[int]) -> None:
         """In a dry run, send the items in the rows ``linked``, which have several hard links, to the ranks that are
         responsible for their inodes. These ranks count each inode once.
         """
@@ -303,12 +323,14 @@ class ChangeVisitor:
         for owner, owner_rows in by_owner.items():
             packed, columns = (
                 pack_names(names[row] for row in owner_rows),
-                rows.selected(owner_rows).packed(KEPT_COLUMNS),
+                rows.selected(owner_rows).packed(DEFERRED_STATUS_COLUMNS),
             )
-            self._result.spawn(VisitDeferred(self._place, packed, columns), len(owner_rows) * CALL_COST, owner=owner)
+            self._result.spawn(
+                VisitDeferredDirectories(self._place, packed, columns), len(owner_rows) * CALL_COST, owner=owner
+            )
 
     def _apply_or_count(
-        self, directory: int, packed: bytes, rows: Rows, differing: ChangesNeeded
+        self, directory: int, packed: bytes, rows: StatusColumns, differing: ChangesNeeded
     ) -> TicketGenerator[set[int]]:
         """Make the changes ``differing``, or only count them in a dry run. Return the rows of the items that could not
         be changed.
@@ -329,7 +351,12 @@ class ChangeVisitor:
         return {differing.rows[row] for row in problems}
 
     def _apply_changes(
-        self, directory: int, packed: bytes, rows: Rows, wanted: Rows, tries: int = MAX_DECISIONS
+        self,
+        directory: int,
+        packed: bytes,
+        rows: StatusColumns,
+        wanted: StatusColumns,
+        tries: int = MAX_CHANGE_DECISIONS,
     ) -> TicketGenerator[dict[int, Problem]]:
         """Set the mode, owner and ACLs of the items ``packed`` (names joined by slashes). Return, by row, the problems
         of those that were not changed.
@@ -344,26 +371,28 @@ class ChangeVisitor:
         """
         batch = SetMetadata(directory, packed, rows, wanted, self._intent.acls)
         verdicts = (yield from self._rank.execute_counting(batch, self._count_changed)).verdicts
-        if verdicts.codes.count(RowCode.DONE) == len(rows):
+        if verdicts.codes.count(OutcomeCode.DONE) == len(rows):
             return {}
         problems = {
-            row: Problem("stat", 0, text=_REPLACED_TEXT) if code == RowCode.DECIDE_AGAIN else verdicts.problem(row)
+            row: Problem("stat", 0, text=_ITEM_REPLACED_TEXT)
+            if code == OutcomeCode.DECIDE_AGAIN
+            else verdicts.problem(row)
             for row, code in enumerate(verdicts.codes)
-            if code != RowCode.DONE
+            if code != OutcomeCode.DONE
         }
-        anew = [row for row, code in enumerate(verdicts.codes) if code == RowCode.DECIDE_AGAIN]
+        anew = [row for row, code in enumerate(verdicts.codes) if code == OutcomeCode.DECIDE_AGAIN]
         if anew and tries > 1:
             names = unpack_names(packed)
             changed_names = pack_names(map(names.__getitem__, anew))
-            remaining = yield from self._decide_again(directory, changed_names, rows.selected(anew), tries - 1)
+            remaining = yield from self._decide_changes_again(directory, changed_names, rows.selected(anew), tries - 1)
             for at, row in enumerate(anew):
                 del problems[row]
                 if at in remaining:
                     problems[row] = remaining[at]
         return problems
 
-    def _decide_again(
-        self, directory: int, packed: bytes, before: Rows, tries: int
+    def _decide_changes_again(
+        self, directory: int, packed: bytes, before: StatusColumns, tries: int
     ) -> TicketGenerator[dict[int, Problem]]:
         """For items whose status has changed meanwhile: stat the items ``packed`` (names joined by slashes) again,
         compute their new metadata from that, and set these. Return, by row, the problems of those that were not
@@ -376,12 +405,12 @@ class ChangeVisitor:
         stated = yield from await_ticket(self._rank.backend, ticket)
         now, names, problems, same = stated.rows, unpack_names(packed), dict[int, Problem](), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
-            if code != RowCode.DONE:
+            if code != OutcomeCode.DONE:
                 problems[row] = stated.verdicts.problem(row)
             elif now.is_same_item_in(row, before):
                 same.append(row)
             else:
-                problems[row] = Problem("stat", 0, text=_REPLACED_TEXT)
+                problems[row] = Problem("stat", 0, text=_ITEM_REPLACED_TEXT)
         names, now = [names[row] for row in same], now.selected(same)
         differing = self._intent.changes_needed(directory, names, now)
         problems.update((same[row], problem) for row, problem in differing.unreadable.items())
@@ -393,7 +422,7 @@ class ChangeVisitor:
 
     def _count_changed(self, mended: BatchResult) -> None:
         """Count the items that a call of the backend has changed; ``mended`` is its result."""
-        self._result.count(counts.MENDED, mended.verdicts.codes.count(RowCode.DONE))
+        self._result.count(counts.MENDED, mended.verdicts.codes.count(OutcomeCode.DONE))
 
     def _report_not_changed(self, name: bytes, problem: Problem, size: int) -> None:
         """Report an item that could not be changed as failed. A missing item is ignored unless the user has
@@ -405,29 +434,31 @@ class ChangeVisitor:
         else:
             self._report_failure(name, problem, size)
 
-    def _count_items(self, rows: Rows) -> None:
+    def _count_items(self, rows: StatusColumns) -> None:
         """Count the items ``rows`` by type, because they have the wanted metadata now."""
         for mode, number in Counter(rows.mode).items():
             self._result.count(counts.copied_counter(type_byte(mode)), number)
-        self._result.count(counts.BYTES, _file_bytes(rows))
+        self._result.count(counts.BYTES, _sum_of_file_sizes(rows))
 
-    def _report_items(self, names: Sequence[bytes], rows: Rows, differing: ChangesNeeded, done: set[int]) -> None:
+    def _report_items(
+        self, names: Sequence[bytes], rows: StatusColumns, differing: ChangesNeeded, done: set[int]
+    ) -> None:
         """Add each item in the rows ``done`` to the report of single items: how it was changed (``differing`` are all
         changes), or that it needed no change.
         """
         wanted = differing.wanted
         changes = {
-            row: change_description(rows, row, self._intent.resulting_bits(rows.mode[row], mode), uid, gid)
+            row: change_description(rows, row, self._intent.resulting_mode_bits(rows.mode[row], mode), uid, gid)
             for row, mode, uid, gid in zip(differing.rows, wanted.mode, wanted.uid, wanted.gid, strict=True)
         }
         for row in done:
-            kind = type_byte(rows.mode[row]) or SOCKET
+            kind = type_byte(rows.mode[row]) or SOCKET_TYPE_BYTE
             size = rows.size[row] if kind == FILE and rows.size else 0
             action = Action.META if row in changes else Action.SKIP
             self._result.item_recorder.record(action, self._place, names[row], kind, size, change=changes.get(row, ""))
 
 
-class DryRunInodes:
+class InodesCountedInDryRun:
     """The inodes with several hard links that this rank has counted as changed in a dry run. One rank is responsible
     for each inode, so that the inode is counted once.
 
@@ -437,7 +468,7 @@ class DryRunInodes:
     def __init__(self, rank: Rank) -> None:
         self._seen: dict[tuple[int, int], None] = {}
 
-    def was_counted_before(self, rows: Rows, row: int) -> bool:
+    def was_counted_before(self, rows: StatusColumns, row: int) -> bool:
         """Return True if the inode of item ``row`` was counted before, through another name. Otherwise remember the
         inode.
         """
@@ -450,7 +481,7 @@ class DryRunInodes:
         return False
 
 
-def _multiply_linked_rows(rows: Rows, differing: ChangesNeeded) -> list[int]:
+def _multiply_linked_rows(rows: StatusColumns, differing: ChangesNeeded) -> list[int]:
     """Return those rows of ``differing`` (items to change) whose items have several hard links and are not
     directories.
     """
@@ -458,7 +489,7 @@ def _multiply_linked_rows(rows: Rows, differing: ChangesNeeded) -> list[int]:
     return [row for row in differing.rows if links[row] > 1 and not stat.S_ISDIR(rows.mode[row])] if links else []
 
 
-def _file_bytes(rows: Rows) -> int:
+def _sum_of_file_sizes(rows: StatusColumns) -> int:
     """Return the sum of the sizes, in bytes, of the regular files among the items whose statuses are ``rows``."""
     if not rows.size:
         return 0

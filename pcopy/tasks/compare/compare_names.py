@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import StatResult
-from pcopy.fsio.backend.columns import RowCode, Rows, unpack_names
+from pcopy.fsio.backend.columns import OutcomeCode, StatusColumns, unpack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY, ROOT_PATH, type_byte
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -31,16 +31,16 @@ from pcopy.tasks.compare.properties import (
     SIZE,
     TYPE,
     XATTR,
-    Pairs,
+    ItemPairs,
+    columns_to_compare,
     compare_attributes,
-    differences,
-    needed_columns,
+    status_differences,
 )
 from pcopy.tasks.compare.report_differences import DifferenceReporter
-from pcopy.tasks.compare.sides import SIDES, names_on_side, report_not_compared, stat_sides
+from pcopy.tasks.compare.sides import SIDES, names_on_side, report_not_compared, stat_on_both_sides
 from pcopy.walk.visitor import FoundItems
 
-_DONE = bytes((RowCode.DONE,))
+_DONE = bytes((OutcomeCode.DONE,))
 
 
 class NameComparison:
@@ -60,7 +60,7 @@ class NameComparison:
         self._names = unpack_names(packed)
         self._one_sided: list[tuple[int, int, int]] = []
         """Items that only one side has: row, side that has it, and mode."""
-        self._pairs = Pairs(directories, ([], []), (Rows(0, 0), Rows(0, 0)))
+        self._pairs = ItemPairs(directories, ([], []), (StatusColumns(0, 0), StatusColumns(0, 0)))
         """The items that both sides have."""
         self._pair_names: list[bytes] = []
         """Names of the items that both sides have."""
@@ -74,10 +74,10 @@ class NameComparison:
     def stat_both(self) -> TicketGenerator[None]:
         """Stat all names on both sides, apply the filters, and pair the items that both sides have."""
         wanted = self._rank.options.compare
-        stated = yield from stat_sides(self._rank, self._directories, self._packed, needed_columns(wanted))
+        stated = yield from stat_on_both_sides(self._rank, self._directories, self._packed, columns_to_compare(wanted))
         both: Sequence[int] = range(len(self._names))
         is_simple = not any(each.verdicts.codes.strip(_DONE) for each in stated)
-        if not is_simple or (self._rank.instance(JobFilter).has_filters and self._packed != ROOT_PATH):
+        if not is_simple or (self._rank.shared_instance(JobFilter).has_filters and self._packed != ROOT_PATH):
             both = self._rows_on_both(stated)
         self._result.count(counts.FOUND, len(both))
         if len(both) == len(self._names):
@@ -90,7 +90,7 @@ class NameComparison:
             for side in SIDES
             if self._packed == ROOT_PATH
         ]
-        self._pairs = Pairs(
+        self._pairs = ItemPairs(
             self._directories, (names[0], names[1]) if names else (self._pair_names, self._pair_names), rows
         )
 
@@ -102,7 +102,7 @@ class NameComparison:
         missing: list[set[int]] = []
         for stated_side in stated:
             codes, numbers = stated_side.verdicts.codes, stated_side.verdicts.errnos
-            not_statted = [row for row, code in enumerate(codes) if code != RowCode.DONE]
+            not_statted = [row for row, code in enumerate(codes) if code != OutcomeCode.DONE]
             missing.append({row for row in not_statted if numbers[row] == errno.ENOENT})
             unreadable.append(
                 {row: stated_side.verdicts.problem(row) for row in not_statted if numbers[row] != errno.ENOENT}
@@ -132,7 +132,7 @@ class NameComparison:
             missing: for each side the rows of the names that it does not have.
         """
         rows = {row for row in range(len(self._names)) if row not in missing[0] or row not in missing[1]}
-        selected = self._rank.instance(JobFilter)
+        selected = self._rank.shared_instance(JobFilter)
         if not selected.has_filters or self._packed == ROOT_PATH:
             return sorted(rows)
         chosen: set[int] = set()
@@ -147,8 +147,8 @@ class NameComparison:
     def compare_pairs(self) -> TicketGenerator[None]:
         """Compare the items that both sides have in everything but their contents."""
         wanted, pairs = self._rank.options.compare, self._pairs
-        self._bits, self._problems = differences(pairs, wanted, self._rank.options.modify_window)
-        if any(bits & CONTENT for bits in self._bits) and self._is_generated():
+        self._bits, self._problems = status_differences(pairs, wanted, self._rank.options.modify_window)
+        if any(bits & CONTENT for bits in self._bits) and self._has_generated_contents():
             for row, mode in enumerate(pairs.rows[0].mode):
                 if stat.S_ISREG(mode):
                     self._bits[row] &= ~(SIZE | CONTENT)
@@ -158,19 +158,19 @@ class NameComparison:
                 yield from compare_attributes(self._rank, pairs, self._bits, rows, wanted, self._problems)
                 self._attribute_failures = self._problems.keys() & set(rows)
         modes = pairs.rows[0].mode
-        kinds = {mode: (type_byte(mode) or SOCKET)[0] for mode in set(modes)}
+        kinds = {mode: (type_byte(mode) or SOCKET_TYPE_BYTE)[0] for mode in set(modes)}
         self._kinds = bytes(map(kinds.__getitem__, modes))
 
-    def report(self, found: DifferenceReporter) -> None:
+    def report_results(self, found: DifferenceReporter) -> None:
         """Pass all items whose result is known now to ``found``, which collects the differences. Spawn tasks that
         compare contents for the others.
         """
         result, path = self._result, self._place.path
         result.count(counts.FOUND, len(self._one_sided))
         for row, side, mode in self._one_sided:
-            kind = type_byte(mode) or SOCKET
+            kind = type_byte(mode) or SOCKET_TYPE_BYTE
             result.count(counts.copied_counter(kind))
-            found.add(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
+            found.add_items(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
         for row, problem in self._problems.items():
             # The directory counts as failed here. It would count a second time when its contents have been compared:
             # subtract that now.
@@ -190,9 +190,9 @@ class NameComparison:
         for (code, other), number in Counter(zip(kinds, (each & TYPE for each in bits), strict=True)).items():
             if code != DIRECTORY[0] or other:  # directories to enter are counted when their contents have been compared
                 result.count(counts.copied_counter(bytes((code,))), number)
-        found.add(path, names, bits, kinds)
+        found.add_items(path, names, bits, kinds)
 
-    def _is_generated(self) -> bool:
+    def _has_generated_contents(self) -> bool:
         """Return True if the system generates the contents of files on reading (as in /proc) on either side, so that
         their sizes are meaningless. Raise ``Problem`` if that cannot be determined.
         """
@@ -229,7 +229,7 @@ class NameComparison:
         is_file = stat.S_ISREG(self._pairs.rows[0].mode[row])
         return is_file and not self._bits[row] & (TYPE | CONTENT) and row not in self._problems
 
-    def subdirectories(self) -> list[tuple[bytes, int, int]]:
+    def common_subdirectories(self) -> list[tuple[bytes, int, int]]:
         """Return each directory that both sides have: its name, and its inode number on each side. Directories whose
         attributes could not be read are included.
         """

@@ -20,7 +20,7 @@ from itertools import chain
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import StatNames
-from pcopy.fsio.backend.columns import MODE, RowCode, Verdicts, pack_names, unpack_names
+from pcopy.fsio.backend.columns import MODE_COLUMN, BatchVerdicts, OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import CompareDirectories, ContentsResult, ItemCounts, RemainingItems
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
@@ -29,21 +29,27 @@ from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import DivisibleTask, Steps
+from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.sibling_directories import (
     MAX_TASK_SECONDS,
     DirectoriesPerCall,
+    directory_slices_per_task,
     enters_several_per_call,
-    task_slices,
 )
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.compare_names import NameComparison
 from pcopy.tasks.compare.properties import ACL, CONTENT, REPORTS_EQUAL, XATTR
 from pcopy.tasks.compare.report_differences import DifferenceReporter
-from pcopy.tasks.compare.sides import SIDES, on_side, open_sides, report_not_compared
-from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names
+from pcopy.tasks.compare.sides import SIDES, open_on_both_sides, place_on_side, report_not_compared
+from pcopy.walk.listing import (
+    NAMES_PER_BATCH,
+    DirectoryListing,
+    NameBatchQueue,
+    list_directory,
+    queue_names_of_directory,
+)
 
 MAX_NAMES_IN_TASK = 64
 """Number of names up to which the task that lists a directory also compares them. More names become tasks that other
@@ -73,19 +79,22 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
     columns = ("inodes", "others")
     operations_per_item = 4
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Compare directories until ``MAX_TASK_SECONDS`` have passed or the rank stops; the remaining ones become new
         tasks.
         """
         found, end, row = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS, 0
         names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
-        at_once, is_simple = rank.instance(DirectoriesPerCall), len(names) > 1 and _may_use_batch(rank, self.place)
+        at_once, is_simple = (
+            rank.shared_instance(DirectoriesPerCall),
+            len(names) > 1 and _may_compare_in_batch(rank, self.place),
+        )
         while row < len(names):
             number, began = at_once.number if is_simple else 1, time.monotonic()
             part = slice(row, row + number)
             row += number
             if number > 1:
-                siblings = _Siblings(self.place, names[part], inodes[part], others[part])
+                siblings = _SiblingDirectories(self.place, names[part], inodes[part], others[part])
                 yield from _compare_batch(rank, result, found, siblings)
             else:
                 result.count(counts.UNSCANNED, -1)
@@ -93,7 +102,7 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
                     rank, result, found, self.place, names[part][0], (inodes[part][0], others[part][0])
                 )
             now = time.monotonic()
-            at_once.adapt(now - began)
+            at_once.adapt_to_duration(now - began)
             if row < len(names) and (rank.stop_reason is not None or now > end):
                 rest = self._replace(
                     names=pack_names(names[row:]), inodes=self.inodes[8 * row :], others=self.others[8 * row :]
@@ -104,7 +113,7 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
         found.send(result)
 
 
-class _Siblings(NamedTuple):
+class _SiblingDirectories(NamedTuple):
     """Some sub-directories ``names`` of the directory ``around``, to be compared in one call. Both sides have them,
     with the inode numbers ``inodes`` on the first side and ``others`` on the second.
     """
@@ -115,20 +124,22 @@ class _Siblings(NamedTuple):
     others: Sequence[int]
 
 
-def _may_use_batch(rank: Rank, parent: Place) -> bool:
+def _may_compare_in_batch(rank: Rank, parent: Place) -> bool:
     """Return True if the backend may compare the contents of several sub-directories of ``parent`` in one call. That is
     so if items need no look in Python (no filter, extended attributes or report of equal items), and if no file system
     is mounted there.
     """
     options = rank.options
-    if not enters_several_per_call(rank) or rank.instance(JobFilter).has_filters:
+    if not enters_several_per_call(rank) or rank.shared_instance(JobFilter).has_filters:
         return False
     if options.compare & (ACL | XATTR | REPORTS_EQUAL) or options.direct or options.drop_cache:
         return False
     return not any(rank.sources[side].expected_mounts.has_mount_at_or_in(parent.path) for side in SIDES)
 
 
-def _compare_batch(rank: Rank, result: TaskResult, found: DifferenceReporter, siblings: _Siblings) -> Steps:
+def _compare_batch(
+    rank: Rank, result: TaskResult, found: DifferenceReporter, siblings: _SiblingDirectories
+) -> TaskSteps:
     """Compare the contents of several directories (``siblings``) in one call of the backend. Those that the backend
     cannot process are then compared one by one. ``found`` receives the differences.
     """
@@ -138,7 +149,7 @@ def _compare_batch(rank: Rank, result: TaskResult, found: DifferenceReporter, si
     for row, code in enumerate(done.verdicts.codes):
         result.count(counts.UNSCANNED, -1)
         name, both = siblings.names[row], (siblings.inodes[row], siblings.others[row])
-        if code != RowCode.DONE:
+        if code != OutcomeCode.DONE:
             yield from _compare_directory(rank, result, found, parent, name, both)
             continue
         result.count(counts.DIRECTORIES)
@@ -151,15 +162,15 @@ def _compare_batch(rank: Rank, result: TaskResult, found: DifferenceReporter, si
             yield from _continue_directory(rank, result, found, place, done.remaining[row])
 
 
-def _submit_comparison(rank: Rank, siblings: _Siblings) -> TicketGenerator[ContentsResult]:
+def _submit_comparison(rank: Rank, siblings: _SiblingDirectories) -> TicketGenerator[ContentsResult]:
     """Let the backend compare the contents of the directories ``siblings``; return its result. If the parent directory
     cannot be opened, return a result in which no directory is done.
     """
-    sides = [on_side(siblings.around, side) for side in SIDES]
+    sides = [place_on_side(siblings.around, side) for side in SIDES]
     try:
         first, second = map(rank.open_source, sides)
     except Problem:  # ``_compare_directory`` reports the error for each directory
-        return ContentsResult(Verdicts(len(siblings.names)), ItemCounts(), {})
+        return ContentsResult(BatchVerdicts(len(siblings.names)), ItemCounts(), {})
     devices = rank.source_device(sides[0]) or 0, rank.source_device(sides[1]) or 0
     numbers = array("Q", siblings.inodes), array("Q", siblings.others)
     wanted, window = rank.options.compare, rank.options.modify_window
@@ -184,7 +195,7 @@ def _count_compared(rank: Rank, result: TaskResult, sums: ItemCounts) -> None:
 
 def _continue_directory(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, remaining: RemainingItems
-) -> Steps:
+) -> TaskSteps:
     """Continue the comparison of directory ``place`` with the items that the backend has not found equal
     (``remaining``): report files whose contents differ, compare the others, and spawn tasks for sub-directories.
     """
@@ -195,10 +206,10 @@ def _continue_directory(
             directories.append((name, inode, other))
         else:
             (differing if kind == _CONTENTS else undecided).append(name)
-    found.add(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
+    found.add_items(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
     _spawn_directories(rank, result, place, directories)
     if undecided:
-        opened = open_sides(rank, result, place, undecided)
+        opened = open_on_both_sides(rank, result, place, undecided)
         if opened is None:
             result.count(counts.FOUND, len(undecided))
         else:
@@ -207,7 +218,7 @@ def _continue_directory(
 
 def _compare_directory(
     rank: Rank, result: TaskResult, found: DifferenceReporter, parent: Place, name: bytes, inodes: tuple[int, int]
-) -> Steps:
+) -> TaskSteps:
     """Compare the contents of one directory on both sides.
 
     Args:
@@ -220,17 +231,17 @@ def _compare_directory(
     listings: list[DirectoryListing] = []
     try:
         for side in SIDES:
-            identity = _checked_identity(rank, side, on_side(parent, side), path, inodes[side])
+            identity = _checked_identity(rank, side, place_on_side(parent, side), path, inodes[side])
             place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
-            listings.append((yield from list_directory(rank.backend, rank.open_source(on_side(place, side)))))
+            listings.append((yield from list_directory(rank.backend, rank.open_source(place_on_side(place, side)))))
     except Problem as problem:
         report_not_compared(result, place, side, ROOT_PATH, problem)
         return
-    opened = open_sides(rank, result, place, [ROOT_PATH])
+    opened = open_on_both_sides(rank, result, place, [ROOT_PATH])
     if opened is None:
         return
     for side in SIDES:
-        if not listings[side].number and not status_of(opened[side], on_source=True).st_nlink:
+        if not listings[side].name_count and not status_of(opened[side], on_source=True).st_nlink:
             removed = Problem("readdir", errno.ENOENT, on_source=True, changed=True)
             report_not_compared(result, place, side, ROOT_PATH, removed)
             return
@@ -284,7 +295,7 @@ def _union_of_names(first: bytes, second: bytes) -> bytes:
 
 def _compare_or_spawn(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
-) -> Steps:
+) -> TaskSteps:
     """Compare the names ``packed`` of the directory ``place`` in this task, if they are few or quickly compared;
     otherwise spawn a task for them.
 
@@ -292,7 +303,7 @@ def _compare_or_spawn(
         found: receives the differences.
         opened: descriptors of the directory on both sides.
     """
-    number, paces = packed.count(b"/") + bool(packed), rank.instance(ItemDurations)
+    number, paces = packed.count(b"/") + bool(packed), rank.shared_instance(ItemDurations)
     if number <= MAX_NAMES_IN_TASK or (
         paces.is_too_quick_to_divide(CompareNames.code, number) and not rank.throttle.is_on
     ):
@@ -305,15 +316,15 @@ def _compare_or_spawn(
         result.spawn(CompareNames(place, packed), number * CALL_COST, expands=True)
 
 
-def _spawn_names(rank: Rank, result: TaskResult, place: Place, listings: Sequence[DirectoryListing]) -> Steps:
+def _spawn_names(rank: Rank, result: TaskResult, place: Place, listings: Sequence[DirectoryListing]) -> TaskSteps:
     """Spawn tasks that compare the names of a large directory; ``listings`` read the names on both sides in portions.
     Raise ``_ListingFailed`` if it cannot be listed to its end.
     """
-    spools = [NameQueue(rank.open_spool) for _ in SIDES]
+    spools = [NameBatchQueue(rank.open_spool) for _ in SIDES]
     numbers = []
     for side in SIDES:
         try:
-            numbers.append((yield from spool_names(listings[side], spools[side])))
+            numbers.append((yield from queue_names_of_directory(listings[side], spools[side])))
         except Problem as problem:
             raise _ListingFailed(side, problem) from None
     tasks: Iterator[CompareNames]
@@ -327,7 +338,7 @@ def _spawn_names(rank: Rank, result: TaskResult, place: Place, listings: Sequenc
             (CompareNames(place, packed) for packed in spools[0]),
             (CompareNames(place, packed, True) for packed in spools[1]),
         )
-    result.spawn_each(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+    result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
 
 def _name_batches(packed: bytes) -> Iterator[bytes]:
@@ -347,10 +358,10 @@ class CompareNames(DivisibleTask, code=121, doing="comparing", is_note=False):
     operations_per_item = 2
     min_items_per_portion = 16
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Compare the items; with ``skips_first_side`` only those that the first side does not have."""
         names = unpack_names(self.names)
-        opened = open_sides(rank, result, self.place, names)
+        opened = open_on_both_sides(rank, result, self.place, names)
         if opened is None:
             result.count(counts.FOUND, len(names))
             return
@@ -365,14 +376,14 @@ def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator
     """Return those of the names ``packed`` that do not exist in ``directory`` (stat(2) fails with ENOENT). Names with
     other errors are not returned.
     """
-    verdicts = (yield from rank.execute(StatNames(directory, packed, MODE, on_source=True))).verdicts
-    if verdicts.codes.count(RowCode.DONE) == len(verdicts):
+    verdicts = (yield from rank.execute(StatNames(directory, packed, MODE_COLUMN, on_source=True))).verdicts
+    if verdicts.codes.count(OutcomeCode.DONE) == len(verdicts):
         return b""
     names = unpack_names(packed)
     return pack_names(
         names[row]
         for row, code in enumerate(verdicts.codes)
-        if code != RowCode.DONE and verdicts.errnos[row] == errno.ENOENT
+        if code != OutcomeCode.DONE and verdicts.errnos[row] == errno.ENOENT
     )
 
 
@@ -389,15 +400,15 @@ def compare_names(
     looking = NameComparison(rank, result, place, opened, packed)
     yield from looking.stat_both()
     yield from looking.compare_pairs()
-    looking.report(found)
-    _spawn_directories(rank, result, place, looking.subdirectories())
+    looking.report_results(found)
+    _spawn_directories(rank, result, place, looking.common_subdirectories())
 
 
 def _spawn_directories(rank: Rank, result: TaskResult, place: Place, below: Sequence[tuple[bytes, int, int]]) -> None:
     """Spawn tasks that compare the sub-directories ``below``, each given by its name and its inode number on each
     side.
     """
-    for share in task_slices(rank, len(below)):
+    for share in directory_slices_per_task(rank, len(below)):
         names, *inodes = zip(*below[share], strict=True)
         task = CompareDirs(place, pack_names(names), *(pack_numbers([*each]) for each in inodes))
         result.spawn(task, len(names) * SCAN_COST, expands=True)

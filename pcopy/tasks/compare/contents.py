@@ -14,25 +14,25 @@ from itertools import count
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ReadSmallFiles
-from pcopy.fsio.backend.columns import RowCode, pack_names, unpack_names
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.source import FileVersion, check_is_found_file, check_unchanged, status_of
+from pcopy.fsio.source import FileVersion, check_file_is_unchanged, check_is_found_file, status_of
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.distribution import sparse_chunk_size
-from pcopy.tasks.base.kind import DivisibleTask, Note, Steps, TaskKind
+from pcopy.tasks.base.kind import DivisibleTask, NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.compare.properties import CONTENT
 from pcopy.tasks.compare.report_differences import DifferenceReporter
-from pcopy.tasks.compare.sides import SIDES, names_on_side, on_side, open_sides, report_not_compared
-from pcopy.tasks.verify.reading import hash_open_range, read_batch
+from pcopy.tasks.compare.sides import SIDES, names_on_side, open_on_both_sides, place_on_side, report_not_compared
+from pcopy.tasks.verify.reading import execute_read_batch, hash_open_range
 
 MAX_BATCH_FILES = 256
 """Maximum number of files in one task. More would occupy one rank for too long."""
-BATCH_BYTES = 4 << 20
+COMPARE_BATCH_BYTES = 4 << 20
 """Number of bytes of contents (on one side) at which a task is full: further files go to another task."""
 
 
@@ -53,10 +53,10 @@ def spawn_small_comparisons(
     """
     start = size = 0
     total = sum(sizes)
-    whole = len(names) if len(names) <= MAX_BATCH_FILES and total < BATCH_BYTES else 0
+    whole = len(names) if len(names) <= MAX_BATCH_FILES and total < COMPARE_BATCH_BYTES else 0
     for row, each in enumerate(sizes, 1) if not whole else [(whole, total)] if names else ():
         size += each
-        if row - start >= MAX_BATCH_FILES or size >= BATCH_BYTES or row == len(names):
+        if row - start >= MAX_BATCH_FILES or size >= COMPARE_BATCH_BYTES or row == len(names):
             part = slice(start, row)
             numbers = (column[part].tobytes() for column in inodes)
             task = CompareFiles(place, pack_names(names[part]), bits[part], *numbers)
@@ -78,10 +78,10 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
     columns = ("bits", "inodes", "others")
     operations_per_item = 4
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Compare all files in a batch, and those for which that fails one by one."""
         place, names = self.place, unpack_names(self.names)
-        opened = open_sides(rank, result, place, names)
+        opened = open_on_both_sides(rank, result, place, names)
         if opened is None:
             return
         found = DifferenceReporter(rank)
@@ -114,13 +114,13 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
         sides = []
         for side in SIDES:
             batch = ReadSmallFiles(opened[side], names_on_side(rank, side, self.names))
-            sides.append((yield from read_batch(rank, batch, counts.MOVED)))
+            sides.append((yield from execute_read_batch(rank, batch, counts.MOVED)))
         names = unpack_names(self.names)
         done: Sequence[int] = range(len(names))
         for read, wanted in zip(sides, inodes, strict=True):
             codes, seen = read.verdicts.codes, read.observed.inode
-            if codes.count(RowCode.DONE) < len(codes) or seen != wanted:
-                done = [row for row in done if codes[row] == RowCode.DONE and seen[row] == wanted[row]]
+            if codes.count(OutcomeCode.DONE) < len(codes) or seen != wanted:
+                done = [row for row in done if codes[row] == OutcomeCode.DONE and seen[row] == wanted[row]]
         one, other = (read.digests for read in sides)
         bits = bytearray(self.bits)
         if one.data != other.data:
@@ -129,10 +129,10 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
         result.count(counts.FILES, len(done))
         if len(done) == len(names):
             result.count(counts.BYTES, sum(sum(read.observed.size) for read in sides))
-            found.add(self.place.path, names, bits, FILE * len(names))
+            found.add_items(self.place.path, names, bits, FILE * len(names))
             return []
         result.count(counts.BYTES, sum(read.observed.size[row] for read in sides for row in done))
-        found.add(self.place.path, [names[row] for row in done], [bits[row] for row in done], FILE * len(done))
+        found.add_items(self.place.path, [names[row] for row in done], [bits[row] for row in done], FILE * len(done))
         return sorted({*range(len(names))}.difference(done))
 
 
@@ -146,14 +146,14 @@ class FilePair(NamedTuple):
     bits: int
     inodes: tuple[int, int]
 
-    def compare(self, rank: Rank, result: TaskResult, found: DifferenceReporter) -> Steps:
+    def compare(self, rank: Rank, result: TaskResult, found: DifferenceReporter) -> TaskSteps:
         """Compare the contents of the file. If it is large, spawn tasks by which all ranks read it in parts."""
         opened = self._versions_and_data(rank, result)
         if opened is None:
             return
         versions, data = opened
         size = versions[0].size
-        if versions[1].size == size and rank.is_split(size):
+        if versions[1].size == size and rank.is_processed_in_chunks(size):
             self._spawn_parts(rank, result, versions, data)
             return
         read = yield from compare_part(rank, self.place, self.name, versions, 0, size)
@@ -170,7 +170,9 @@ class FilePair(NamedTuple):
         versions, data = [], 0
         for side in SIDES:
             try:
-                with rank.open_for_reading(on_side(self.place, side), names_on_side(rank, side, self.name)) as reading:
+                with rank.open_for_reading(
+                    place_on_side(self.place, side), names_on_side(rank, side, self.name)
+                ) as reading:
                     status = status_of(reading, on_source=True)
                     check_is_found_file(status, None, self.inodes[side])
             except Problem as problem:
@@ -190,11 +192,11 @@ class FilePair(NamedTuple):
             data: the number of its bytes outside of holes; it determines the size of the parts.
         """
         size = versions[0].size
-        chunk = rank.chunk_bytes(size)
+        chunk = rank.chunk_size_of_file(size)
         if not rank.options.chunk_size:
             chunk = sparse_chunk_size(chunk, size, data, rank.size)
         starts = range(0, size, chunk)
-        number = rank.number, next(rank.instance(ComparisonLedger).numbers)
+        number = rank.number, next(rank.shared_instance(ComparisonLedger).numbers)
         result.spawn(ComparisonStartedNote(self.place, self.name, self.bits, size, number, len(starts)))
         for start in starts:
             end = min(start + chunk, size)
@@ -206,10 +208,10 @@ class FilePair(NamedTuple):
         """
         result.count(counts.FILES)
         result.count(counts.BYTES, read)
-        found.add(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
+        found.add_items(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
 
 
-class OfFilePair(TaskKind):
+class FilePairTask(TaskKind):
     """Base class of the tasks and messages that concern one file which both sides have."""
 
     place: Place
@@ -219,7 +221,7 @@ class OfFilePair(TaskKind):
         return self.place, self.name
 
 
-class CompareFile(OfFilePair, code=123, doing="comparing", is_note=False):
+class CompareFile(FilePairTask, code=123, doing="comparing", is_note=False):
     """Task that compares the contents of a large file that has the same ``size`` (in bytes) on both sides.
 
     ``bits`` say in which other properties it differs. ``inode`` is its inode number on the first side, ``other_inode``
@@ -231,7 +233,7 @@ class CompareFile(OfFilePair, code=123, doing="comparing", is_note=False):
     inode: int
     other_inode: int
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         found = DifferenceReporter(rank)
         file = FilePair(self.place, self.name, self.bits, (self.inode, self.other_inode))
         yield from file.compare(rank, result, found)
@@ -242,7 +244,7 @@ ComparisonId = tuple[int, int]
 """Identifies a file that is compared in parts: the rank that waits for the parts, and a number that it assigns."""
 
 
-class ComparisonStartedNote(OfFilePair, code=124, doing="waiting for the parts of", is_note=True):
+class ComparisonStartedNote(FilePairTask, code=124, doing="waiting for the parts of", is_note=True):
     """Message to the rank that collects the results of a file's parts: it says how many parts there are (``parts``).
     ``number`` identifies the comparison of the file; the other fields describe the file.
     """
@@ -256,11 +258,11 @@ class ComparisonStartedNote(OfFilePair, code=124, doing="waiting for the parts o
         return self.number[0] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        file = PartwiseFile(FilePair(self.place, self.name, self.bits, (0, 0)), self.size)
-        rank.instance(ComparisonLedger).open(self.number, file, self.parts, result)
+        file = FileComparedInParts(FilePair(self.place, self.name, self.bits, (0, 0)), self.size)
+        rank.shared_instance(ComparisonLedger).open(self.number, file, self.parts, result)
 
 
-class PartResult(NamedTuple):
+class PartComparison(NamedTuple):
     """Result of the comparison of one part of a file: whether it ``differs``, and the ``size`` in bytes that was read
     on both sides together. If a side has failed: the ``problem``, and the ``side``.
     """
@@ -273,7 +275,7 @@ class PartResult(NamedTuple):
 
 def compare_part(
     rank: Rank, place: Place, name: bytes, versions: tuple[FileVersion, FileVersion], start: int, end: int
-) -> TicketGenerator[PartResult]:
+) -> TicketGenerator[PartComparison]:
     """Compare the bytes from ``start`` to ``end`` of a file on both sides, by their digests.
 
     Args:
@@ -282,8 +284,8 @@ def compare_part(
     parts: list[tuple[int, bytes]] = []
     for side in SIDES:
         try:
-            with rank.open_for_reading(on_side(place, side), names_on_side(rank, side, name)) as reading:
-                check_unchanged(reading, versions[side])
+            with rank.open_for_reading(place_on_side(place, side), names_on_side(rank, side, name)) as reading:
+                check_file_is_unchanged(reading, versions[side])
                 status = status_of(reading, on_source=True)
                 is_whole = not start and end == versions[0].size
                 end_here = (
@@ -291,12 +293,12 @@ def compare_part(
                 )  # a generated file (/proc) may have another size on this side
                 hasher = yield from hash_open_range(rank, reading, status, start, end_here, on_source=True)
         except Problem as problem:
-            return PartResult(False, 0, side, problem)
+            return PartComparison(False, 0, side, problem)
         parts.append((hasher.size, hasher.root()))
-    return PartResult(parts[0] != parts[1], sum(size for size, _ in parts), 0, None)
+    return PartComparison(parts[0] != parts[1], sum(size for size, _ in parts), 0, None)
 
 
-class ComparePart(OfFilePair, code=125, doing="comparing a part of", is_note=False):
+class ComparePart(FilePairTask, code=125, doing="comparing a part of", is_note=False):
     """Task that compares the bytes from ``start`` to ``end`` of a file. On the two sides, the file must have the state
     ``version`` and ``other_version``. ``number`` identifies the comparison of the file, to which the result is
     reported.
@@ -308,14 +310,14 @@ class ComparePart(OfFilePair, code=125, doing="comparing a part of", is_note=Fal
     end: int
     number: ComparisonId
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         versions = self.version, self.other_version
         read = yield from compare_part(rank, self.place, self.name, versions, self.start, self.end)
         problem = None if read.problem is None else read.problem.packed
         result.spawn(PartComparedNote(self.number, read.differs, read.side, problem))
 
 
-class PartComparedNote(Note, code=126, doing="recording a compared part of a file"):
+class PartComparedNote(NoteTask, code=126, doing="recording a compared part of a file"):
     """Message to the rank that waits for the parts of a file, with the result of one part: whether it ``differs``, or
     the ``problem`` and the ``side`` on which it occurred.
     """
@@ -329,10 +331,10 @@ class PartComparedNote(Note, code=126, doing="recording a compared part of a fil
         return self.number[0] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(ComparisonLedger).count_part(self.number, self, result)
+        rank.shared_instance(ComparisonLedger).count_part(self.number, self, result)
 
 
-class PartwiseFile:
+class FileComparedInParts:
     """What a rank records about a file whose parts are compared, until the last part is done: the result so far."""
 
     def __init__(self, file: FilePair, size: int) -> None:
@@ -343,7 +345,7 @@ class PartwiseFile:
         """The side on which the first problem occurred."""
 
 
-class ComparisonLedger(CompletionLedger[ComparisonId, PartwiseFile, PartComparedNote]):
+class ComparisonLedger(CompletionLedger[ComparisonId, FileComparedInParts, PartComparedNote]):
     """The files that are compared in parts, and whose results this rank collects. The keys are numbers that it
     assigns.
     """
@@ -352,7 +354,7 @@ class ComparisonLedger(CompletionLedger[ComparisonId, PartwiseFile, PartCompared
         super().__init__(rank)
         self.numbers = count(1)
 
-    def record_part(self, awaited: AwaitedParts[PartwiseFile], note: PartComparedNote) -> None:
+    def record_part(self, awaited: AwaitedParts[FileComparedInParts], note: PartComparedNote) -> None:
         """Record the result of one part, which ``note`` contains, for the file ``awaited``: whether it differs, or its
         error if no other part has failed before.
         """
@@ -360,7 +362,7 @@ class ComparisonLedger(CompletionLedger[ComparisonId, PartwiseFile, PartCompared
         if note.problem is not None and awaited.problem is None:
             awaited.problem, awaited.opened.side = Problem.from_packed(note.problem), note.side
 
-    def act_when_complete(self, awaited: AwaitedParts[PartwiseFile], result: TaskResult) -> None:
+    def act_when_complete(self, awaited: AwaitedParts[FileComparedInParts], result: TaskResult) -> None:
         """After the last part of the file ``awaited``: report whether the file differs, or its first problem."""
         opened, problem = awaited.opened, awaited.problem
         file, found = opened.file, DifferenceReporter(self._rank)

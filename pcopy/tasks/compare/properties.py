@@ -19,17 +19,17 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attribute_names import SELINUX_XATTR, XattrKind, xattr_kind
 from pcopy.fsio.attributes import XATTR_UNSUPPORTED_ERRNOS, is_xattr_copied
 from pcopy.fsio.backend.batches import CompareXattrs
-from pcopy.fsio.backend.columns import GROUP, OWNER, RowCode, Rows, pack_names
+from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, OutcomeCode, StatusColumns, pack_names
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import Problem, as_problem
-from pcopy.fsio.retries import with_retries
+from pcopy.fsio.problem import Problem, errors_as_problem
+from pcopy.fsio.retries import call_with_retries
 from pcopy.tasks.base.rank import Rank
 from pcopy.walk.visitor import VISITOR_COLUMNS
 
 PROPERTIES = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content")
 """Names of the properties as the user writes them, in the order of their bits, the lowest first."""
 
-TYPE, SIZE, MTIME, MODE, OWNED, ACL, XATTR, CONTENT = (1 << at for at in range(len(PROPERTIES)))
+TYPE, SIZE, MTIME, MODE, OWNERSHIP, ACL, XATTR, CONTENT = (1 << at for at in range(len(PROPERTIES)))
 """The bits of the properties."""
 
 ONLY_A, ONLY_B = 1 << 8, 1 << 9
@@ -59,12 +59,12 @@ def compared_attributes(wanted: int) -> Preserve:
     return Preserve(xattr=bool(wanted & XATTR), acl=bool(wanted & ACL))
 
 
-def needed_columns(wanted: int) -> int:
+def columns_to_compare(wanted: int) -> int:
     """Return the mask of the status columns that are needed to compare the properties ``wanted``."""
-    return VISITOR_COLUMNS | (OWNER | GROUP if wanted & OWNED else 0)
+    return VISITOR_COLUMNS | (OWNER_COLUMN | GROUP_COLUMN if wanted & OWNERSHIP else 0)
 
 
-class Pairs(NamedTuple):
+class ItemPairs(NamedTuple):
     """Items that both sides have, to be compared; a row is one item. Each field is a pair, with a value for each side:
     the open ``directories``, the ``names`` of the items, and their statuses (``rows``).
 
@@ -73,12 +73,12 @@ class Pairs(NamedTuple):
 
     directories: tuple[int, int]
     names: tuple[list[bytes], list[bytes]]
-    rows: tuple[Rows, Rows]
+    rows: tuple[StatusColumns, StatusColumns]
 
     def status(self, side: int, row: int) -> os.stat_result:
         """Stat the item in row ``row`` again on the side ``side``. Raise ``Problem`` if that fails."""
-        with as_problem("stat", on_source=not side):
-            return with_retries(
+        with errors_as_problem("stat", on_source=not side):
+            return call_with_retries(
                 lambda: os.stat(self.names[side][row], dir_fd=self.directories[side], follow_symlinks=False)
             )
 
@@ -86,17 +86,17 @@ class Pairs(NamedTuple):
         """Return the text (target) of the symbolic link in row ``row`` on the side ``side``. Raise ``Problem`` if it
         cannot be read.
         """
-        with as_problem("readlink", on_source=not side):
-            return with_retries(lambda: os.readlink(self.names[side][row], dir_fd=self.directories[side]))
+        with errors_as_problem("readlink", on_source=not side):
+            return call_with_retries(lambda: os.readlink(self.names[side][row], dir_fd=self.directories[side]))
 
-    def proc_path(self, side: int, row: int) -> bytes:
+    def path_in_proc(self, side: int, row: int) -> bytes:
         """Return a path through /proc/self/fd that leads to the item in row ``row`` on the side ``side``, for calls
         that take only paths.
         """
         return b"/proc/self/fd/%d/%b" % (self.directories[side], self.names[side][row])
 
 
-def differences(pairs: Pairs, wanted: int, window: int) -> tuple[bytearray, dict[int, Problem]]:
+def status_differences(pairs: ItemPairs, wanted: int, window: int) -> tuple[bytearray, dict[int, Problem]]:
     """Compare the statuses of all pairs. Return the bits of the properties in which each pair differs, and the errors
     by row.
 
@@ -114,16 +114,16 @@ def differences(pairs: Pairs, wanted: int, window: int) -> tuple[bytearray, dict
             bits[row] |= wanted & _DIFFERS_BY_SIZE.get(kind, 0)
     if wanted & MTIME:
         _compare_times(pairs, bits, window)
-    if wanted & OWNED:
+    if wanted & OWNERSHIP:
         for row in {*_differing_rows(first.uid, second.uid), *_differing_rows(first.gid, second.gid)}:
-            bits[row] |= OWNED
+            bits[row] |= OWNERSHIP
     _compare_devices_and_links(pairs, bits, wanted, problems)
     for row in [row for row, found in enumerate(bits) if found & TYPE] if any(bits) else ():
         bits[row] = TYPE
     return bits, problems
 
 
-def _compare_modes(pairs: Pairs, bits: bytearray, wanted: int) -> None:
+def _compare_modes(pairs: ItemPairs, bits: bytearray, wanted: int) -> None:
     """Compare the file types and modes of all pairs. In ``bits``, set the bits TYPE and MODE of each pair that differs;
     ``wanted`` are the properties to compare.
     """
@@ -141,7 +141,7 @@ def _differing_rows(one: Sequence[int], other: Sequence[int]) -> Iterable[int]:
     return () if one == other else compress(count(), map(ne, one, other))
 
 
-def _compare_times(pairs: Pairs, bits: bytearray, window: int) -> None:
+def _compare_times(pairs: ItemPairs, bits: bytearray, window: int) -> None:
     """Compare the mtimes of all pairs. In ``bits``, set the bit MTIME of each pair that differs by more than ``window``
     seconds.
     """
@@ -151,7 +151,7 @@ def _compare_times(pairs: Pairs, bits: bytearray, window: int) -> None:
             bits[row] |= MTIME
 
 
-def _compare_devices_and_links(pairs: Pairs, bits: bytearray, wanted: int, problems: dict[int, Problem]) -> None:
+def _compare_devices_and_links(pairs: ItemPairs, bits: bytearray, wanted: int, problems: dict[int, Problem]) -> None:
     """Compare device numbers and the texts of symbolic links. In ``bits``, set the bits of each pair that differs; add
     errors to ``problems``, by row. ``wanted`` are the properties to compare.
     """
@@ -173,7 +173,7 @@ def _compare_devices_and_links(pairs: Pairs, bits: bytearray, wanted: int, probl
 
 
 def compare_attributes(
-    rank: Rank, pairs: Pairs, bits: bytearray, rows: Sequence[int], wanted: int, problems: dict[int, Problem]
+    rank: Rank, pairs: ItemPairs, bits: bytearray, rows: Sequence[int], wanted: int, problems: dict[int, Problem]
 ) -> TicketGenerator[None]:
     """Compare the ACLs and extended attributes of the pairs in ``rows``. In ``bits``, set the bits ACL and XATTR of
     each pair that differs; add errors to ``problems``, by row. ``wanted`` are the properties to compare.
@@ -183,7 +183,7 @@ def compare_attributes(
     codes = (yield from rank.execute(batch)).verdicts.codes
     preserve = compared_attributes(wanted)
     for row, code in zip(rows, codes, strict=True):
-        if code != RowCode.DONE:
+        if code != OutcomeCode.DONE:
             try:
                 bits[row] |= _attributes_differ(pairs, row, preserve)
             except Problem as problem:
@@ -191,7 +191,7 @@ def compare_attributes(
             yield None
 
 
-def _attributes_differ(pairs: Pairs, row: int, preserve: Preserve) -> int:
+def _attributes_differ(pairs: ItemPairs, row: int, preserve: Preserve) -> int:
     """Return the bit ACL if the ACLs of the pair in ``row`` differ, and XATTR if other extended attributes do; both
     bits or 0 are possible. ``preserve`` says which of them are compared. Raise ``Problem`` if attributes cannot be
     read.
@@ -210,12 +210,12 @@ def _attributes_differ(pairs: Pairs, row: int, preserve: Preserve) -> int:
     return bits
 
 
-def _compared_xattrs(pairs: Pairs, side: int, row: int, preserve: Preserve) -> set[str]:
+def _compared_xattrs(pairs: ItemPairs, side: int, row: int, preserve: Preserve) -> set[str]:
     """Return the names of those extended attributes that are compared (as ``preserve`` says) of the item in ``row`` on
     one side. Raise ``Problem`` if they cannot be listed.
     """
     try:
-        names = with_retries(lambda: os.listxattr(pairs.proc_path(side, row), follow_symlinks=False))
+        names = call_with_retries(lambda: os.listxattr(pairs.path_in_proc(side, row), follow_symlinks=False))
     except OSError as error:
         if error.errno in XATTR_UNSUPPORTED_ERRNOS:
             return set()
@@ -223,9 +223,9 @@ def _compared_xattrs(pairs: Pairs, side: int, row: int, preserve: Preserve) -> s
     return {name for name in names if is_xattr_copied(name, preserve)}
 
 
-def _xattr_value(pairs: Pairs, side: int, row: int, name: str) -> bytes:
+def _xattr_value(pairs: ItemPairs, side: int, row: int, name: str) -> bytes:
     """Return the value of the extended attribute ``name`` of the item in ``row`` on one side. Raise ``Problem`` if it
     cannot be read.
     """
-    with as_problem(f"getxattr {name}", on_source=not side):
-        return with_retries(lambda: os.getxattr(pairs.proc_path(side, row), name, follow_symlinks=False))
+    with errors_as_problem(f"getxattr {name}", on_source=not side):
+        return call_with_retries(lambda: os.getxattr(pairs.path_in_proc(side, row), name, follow_symlinks=False))

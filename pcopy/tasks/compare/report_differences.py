@@ -25,7 +25,7 @@ path of the directory below the top, names joined by slashes, and type bytes.
 """
 
 
-class Difference(NamedTuple):
+class ItemDifference(NamedTuple):
     """One item that differs between the two sides: its path relative to the top directory, and the bits of the
     properties in which it differs (``pcopy.tasks.compare.properties``).
 
@@ -37,14 +37,14 @@ class Difference(NamedTuple):
     is_entered: bool
 
 
-class ReportDifferences(RecreatedNote, code=127, doing="reporting differences"):
+class ItemDifferencesNote(RecreatedNote, code=127, doing="reporting differences"):
     """Message to rank 0 with differences that the rank ``sender`` has found."""
 
     sender: int
     batches: tuple[DifferenceBatch, ...]
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        known = rank.instance(CollectedDifferences)
+        known = rank.shared_instance(CollectedDifferences)
         for batch in self.batches:
             known.add_batch(batch)
         acknowledge_items(rank, result, self.sender, sum(len(kinds) for *_, kinds in self.batches))
@@ -66,12 +66,12 @@ class CollectedDifferences:
             self._sorter.add(above + name, bits.to_bytes(2, "big") + bytes((kind,)))
         self.numbers[bits] += len(kinds)
 
-    def sorted(self) -> Iterator[Difference]:
+    def sorted(self) -> Iterator[ItemDifference]:
         """Yield the differences in the order of a walk (each directory before its contents)."""
         for key, value in self._sorter.sorted():
             bits = int.from_bytes(value[:2], "big")
             is_entered = value[2:] == DIRECTORY and not bits & (TYPE | ONLY_A | ONLY_B)
-            yield Difference(key.replace(b"\0", b"/"), bits, is_entered)
+            yield ItemDifference(key.replace(b"\0", b"/"), bits, is_entered)
 
     def close(self) -> None:
         """Release the temporary file."""
@@ -86,7 +86,7 @@ class DifferenceReporter:
         self._reports_equal = bool(rank.options.compare & REPORTS_EQUAL)
         self._found: dict[tuple[int, bytes], tuple[list[bytes], bytearray]] = {}
 
-    def add(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:
+    def add_items(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:
         """Add the items ``names`` of the directory ``path``. ``bits`` say in which properties each one differs (0: in
         none), ``kinds`` are their type bytes.
         """
@@ -104,16 +104,16 @@ class DifferenceReporter:
         pending: list[DifferenceBatch] = []
         for batch in self._batches():
             if rank.number == 0:
-                rank.instance(CollectedDifferences).add_batch(batch)
+                rank.shared_instance(CollectedDifferences).add_batch(batch)
                 continue
             pending.append(batch)
             number += len(batch[-1])
-            rank.instance(ItemSendWindow).unacknowledged += len(batch[-1])
+            rank.shared_instance(ItemSendWindow).unacknowledged += len(batch[-1])
             if number >= MAX_ITEMS_PER_MESSAGE:
-                result.spawn(ReportDifferences(rank.number, tuple(pending)), owner=0)
+                result.spawn(ItemDifferencesNote(rank.number, tuple(pending)), owner=0)
                 pending, number = [], 0
         if pending:
-            result.spawn(ReportDifferences(rank.number, tuple(pending)), owner=0)
+            result.spawn(ItemDifferencesNote(rank.number, tuple(pending)), owner=0)
 
     def _batches(self) -> Iterator[DifferenceBatch]:
         """Yield the differences as batches of at most ``MAX_ITEMS_PER_MESSAGE`` items."""

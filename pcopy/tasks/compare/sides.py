@@ -13,27 +13,27 @@ from pcopy.fsio.problem import Problem
 from pcopy.signature.items import ROOT_PATH
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 
 SIDES = (0, 1)
 """The numbers of the two sides."""
 
 
-def on_side(place: Place, side: int) -> Place:
+def place_on_side(place: Place, side: int) -> Place:
     """Return the position (``Place``) of a directory on one side. ``place`` stands for both sides; the result has the
     form of a source directory, by which it can be opened.
     """
-    return Place(side, place.path, place.target_id if side else place.source_id, NO_DIRECTORY, False, False)
+    return Place(side, place.path, place.target_id if side else place.source_id, NO_DIRECTORY_IDENTITY, False, False)
 
 
-def open_sides(rank: Rank, result: TaskResult, place: Place, names: list[bytes]) -> tuple[int, int] | None:
+def open_on_both_sides(rank: Rank, result: TaskResult, place: Place, names: list[bytes]) -> tuple[int, int] | None:
     """Open the directory on both sides and return the descriptors. If that fails, report all ``names`` in it as failed
     and return None.
     """
     opened = []
     for side in SIDES:
         try:
-            opened.append(rank.open_source(on_side(place, side)))
+            opened.append(rank.open_source(place_on_side(place, side)))
         except Problem as problem:
             for name in names:
                 report_not_compared(result, place, side, name, problem)
@@ -54,10 +54,12 @@ def report_not_compared(
     """Report the item ``name`` of directory ``place`` as failed, because ``problem`` on one side has prevented its
     comparison. The name ``.`` means the directory itself. ``size`` is its size in bytes, if it is a file.
     """
-    result.fail(on_side(place, side), b"" if name == ROOT_PATH else name, problem, size, retry=RetryMode.NEVER)
+    result.fail_item(
+        place_on_side(place, side), b"" if name == ROOT_PATH else name, problem, size, retry=RetryMode.NEVER
+    )
 
 
-def stat_sides(
+def stat_on_both_sides(
     rank: Rank, directories: tuple[int, int], packed: bytes, columns: int
 ) -> TicketGenerator[list[StatResult]]:
     """Stat the names ``packed`` (joined by slashes) on both sides at the same time; ``directories`` are the descriptors

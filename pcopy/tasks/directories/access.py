@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import stat
 
-from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.nodes import open_without_access, path_of_descriptor
+from pcopy.fsio.close import closing_descriptor
+from pcopy.fsio.nodes import open_path_only, proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
-from pcopy.fsio.problem import as_problem
+from pcopy.fsio.problem import errors_as_problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
@@ -33,10 +33,10 @@ def grant_owner_access(parent: int, name: bytes, present: os.stat_result) -> Non
     """
     if present.st_mode & 0o700 == 0o700 or has_capability(CAP_DAC_OVERRIDE) or present.st_uid != os.geteuid():
         return
-    with closed_at_end(open_without_access(parent, name, on_source=False)) as node:
+    with closing_descriptor(open_path_only(parent, name, on_source=False)) as node:
         status = status_of(node)
         if stat.S_ISDIR(status.st_mode):
-            grant_owner_access_to_open(path_of_descriptor(node), status)
+            grant_owner_access_to_open(proc_path_of_descriptor(node), status)
 
 
 def grant_owner_access_to_open(target: int | bytes, status: os.stat_result) -> None:
@@ -51,7 +51,7 @@ def grant_owner_access_to_open(target: int | bytes, status: os.stat_result) -> N
     """
     if has_capability(CAP_DAC_OVERRIDE) or status.st_uid != os.geteuid():
         return
-    with as_problem("chmod"):
+    with errors_as_problem("chmod"):
         os.chmod(target, stat.S_IMODE(status.st_mode) | 0o700)
 
 

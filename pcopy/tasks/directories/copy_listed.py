@@ -23,22 +23,22 @@ from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.directories.finish_dir import FinishDir, spawn_finish_once
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, ensure_device_synced, schedule_finish
 from pcopy.text import printable_path
 from pcopy.walk.listing import NAMES_PER_BATCH
 
-SLICE_SECONDS = 0.05
+LIST_SLICE_SECONDS = 0.05
 """Seconds after which a task that reads the list ends. A new task for the rest of the list is then queued behind the
 other tasks of the rank.
 """
 
-_READ_BYTES = 1 << 16
+_LIST_READ_BYTES = 1 << 16
 """Largest number of bytes that one read(2) of the list returns."""
 
 
@@ -70,7 +70,7 @@ class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", i
     counted_down_to: bytes | None = None
 
     def subject(self) -> tuple[Place, bytes]:
-        return Place(self.root, b"", NO_DIRECTORY, NO_DIRECTORY, False, False), b""
+        return Place(self.root, b"", NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False), b""
 
     def assigned_rank(self, ranks: int) -> int:
         return 0
@@ -81,16 +81,16 @@ class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", i
         """
         return iter(())
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Process the paths of the list, one after the other, until ``SLICE_SECONDS`` have passed or the job is being
-        stopped; then spawn a task for the rest of the list.
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        """Process the paths of the list, one after the other, until ``LIST_SLICE_SECONDS`` have passed or the job is
+        being stopped; then spawn a task for the rest of the list.
         """
         walk = _ListWalk(rank, result, self)
-        deadline, after = time.monotonic() + SLICE_SECONDS, self.start
+        deadline, after = time.monotonic() + LIST_SLICE_SECONDS, self.start
         try:
-            for offset, path in rank.instance(ListedPaths).paths_between(self.start, self.end):
+            for offset, path in rank.shared_instance(ListedPaths).paths_between(self.start, self.end):
                 if rank.stop_reason is not None or (after > self.start and time.monotonic() > deadline):
-                    result.spawn(walk.continuation(offset))
+                    result.spawn(walk.continuation_task(offset))
                     break
                 end = offset + len(path) + 1
                 yield from walk.process_path(path, (offset, end))
@@ -99,8 +99,8 @@ class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", i
                 if self.end < 0 and not walk.copies_all:
                     result.count(counts.UNSCANNED, -1)
         except OSError as error:
-            rank.stop(f"the list of --files-from cannot be read: {error.strerror}")
-            result.spawn(walk.continuation(after))
+            rank.request_stop(f"the list of --files-from cannot be read: {error.strerror}")
+            result.spawn(walk.continuation_task(after))
         walk.spawn_pending()
 
 
@@ -124,7 +124,7 @@ class ListedPaths:
             self._file = _open_list(self._path)  # ``close`` closes the file at the end of the job
         self._file.seek(start)
         offset, rest = start, b""
-        while block := self._file.read(_READ_BYTES):
+        while block := self._file.read(_LIST_READ_BYTES):
             *paths, rest = (rest + block).split(b"\0")
             for path in paths:
                 if 0 <= end <= offset:
@@ -132,7 +132,7 @@ class ListedPaths:
                 yield offset, path
                 offset += len(path) + 1
 
-    def covers(self, path: bytes) -> bool:
+    def lists_path_or_parent(self, path: bytes) -> bool:
         """Return True if ``path``, or a directory above it, is in the list. Raise ``OSError`` if the list cannot be
         read.
         """
@@ -152,10 +152,10 @@ def _open_list(path: bytes) -> BinaryIO:
     """
     if path.startswith(b"/proc/self/fd/"):
         return open(path, "rb")
-    from pcopy.checkpoint.directory import opened_file
+    from pcopy.checkpoint.directory import opened_trusted_file
 
     try:
-        with opened_file(path) as file:
+        with opened_trusted_file(path) as file:
             return open(os.dup(file.fileno()), "rb")
     except RequestRefused as refused:
         raise OSError(errno.EPERM, str(refused)) from None
@@ -206,7 +206,7 @@ class _ListWalk:
         self._without_contents = task.without_contents
         self._counted_down_to = task.counted_down_to
 
-    def continuation(self, offset: int) -> CopyListedPaths:
+    def continuation_task(self, offset: int) -> CopyListedPaths:
         """Return a task that continues with the path at the byte ``offset`` of the list, in the state that this walk
         has reached.
         """
@@ -215,7 +215,7 @@ class _ListWalk:
         )
         return task._replace(without_contents=self._without_contents, counted_down_to=self._counted_down_to)
 
-    def process_path(self, path: bytes, span: tuple[int, int]) -> Steps:
+    def process_path(self, path: bytes, span: tuple[int, int]) -> TaskSteps:
         """Process one path of the list: collect its name for a task, skip it, or count it as skipped or failed.
 
         Args:
@@ -269,7 +269,7 @@ class _ListWalk:
             self._result.spawn(task, len(self._pending_names) * CALL_COST, expands=True)
             self._pending_names.clear()
 
-    def _enter_down_to(self, path: bytes) -> Steps:
+    def _enter_down_to(self, path: bytes) -> TaskSteps:
         """Enter the directories that lead to ``path`` and ``path`` itself: open each and create its target. If one of
         them cannot be entered, it is stored in ``_blocked``, and those below it are not entered.
         """
@@ -282,13 +282,13 @@ class _ListWalk:
         while self._blocked is None and not (self.entered and self.entered[-1].path == path):
             yield from self._enter_next(path)
 
-    def _enter_next(self, path: bytes) -> Steps:
+    def _enter_next(self, path: bytes) -> TaskSteps:
         """Enter the next directory on the way to ``path`` and append it to ``entered``. If that fails or the directory
         is excluded, store it in ``_blocked`` instead.
         """
         parent = self.entered[-1] if self.entered else None
         inner = _next_directory(parent.path if parent else None, path)
-        if inner and not self._rank.instance(JobFilter).selects_directory(inner):
+        if inner and not self._rank.shared_instance(JobFilter).selects_directory(inner):
             self._blocked, self._is_excluded = (inner, None), True
             return
         self._is_excluded = False
@@ -327,7 +327,7 @@ class _ListWalk:
         cannot be created.
         """
         rank, result, root = self._rank, self._result, self._task.root
-        identity = NO_DIRECTORY if parent else rank.sources[root].identity(b"")
+        identity = NO_DIRECTORY_IDENTITY if parent else rank.sources[root].identity(b"")
         scan = ScanDir(root, path, identity, parent).with_mounted_identity(rank)
         begun = yield from scan.open_and_create(rank, result, is_target_new=False, should_list=False)
         if begun is None:
@@ -351,7 +351,10 @@ class _ListWalk:
         """
         assert self._blocked is not None
         parent, _, name = path.rpartition(b"/")
-        problem, place = self._blocked[1], Place(self._task.root, parent, NO_DIRECTORY, NO_DIRECTORY, False, False)
+        problem, place = (
+            self._blocked[1],
+            Place(self._task.root, parent, NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False),
+        )
         self._result.count(counts.FOUND, 0 if self._is_retry else 1, place)
         if problem is None:
             self._result.count(counts.SKIPPED, 1, place)
@@ -361,9 +364,9 @@ class _ListWalk:
             start, end = span
             if self._counted_down_to is None:  # SRC itself could not be entered: SRC fails, too
                 top = place._replace(path=b"")
-                self._result.fail(top, b"", problem, retry=RetryMode.BY_OTHER_TASK)
+                self._result.fail_item(top, b"", problem, retry=RetryMode.BY_OTHER_TASK)
             again = CopyListedPaths(self._task.root, start, end, counted_down_to=self._counted_down_to)
-            self._result.fail(place, name, problem, retry=again)
+            self._result.fail_item(place, name, problem, retry=again)
             self._counted_down_to, self._last_path = parent, path
 
 

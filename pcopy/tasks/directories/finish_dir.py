@@ -20,15 +20,15 @@ from contextlib import suppress
 
 from pcopy.engine.task import TaskId
 from pcopy.fsio.attributes import (
-    Attributes,
-    Handle,
+    ItemHandle,
+    ItemMetadata,
     MetadataOutcome,
-    apply_attributes,
-    read_attributes,
+    apply_item_metadata,
+    read_item_metadata,
     remove_extra_xattrs,
 )
 from pcopy.fsio.directories import entry_count, list_names
-from pcopy.fsio.nodes import call_with_handle
+from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.source import status_of
@@ -37,13 +37,13 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.distribution import directory_depth, directory_owner
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import DirectoryTask, LeftoverLocation, RecreatedNote, Steps, TaskKind
+from pcopy.tasks.base.kind import DirectoryTask, LeftoverLocation, RecreatedNote, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import Rank, RankSet
+from pcopy.tasks.base.rank import Rank, SetSharedByTasks
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.directories.access import grant_owner_access_to_open, regrant_owner_access
-from pcopy.tasks.files.existing import status_or_none, updates_metadata
+from pcopy.tasks.files.existing import should_update_metadata, status_or_none
 
 
 class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
@@ -64,14 +64,14 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
         action: number of the ``Action`` that is reported to the user for this directory.
     """
 
-    attributes: Attributes | None
+    attributes: ItemMetadata | None
     counts_as_copied: bool
     source_entries: int
     is_again: bool = False
     earlier_mtime: int | None = None
     action: int = 0
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         lost = None
         if rank.job.run > 1:
             from pcopy.tasks.directories.lost_items import lost_items_problem, warn_of_partial_files
@@ -103,7 +103,7 @@ class SealDirNote(TaskKind, code=4, doing="finishing", is_note=True):
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         """Keep the directory until ``SealDirs`` finishes it. This note is recorded as done only then."""
-        sealed = rank.instance(DirectoriesToSeal)
+        sealed = rank.shared_instance(DirectoriesToSeal)
         result.defer_completion()
         if not sealed:
             result.spawn(SealDirs(), phase=max(Phase.SEAL, result.phase), owner=rank.number)
@@ -116,9 +116,9 @@ class SealDirNote(TaskKind, code=4, doing="finishing", is_note=True):
 class SealDirs(RecreatedNote, code=5, doing="finishing directories"):
     """Task that gives all directories that ``SealDirNote`` notes have named their final metadata, the deepest first."""
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Finish the directories, the deepest first. Their notes are recorded as done together with this task."""
-        sealed = rank.instance(DirectoriesToSeal)
+        sealed = rank.shared_instance(DirectoriesToSeal)
         result.complete_deferred(task_id for task_id, _ in sealed)
         finishes = [finish for _, finish in sealed]
         deepest_first = sorted(finishes, key=lambda finish: directory_depth(finish.place.path), reverse=True)
@@ -160,16 +160,16 @@ class DirFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True):
     def run(self, rank: Rank, result: TaskResult) -> None:
         """Count the directory as failed, unless it counts as failed already. Report the error in either case."""
         problem = Problem.from_packed(self.problem)
-        failed = rank.instance(FailedDirectories)
+        failed = rank.shared_instance(FailedDirectories)
         if self.place.key in failed:
             result.report_failure(rank.display_path(self.place, b"", on_source=problem.on_source), problem)
             return
         failed.add(self.place.key)
         result.count(counts.DIRECTORIES, -1, self.place)
         if self.retry is None:
-            result.fail(self.place, b"", problem, retry=self)
+            result.fail_item(self.place, b"", problem, retry=self)
         else:
-            result.fail(self.place, b"", problem, retry=self.retry, retry_phase=Phase.FINISH)
+            result.fail_item(self.place, b"", problem, retry=self.retry, retry_phase=Phase.FINISH)
 
     def assigned_rank(self, ranks: int) -> int:
         return directory_owner(self.place.path, ranks)
@@ -182,7 +182,7 @@ class DirFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True):
         result.spawn(self, phase=phase, expands=phase == 0)
 
 
-class FailedDirectories(RankSet[tuple[int, bytes]]):
+class FailedDirectories(SetSharedByTasks[tuple[int, bytes]]):
     """The directories that this rank has counted as failed, as (index of the root, path). Each counts as failed only
     once.
     """
@@ -243,22 +243,24 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
         result.count(counts.DIRECTORIES, 1, place)
         result.item_recorder.record(Action(task.action), place, b"", DIRECTORY)
         if rank.options.verify and result.phase < Phase.REPAIR and not task.is_again:  # each directory is verified once
-            result.collect_digest(place, b"", rank.hashing.directory_item, counts.DIRECTORIES)
+            result.collect_digest(place, b"", rank.hashing.directory_content_info, counts.DIRECTORIES)
 
 
 def _apply_metadata(
-    rank: Rank, target: int, attributes: Attributes, existing: os.stat_result | None
+    rank: Rank, target: int, attributes: ItemMetadata, existing: os.stat_result | None
 ) -> MetadataOutcome:
     """Set the metadata of the open directory ``target`` to ``attributes``. Raise ``Problem`` on failure.
 
     Args:
         existing: status of a directory that existed before the job; None for one that the job created.
     """
-    return call_with_handle(target, lambda handle: _apply_metadata_to_handle(rank, handle, attributes, existing))
+    return call_with_descriptor_or_path(
+        target, lambda handle: _apply_metadata_to_handle(rank, handle, attributes, existing)
+    )
 
 
 def _apply_metadata_to_handle(
-    rank: Rank, target: Handle, attributes: Attributes, existing: os.stat_result | None
+    rank: Rank, target: ItemHandle, attributes: ItemMetadata, existing: os.stat_result | None
 ) -> MetadataOutcome:
     """Set the metadata of the directory ``target`` to ``attributes``. ``target`` is a descriptor, or a path of the open
     directory. Raise ``Problem`` on failure.
@@ -267,7 +269,7 @@ def _apply_metadata_to_handle(
         existing: status of a directory that existed before the job; None for one that the job created.
     """
     preserve = rank.options.preserve
-    if existing is not None and updates_metadata(rank):
+    if existing is not None and should_update_metadata(rank):
         from pcopy.fsio.metadata_update import metadata_difference, update_metadata
 
         lacks = metadata_difference(target, existing, attributes, preserve, rank.options.modify_window)
@@ -275,7 +277,7 @@ def _apply_metadata_to_handle(
     # After an earlier run created the directory, another process may have set ACLs on it.
     if existing is not None or rank.job.run > 1:
         remove_extra_xattrs(target, attributes, preserve)
-    return apply_attributes(target, attributes, preserve, rank.options.umask, existing=existing)
+    return apply_item_metadata(target, attributes, preserve, rank.options.umask, existing=existing)
 
 
 def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
@@ -297,10 +299,10 @@ def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
         return rank.remove_leftovers(target)
 
 
-def _current_attributes(rank: Rank, place: Place) -> Attributes:
+def _current_attributes(rank: Rank, place: Place) -> ItemMetadata:
     """Return the metadata that the source directory of ``place`` has now. Raise ``Problem`` on failure."""
     source = rank.open_source(place)
-    return read_attributes(source, status_of(source, on_source=True), rank.options.preserve)
+    return read_item_metadata(source, status_of(source, on_source=True), rank.options.preserve)
 
 
 def _has_earlier_mtime(task: FinishDir, rank: Rank) -> bool:
@@ -327,7 +329,7 @@ def _has_extra_items(task: FinishDir, rank: Rank, target: int) -> bool:
         return False
     own_names = [os.path.basename(path) for root, path in rank.job.own if (root, os.path.dirname(path)) == place.key]
     try:
-        if rank.instance(JobFilter).has_filters:
+        if rank.shared_instance(JobFilter).has_filters:
             return _has_unselected_items(rank, place, target)
         if entry_count(target, counts_sockets=True) <= task.source_entries - len(own_names):
             return False
@@ -344,7 +346,7 @@ def _has_unselected_items(rank: Rank, place: Place, target: int) -> bool:
     """Return True if the target has an item, other than a socket, that the source lacks or that the filters exclude.
     Raise ``Problem`` on failure.
     """
-    source, selected = rank.open_source(place), rank.instance(JobFilter)
+    source, selected = rank.open_source(place), rank.shared_instance(JobFilter)
     for name in list_names(target):
         present = status_or_none(target, name)
         if present is not None and not stat.S_ISSOCK(present.st_mode):
@@ -361,7 +363,7 @@ def spawn_finish_once(rank: Rank, result: TaskResult, place: Place, phase: int) 
     However often this is called, the task is spawned only once for each directory and each phase in which such tasks
     run.
     """
-    key, done = (*place.key, int(_finishing_phase(phase))), rank.instance(RefinishedDirectories)
+    key, done = (*place.key, int(_finishing_phase(phase))), rank.shared_instance(RefinishedDirectories)
     if key not in done and spawn_finish(rank, result, place, phase):
         done.add(key)
 
@@ -373,7 +375,7 @@ def spawn_finish(rank: Rank, result: TaskResult, place: Place, phase: int) -> bo
     Return False if the directory is not copied, or if it cannot be opened: then it was reported as failed already.
     Missing owner permissions are added to the directory, so that the job can write into it.
     """
-    if place.target_id == NO_DIRECTORY or rank.job.roots[place.root].item:
+    if place.target_id == NO_DIRECTORY_IDENTITY or rank.job.roots[place.root].item:
         return False
     try:
         present = status_of(rank.open_target(place))
@@ -394,7 +396,7 @@ def _finishing_phase(phase: int) -> int:
     return int(Phase.REPAIR_FINISH if phase >= Phase.VERIFY else max(Phase.FINISH, phase))
 
 
-class RefinishedDirectories(RankSet[tuple[int, bytes, int]]):
+class RefinishedDirectories(SetSharedByTasks[tuple[int, bytes, int]]):
     """The directories whose metadata will be set again because this rank has spawned another ``FinishDir`` for them, as
     (index of the root, path, phase in which that is done).
     """

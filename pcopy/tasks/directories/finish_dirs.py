@@ -9,14 +9,14 @@ import os
 from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.attributes import Attributes, are_times_portable
-from pcopy.fsio.backend.columns import INODE, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.attributes import ItemMetadata, are_times_portable
+from pcopy.fsio.backend.columns import INODE_COLUMN, OutcomeCode, StatusColumns, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import DIRECTORY_METADATA_COLUMNS, DirectoryBatchSettings, FinishDirectories
 from pcopy.fsio.identity import Identity
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -62,13 +62,13 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
             pack_numbers([targets[row] for row in rows]),
             tuple(self.marks[row] for row in rows),
             bytes(self.states[row] for row in rows),
-            Rows.unpacked(self.attributes, number, DIRECTORY_METADATA_COLUMNS).selected(rows).packed(),
+            StatusColumns.unpacked(self.attributes, number, DIRECTORY_METADATA_COLUMNS).selected(rows).packed(),
         )
 
     def single_tasks(self) -> list[FinishDir]:
         """Return one ``FinishDir`` for each directory; together they do the same as this task."""
         columns = unpack_names(self.names), unpack_numbers(self.sources), unpack_numbers(self.targets), self.marks
-        rows = Rows.unpacked(self.attributes, self.item_count, DIRECTORY_METADATA_COLUMNS)
+        rows = StatusColumns.unpacked(self.attributes, self.item_count, DIRECTORY_METADATA_COLUMNS)
         attributes_of_rows = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
         parent, source_mount, target_mount = (
             self.place,
@@ -86,18 +86,18 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
                 bool(state & 2),
                 parent.first_run,
             )
-            finishes.append(FinishDir(place, Attributes(*fields), True, -1, action=state >> _ACTION_SHIFT))
+            finishes.append(FinishDir(place, ItemMetadata(*fields), True, -1, action=state >> _ACTION_SHIFT))
         return finishes
 
     def packed_tasks(self) -> Iterator[FinishDir]:
         return iter(self.single_tasks())
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Give the directories their metadata by one batch of the backend. Those for which the backend cannot do so are
         handled one by one.
         """
         codes = yield from self._finish_in_batch(rank)
-        done = codes.count(RowCode.DONE)
+        done = codes.count(OutcomeCode.DONE)
         if done == self.item_count and not (rank.job.began or result.item_recorder.is_recording):
             result.count(counts.DIRECTORIES, done)
             return
@@ -106,7 +106,7 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
         slow = {} if done == self.item_count else dict(enumerate(self.single_tasks()))
         for row, name in enumerate(unpack_names(self.names)):
             result.set_current_directory((place.root, above + name))
-            if codes[row] == RowCode.DONE:
+            if codes[row] == OutcomeCode.DONE:
                 result.count(counts.DIRECTORIES)
                 result.item_recorder.record(Action(self.states[row] >> _ACTION_SHIFT), place, name, DIRECTORY)
             else:
@@ -115,15 +115,15 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
         result.reset_current_directory()
 
     def _finish_in_batch(self, rank: Rank) -> TicketGenerator[bytes]:
-        """Give as many directories as possible their metadata by one batch. Return the ``RowCode`` of each directory,
-        which says what was done; all are 0 if the batch cannot be used.
+        """Give as many directories as possible their metadata by one batch. Return the ``OutcomeCode`` of each
+        directory, which says what was done; all are 0 if the batch cannot be used.
         """
         place, number = self.place, self.item_count
         target = open_target_for_batch(rank, place, unpack_names(self.names))
         if target is None:
             return bytes(number)
-        rows = Rows.unpacked(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
-        rows.mask |= INODE
+        rows = StatusColumns.unpacked(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
+        rows.mask |= INODE_COLUMN
         rows.inode = unpack_numbers(self.targets)
         fresh = bytes(state & 1 for state in self.states)
         common = DirectoryBatchSettings(*rank.source_and_target_device(place))
@@ -144,7 +144,7 @@ class FinishCollector:
         self._targets: list[int] = []
         self._marks: list[bytes] = []
         self._states = bytearray()
-        self._rows = Rows(0, DIRECTORY_METADATA_COLUMNS)
+        self._rows = StatusColumns(0, DIRECTORY_METADATA_COLUMNS)
 
     def add(self, result: TaskResult, finish: FinishDir) -> None:
         """Add the directory of the task ``finish`` to the task for all directories. If its values do not fit into the
@@ -167,7 +167,7 @@ class FinishCollector:
         state = place.is_new + 2 * place.inherits_acl + (finish.action << _ACTION_SHIFT)
         self.add_row(name, place.source_id.inode, place.target_id, attributes, state)
 
-    def add_row(self, name: bytes, source: int, target: Identity, attributes: Attributes, state: int) -> None:
+    def add_row(self, name: bytes, source: int, target: Identity, attributes: ItemMetadata, state: int) -> None:
         """Add a subdirectory.
 
         Args:

@@ -8,7 +8,7 @@ import os
 import stat
 from typing import Protocol
 
-from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
@@ -17,11 +17,11 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, NOT_CREATED, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, UNCREATED_TARGET_IDENTITY, Place
 from pcopy.tasks.files.existing import ExistingItem, status_or_none
 
 
-class ScanFields(Protocol):
+class ScanDirFields(Protocol):
     """Protocol: the fields of a ``ScanDir`` task, which say what directory is scanned."""
 
     @property
@@ -36,12 +36,12 @@ class ScanFields(Protocol):
     def since(self) -> tuple[int, int]: ...
 
 
-def foreseen_action(task: ScanFields, rank: Rank, attributes: Attributes) -> Action:
+def foreseen_directory_action(task: ScanDirFields, rank: Rank, attributes: ItemMetadata) -> Action:
     """Return the ``Action`` that is reported for a directory: COPY if it will be created, REPLACE if an item that is no
     directory has its name, META if its metadata differs from ``attributes`` (those of the source), else SKIP. Raise
     ``Problem`` on failure.
     """
-    if task.parent is not None and task.parent.target_id == NOT_CREATED:
+    if task.parent is not None and task.parent.target_id == UNCREATED_TARGET_IDENTITY:
         return Action.COPY
     present = _existing_item(task, rank)
     if present is not None and not stat.S_ISDIR(present.status.st_mode):
@@ -60,7 +60,7 @@ def foreseen_action(task: ScanFields, rank: Rank, attributes: Attributes) -> Act
     return Action.META if lacks.is_update_needed else Action.SKIP
 
 
-def _existing_item(task: ScanFields, rank: Rank) -> ExistingItem | None:
+def _existing_item(task: ScanDirFields, rank: Rank) -> ExistingItem | None:
     """Return the existing item that has the name of the target directory; None if the name is free, and always for DST
     itself. Raise ``Problem`` on failure.
     """
@@ -68,29 +68,29 @@ def _existing_item(task: ScanFields, rank: Rank) -> ExistingItem | None:
     if not path:
         return None
     name = path.rpartition(b"/")[2]
-    parent = rank.open_parent(task.parent, task.root)
-    parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY, False, False)
+    parent = rank.open_target_parent(task.parent, task.root)
+    parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY_IDENTITY, False, False)
     status = status_or_none(parent, name)
     return None if status is None else ExistingItem(rank, parent_place, parent, name, status)
 
 
-def foreseen_target(task: ScanFields, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
+def foreseen_target(task: ScanDirFields, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
     """Return the directory with the target that it has, or would get, in a dry run. Raise ``Problem`` on failure.
 
-    If the job would create the target, its identity is ``NOT_CREATED``. Return None if an existing item that is no
-    directory would be kept instead.
+    If the job would create the target, its identity is ``UNCREATED_TARGET_IDENTITY``. Return None if an existing item
+    that is no directory would be kept instead.
 
     Args:
         task: says which directory is scanned.
         source: status of the source directory.
-        action: what would be done with the directory (``foreseen_action``).
+        action: what would be done with the directory (``foreseen_directory_action``).
     """
     if action == Action.REPLACE:
         present = _existing_item(task, rank)
         if present is not None and not present.may_be_replaced(source):
             return None
     if action in (Action.COPY, Action.REPLACE):
-        return Place(task.root, task.path, task.source_id, NOT_CREATED, True, False, task.since)
+        return Place(task.root, task.path, task.source_id, UNCREATED_TARGET_IDENTITY, True, False, task.since)
     path, targets = rank.path_below_target(task.root, task.path), rank.targets[task.root]
     targets.open(path)
     return Place(task.root, task.path, task.source_id, targets.identity(path), False, False, task.since)

@@ -13,16 +13,16 @@ import stat
 from collections.abc import Generator
 from contextlib import ExitStack, suppress
 
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.directories import entry_count, list_names
 from pcopy.fsio.existing import looks_like_copy
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import source_status
-from pcopy.fsio.temporary import TEMPORARY_PREFIX, is_private_file
+from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX, is_private_file
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.recoded_names import recoded_name, recoded_target_name
 from pcopy.tasks.base.result import TaskResult
@@ -35,7 +35,7 @@ NAMES_PER_SLICE = 32
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
-_KEEPING_MODES = ("skip", "newer")
+_KEEPING_EXISTING_CHOICES = ("skip", "newer")
 """Values of ``--existing`` with which existing files are kept that are no copies. So an item that differs from its
 source may be such a file, and does not count as lost.
 """
@@ -62,7 +62,7 @@ def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Proble
         for number, name in enumerate(list_names(source)):
             if not number % NAMES_PER_SLICE:
                 yield
-            if _is_lost(rank, place, source, target, name):
+            if _is_item_lost(rank, place, source, target, name):
                 lost, example = lost + 1, example or name
     except Problem as problem:
         return problem
@@ -73,7 +73,7 @@ def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Proble
     return Problem("look", 0, text=text)
 
 
-def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
+def _is_item_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
     """Return True if an earlier run copied the item ``name``, and the copy is now missing or has another type or size.
     Return False if that cannot be found out.
 
@@ -92,14 +92,14 @@ def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) ->
     if (
         rank.is_changed_since_job_start(wanted)
         or is_own
-        or not rank.instance(JobFilter).selects_item(place, name, wanted)
+        or not rank.shared_instance(JobFilter).selects_item(place, name, wanted)
     ):
         return False
     if present is None or recoded:
         return present is None  # the file was compressed or decompressed: its expected size is not known
     if stat.S_ISDIR(wanted.st_mode):
         return rank.options.existing == "changed" and _has_lost_names(rank, place, source, target, name)
-    if rank.options.existing in _KEEPING_MODES or looks_like_copy(wanted, present, 0, contents=True):
+    if rank.options.existing in _KEEPING_EXISTING_CHOICES or looks_like_copy(wanted, present, 0, contents=True):
         return False
     return rank.options.existing == "fail" or ExistingItem(rank, place, target, new_name, present).is_made_by_job()
 
@@ -114,9 +114,9 @@ def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: by
         source, target: descriptors of the source and of the target directory of ``place``, the parent directory.
     """
     try:
-        with as_problem("open"), ExitStack() as stack:
+        with errors_as_problem("open"), ExitStack() as stack:
             inner_source, inner_target = (
-                stack.enter_context(closed_at_end(open_with_retries(name, _DIRECTORY_FLAGS, dir_fd=at)))
+                stack.enter_context(closing_descriptor(open_with_retries(name, _DIRECTORY_FLAGS, dir_fd=at)))
                 for at in (source, target)
             )
             if os.fstat(inner_source).st_dev != os.fstat(source).st_dev:
@@ -129,14 +129,14 @@ def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: by
                 )
                 and not rank.is_changed_since_job_start(wanted := source_status(inner_source, item))
                 and (place.root, os.path.join(inner.path, item)) not in rank.job.own
-                and rank.instance(JobFilter).selects_item(inner, item, wanted)
+                and rank.shared_instance(JobFilter).selects_item(inner, item, wanted)
                 for item in list_names(inner_source)
             )
     except Problem:
         return False  # the task that has to enter the directory reports the error
 
 
-def warn_of_partial_files(rank: Rank, result: TaskResult, place: Place) -> Steps:
+def warn_of_partial_files(rank: Rank, result: TaskResult, place: Place) -> TaskSteps:
     """Warn about files in the target that an earlier run may have been writing when it was killed, and whose source no
     longer exists.
 
@@ -155,7 +155,7 @@ def warn_of_partial_files(rank: Rank, result: TaskResult, place: Place) -> Steps
         for number, name in enumerate(list_names(target)):
             if not number % NAMES_PER_SLICE:
                 yield None
-            status = None if name.startswith(TEMPORARY_PREFIX) else status_or_none(target, name)
+            status = None if name.startswith(TEMPORARY_NAME_PREFIX) else status_or_none(target, name)
             is_ours = status is not None and is_private_file(status) and status.st_ctime_ns >= rank.job.began
             if is_ours and status_or_none(source, name) is None:
-                result.warn(place, name, _PARTIAL_FILE_WARNING)
+                result.warn_about_item(place, name, _PARTIAL_FILE_WARNING)

@@ -17,30 +17,42 @@ from collections.abc import Callable, Iterator
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import Attributes, Handle, can_inherit_acl, read_attributes, remove_inherited_directory_acls
+from pcopy.fsio.attributes import (
+    ItemHandle,
+    ItemMetadata,
+    can_inherit_acl,
+    read_item_metadata,
+    remove_inherited_directory_acls,
+)
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.identity import Identity, birth_time
 from pcopy.fsio.layout import inherited_layout_message
-from pcopy.fsio.nodes import path_of_descriptor
+from pcopy.fsio.nodes import proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
-from pcopy.fsio.problem import Problem, as_problem
-from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, with_retries
+from pcopy.fsio.problem import Problem, errors_as_problem
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, call_with_retries
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.dividing import ItemDurations
-from pcopy.tasks.base.kind import DivisibleTask, LeftoverLocation, MissingDirectories, Steps, TaskKind
+from pcopy.tasks.base.kind import DivisibleTask, LeftoverLocation, MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank, is_since_earlier_run
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.directories.access import grant_owner_access, grant_owner_access_to_open
 from pcopy.tasks.directories.finish_dir import FinishDir, SealDirNote, report_failed_directory, spawn_finish_once
 from pcopy.tasks.directories.sync_files import SyncFileSystems, TargetFileSystems
-from pcopy.tasks.files.existing import ExistingItem, owner_columns, status_or_none, with_current_acl
-from pcopy.tasks.files.layouts import target_layout
-from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names
+from pcopy.tasks.files.existing import ExistingItem, owner_columns_if_needed, place_with_current_acl, status_or_none
+from pcopy.tasks.files.layouts import target_layout_policy
+from pcopy.walk.listing import (
+    NAMES_PER_BATCH,
+    DirectoryListing,
+    NameBatchQueue,
+    list_directory,
+    queue_names_of_directory,
+)
 from pcopy.walk.visitor import stat_and_visit
 
 MAX_NAMES_IN_SCAN = 64
@@ -53,7 +65,7 @@ OPERATIONS_PER_DIRECTORY = 3
 target.
 """
 
-FinishLater = Callable[[TaskResult, FinishDir], None]
+FinishTaskReceiver = Callable[[TaskResult, FinishDir], None]
 """Type of a function that receives the task by which a directory gets its final metadata, and sees to it that the task
 is spawned, by itself or combined with others.
 """
@@ -65,8 +77,8 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
     Fields:
         root: index of the root in ``Job.roots``.
         path: path of the directory below its root.
-        source_id: identity that the source directory must have. ``NO_DIRECTORY`` accepts whatever directory exists when
-            the task runs.
+        source_id: identity that the source directory must have. ``NO_DIRECTORY_IDENTITY`` accepts whatever directory
+            exists when the task runs.
         parent: the directory that contains it; None for the directory of a root itself.
         since: the first run that may have created items in the target directory, and its start (``Place.first_run``).
     """
@@ -85,7 +97,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
     @property
     def source_place(self) -> Place:
         """The source directory as a ``Place`` without a target, to open it."""
-        return Place(self.root, self.path, self.source_id, NO_DIRECTORY, False, False)
+        return Place(self.root, self.path, self.source_id, NO_DIRECTORY_IDENTITY, False, False)
 
     def contained_places(self) -> Iterator[Place]:
         """Yield the directory itself. ``parent`` is not included, because the task only enters it."""
@@ -95,10 +107,12 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         if task.phase == Phase.COPY:
             missing.expect_scan()
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         yield from self.scan(rank, result, lambda result, finish: result.spawn(finish, phase=Phase.FINISH))
 
-    def scan(self, rank: Rank, result: TaskResult, finish_later: FinishLater, *, is_target_new: bool = False) -> Steps:
+    def scan(
+        self, rank: Rank, result: TaskResult, finish_later: FinishTaskReceiver, *, is_target_new: bool = False
+    ) -> TaskSteps:
         """Scan the directory: create its target, pass its items to the visitor, and have it get its metadata later.
 
         Args:
@@ -110,25 +124,25 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         task = self
         try:
             task = self.with_mounted_identity(rank)
-            if self.source_id == NO_DIRECTORY and task.parent is not None:
+            if self.source_id == NO_DIRECTORY_IDENTITY and task.parent is not None:
                 spawn_finish_once(rank, result, task.parent, result.phase)
             begun = yield from task.open_and_create(rank, result, is_target_new=is_target_new)
         except Problem as problem:
             # ESTALE: the source is not the directory that was found, and nothing of it has been copied. The retry
             # therefore accepts any directory with this name.
             is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
-            retry = task._replace(source_id=NO_DIRECTORY) if is_another else task
-            result.fail(self.source_place, b"", problem, retry=retry)
+            retry = task._replace(source_id=NO_DIRECTORY_IDENTITY) if is_another else task
+            result.fail_item(self.source_place, b"", problem, retry=retry)
             return
         if begun is None:
             result.count(counts.SKIPPED)
             result.item_recorder.record(Action.SKIP, self.source_place, b"", DIRECTORY)
             return
-        place, is_copied = begun.place, begun.place.target_id != NO_DIRECTORY
+        place, is_copied = begun.place, begun.place.target_id != NO_DIRECTORY_IDENTITY
         result.collect_directory_entry(place)
         if is_copied:
             ensure_device_synced(rank, result, place)
-        complete, entries = True, begun.listing.number
+        complete, entries = True, begun.listing.name_count
         try:
             entries = yield from _stat_or_spawn_names(rank, result, begun)
         except Problem as problem:  # the remaining names cannot be read
@@ -136,10 +150,10 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
                 result.count(counts.DIRECTORIES)
                 report_failed_directory(result, place, problem)
             else:
-                result.fail(place, b"", problem, retry=RetryMode.NEVER)
+                result.fail_item(place, b"", problem, retry=RetryMode.NEVER)
             complete = False
         if is_copied:
-            entries = entries if rank.collects_entries else -1
+            entries = entries if rank.collects_signature_entries else -1
             finish = FinishDir(place, begun.attributes, complete, entries, action=begun.action)
             schedule_finish(rank, result, finish, finish_later)
         elif complete:
@@ -161,33 +175,33 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         """
         source = rank.sources[self.root].open(self.path, self.source_id)
         status = status_of(source, on_source=True)
-        reads = not rank.job.copies or (self.parent is not None and self.parent.target_id == NO_DIRECTORY)
+        reads = not rank.job.copies or (self.parent is not None and self.parent.target_id == NO_DIRECTORY_IDENTITY)
         if not (reads or self.is_excluded_mount_point(rank)) and rank.is_root_target(self.root, status):
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
         if rank.options.dereference and self.parent is not None:
             self._refuse_endless_link(rank, self.parent, source, status)
-        handle: Handle = source
+        handle: ItemHandle = source
         listing = DirectoryListing()
         if self.is_excluded_mount_point(rank) or not should_list:
-            handle = path_of_descriptor(
+            handle = proc_path_of_descriptor(
                 source
             )  # a path, because the descriptor may be O_PATH if this process may only search the directory
         else:
             # Listed before the target is created: an unreadable directory leaves no empty copy.
             listing = yield from list_directory(rank.backend, source)
-            if not listing.number:
+            if not listing.name_count:
                 source = handle = self._reopened_if_removed(rank, source)
-        attributes = read_attributes(handle, status, rank.options.preserve)
+        attributes = read_item_metadata(handle, status, rank.options.preserve)
         action = Action.COPY
         if result.item_recorder.is_recording and not reads:
-            from pcopy.tasks.directories.forecast import foreseen_action, foreseen_target
+            from pcopy.tasks.directories.forecast import foreseen_directory_action, foreseen_target
 
-            action = foreseen_action(self, rank, attributes)
+            action = foreseen_directory_action(self, rank, attributes)
         if rank.options.dry_run and not reads:
             target = foreseen_target(self, rank, status, action)
         else:
             target = None if reads else _create_target(self, rank, result, handle, status, is_target_new=is_target_new)
-        if target is None and not rank.collects_entries and rank.job.copies:
+        if target is None and not rank.collects_signature_entries and rank.job.copies:
             return None
         return _OpenedDirectory(target or self.source_place, attributes, source, listing, int(action))
 
@@ -201,14 +215,14 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         cannot inject a directory in this way, because that requires a mount. A directory that was only exchanged would
         be on the file system of its parent.
 
-        If ``source_id`` is ``NO_DIRECTORY``, as in the retry of a resumed job, whatever directory exists now is
-        accepted.
+        If ``source_id`` is ``NO_DIRECTORY_IDENTITY``, as in the retry of a resumed job, whatever directory exists now
+        is accepted.
         """
         if self.parent is None:
             return self
         sources = rank.sources[self.root]
         found = sources.identity(self.path)
-        if self.source_id == NO_DIRECTORY:  # a retry in a resumed job copies whatever directory exists now
+        if self.source_id == NO_DIRECTORY_IDENTITY:  # a retry in a resumed job copies whatever directory exists now
             above = sources.identity(self.parent.path)
             return self._replace(source_id=found, parent=self.parent._replace(source_id=above))
         is_mounted = self.path in sources.expected_mounts or found.mount_code != self.parent.source_id.mount_code
@@ -245,18 +259,18 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             parent: the directory that contains this one.
             source, status: descriptor and status of the directory.
         """
-        from pcopy.walk.link_loops import refuse_inside_target, refuse_repetition
+        from pcopy.walk.link_loops import refuse_directory_inside_target, refuse_link_to_ancestor
 
         sources, place = rank.sources[self.root], self.source_place
-        refuse_repetition(
+        refuse_link_to_ancestor(
             sources, self.path, status, lambda path: rank.display_path(place._replace(path=path), b"", on_source=True)
         )
         name = self.path.rpartition(b"/")[2]
-        with as_problem("open", on_source=True):
+        with errors_as_problem("open", on_source=True):
             entry = os.stat(name, dir_fd=rank.open_source(parent), follow_symlinks=False)
         names = [root.name for root in rank.job.roots if not root.item]
         top = rank.targets[0].open(b"")
-        refuse_inside_target(source, status, top, names, checks_all_parents=stat.S_ISLNK(entry.st_mode))
+        refuse_directory_inside_target(source, status, top, names, checks_all_parents=stat.S_ISLNK(entry.st_mode))
 
     def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         yield LeftoverLocation(self.root, self.path, True)
@@ -288,10 +302,10 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
         if task.phase == Phase.COPY:
             missing.expect_scan()
 
-    def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_regathering_links(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Stat the names and pass the items to the visitor. Names with an ``attempt`` above 0 were counted as found
         before.
         """
@@ -300,12 +314,12 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
             source = rank.open_source(place)
             # On a later attempt, and for a root that is a single file, no scan of this run has examined the target
             # directory: its default ACL must be known before items are created in it.
-            if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NO_DIRECTORY:
-                place = with_current_acl(rank, place)
+            if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NO_DIRECTORY_IDENTITY:
+                place = place_with_current_acl(rank, place)
         except Problem as problem:
             names = unpack_names(self.names)
             for name in names:
-                result.fail(self.place, name, problem)
+                result.fail_item(self.place, name, problem)
             if not self.attempt:
                 result.count(counts.FOUND, len(names))
             return
@@ -316,7 +330,7 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
             self.names,
             visitor,
             follow=rank.options.dereference,
-            extra_columns=owner_columns(rank),
+            extra_columns=owner_columns_if_needed(rank),
         )
 
     def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
@@ -346,7 +360,7 @@ class _OpenedDirectory(NamedTuple):
     """
 
     place: Place
-    attributes: Attributes
+    attributes: ItemMetadata
     source: int
     listing: DirectoryListing
     action: int
@@ -359,7 +373,7 @@ def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory
     Raise ``Problem`` if not all names can be read. Those that could be read are processed in any case.
     """
     place, listing = begun.place, begun.listing
-    number, paces = listing.number, rank.instance(ItemDurations)
+    number, paces = listing.name_count, rank.shared_instance(ItemDurations)
     is_quick = paces.is_too_quick_to_divide(ScanNames.code, number) and not rank.throttle.is_on
     if not listing.may_have_more and (number <= MAX_NAMES_IN_SCAN or is_quick):
         yield from rank.throttle.charge_and_wait(operations=number)
@@ -370,7 +384,7 @@ def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory
             listing.names,
             visitor,
             follow=rank.options.dereference,
-            extra_columns=owner_columns(rank),
+            extra_columns=owner_columns_if_needed(rank),
         )
         if number:
             paces.record_duration(ScanNames.code, number, time.monotonic() - began)
@@ -378,14 +392,16 @@ def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory
     if not listing.may_have_more:
         result.spawn(ScanNames(place, listing.names, 0), number * CALL_COST, expands=True)
         return number
-    spool = NameQueue(rank.open_spool)
+    spool = NameBatchQueue(rank.open_spool)
     try:
-        return (yield from spool_names(listing, spool))
+        return (yield from queue_names_of_directory(listing, spool))
     finally:
-        result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_PER_BATCH * CALL_COST, expands=True)
+        result.spawn_lazily(
+            (ScanNames(place, packed, 0) for packed in spool), NAMES_PER_BATCH * CALL_COST, expands=True
+        )
 
 
-def schedule_finish(rank: Rank, result: TaskResult, finish: FinishDir, finish_later: FinishLater) -> None:
+def schedule_finish(rank: Rank, result: TaskResult, finish: FinishDir, finish_later: FinishTaskReceiver) -> None:
     """Have the directory of ``finish`` get its metadata in a later phase; in a dry run count it at once.
 
     A directory that its owner cannot enter afterwards gets its metadata last of all (``SealDirNote``); any other is
@@ -398,19 +414,19 @@ def schedule_finish(rank: Rank, result: TaskResult, finish: FinishDir, finish_la
 
         if finish.counts_as_copied:
             count_foreseen_finish(result, finish.place, finish.action)
-    elif can_enter(finish.attributes):
+    elif can_enter_with_mode(finish.attributes):
         finish_later(result, finish)
     else:  # last of all: once its owner cannot enter it, no directory below it can get its metadata
         result.spawn(SealDirNote(finish), owner=0)
 
 
-def can_enter(attributes: Attributes) -> bool:
+def can_enter_with_mode(attributes: ItemMetadata) -> bool:
     """Return True if this process can still enter a directory of its own that has these ``attributes``."""
     return bool(attributes.mode & stat.S_IXUSR) or has_capability(CAP_DAC_OVERRIDE)
 
 
 def _create_target(
-    task: ScanDir, rank: Rank, result: TaskResult, handle: Handle, source: os.stat_result, *, is_target_new: bool
+    task: ScanDir, rank: Rank, result: TaskResult, handle: ItemHandle, source: os.stat_result, *, is_target_new: bool
 ) -> Place | None:
     """Create or open the target directory and return the ``Place``. Return None if an item that is no directory has its
     name and is kept. Raise ``Problem`` on failure.
@@ -425,8 +441,8 @@ def _create_target(
     fresh = False
     if path:
         name = path.rpartition(b"/")[2]
-        parent = rank.open_parent(task.parent, task.root)
-        parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY, False, False)
+        parent = rank.open_target_parent(task.parent, task.root)
+        parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY_IDENTITY, False, False)
         parent_place = parent_place._replace(first_run=task.since)
         fresh = is_target_new or _create_directory(rank, parent_place, parent, name, source)
         # Inherited ACLs may deny this process access to a new directory, too.
@@ -444,13 +460,13 @@ def _create_target(
     if fresh and inherits:
         remove_inherited_directory_acls(target)
         if stat.S_IMODE(status.st_mode) & 0o777 != 0o700:  # an inherited ACL masks the mode that mkdir(2) was given
-            with as_problem("chmod"):
+            with errors_as_problem("chmod"):
                 os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o777 | 0o700)
         inherits = status.st_uid != os.geteuid()
     identity = targets.identity(path, created_by_job=fresh)
     place = Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
-    if fresh and (reason := target_layout(rank, place).set_directory_default(handle, target)):
-        result.warn_other_layout(place, b"", inherited_layout_message(reason))
+    if fresh and (reason := target_layout_policy(rank, place).set_default_layout_of_directory(handle, target)):
+        result.warn_of_other_layout(place, b"", inherited_layout_message(reason))
     return place
 
 
@@ -467,7 +483,7 @@ def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes,
     """
     for _ in range(2):
         try:
-            with_retries(lambda: os.mkdir(name, 0o700, dir_fd=parent), NOTHING_DONE_ERRNOS)
+            call_with_retries(lambda: os.mkdir(name, 0o700, dir_fd=parent), NOTHING_DONE_ERRNOS)
             return True
         except FileExistsError:
             pass
@@ -496,7 +512,7 @@ def ensure_device_synced(rank: Rank, result: TaskResult, place: Place) -> None:
     """
     if not rank.options.sync:
         return
-    met = rank.instance(TargetFileSystems)
+    met = rank.shared_instance(TargetFileSystems)
     try:
         if not met.will_sync(place):
             met.open_for_place(place)

@@ -14,22 +14,27 @@ from collections.abc import Iterator, Sequence
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import are_times_portable
-from pcopy.fsio.backend.columns import RowCode, pack_names, unpack_names
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import EnterDirectories, EnterResult, RemainingDirectory
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
-from pcopy.tasks.base.kind import MissingDirectories, Steps
+from pcopy.tasks.base.kind import MissingDirectories, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, DirectoriesPerCall, SiblingsTask, task_slices
+from pcopy.tasks.base.sibling_directories import (
+    MAX_TASK_SECONDS,
+    DirectoriesPerCall,
+    SiblingsTask,
+    directory_slices_per_task,
+)
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.finish_dirs import FinishCollector
-from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, can_enter, schedule_finish
-from pcopy.tasks.directories.simple_directories import batch_parameters, open_target_for_batch
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, can_enter_with_mode, schedule_finish
+from pcopy.tasks.directories.simple_directories import directory_batch_settings, open_target_for_batch
 from pcopy.walk.visitor import FoundItems, pass_to_visitor
 
 
@@ -64,14 +69,14 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
         if task.phase == Phase.COPY:
             missing.expect_scan()
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Scan the directories, several in one call of the backend. After ``MAX_TASK_SECONDS``, or if the job is being
         stopped, the remaining ones become new tasks.
         """
         names, inodes, finishes = unpack_names(self.names), unpack_numbers(self.inodes), FinishCollector(self.place)
         start, end, remaining = 0, time.monotonic() + MAX_TASK_SECONDS, list[int]()
         while start < len(names):
-            batch = slice(start, start + rank.instance(DirectoriesPerCall).number)
+            batch = slice(start, start + rank.shared_instance(DirectoriesPerCall).number)
             rows = yield from self._scan_batch(rank, result, names[batch], inodes[batch], finishes)
             remaining += [start + row for row in rows]
             start = batch.stop
@@ -101,12 +106,12 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
         entered = yield from self._enter_in_batch(rank, result, names, inodes)
         if entered is not None:
             result.reset_current_directory()
-            _count_entered(result, entered)
+            _count_batch_directories(result, entered)
         remaining = []
         for row, (name, inode) in enumerate(zip(names, inodes, strict=True)):
-            code = RowCode.SLOW_PATH if entered is None else entered.verdicts.codes[row]
+            code = OutcomeCode.SLOW_PATH if entered is None else entered.verdicts.codes[row]
             found = entered.remaining.get(row) if entered is not None else None
-            if code == RowCode.DONE and found is None:
+            if code == OutcomeCode.DONE and found is None:
                 continue
             # If the job is being stopped, no further directory is begun, but files that the batch has copied must be
             # counted.
@@ -115,7 +120,7 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             elif found is None:
                 scan = self.single_task(name, inode)
                 result.set_current_directory((scan.root, scan.path))
-                yield from scan.scan(rank, result, finishes.add, is_target_new=code == RowCode.DECIDE_AGAIN)
+                yield from scan.scan(rank, result, finishes.add, is_target_new=code == OutcomeCode.DECIDE_AGAIN)
             else:
                 yield from _continue_directory(rank, result, self.place, name, inode, found, finishes)
         return remaining
@@ -135,26 +140,26 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             source = rank.open_source(place)
         except Problem:  # the slow path meets the error again and reports it for each directory
             return None
-        batch = EnterDirectories(source, pack_names(names), target, inodes, batch_parameters(rank, place))
+        batch = EnterDirectories(source, pack_names(names), target, inodes, directory_batch_settings(rank, place))
         if batch.settings.copies_small_files:
-            rank.detect_late_times(target, batch.settings.target_device, result.notices)
+            rank.detect_times_set_on_close(target, batch.settings.target_device, result.notices)
         began = time.monotonic()
         entered = yield from rank.execute(batch)
         seconds = time.monotonic() - began
-        rank.instance(DirectoriesPerCall).adapt(seconds)
+        rank.shared_instance(DirectoriesPerCall).adapt_to_duration(seconds)
         names_seen = entered.skipped + sum(len(found.rows) + found.skipped[0] for found in entered.remaining.values())
         if (
             names_seen and not batch.settings.copies_small_files
         ):  # copying takes longer than stat(2), which ``ItemDurations`` measures
-            rank.instance(ItemDurations).record_duration(ScanNames.code, names_seen, seconds)
+            rank.shared_instance(ItemDurations).record_duration(ScanNames.code, names_seen, seconds)
         return entered
 
 
-def _count_entered(result: TaskResult, entered: EnterResult) -> None:
+def _count_batch_directories(result: TaskResult, entered: EnterResult) -> None:
     """Count the directories, and the items in them, that the backend has processed completely. They are counted for
     their parent directory, because no later task names them.
     """
-    done = entered.verdicts.codes.count(RowCode.DONE) - len(entered.remaining)
+    done = entered.verdicts.codes.count(OutcomeCode.DONE) - len(entered.remaining)
     result.count(counts.DIRECTORIES, done)
     result.count(counts.UNSCANNED, -done)
     _count_skipped(result, entered.skipped, entered.skipped_bytes)
@@ -171,7 +176,7 @@ def _count_skipped(result: TaskResult, items: int, size: int) -> None:
 
 def _count_copied(rank: Rank, result: TaskResult, items: int, size: int) -> None:
     """Count ``items`` files as found and copied; together they have ``size`` bytes."""
-    rank.record_success()
+    rank.record_write_success()
     rank.counters[counts.MOVED] += size
     for counter in (counts.FOUND, counts.FILES):
         result.count(counter, items)
@@ -187,7 +192,7 @@ def _continue_directory(
     inode: int,
     found: RemainingDirectory,
     finishes: FinishCollector,
-) -> Steps:
+) -> TaskSteps:
     """Pass the items of the subdirectory ``name`` that the backend did not handle to the visitor, which spawns tasks
     for them. Have the directory get its metadata later.
 
@@ -205,7 +210,7 @@ def _continue_directory(
     _count_skipped(result, *found.skipped)
     if found.copied[0]:
         _count_copied(rank, result, *found.copied)
-    is_simple = are_times_portable(attributes.atime, attributes.mtime) and can_enter(attributes)
+    is_simple = are_times_portable(attributes.atime, attributes.mtime) and can_enter_with_mode(attributes)
     if is_simple:
         finishes.add_row(name, inode, target, attributes, found.is_new + 2 * found.is_owned_by_other_user)
     if is_simple and not found.names:
@@ -230,6 +235,6 @@ def spawn_scans(rank: Rank, result: TaskResult, place: Place, names: Sequence[by
     """Spawn tasks that scan the subdirectories ``names`` of ``place``, and count these as not scanned yet. ``inodes``
     are their inode numbers.
     """
-    for share in task_slices(rank, len(names)):
+    for share in directory_slices_per_task(rank, len(names)):
         spawn_scan(result, ScanDirs(place, pack_names(names[share]), pack_numbers([*inodes[share]])))
     result.count(counts.UNSCANNED, len(names))

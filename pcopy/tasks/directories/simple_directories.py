@@ -9,16 +9,16 @@ import os
 from collections.abc import Sequence
 
 from pcopy.fsio.backend.batches import CopyPlan
-from pcopy.fsio.backend.directory_batches import FAR_FUTURE, DirectoryBatchSettings
+from pcopy.fsio.backend.directory_batches import FAR_FUTURE_TIME, DirectoryBatchSettings
 from pcopy.fsio.backend.plan_copies import CopyPolicy, plan_for_free_name
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.directories.scan_dir import MAX_NAMES_IN_SCAN, ScanNames
-from pcopy.tasks.files.file_decisions import policy_of
-from pcopy.tasks.files.layouts import target_layout
+from pcopy.tasks.files.file_decisions import copy_policy_of_directory
+from pcopy.tasks.files.layouts import target_layout_policy
 from pcopy.walk.listing import NAMES_PER_BATCH
 
 
@@ -30,7 +30,7 @@ def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> i
         return None
     try:
         target = rank.open_target(place)
-        if not target_layout(rank, place).uses_only_default:
+        if not target_layout_policy(rank, place).uses_only_default:
             return None
     except Problem:  # the slow path meets the error again and reports it for each directory
         return None
@@ -42,10 +42,13 @@ def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
     requires that the subdirectories ``names`` of ``place`` are processed one by one.
     """
     job, options = rank.job, rank.options
-    if not (rank.backend.has_directory_batches and job.copies and job.run == 1) or place.target_id == NO_DIRECTORY:
+    if (
+        not (rank.backend.has_directory_batches and job.copies and job.run == 1)
+        or place.target_id == NO_DIRECTORY_IDENTITY
+    ):
         return False  # items that an earlier run created must be examined one by one
     if (
-        rank.collects_entries
+        rank.collects_signature_entries
         or options.verify
         or options.itemize
         or rank.collects_report_sums
@@ -61,27 +64,30 @@ def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
         (rank.targets[place.root].expected_mounts, rank.path_below_target(place.root, place.path)),
     )
     return not any(
-        side.has_mount_at_or_in(os.path.join(path, name)) for side, path in sides if side.has_any for name in names
+        side.has_mount_at_or_in(os.path.join(path, name))
+        for side, path in sides
+        if side.has_any_mount
+        for name in names
     )
 
 
-def batch_parameters(rank: Rank, place: Place) -> DirectoryBatchSettings:
+def directory_batch_settings(rank: Rank, place: Place) -> DirectoryBatchSettings:
     """Return the settings for a batch of subdirectories of ``place``. ``place`` must be open on both sides."""
-    policy, selects = policy_of(rank, place), rank.instance(JobFilter).has_filters
+    policy, selects = copy_policy_of_directory(rank, place), rank.shared_instance(JobFilter).has_filters
     targets = rank.targets[place.root]
-    is_quick = rank.backend.runs_in_poll or rank.instance(ItemDurations).is_too_quick_to_divide(
+    is_quick = rank.backend.runs_in_poll or rank.shared_instance(ItemDurations).is_too_quick_to_divide(
         ScanNames.code, NAMES_PER_BATCH
     )
     excluded = 0, 0
     try:
         top = targets.identity(rank.path_below_target(place.root, b""))
-        excluded = targets.mount_codes.device_of_code(top.mount_code) or 0, top.inode
+        excluded = targets.mount_codes.device_of_mount_code(top.mount_code) or 0, top.inode
     except Problem:
         pass  # the target of the root does not exist yet
     return DirectoryBatchSettings(
         *rank.source_and_target_device(place),
         excluded,
-        FAR_FUTURE if policy.changed_since is None else policy.changed_since,
+        FAR_FUTURE_TIME if policy.changed_since is None else policy.changed_since,
         policy.modify_window,
         NAMES_PER_BATCH - 1 if is_quick else MAX_NAMES_IN_SCAN,
         is_parent_new=place.is_new,

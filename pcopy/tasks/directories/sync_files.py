@@ -17,20 +17,20 @@ from pcopy.background import run_in_background
 from pcopy.errors import SYNC_FAILED_CODE, SYNC_FAILED_TEXT
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.layout import TargetDirectory
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.syncer import open_for_sync
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
-from pcopy.tasks.files.layouts import RankLayouts, target_layout
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
+from pcopy.tasks.files.layouts import RankLayouts, target_layout_policy
 
-POLL_SECONDS = 0.005
+SYNC_POLL_SECONDS = 0.005
 """Seconds for which the task waits for a sync before it yields, so that the rank can handle messages."""
 
-LONG_JOB_SECONDS = 1.0
+SYNC_PROCESS_MIN_JOB_SECONDS = 1.0
 """Seconds after which a job counts as long enough to start a separate process for its syncs (``pcopy.fsio.syncer``)."""
 
 
@@ -52,45 +52,45 @@ class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note
     def subject(self) -> tuple[Place, bytes] | None:
         return None if self.place is None else (self.place, b"")
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Sync the file systems. Report and count those that cannot be synced.
 
         In the phase STORE, before temporary files get their final names, each rank syncs all file systems that it has
         written to. If that fails, the job stops: a file that is not on stable storage must not get its final name.
         """
-        file_systems = rank.instance(TargetFileSystems)
-        for keys_of in self._key_sources(rank, result.phase):
+        file_systems = rank.shared_instance(TargetFileSystems)
+        for keys_of in self._file_system_openers(rank, result.phase):
             try:
                 for key in keys_of():
-                    anchor, reason = file_systems.anchor_of(key)
+                    anchor, reason = file_systems.sync_anchor_of(key)
                     if reason:
                         whole = (
-                            Place(0, b"", NO_DIRECTORY, NO_DIRECTORY, False, False)
+                            Place(0, b"", NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False)
                             if self.place is None
                             else self.place
                         )
                         text = f"synced by syncfs(2) only: no file to sync could be created on all servers: {reason}"
-                        result.warn(whole, b"", text)
+                        result.warn_about_item(whole, b"", text)
                     yield from _wait_for_sync(rank, file_systems.descriptors[key], anchor)
             except Problem as problem:
                 if result.phase == Phase.STORE:
-                    rank.stop(f"{SYNC_FAILED_TEXT}: {problem.strerror}", SYNC_FAILED_CODE)
+                    rank.request_stop(f"{SYNC_FAILED_TEXT}: {problem.strerror}", SYNC_FAILED_CODE)
                 result.defer_completion()  # not recorded as done, so that a resumed job syncs again
                 result.count(counts.UNSYNCED)
                 place = self.place
                 shown = rank.display_path(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
                 result.report_failure(shown, problem)
 
-    def _key_sources(self, rank: Rank, phase: int) -> list[Callable[[], list[SyncKey]]]:
+    def _file_system_openers(self, rank: Rank, phase: int) -> list[Callable[[], list[SyncKey]]]:
         """Return a function for each file system that this task must sync. The function opens the file system and
         returns its keys in ``TargetFileSystems.descriptors``, or raises ``Problem``.
         """
-        met = rank.instance(TargetFileSystems)
+        met = rank.shared_instance(TargetFileSystems)
         if self.place is not None:
             return [partial(met.open_for_place, self.place)]
         root_keys = met.root_of_key if rank.number in rank.first_ranks else ()
         other_keys = met.descriptors.keys() - met.root_of_key.keys() if phase == Phase.STORE else ()
-        return [partial(met.open_key, key) for key in (*root_keys, *other_keys)]
+        return [partial(met.open_file_system_of_key, key) for key in (*root_keys, *other_keys)]
 
 
 class TargetFileSystems:
@@ -128,7 +128,7 @@ class TargetFileSystems:
         Lustre, else one. ``directory`` is a descriptor of a directory on it, ``device`` and ``inode`` are its numbers.
         Raise ``Problem`` on failure.
         """
-        layout = self._rank.instance(RankLayouts).layout_of_device(device, directory)
+        layout = self._rank.shared_instance(RankLayouts).layout_policy_of_device(device, directory)
         return [(device, server) for server in layout.metadata_servers(TargetDirectory(directory, inode))]
 
     def open_for_place(self, place: Place) -> list[SyncKey]:
@@ -139,7 +139,7 @@ class TargetFileSystems:
         keys = self._keys_of_directory(self._rank.target_device(place), place.target_id.inode, directory)
         for key in keys:
             if key not in self.descriptors:
-                with as_problem("open"):
+                with errors_as_problem("open"):
                     self.descriptors[key] = open_for_sync(directory)
         return keys
 
@@ -147,13 +147,13 @@ class TargetFileSystems:
         """Return True if this rank has already opened the file system of the target directory of ``place``, so that it
         will be synced. Raise ``Problem`` on failure.
         """
-        layout, device = target_layout(self._rank, place), self._rank.target_device(place)
+        layout, device = target_layout_policy(self._rank, place), self._rank.target_device(place)
         if layout.uses_only_default:
             return (device, 0) in self.descriptors
         keys = self._keys_of_directory(device, place.target_id.inode, self._rank.open_target(place))
         return all(key in self.descriptors for key in keys)
 
-    def anchor_of(self, key: SyncKey) -> tuple[int, str]:
+    def sync_anchor_of(self, key: SyncKey) -> tuple[int, str]:
         """Return the anchor of an open file system, or -1; and the reason why it has none. An anchor is the descriptor
         of an unnamed file that lies on all data servers of the file system: to sync that file makes all of them store
         their data. The caller must not close it.
@@ -161,21 +161,21 @@ class TargetFileSystems:
         The reason is empty if no anchor is needed; else it says why none could be created.
         """
         storage = self._rank.storage
-        if key not in self._anchors and storage is not None and (anchor := storage.anchor_of(key)) >= 0:
+        if key not in self._anchors and storage is not None and (anchor := storage.sync_anchor_of(key)) >= 0:
             return anchor, ""
         if key not in self._anchors:
             directory = self.descriptors[key]
             try:
                 self._anchors[key] = (
-                    self._rank.instance(RankLayouts)
-                    .layout_of_device(key[0], directory)
-                    .create_anchor(directory, key[1])
+                    self._rank.shared_instance(RankLayouts)
+                    .layout_policy_of_device(key[0], directory)
+                    .create_sync_anchor(directory, key[1])
                 )
             except OSError as error:
                 return -1, "" if error.errno == errno.EROFS else error.strerror or ""
         return self._anchors[key], ""
 
-    def open_key(self, key: SyncKey) -> list[SyncKey]:
+    def open_file_system_of_key(self, key: SyncKey) -> list[SyncKey]:
         """Open the file system ``key`` for the sync, unless it is open already. Return a list that contains only
         ``key``. Raise ``Problem`` on failure.
 
@@ -208,7 +208,7 @@ def _wait_for_sync(rank: Rank, descriptor: int, anchor: int) -> Generator[None, 
     If this generator is closed, the sync continues in its thread, and nobody waits for it.
     """
     errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # remains if the thread cannot be started
-    if time.monotonic() > rank.began + LONG_JOB_SECONDS:
+    if time.monotonic() > rank.began + SYNC_PROCESS_MIN_JOB_SECONDS:
         rank.syncer.start()
 
     def sync() -> None:
@@ -218,6 +218,6 @@ def _wait_for_sync(rank: Rank, descriptor: int, anchor: int) -> Generator[None, 
         except Exception as error:  # raised below, in the thread that runs tasks
             errors[:] = [error]
 
-    yield from run_in_background(sync, POLL_SECONDS)
+    yield from run_in_background(sync, SYNC_POLL_SECONDS)
     if errors:
         raise errors[0]

@@ -1,5 +1,5 @@
-"""One rank, the owner of a large file, counts the chunks of the file as they are copied. The notes ``FileOpened`` and
-``ChunkDone`` (messages in the form of short tasks) tell it about them.
+"""One rank, the owner of a large file, counts the chunks of the file as they are copied. The notes
+``LargeFileOpenedNote`` and ``ChunkCopiedNote`` (messages in the form of short tasks) tell it about them.
 
 After the last chunk it spawns ``FinishFile``. A resumed job runs the notes again, in any order.
 """
@@ -12,16 +12,16 @@ from pcopy.engine.task import Task
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.in_place import incomplete_file_problem
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.temporary import run_and_rank_of
+from pcopy.fsio.temporary import run_and_rank_in_temporary_name
 from pcopy.tasks.base.item_columns import split_digests
-from pcopy.tasks.base.kind import MissingDirectories, Note
+from pcopy.tasks.base.kind import MissingDirectories, NoteTask
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.files.finish_file import ChunkedFileTask, FinishFile, fail_opened, remove_temporary
+from pcopy.tasks.files.finish_file import ChunkedFileTask, FinishFile, fail_opened_file, remove_temporary
 
 
-class FileOpened(ChunkedFileTask, code=13, doing="waiting for the chunks of", is_note=True):
+class LargeFileOpenedNote(ChunkedFileTask, code=13, doing="waiting for the chunks of", is_note=True):
     """Note (message in the form of a short task) that tells the owner of a large file, the rank that collects the
     results, how many notes about its ``chunks`` to expect.
 
@@ -33,15 +33,15 @@ class FileOpened(ChunkedFileTask, code=13, doing="waiting for the chunks of", is
     chunk: int
 
     def assigned_rank(self, ranks: int) -> int:
-        return run_and_rank_of(self.file.temporary)[1] % ranks
+        return run_and_rank_in_temporary_name(self.file.temporary)[1] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         runs = -(-self.file.version.size // self.chunk)
         file = FileProgress(self, [b""] * runs, bytearray(runs))
-        rank.instance(ChunkLedger).open(self.file.temporary, file, self.chunks, result)
+        rank.shared_instance(ChunkLedger).open(self.file.temporary, file, self.chunks, result)
 
 
-class ChunkDone(Note, code=15, doing="recording a copied part of a file"):
+class ChunkCopiedNote(NoteTask, code=15, doing="recording a copied part of a file"):
     """Note (message in the form of a short task) to the owner of a large file: a chunk was copied, or failed with
     ``problem``. A chunk consists of one or several runs, contiguous pieces of the file.
 
@@ -64,13 +64,13 @@ class ChunkDone(Note, code=15, doing="recording a copied part of a file"):
     writer: int
 
     def assigned_rank(self, ranks: int) -> int:
-        return run_and_rank_of(self.temporary)[1] % ranks
+        return run_and_rank_in_temporary_name(self.temporary)[1] % ranks
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         return iter(()) if missing.is_chunk_obsolete(self.temporary) else iter((task,))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(ChunkLedger).count_part(self.temporary, self, result)
+        rank.shared_instance(ChunkLedger).count_part(self.temporary, self, result)
 
 
 class FileProgress(NamedTuple):
@@ -82,15 +82,15 @@ class FileProgress(NamedTuple):
         writers: number of the host that wrote each part, one byte each.
     """
 
-    opened: FileOpened
+    opened: LargeFileOpenedNote
     roots: list[bytes]
     writers: bytearray
 
 
-class ChunkLedger(CompletionLedger[bytes, FileProgress, ChunkDone]):
+class ChunkLedger(CompletionLedger[bytes, FileProgress, ChunkCopiedNote]):
     """The large files that this rank owns and that are not complete, by the names of their temporary files."""
 
-    def record_part(self, awaited: AwaitedParts[FileProgress], note: ChunkDone) -> None:
+    def record_part(self, awaited: AwaitedParts[FileProgress], note: ChunkCopiedNote) -> None:
         parts = awaited.opened
         file = parts.opened.file
         if note.problem is not None and awaited.problem is None:
@@ -113,15 +113,15 @@ class ChunkLedger(CompletionLedger[bytes, FileProgress, ChunkDone]):
             # Owned by this rank, so that a job that keeps nothing when it stops finds the note and removes the file.
             result.spawn(finish, owner=rank.number)
         else:
-            fail_opened(rank, result, file, awaited.problem)
+            fail_opened_file(rank, result, file, awaited.problem)
 
 
 def remove_all_temporaries(rank: Rank, since: int = 1) -> None:
     """Remove the temporary files of all incomplete large files of this rank that the run with the number ``since`` or a
     later run created. This is done when the job stops and keeps nothing for a resume.
     """
-    awaited = rank.instance(ChunkLedger).awaited
+    awaited = rank.shared_instance(ChunkLedger).awaited
     for temporary, file in awaited.items():
-        if run_and_rank_of(temporary)[0] >= since:
+        if run_and_rank_in_temporary_name(temporary)[0] >= since:
             remove_temporary(rank, file.opened.opened.file)
     awaited.clear()

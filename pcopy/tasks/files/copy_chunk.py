@@ -19,16 +19,16 @@ from pcopy.fsio.close import close_after_failure, close_after_write
 from pcopy.fsio.contents import digest_contents, may_have_holes
 from pcopy.fsio.layout import FileStripes
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.source import check_unchanged, status_of
+from pcopy.fsio.source import check_file_is_unchanged, status_of
 from pcopy.fsio.temporary import reopen_temporary
-from pcopy.fsio.throttle import throttled
+from pcopy.fsio.throttle import throttled_steps
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import MissingDirectories, Steps, TaskKind
+from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ChunkedFile, Place, pack_numbers, unpack_numbers
-from pcopy.tasks.files.chunk_ledger import ChunkDone
-from pcopy.tasks.files.layouts import target_layout
+from pcopy.tasks.files.chunk_ledger import ChunkCopiedNote
+from pcopy.tasks.files.layouts import target_layout_policy
 
 
 class Chunk(NamedTuple):
@@ -104,23 +104,23 @@ class CopyChunk(ChunkTask, code=14, doing="copying a part of", is_note=False):
     run_bytes: int
     in_turn: bool
 
-    def runs(self) -> list[tuple[int, int]]:
+    def byte_ranges(self) -> list[tuple[int, int]]:
         """Return start and end of each run (contiguous piece) of the chunk."""
         stride, run = self.stride or self.end - self.start, self.run_bytes or self.end - self.start
         return [(at, min(at + run, self.end)) for at in range(self.start, self.end, stride)]
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         failure: PackedProblem | None = None
         roots: list[bytes] = []
         try:
             roots = yield from _copy_chunk(self, rank)
-            rank.record_success()
+            rank.record_write_success()
         except Problem as problem:
             rank.handle_failure(problem, *self.subject(), self.file.version.size)
             failure = problem.packed
         step = self.stride // self.run_bytes if self.stride else 1
-        runs, here = len(self.runs()), rank.hosts.this_host
-        result.spawn(ChunkDone(self.file.temporary, failure, self.part, step, runs, b"".join(roots), here))
+        runs, here = len(self.byte_ranges()), rank.hosts.this_host
+        result.spawn(ChunkCopiedNote(self.file.temporary, failure, self.part, step, runs, b"".join(roots), here))
         size = self.file.version.size
         # The next chunk is spawned even after a failure: the owner of the file waits for all chunks. They fail quickly.
         if self.in_turn and self.end < size:
@@ -176,7 +176,7 @@ def _copy_chunk(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes
     file = task.file
     place = file.item.place
     with rank.open_for_reading(place, file.item.name) as reading:
-        check_unchanged(reading, file.version)
+        check_file_is_unchanged(reading, file.version)
         writing = -1
         if not (file.is_cloned and rank.has_digests):
             writing = reopen_temporary(
@@ -188,14 +188,14 @@ def _copy_chunk(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes
             )
         try:
             with (yield from _group_lock(task, rank, writing)):
-                roots = yield from _copy_runs(task, rank, reading, writing)
-            check_unchanged(reading, file.version)
+                roots = yield from _copy_byte_ranges(task, rank, reading, writing)
+            check_file_is_unchanged(reading, file.version)
         except BaseException:
             if writing >= 0:
                 close_after_failure(writing)
             raise
         if writing >= 0:
-            sync = rank.syncs_items(place)
+            sync = rank.syncs_each_file(place)
             try:
                 if not sync and _is_stored_before_done(task, rank):
                     from pcopy.tasks.base.storing import wait_for_data_stored
@@ -224,7 +224,7 @@ def _is_stored_before_done(task: CopyChunk, rank: Rank) -> bool:
     return rank.hosts.host_count > 1 or (task.in_turn and task.end == file.version.size and not file.overwritten_owner)
 
 
-def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Generator[None, None, list[bytes]]:
+def _copy_byte_ranges(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Generator[None, None, list[bytes]]:
     """Copy each run (contiguous piece) of the chunk, or only digest it if ``writing`` is -1. Return the digest of each
     run; an empty list if the job computes no digests.
 
@@ -233,10 +233,10 @@ def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Gener
     """
     roots = []
     holes = may_have_holes(status_of(reading, on_source=True))
-    for start, end in task.runs():
+    for start, end in task.byte_ranges():
         hasher = rank.new_hasher()
         if writing < 0 and hasher is not None:
-            steps = throttled(digest_contents(reading, start, end, hasher, may_have_holes=holes), rank.throttle)
+            steps = throttled_steps(digest_contents(reading, start, end, hasher, may_have_holes=holes), rank.throttle)
         else:
             devices = rank.source_and_target_device(task.file.item.place)
             steps = rank.mover.copy_range(reading, writing, start, end, devices, may_have_holes=holes, digest=hasher)
@@ -258,5 +258,7 @@ def _group_lock(task: CopyChunk, rank: Rank, writing: int) -> Generator[None, No
         return nullcontext()
     group = zlib.crc32(task.file.temporary) & 0x7FFFFFFF | 1
     return (
-        yield from target_layout(rank, task.file.item.place).group_lock(writing, group, is_required=options.group_lock)
+        yield from target_layout_policy(rank, task.file.item.place).group_lock(
+            writing, group, is_required=options.group_lock
+        )
     )

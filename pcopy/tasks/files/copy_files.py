@@ -13,10 +13,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles
-from pcopy.fsio.backend.columns import DEVICE, VERSION_COLUMNS, RowCode, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.backend.columns import (
+    DEVICE_COLUMN,
+    VERSION_COLUMNS,
+    BatchVerdicts,
+    OutcomeCode,
+    StatusColumns,
+    pack_names,
+    unpack_names,
+)
 from pcopy.fsio.incomplete_mark import sidecar_name
-from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe, TargetDirectory
+from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe, TargetDirectory
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.retries import TRANSIENT_ERRNOS
 from pcopy.fsio.temporary import remove_if_present
@@ -26,27 +34,29 @@ from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.dividing import portion_slices, split_names
 from pcopy.tasks.base.item_columns import ItemColumns
-from pcopy.tasks.base.kind import DivisibleTask, Steps
+from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, Item, Place, UnnamedCopy
 from pcopy.tasks.files.existing import inherits_acl
-from pcopy.tasks.files.file_decisions import plans_for
-from pcopy.tasks.files.layouts import count_layout_of_recipe, target_layout
+from pcopy.tasks.files.file_decisions import copy_plans_for_files
+from pcopy.tasks.files.layouts import count_files_created_by_recipe, target_layout_policy
 from pcopy.tasks.files.name_items import UnnamedCopies
 from pcopy.tasks.files.whole_file import ItemResult, copy_file
-from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.storing import StorageBatch
+    from pcopy.tasks.base.storing import FileSyncBatch
 
 _CREATING_PLANS = frozenset(map(int, (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY)))
 """Plans (``CopyPlan``) with which a new file is created."""
-_TEMPORARY_NAME_PLANS = {int(plan) | sync for plan in (CopyPlan.REPLACE, CopyPlan.TEMPORARY) for sync in (0, SYNC_FLAG)}
-"""Plans, with and without ``SYNC_FLAG``, that create a file under a temporary name."""
-_SOURCE_FAILURES = (RowCode.SOURCE_FAILED, RowCode.SOURCE_CHANGED)
-"""Codes (``RowCode``) of files that were not copied because the source could not be read or has changed."""
-_DONE = int(RowCode.DONE)  # in the module, because it is compared for each file
+_TEMPORARY_NAME_PLANS = {
+    int(plan) | sync for plan in (CopyPlan.REPLACE, CopyPlan.TEMPORARY) for sync in (0, SYNC_FILE_FLAG)
+}
+"""Plans, with and without ``SYNC_FILE_FLAG``, that create a file under a temporary name."""
+_SOURCE_FAILURE_CODES = (OutcomeCode.SOURCE_FAILED, OutcomeCode.SOURCE_CHANGED)
+"""Codes (``OutcomeCode``) of files that were not copied because the source could not be read or has changed."""
+_DONE = int(OutcomeCode.DONE)  # in the module, because it is compared for each file
 
 
 class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False):
@@ -68,11 +78,11 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
         parts = zip(split_names(self.names, at), rows, strict=True)
         return [self._replace(names=names, rows=rows) for names, rows in parts]
 
-    def source_rows(self) -> Rows:
+    def source_rows(self) -> StatusColumns:
         """Return what a scan found about each file: the columns inode number, size, mtime and ctime."""
-        return Rows.unpacked(self.rows, self.item_count, VERSION_COLUMNS)
+        return StatusColumns.unpacked(self.rows, self.item_count, VERSION_COLUMNS)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Copy the files by batches of the backend (the code that makes system calls for many items). Files that it
         leaves to the slow path are then copied one by one.
         """
@@ -86,10 +96,10 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
         try:
             source, target = rank.open_source(place), rank.open_target(place)
             inherits = inherits_acl(rank, place, target)
-            rank.detect_late_times(target, rank.target_device(place), result.notices)
+            rank.detect_times_set_on_close(target, rank.target_device(place), result.notices)
         except Problem as problem:
             for name, size in zip(unpack_names(self.names), rows.size, strict=True):
-                result.fail(place, name, problem, size)
+                result.fail_item(place, name, problem, size)
             return
         waiting = UnnamedCopies(rank, place, self.attempt)
         with waiting.spawn_at_end(result):
@@ -101,25 +111,25 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
                     fail_or_retry(result, place, name, problem, self.attempt, size)
                 return
             for batch in batches:
-                slow_rows = yield from _copy_batch(self, rank, result, batch, waiting)
+                slow_rows = yield from _copy_file_batch(self, rank, result, batch, waiting)
                 if slow_rows:
                     names = unpack_names(batch.names)
-                    items = [_make_item(self, names, batch.rows, row) for row in slow_rows]
-                    yield from _copy_slowly(rank, result, items, waiting)
+                    items = [_item_of_row(self, names, batch.rows, row) for row in slow_rows]
+                    yield from _copy_files_one_by_one(rank, result, items, waiting)
 
 
-def _copy_slowly(rank: Rank, result: TaskResult, items: Sequence[Item], waiting: UnnamedCopies) -> Steps:
+def _copy_files_one_by_one(rank: Rank, result: TaskResult, items: Sequence[Item], waiting: UnnamedCopies) -> TaskSteps:
     """Copy the files ``items`` one by one. Those that must be on stable storage before they get their names are synced
     together; the generator that copies such a file waits until this is done.
 
     ``waiting`` collects the copies that get their final names in a later phase.
     """
-    from pcopy.tasks.base.storing import StorageBatch  # only here: the backend copies most files
+    from pcopy.tasks.base.storing import FileSyncBatch  # only here: the backend copies most files
 
-    together, waiting_steps = StorageBatch(), list[Steps]()
+    together, waiting_steps = FileSyncBatch(), list[TaskSteps]()
     try:
         for item in items:
-            steps, known = _copy_one(rank, result, item, waiting, together), len(together)
+            steps, known = _copy_one_file(rank, result, item, waiting, together), len(together)
             waiting_steps.append(steps)
             for step in steps:
                 if len(together) > known:
@@ -128,14 +138,14 @@ def _copy_slowly(rank: Rank, result: TaskResult, items: Sequence[Item], waiting:
             else:
                 waiting_steps.pop()
             if together.is_full:
-                yield from _store_and_name(rank, together, waiting_steps)
-        yield from _store_and_name(rank, together, waiting_steps)
+                yield from _sync_and_name_files(rank, together, waiting_steps)
+        yield from _sync_and_name_files(rank, together, waiting_steps)
     finally:
         for steps in waiting_steps:
             steps.close()  # removes the temporary file
 
 
-def _store_and_name(rank: Rank, together: StorageBatch, waiting_steps: list[Steps]) -> Steps:
+def _sync_and_name_files(rank: Rank, together: FileSyncBatch, waiting_steps: list[TaskSteps]) -> TaskSteps:
     """Bring the files in ``together`` to stable storage, then finish the generators in ``waiting_steps``, which have
     written these files and wait to give them their names.
     """
@@ -146,7 +156,9 @@ def _store_and_name(rank: Rank, together: StorageBatch, waiting_steps: list[Step
         yield None
 
 
-def _copy_one(rank: Rank, result: TaskResult, item: Item, waiting: UnnamedCopies, together: StorageBatch) -> Steps:
+def _copy_one_file(
+    rank: Rank, result: TaskResult, item: Item, waiting: UnnamedCopies, together: FileSyncBatch
+) -> TaskSteps:
     """Copy one file. If that fails, the file is tried again later or counted as failed. ``waiting`` gets the copy if it
     is named in a later phase; ``together`` gets it if it must be on stable storage first.
     """
@@ -159,7 +171,7 @@ def _copy_one(rank: Rank, result: TaskResult, item: Item, waiting: UnnamedCopies
 
 
 def _planned_batch(
-    task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, *, inherits: bool
+    task: CopyFiles, rank: Rank, source: int, target: int, rows: StatusColumns, *, inherits: bool
 ) -> TicketGenerator[CopySmallFiles]:
     """Return the batch that copies all files of the task, with a plan for each.
 
@@ -173,9 +185,9 @@ def _planned_batch(
     new_names = (
         pack_names([rank.target_name(place, name) for name in unpack_names(task.names)]) if renames else task.names
     )
-    rows.mask |= DEVICE
+    rows.mask |= DEVICE_COLUMN
     rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
-    plans = yield from plans_for(rank, place, target, new_names, rows)
+    plans = yield from copy_plans_for_files(rank, place, target, new_names, rows)
     if rank.throttle.is_on:
         plans = yield from _plans_within_limit(rank, plans, rows)
     temporaries = []
@@ -187,7 +199,7 @@ def _planned_batch(
     )
 
 
-def _plans_within_limit(rank: Rank, plans: bytes | bytearray, rows: Rows) -> TicketGenerator[bytearray]:
+def _plans_within_limit(rank: Rank, plans: bytes | bytearray, rows: StatusColumns) -> TicketGenerator[bytearray]:
     """Yield until the rate limit (--bwlimit, --oplimit) permits to copy the files with the status ``rows``; return
     their plans.
 
@@ -195,7 +207,7 @@ def _plans_within_limit(rank: Rank, plans: bytes | bytearray, rows: Rows) -> Tic
     by piece.
     """
     most = rank.throttle.max_step_size()
-    is_copied = [plan & ~SYNC_FLAG in _CREATING_PLANS for plan in plans]
+    is_copied = [plan & ~SYNC_FILE_FLAG in _CREATING_PLANS for plan in plans]
     sizes = [size if copied and size <= most else 0 for copied, size in zip(is_copied, rows.size, strict=True)]
     yield from rank.throttle.charge_and_wait(sum(sizes))
     return bytearray(
@@ -206,10 +218,10 @@ def _plans_within_limit(rank: Rank, plans: bytes | bytearray, rows: Rows) -> Tic
 
 def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFiles) -> list[CopySmallFiles]:
     """Split the batch into batches whose files get the same Lustre layout (striping). Raise ``Problem`` on failure."""
-    layout = target_layout(rank, place)
+    layout = target_layout_policy(rank, place)
     if layout.uses_only_default:
         return [batch]
-    creating = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC_FLAG in _CREATING_PLANS]
+    creating = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC_FILE_FLAG in _CREATING_PLANS]
     if not creating:
         return [batch]
     names, sizes = unpack_names(batch.names), batch.rows.size
@@ -220,16 +232,16 @@ def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFiles) -> list[Co
         TargetDirectory(batch.target, place.target_id.inode),
         follow=rank.options.dereference,
     )
-    if len(found) == 1 and found[0][0] is DEFAULT_RECIPE:
+    if len(found) == 1 and found[0][0] is DEFAULT_LAYOUT_RECIPE:
         return [batch]
-    other_rows = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC_FLAG not in _CREATING_PLANS]
+    other_rows = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC_FILE_FLAG not in _CREATING_PLANS]
     parts = [(recipe, [creating[row] for row in rows]) for recipe, rows in found]
     if other_rows:
-        parts.append((DEFAULT_RECIPE, other_rows))
-    return [_batch_part(batch, rows, recipe) for recipe, rows in parts]
+        parts.append((DEFAULT_LAYOUT_RECIPE, other_rows))
+    return [_batch_of_rows(batch, rows, recipe) for recipe, rows in parts]
 
 
-def _batch_part(batch: CopySmallFiles, rows: list[int], recipe: Recipe) -> CopySmallFiles:
+def _batch_of_rows(batch: CopySmallFiles, rows: list[int], recipe: LayoutRecipe) -> CopySmallFiles:
     """Return a batch of those files of ``batch`` whose indices are ``rows``. ``recipe`` is the way in which they are
     created, so that they get their Lustre layout (striping).
     """
@@ -251,7 +263,7 @@ def _batch_part(batch: CopySmallFiles, rows: list[int], recipe: Recipe) -> CopyS
     )
 
 
-def _copy_batch(
+def _copy_file_batch(
     task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFiles, waiting: UnnamedCopies
 ) -> TicketGenerator[list[int]]:
     """Copy the files of a batch by the backend. Return the indices, in the batch, of the files that remain for the slow
@@ -263,25 +275,25 @@ def _copy_batch(
     done = yield from rank.execute_moving(batch)
     codes = done.verdicts.codes
     if _DONE in codes:
-        rank.record_success()
-        _handle_copied(place, rank, result, batch, done, waiting)
+        rank.record_write_success()
+        _handle_copied_files(place, rank, result, batch, done, waiting)
         with_other_layout = [
             each for row, each in done.metadata_outcomes.items() if each.layout_reason and codes[row] == _DONE
         ]
         for applied in with_other_layout:
-            recipe = DEFAULT_RECIPE
+            recipe = DEFAULT_LAYOUT_RECIPE
             if batch.recipe.attribute is not None and applied.reduced_layout:
-                recipe = Recipe(attribute=(batch.recipe.attribute[0], applied.reduced_layout))
-            count_layout_of_recipe(rank, result, place, recipe, batch.target, 1)
-        count_layout_of_recipe(
+                recipe = LayoutRecipe(attribute=(batch.recipe.attribute[0], applied.reduced_layout))
+            count_files_created_by_recipe(rank, result, place, recipe, batch.target, 1)
+        count_files_created_by_recipe(
             rank, result, place, batch.recipe, batch.target, codes.count(_DONE) - len(with_other_layout)
         )
     if codes.count(_DONE) == len(codes) and not done.metadata_outcomes:
         return []
-    return _handle_uncopied(task, rank, result, batch, done, waiting)
+    return _handle_uncopied_files(task, rank, result, batch, done, waiting)
 
 
-def _handle_uncopied(
+def _handle_uncopied_files(
     task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFiles, done: CopyResult, waiting: UnnamedCopies
 ) -> list[int]:
     """Handle the files of a batch that were not copied: count the skipped and failed ones, and spawn a task for those
@@ -299,24 +311,24 @@ def _handle_uncopied(
     for row, code in enumerate(verdicts.codes):
         if code == _DONE:
             continue
-        if code == RowCode.SKIPPED:
-            count_or_read_skipped(
+        if code == OutcomeCode.SKIPPED:
+            count_skipped_or_spawn_read(
                 rank, result, place, names[row], ContentInfo(FILE, batch.rows.size[row], b"", batch.rows.version(row))
             )
-        elif code in (RowCode.SLOW_PATH, RowCode.DECIDE_AGAIN) or (
-            code in _SOURCE_FAILURES and verdicts.errnos[row] in TRANSIENT_ERRNOS
+        elif code in (OutcomeCode.SLOW_PATH, OutcomeCode.DECIDE_AGAIN) or (
+            code in _SOURCE_FAILURE_CODES and verdicts.errnos[row] in TRANSIENT_ERRNOS
         ):
             slow_rows.append(row)
-        elif code == RowCode.CANCELLED:
+        elif code == OutcomeCode.CANCELLED:
             not_begun.append(row)
         elif (
-            code == RowCode.LACKS_METADATA and rank.names_late
+            code == OutcomeCode.LACKS_METADATA and rank.names_late
         ):  # it gets its name nevertheless: a file with wrong metadata, and a message, is better than none
             made = UnnamedCopy(unpack_names(batch.temporary_names)[row], done.created_inodes[row], done.marks[row])
             known = ContentInfo(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
             assert isinstance(problem, MetadataProblem)
-            waiting.add(result, _make_item(task, names, batch.rows, row), ItemResult(known, None, made, problem))
+            waiting.add(result, _item_of_row(task, names, batch.rows, row), ItemResult(known, None, made, problem))
         else:
             fail_or_retry(result, place, names[row], verdicts.problem(row), task.attempt, batch.rows.size[row])
     for row, applied in done.metadata_outcomes.items():
@@ -330,15 +342,15 @@ def _handle_uncopied(
     return slow_rows
 
 
-def _handle_copied(
+def _handle_copied_files(
     place: Place, rank: Rank, result: TaskResult, batch: CopySmallFiles, done: CopyResult, waiting: UnnamedCopies
 ) -> None:
     """Count the files that ``batch`` has copied, and collect their digests; ``done`` is its result. Copies that get
     their final names in a later phase are not counted yet, but added to ``waiting``.
     """
     verdicts = done.verdicts
-    rows = verdicts.rows_with_code(RowCode.DONE)
-    names = unpack_names(batch.names) if _needs_names(rank) else []
+    rows = verdicts.rows_with_code(OutcomeCode.DONE)
+    names = unpack_names(batch.names) if _needs_unpacked_names(rank) else []
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
         for row in rows:
@@ -358,7 +370,7 @@ def _handle_copied(
     result.count(counts.FILES, len(rows))
     is_all = len(rows) == len(batch.rows)
     result.count(counts.BYTES, verdicts.moved if is_all else sum(map(verdicts.bytes.__getitem__, rows)))
-    if rank.collects_entries or rank.options.verify:
+    if rank.collects_signature_entries or rank.options.verify:
         digested = ItemColumns()
         columns = batch.rows, verdicts.bytes, done.digests.data, counts.FILES
         if len(rows) == len(names):
@@ -368,7 +380,7 @@ def _handle_copied(
         result.collect_file_digests(place, digested)
 
 
-def _needs_names(rank: Rank) -> bool:
+def _needs_unpacked_names(rank: Rank) -> bool:
     """Return True if the names of copied files must be unpacked after a batch, for digests, reports or marks, or
     because the copies are named later. Otherwise that time is saved.
     """
@@ -376,23 +388,23 @@ def _needs_names(rank: Rank) -> bool:
     return (
         rank.names_late
         or options.inplace
-        or rank.collects_entries
+        or rank.collects_signature_entries
         or options.verify
         or options.itemize
         or rank.collects_report_sums
     )
 
 
-def _record_outcomes(place: Place, result: TaskResult, batch: CopySmallFiles, verdicts: Verdicts) -> None:
+def _record_outcomes(place: Place, result: TaskResult, batch: CopySmallFiles, verdicts: BatchVerdicts) -> None:
     """Record, for the report of each item, the files that were created and those that replaced an existing item."""
     names, codes, plans = unpack_names(batch.names), verdicts.codes, batch.plans
     for action, plan in ((Action.COPY, CopyPlan.NEW), (Action.REPLACE, CopyPlan.REPLACE)):
-        rows = [row for row, code in enumerate(codes) if code == _DONE and plans[row] & ~SYNC_FLAG == plan]
+        rows = [row for row, code in enumerate(codes) if code == _DONE and plans[row] & ~SYNC_FILE_FLAG == plan]
         columns = (array("Q", map(column.__getitem__, rows)) for column in (verdicts.bytes, verdicts.nanoseconds))
         result.item_recorder.record_files(action, place, [names[row] for row in rows], *columns)
 
 
-def _make_item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
+def _item_of_row(task: CopyFiles, names: list[bytes], rows: StatusColumns, row: int) -> Item:
     """Return the file with the index ``row`` in ``names`` and ``rows`` as an ``Item``, for the code that copies files
     one by one.
     """

@@ -1,5 +1,5 @@
-"""``CopyNodes`` copies symbolic links, FIFOs, sockets and devices of one directory. The code calls these four types
-nodes.
+"""``CopySpecialFiles`` copies symbolic links, FIFOs, sockets and devices of one directory. The code calls these four
+types nodes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import time
 
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.existing import has_same_link_text, looks_like_copy
-from pcopy.fsio.identity import Identity, mark_of
+from pcopy.fsio.identity import Identity, identity_mark_of
 from pcopy.fsio.new_file import NewNode
 from pcopy.fsio.nodes import read_node
-from pcopy.fsio.problem import Problem, TargetChanged, source_changed
+from pcopy.fsio.problem import Problem, TargetChangedProblem, source_changed_problem
 from pcopy.fsio.source import FileVersion, source_status
 from pcopy.tasks.base.actions import Action, CopyAction
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.hashing import type_byte_of
-from pcopy.tasks.base.kind import DivisibleTask, Steps
+from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, Item, UnnamedCopy, unpack_numbers
@@ -27,16 +27,16 @@ from pcopy.tasks.files.existing import (
     ExistingItem,
     find_existing_item,
     inherits_acl,
-    may_have_mark,
-    prepare_name,
-    updates_metadata,
+    may_have_incomplete_mark,
+    prepare_new_name,
+    should_update_metadata,
 )
 from pcopy.tasks.files.name_items import UnnamedCopies
 from pcopy.tasks.files.whole_file import ItemResult, dry_run_result
-from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
 
-class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_note=False):
+class CopySpecialFiles(DivisibleTask, code=11, doing="copying links and nodes of", is_note=False):
     """Task that copies symbolic links, FIFOs, sockets and devices of one directory.
 
     Fields:
@@ -51,7 +51,7 @@ class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_n
 
     columns = ("inodes",)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Copy the items one by one.
 
         Each is created by one system call. So a new item is complete at once and needs no temporary name, unless copies
@@ -63,7 +63,7 @@ class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_n
             for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
                 item = Item(place.source_id.mount_code, inode, 0, ((place, name),), self.attempt)
                 try:
-                    item_result = copy_node(rank, result, item, may_get_links=False)
+                    item_result = copy_special_file(rank, result, item, may_get_links=False)
                     if item_result.unnamed is not None:
                         waiting.add(result, item, item_result)
                 except Problem as problem:
@@ -71,7 +71,7 @@ class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_n
                 yield None
 
 
-def copy_node(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool) -> ItemResult:
+def copy_special_file(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool) -> ItemResult:
     """Copy one symbolic link, FIFO, socket or device. Count it as copied or skipped, unless it still has a temporary
     name (``ItemResult.unnamed``). On failure raise ``Problem``; an existing item is unchanged then.
 
@@ -84,7 +84,7 @@ def copy_node(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool
     source, new_name, options = rank.open_source(place), rank.target_name(place, name), rank.options
     status = source_status(source, name, follow=options.dereference)
     if status.st_ino != item.inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-        raise source_changed("stat", "another item has taken its name since the scan")
+        raise source_changed_problem("stat", "another item has taken its name since the scan")
     present = find_existing_item(rank, place, name)
     present, stays = _outcome_if_kept(result, item, present, source, status, may_get_links=may_get_links)
     if stays is not None:
@@ -92,17 +92,17 @@ def copy_node(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool
     present_status = None if present is None else present.status
     if options.dry_run:
         known = ContentInfo(type_byte_of(status), 0, b"", FileVersion.from_status(status))
-        result.count_copied(place, name, known, how=CopyAction.replacing(present))
+        result.count_copied(place, name, known, how=CopyAction.for_existing_item(present))
         return dry_run_result(known)
     target = rank.open_target(place)
     is_alike = present_status is not None and stat.S_IFMT(present_status.st_mode) == stat.S_IFMT(status.st_mode)
-    kept = present.status_to_keep(status) if present is not None and is_alike else None
+    kept = present.status_with_kept_mode(status) if present is not None and is_alike else None
     inherits = inherits_acl(rank, place, target)
     node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
     is_new = present is None and not rank.names_late
-    made_as = new_name if is_new else prepare_name(rank, target, new_name, present_status, status)
+    made_as = new_name if is_new else prepare_new_name(rank, target, new_name, present_status, status)
     with NewNode.create_node(target, made_as, node, is_temporary=made_as != new_name) as new:
-        mark = mark_of(new.descriptor, created_by_job=True) if may_get_links or rank.names_late else b""
+        mark = identity_mark_of(new.descriptor, created_by_job=True) if may_get_links or rank.names_late else b""
         applied = new.apply_metadata(
             node.attributes, options.preserve, options.umask, existing=kept, inherits_acl=inherits
         )
@@ -116,10 +116,10 @@ def copy_node(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool
         new.metadata_problem.identity = identity
         raise new.metadata_problem
     result.record_applied_metadata(place, name, applied)
-    rank.record_success()
-    digest = rank.hashing.digest_of_node(node.status, node.link_target) if rank.has_digests else b""
+    rank.record_write_success()
+    digest = rank.hashing.digest_of_special_file(node.status, node.link_target) if rank.has_digests else b""
     known = ContentInfo(type_byte_of(node.status), 0, digest, FileVersion.from_status(node.status))
-    how = CopyAction.replacing(present, time.monotonic_ns() - began)
+    how = CopyAction.for_existing_item(present, time.monotonic_ns() - began)
     if unnamed is None:
         result.count_copied(place, name, known, is_only_name=not item.links, how=how)
     return ItemResult(known, identity, unnamed, new.metadata_problem, how)
@@ -130,7 +130,7 @@ def _replace_existing(new: NewNode, name: bytes, present: ExistingItem, source: 
     the user wants that. ``source`` is the status of the source. Raise ``Problem`` on failure.
     """
     present.back_up(source)
-    new.commit(name, present.status, has_sidecar=may_have_mark(present.rank, present))
+    new.commit(name, present.status, has_sidecar=may_have_incomplete_mark(present.rank, present))
 
 
 def _outcome_if_kept(
@@ -158,7 +158,7 @@ def _outcome_if_kept(
             break
         try:
             return present, _keep_existing(result, item, present, source, status, may_get_links=may_get_links)
-        except TargetChanged:
+        except TargetChangedProblem:
             if examination == MAX_EXAMINATIONS:
                 raise
         present = present.examine_again()
@@ -169,7 +169,7 @@ def _keep_existing(
     result: TaskResult, item: Item, present: ExistingItem, source: int, status: os.stat_result, *, may_get_links: bool
 ) -> ItemResult | None:
     """If the existing item ``present`` is kept, count the item as skipped and return the outcome; return None if it is
-    replaced. Raise ``Problem`` on failure, and ``TargetChanged`` if the existing item must be examined again.
+    replaced. Raise ``Problem`` on failure, and ``TargetChangedProblem`` if the existing item must be examined again.
 
     Args:
         source: descriptor of the source directory.
@@ -177,7 +177,7 @@ def _keep_existing(
         may_get_links: True if other names (hard links) of the inode may be found later.
     """
     (place, name), rank, options = item.names[0], present.rank, present.rank.options
-    if _is_replaced(present, source, name, status):
+    if _is_existing_replaced(present, source, name, status):
         return None
     is_link = stat.S_ISLNK(status.st_mode)  # the target texts of both links were compared already, and are equal
     same = options.compares_existing and (is_link or looks_like_copy(status, present.status, options.modify_window))
@@ -185,11 +185,15 @@ def _keep_existing(
         may_get_links and same and present.is_linkable(status)
     )  # decided before its metadata is updated, which may hide that others could write to it
     action = Action.SKIP
-    if updates_metadata(rank):
-        from pcopy.tasks.files.update_metadata import has_source_metadata, is_copied_for_links, update_existing_metadata
+    if should_update_metadata(rank):
+        from pcopy.tasks.files.update_metadata import (
+            has_source_metadata,
+            is_copied_again_for_links,
+            update_existing_metadata,
+        )
 
         if not has_source_metadata(rank, place, name, status, present):
-            if may_get_links and same and not may_link and is_copied_for_links(present, status):
+            if may_get_links and same and not may_link and is_copied_again_for_links(present, status):
                 return None
             node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
             updated = update_existing_metadata(result, name, present, node.attributes)
@@ -198,11 +202,11 @@ def _keep_existing(
             present, action = updated
     made = present.identity() if may_link else None
     known = ContentInfo(type_byte_of(status), 0, b"", FileVersion.from_status(status))
-    count_or_read_skipped(rank, result, place, name, known, action)
+    count_skipped_or_spawn_read(rank, result, place, name, known, action)
     return ItemResult(known, made)
 
 
-def _is_replaced(present: ExistingItem, source: int, name: bytes, status: os.stat_result) -> bool:
+def _is_existing_replaced(present: ExistingItem, source: int, name: bytes, status: os.stat_result) -> bool:
     """Return True if the existing item ``present`` is replaced by the item ``name`` of the open directory ``source``.
     Raise ``Problem`` on failure.
 
@@ -211,7 +215,7 @@ def _is_replaced(present: ExistingItem, source: int, name: bytes, status: os.sta
     if not present.may_be_replaced(status):
         return present.has_other_link_text(status, source, name)
     is_link = stat.S_ISLNK(status.st_mode) and stat.S_ISLNK(present.status.st_mode)
-    if not is_link or not updates_metadata(present.rank) or present.is_from_earlier_run():
+    if not is_link or not should_update_metadata(present.rank) or present.is_from_earlier_run():
         return True
     return not has_same_link_text(
         source, name, present.directory, present.name

@@ -29,42 +29,48 @@ from contextlib import contextmanager, suppress
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import can_inherit_acl
-from pcopy.fsio.backend.columns import GROUP, OWNER
-from pcopy.fsio.close import close_ignoring_errors, closed_at_end
+from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN
+from pcopy.fsio.close import close_ignoring_errors, closing_descriptor
 from pcopy.fsio.directories import is_directory_empty
 from pcopy.fsio.existing import (
     ComparedStatus,
-    ExistingDecision,
+    ExistingItemDecision,
     are_times_equal,
     can_compare_contents,
-    decision_for_existing,
+    decision_for_existing_item,
     has_same_link_text,
     looks_like_copy,
 )
 from pcopy.fsio.identity import Identity, IdentityComparison, birth_time, identity_of
 from pcopy.fsio.in_place import OverwrittenFile, open_for_overwrite
-from pcopy.fsio.incomplete_mark import IncompleteMark, find_mark, uncertain_mark_problem
-from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe, TargetDirectory
-from pcopy.fsio.new_file import make_way_for_rename
-from pcopy.fsio.nodes import open_without_access
-from pcopy.fsio.problem import REPLACED_TEXT, Problem, TargetChanged, as_problem, directory_not_empty
+from pcopy.fsio.incomplete_mark import IncompleteMark, find_incomplete_mark, uncertain_mark_problem
+from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe, TargetDirectory
+from pcopy.fsio.new_file import remove_empty_directory_for_rename
+from pcopy.fsio.nodes import open_path_only
+from pcopy.fsio.problem import (
+    REPLACED_TEXT,
+    Problem,
+    TargetChangedProblem,
+    directory_not_empty_problem,
+    errors_as_problem,
+)
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import is_private_file, remove_if_present
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, is_since_earlier_run
-from pcopy.tasks.base.values import NOT_CREATED, Place
-from pcopy.tasks.files.layouts import target_layout
+from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, Place
+from pcopy.tasks.files.layouts import target_layout_policy
 
 MAX_EXAMINATIONS = 3
 """Number of times that one attempt to copy an item examines the item which has its name in the target. It is examined
-again if it has changed since it was last examined (``TargetChanged``).
+again if it has changed since it was last examined (``TargetChangedProblem``).
 
 The ctime of an inode changes whenever a rank replaces another of its names. If the ctime still changes after so many
 examinations, the attempt fails; the next attempt is made when the other names have been copied.
 """
 
-_POWER_OF_OTHERS = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
+_MODE_BITS_EMPOWERING_OTHERS = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
 """Mode bits that let other users write to a file, or run it with the rights of its owner or group."""
 
 
@@ -90,7 +96,7 @@ def target_status(rank: Rank, place: Place, name: bytes) -> os.stat_result | Non
         return None
 
 
-def updates_metadata(rank: Rank) -> bool:
+def should_update_metadata(rank: Rank) -> bool:
     """Return True if existing items that are kept get the metadata of their source. This requires ``--existing
     changed``.
 
@@ -106,11 +112,11 @@ def updates_metadata(rank: Rank) -> bool:
     )
 
 
-def owner_columns(rank: Rank) -> int:
+def owner_columns_if_needed(rank: Rank) -> int:
     """Return the columns OWNER and GROUP (bits of a column mask) if a scan must also read the owner of each item, to
     update metadata or to write an archive; else 0.
     """
-    return OWNER | GROUP if rank.options.archive_file or updates_metadata(rank) else 0
+    return OWNER_COLUMN | GROUP_COLUMN if rank.options.archive_file or should_update_metadata(rank) else 0
 
 
 class ExistingItem(NamedTuple):
@@ -188,18 +194,22 @@ class ExistingItem(NamedTuple):
             return True
         if not is_new and not (rank.job.began and rank.is_changed_since_job_start(self.status)):
             return False
-        return any(map(self._is_made_here, rank.spellings.other_spellings(self.directory, self.name, self.status)))
+        return any(
+            map(self._is_name_of_copied_item, rank.spellings.other_spellings(self.directory, self.name, self.status))
+        )
 
-    def _is_made_here(self, name: bytes) -> bool:
+    def _is_name_of_copied_item(self, name: bytes) -> bool:
         """Return True if this job copies an item to ``name`` in this target directory. Raise ``Problem`` on failure."""
         rank, root = self.rank, self.place.root
         if not os.path.sameopenfile(self.directory, rank.targets[root].open(b"")):
-            return _contains(rank.open_source(self.place), name)
+            return _directory_contains(rank.open_source(self.place), name)
         roots = rank.job.roots  # the common target directory of all roots
         if any(root.name == name for root in roots):
             return True
         return any(
-            _contains(rank.sources[number].open(b""), name) for number, root in enumerate(roots) if not root.name
+            _directory_contains(rank.sources[number].open(b""), name)
+            for number, root in enumerate(roots)
+            if not root.name
         )
 
     def may_be_replaced(self, source: ComparedStatus) -> bool:
@@ -208,7 +218,7 @@ class ExistingItem(NamedTuple):
         fails instead.
 
         An item that differed when it was verified is replaced, and so is one that an earlier run of this job created.
-        If ``needs_comparison`` returns True, False only means that the contents must be compared.
+        If ``needs_content_comparison`` returns True, False only means that the contents must be compared.
         """
         rank, target, options = self.rank, self.status, self.rank.options
         if rank.phase >= Phase.REPAIR:
@@ -222,23 +232,25 @@ class ExistingItem(NamedTuple):
         half = self._incomplete_mark()
         if half is not None and (half.is_certain or looks_like_copy(source, target, 0)):
             return True
-        decision = decision_for_existing(
+        decision = decision_for_existing_item(
             options.existing, options.modify_window, source, target, contents=options.checksum
         )
-        if half is not None and decision is ExistingDecision.SKIP and not options.checksum:
+        if half is not None and decision is ExistingItemDecision.SKIP and not options.checksum:
             raise uncertain_mark_problem(self.name)
-        if decision is ExistingDecision.FAIL:
+        if decision is ExistingItemDecision.FAIL:
             raise Problem("create", errno.EEXIST)
-        if decision is ExistingDecision.REPLACE and (options.delete or options.dry_run):
+        if decision is ExistingItemDecision.REPLACE and (options.delete or options.dry_run):
             self.refuse_nonempty_directory()
-        return decision is ExistingDecision.REPLACE and (half is not None or not self._may_differ_in_time_only(source))
+        return decision is ExistingItemDecision.REPLACE and (
+            half is not None or not self._may_differ_in_time_only(source)
+        )
 
     def refuse_nonempty_directory(self) -> None:
         """Raise ``Problem`` if the item is a directory that is not empty, which a copy cannot replace. This is found
         out before anything is copied.
         """
         if stat.S_ISDIR(self.status.st_mode) and not is_directory_empty(self.directory, self.name):
-            raise directory_not_empty()
+            raise directory_not_empty_problem()
 
     def may_be_replaced_if_keeping(self, source: ComparedStatus) -> bool:
         """Return True if the item may be replaced by an item with the status ``source`` under ``--existing newer``,
@@ -253,8 +265,8 @@ class ExistingItem(NamedTuple):
         if self._is_certainly_incomplete():
             return True
         return (
-            decision_for_existing(options.existing, options.modify_window, source, self.status)
-            is ExistingDecision.REPLACE
+            decision_for_existing_item(options.existing, options.modify_window, source, self.status)
+            is ExistingItemDecision.REPLACE
         )
 
     def has_other_link_text(
@@ -287,7 +299,7 @@ class ExistingItem(NamedTuple):
         options, target = self.rank.options, self.status
         if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_private_file(target)):
             return None
-        mark = find_mark(self.directory, self.name, target)
+        mark = find_incomplete_mark(self.directory, self.name, target)
         return mark if mark is not None and (mark.job == self.rank.job.name or options.existing != "fail") else None
 
     def _is_certainly_incomplete(self) -> bool:
@@ -295,7 +307,7 @@ class ExistingItem(NamedTuple):
         mark = self._incomplete_mark()
         return mark is not None and mark.is_certain
 
-    def status_to_keep(self, source: os.stat_result) -> os.stat_result | None:
+    def status_with_kept_mode(self, source: os.stat_result) -> os.stat_result | None:
         """Return the status of the item, whose mode the copy gets if the user does not preserve modes. Return None if
         its mode is not the user's, because the item is an incomplete copy that a killed run has left.
 
@@ -312,7 +324,9 @@ class ExistingItem(NamedTuple):
         is_old = not is_since_earlier_run(rank.job, self.place, made_or_changed)
         return present if is_old or self._is_certainly_incomplete() else None
 
-    def open_to_overwrite(self, source: os.stat_result, temporary: bytes, recipe: Recipe) -> OverwrittenFile | None:
+    def open_to_overwrite(
+        self, source: os.stat_result, temporary: bytes, recipe: LayoutRecipe
+    ) -> OverwrittenFile | None:
         """Open the file to be overwritten, and return it. Return None if it must be replaced by a new file instead, for
         example without ``--inplace``. Raise ``Problem`` on failure.
 
@@ -324,7 +338,9 @@ class ExistingItem(NamedTuple):
         rank = self.rank
         if not rank.options.inplace:
             return None
-        if recipe.attribute is not None and target_layout(rank, self.place).lacks_layout(self.directory, self.name):
+        if recipe.attribute is not None and target_layout_policy(rank, self.place).lacks_layout(
+            self.directory, self.name
+        ):
             return None  # a run that created the file was killed before the file got its layout
         preserve, job = rank.options.preserve, rank.job.name
         return open_for_overwrite(self.directory, self.name, self.status, source, preserve, job, temporary)
@@ -337,9 +353,12 @@ class ExistingItem(NamedTuple):
         """
         preserve, present = self.rank.options.preserve, self.status
         owner = preserve.chown[0] if preserve.chown[0] >= 0 else source.st_uid if preserve.ownership else os.geteuid()
-        return present.st_uid in (owner, os.geteuid()) and not present.st_mode & ~source.st_mode & _POWER_OF_OTHERS
+        return (
+            present.st_uid in (owner, os.geteuid())
+            and not present.st_mode & ~source.st_mode & _MODE_BITS_EMPOWERING_OTHERS
+        )
 
-    def has_links_to_copy(self, source: os.stat_result) -> bool:
+    def has_other_names_to_link(self, source: os.stat_result) -> bool:
         """Return True if the source has other names that are copied as hard links to this item. (If ``is_linkable``
         returns False, the caller then copies the item again and links them to the copy.)
         """
@@ -347,20 +366,20 @@ class ExistingItem(NamedTuple):
 
     def identity(self) -> Identity:
         """Return the identity (mount code, inode number, and file handle or time of birth) by which the item is
-        recognised later. Raise ``TargetChanged`` if it has changed since it was examined, and ``Problem`` for other
-        errors.
+        recognised later. Raise ``TargetChangedProblem`` if it has changed since it was examined, and ``Problem`` for
+        other errors.
         """
         with self.open_unchanged() as descriptor:
             return identity_of(descriptor, status_of(descriptor), self.place.target_id.mount_code, created_by_job=False)
 
     @contextmanager
     def open_unchanged(self) -> Iterator[int]:
-        """Context manager: open the item with O_PATH. Raise ``TargetChanged`` if its status has changed since it was
-        examined, and ``Problem`` for other errors.
+        """Context manager: open the item with O_PATH. Raise ``TargetChangedProblem`` if its status has changed since it
+        was examined, and ``Problem`` for other errors.
         """
-        with closed_at_end(open_without_access(self.directory, self.name, on_source=False)) as descriptor:
+        with closing_descriptor(open_path_only(self.directory, self.name, on_source=False)) as descriptor:
             if _status_version(status_of(descriptor)) != _status_version(self.status):
-                raise TargetChanged
+                raise TargetChangedProblem
             yield descriptor
 
     def examine_again(self) -> ExistingItem | None:
@@ -384,7 +403,7 @@ class ExistingItem(NamedTuple):
             return
         from pcopy.tasks.files.backup import BackupDirectory
 
-        rank.instance(BackupDirectory).back_up(self.place, self.directory, self.name, self.status)
+        rank.shared_instance(BackupDirectory).back_up(self.place, self.directory, self.name, self.status)
 
     def remove(self) -> None:
         """Remove the item, which is not a directory, to make room for a directory. Back it up before, if the user wants
@@ -392,12 +411,12 @@ class ExistingItem(NamedTuple):
         """
         self.back_up()
         with (
-            as_problem("unlink"),
+            errors_as_problem("unlink"),
             suppress(FileNotFoundError),
         ):  # no error if the backup has moved it, or another program has removed it
             os.unlink(self.name, dir_fd=self.directory)
 
-    def needs_comparison(self, source: ComparedStatus) -> bool:
+    def needs_content_comparison(self, source: ComparedStatus) -> bool:
         """Return True if the item is kept only if its contents equal the source.
 
         This is so with ``--checksum``, if the item seems to differ in its time only, and if an unfinished job may have
@@ -425,7 +444,7 @@ def find_existing_item(rank: Rank, place: Place, name: bytes) -> ExistingItem | 
     """Return the item that exists in the target under the name of the copy of ``name``; None if that name is free.
     Raise ``Problem`` on failure.
     """
-    if place.target_id == NOT_CREATED:
+    if place.target_id == UNCREATED_TARGET_IDENTITY:
         return None
     directory, new_name = rank.open_target(place), rank.target_name(place, name)
     status = status_or_none(directory, new_name)
@@ -442,7 +461,7 @@ def _is_deleted_in_dry_run(rank: Rank, status: os.stat_result) -> bool:
     return stat.S_ISDIR(status.st_mode) and rank.totals_at_phase_start()[counts.DELETED] > 0
 
 
-def prepare_name(
+def prepare_new_name(
     rank: Rank, directory: int, name: bytes, present: os.stat_result | None, source: os.stat_result | None = None
 ) -> bytes:
     """Return the name under which a new item is created that shall finally be called ``name`` in the open
@@ -462,7 +481,7 @@ def prepare_name(
     if source is not None and os.path.samestat(source, present) and present.st_nlink == 1:
         raise Problem("create", errno.EEXIST, text="the item in the target is the source itself")
     if stat.S_ISDIR(present.st_mode):
-        make_way_for_rename(directory, name, present)
+        remove_empty_directory_for_rename(directory, name, present)
     else:
         try:
             remove_if_present(directory, name)
@@ -473,9 +492,9 @@ def prepare_name(
 
 
 @contextmanager
-def report_removal(rank: Rank, directory: int, name: bytes, present: os.stat_result | None) -> Iterator[None]:
+def reporting_removal(rank: Rank, directory: int, name: bytes, present: os.stat_result | None) -> Iterator[None]:
     """Context manager: if its block raises a ``Problem``, add to the message that the existing item was removed. This
-    applies only if ``prepare_name`` has removed an item; ``present`` is the status of that item, or None.
+    applies only if ``prepare_new_name`` has removed an item; ``present`` is the status of that item, or None.
     """
     try:
         yield
@@ -489,9 +508,9 @@ def report_removal(rank: Rank, directory: int, name: bytes, present: os.stat_res
         raise Problem.from_packed((operation, number, text, on_source, changed, again)) from problem
 
 
-def overwritten_or_recipe(
+def overwritten_file_or_recipe(
     rank: Rank, place: Place, present: ExistingItem | None, reading: int, status: os.stat_result, temporary: bytes
-) -> tuple[OverwrittenFile | None, Recipe]:
+) -> tuple[OverwrittenFile | None, LayoutRecipe]:
     """Decide whether the existing item ``present`` is overwritten (``--inplace``) or a new file is created. Return the
     opened file and the default recipe, or None and the recipe for the new file: the way to create it so that it gets
     its Lustre layout. Raise ``Problem`` on failure.
@@ -502,12 +521,12 @@ def overwritten_or_recipe(
         temporary: a free name in the target directory.
     """
     target = TargetDirectory(rank.open_target(place), place.target_id.inode)
-    recipe = target_layout(rank, place).recipe_for_file(reading, status, target)
+    recipe = target_layout_policy(rank, place).recipe_for_file(reading, status, target)
     over = None if present is None else present.open_to_overwrite(status, temporary, recipe)
-    return (None, recipe) if over is None else (over, DEFAULT_RECIPE)
+    return (None, recipe) if over is None else (over, DEFAULT_LAYOUT_RECIPE)
 
 
-def _contains(source: int, name: bytes) -> bool:
+def _directory_contains(source: int, name: bytes) -> bool:
     """Return True if the open source directory contains ``name``. Raise ``Problem`` on failure; the message names the
     source.
     """
@@ -517,11 +536,11 @@ def _contains(source: int, name: bytes) -> bool:
         raise Problem(problem.operation, problem.errno or errno.EIO, on_source=True) from problem
 
 
-def with_current_acl(rank: Rank, place: Place) -> Place:
+def place_with_current_acl(rank: Rank, place: Place) -> Place:
     """Return ``place`` with ``inherits_acl`` determined anew: the target directory may have got a default ACL when its
     metadata was set. Raise ``Problem`` on failure.
     """
-    if place.target_id == NOT_CREATED:
+    if place.target_id == UNCREATED_TARGET_IDENTITY:
         return place
     target = rank.open_target(place)
     return place._replace(inherits_acl=can_inherit_acl(target, status_of(target).st_uid))
@@ -532,7 +551,7 @@ def _status_version(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_uid, status.st_mode
 
 
-def open_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> tuple[int, bool]:
+def open_target_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> tuple[int, bool]:
     """Return an O_PATH descriptor of the item ``name`` of the target directory, and True if it is certainly the inode
     ``made``.
 
@@ -541,7 +560,7 @@ def open_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> tuple[in
     another one.
     """
     directory = rank.open_target(place)
-    descriptor = open_without_access(directory, rank.target_name(place, name), on_source=False)
+    descriptor = open_path_only(directory, rank.target_name(place, name), on_source=False)
     try:
         seen = identity_of(descriptor, status_of(descriptor), made.mount_code, created_by_job=bool(made.mark))
         likeness = made.compare(seen)
@@ -568,7 +587,7 @@ def inherits_acl(rank: Rank, place: Place, target: int) -> bool:
     return place.inherits_acl or (rank.job.run > 1 and can_inherit_acl(target, status_of(target).st_uid))
 
 
-def may_have_mark(rank: Rank, present: object) -> bool:
+def may_have_incomplete_mark(rank: Rank, present: object) -> bool:
     """Return True if there may be a sidecar for the item: a file in the same directory that marks the item as
     incomplete (``--inplace``).
 

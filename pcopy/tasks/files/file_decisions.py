@@ -11,7 +11,17 @@ from collections.abc import Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import CompareXattrs, CopyPlan, StatNames, StatResult
-from pcopy.fsio.backend.columns import CTIME, MODE, MTIME, OWNER, SIZE, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.columns import (
+    CTIME_COLUMN,
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    OWNER_COLUMN,
+    SIZE_COLUMN,
+    OutcomeCode,
+    StatusColumns,
+    pack_names,
+    unpack_names,
+)
 from pcopy.fsio.backend.plan_copies import CopyPolicy, PlanCopies, plan_for_free_name
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
@@ -20,17 +30,17 @@ from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, ContentInfo, Place
-from pcopy.tasks.files.existing import owner_columns, updates_metadata
-from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ContentInfo, Place
+from pcopy.tasks.files.existing import owner_columns_if_needed, should_update_metadata
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
-DECIDING_COLUMNS = MODE | SIZE | MTIME | CTIME | OWNER
+COLUMNS_FOR_DECISION = MODE_COLUMN | SIZE_COLUMN | MTIME_COLUMN | CTIME_COLUMN | OWNER_COLUMN
 """Bits of a column mask (``pcopy.fsio.backend.columns``): what must be known of an existing item to decide whether it
 is replaced.
 """
 
 
-def policy_of(rank: Rank, place: Place) -> CopyPolicy:
+def copy_policy_of_directory(rank: Rank, place: Place) -> CopyPolicy:
     """Return the rules by which the backend decides what is done with the small files of the directory ``place`` that
     have only one name: create, replace or skip them.
 
@@ -54,13 +64,15 @@ def policy_of(rank: Rank, place: Place) -> CopyPolicy:
         copies_owner_and_mode=preserve.mode and preserve.ownership,
         makes_backups=bool(options.backup),
         writes_in_place=options.inplace or options.sequential,
-        syncs_files=rank.syncs_items(place),
+        syncs_files=rank.syncs_each_file(place),
         changed_since=touched,
-        metadata_update=(preserve, options.modify_window) if updates_metadata(rank) else None,
+        metadata_update=(preserve, options.modify_window) if should_update_metadata(rank) else None,
     )
 
 
-def plans_for(rank: Rank, place: Place, target: int, new_names: bytes, sources: Rows) -> TicketGenerator[bytearray]:
+def copy_plans_for_files(
+    rank: Rank, place: Place, target: int, new_names: bytes, sources: StatusColumns
+) -> TicketGenerator[bytearray]:
     """Return a plan (``CopyPlan``) for each file of ``sources``: create, replace, skip, refuse, or leave it to the slow
     path, which decides files one by one.
 
@@ -71,12 +83,12 @@ def plans_for(rank: Rank, place: Place, target: int, new_names: bytes, sources: 
         new_names: names of the copies, joined by slashes.
         sources: the status of each file as a scan found it.
     """
-    policy = policy_of(rank, place)
+    policy = copy_policy_of_directory(rank, place)
     if place.is_new and rank.options.reflink != "always":
         return bytearray((plan_for_free_name(policy),)) * len(sources)
     targets: StatResult | None = None
     if not place.is_new:
-        batch = StatNames(target, new_names, DECIDING_COLUMNS | owner_columns(rank), on_source=False)
+        batch = StatNames(target, new_names, COLUMNS_FOR_DECISION | owner_columns_if_needed(rank), on_source=False)
         targets = yield from rank.execute(batch)
     plans = (yield from rank.execute(PlanCopies(policy, sources, targets))).plans
     if rank.options.reflink == "always":  # the backend cannot clone files (reflink), the slow path can
@@ -88,13 +100,13 @@ def can_decide_in_scan(rank: Rank, place: Place) -> bool:
     """Return True if a scan can recognise files that stay as they are, so that no task is needed for them: the target
     directory existed before, and ``--existing`` is changed, newer or skip.
     """
-    if not rank.job.copies or place.target_id == NO_DIRECTORY or place.is_new:
+    if not rank.job.copies or place.target_id == NO_DIRECTORY_IDENTITY or place.is_new:
         return False
-    return policy_of(rank, place).existing in ("changed", "newer", "skip")
+    return copy_policy_of_directory(rank, place).existing in ("changed", "newer", "skip")
 
 
 def rows_to_copy(
-    rank: Rank, result: TaskResult, place: Place, packed: bytes, rows: Rows
+    rank: Rank, result: TaskResult, place: Place, packed: bytes, rows: StatusColumns
 ) -> TicketGenerator[Sequence[int]]:
     """Return the indices of the files that must be copied; count the others as skipped.
 
@@ -111,13 +123,13 @@ def rows_to_copy(
         return all_rows
     renames = rank.job.roots[place.root].item
     new_names = pack_names([rank.target_name(place, name) for name in unpack_names(packed)]) if renames else packed
-    plans = yield from plans_for(rank, place, target, new_names, rows)
-    if updates_metadata(rank) and (rank.options.preserve.xattr or rank.options.preserve.acl):
+    plans = yield from copy_plans_for_files(rank, place, target, new_names, rows)
+    if should_update_metadata(rank) and (rank.options.preserve.xattr or rank.options.preserve.acl):
         yield from _plan_differing_xattrs(rank, place, target, packed, new_names, plans)
     skipped_count = plans.count(CopyPlan.SKIP)
     if not skipped_count:
         return all_rows
-    if skipped_count == len(plans) and not (rank.collects_entries or rank.verifies_skipped):
+    if skipped_count == len(plans) and not (rank.collects_signature_entries or rank.verifies_kept_items):
         result.count(counts.SKIPPED, skipped_count, place)
         result.count(counts.SKIPPED_BYTES, sum(rows.size), place)
         if result.item_recorder.is_recording:
@@ -126,7 +138,7 @@ def rows_to_copy(
     names = unpack_names(packed)
     for row, plan in enumerate(plans):
         if plan == CopyPlan.SKIP:
-            count_or_read_skipped(
+            count_skipped_or_spawn_read(
                 rank, result, place, names[row], ContentInfo(FILE, rows.size[row], b"", rows.version(row))
             )
     return [row for row, plan in enumerate(plans) if plan != CopyPlan.SKIP]
@@ -154,5 +166,5 @@ def _plan_differing_xattrs(
     batch = CompareXattrs(source, packed, target, new_names)
     codes = (yield from rank.execute(batch)).verdicts.codes
     for row, code in zip(rows, codes, strict=True):
-        if code != RowCode.DONE:
+        if code != OutcomeCode.DONE:
             plans[row] = CopyPlan.SLOW_PATH

@@ -11,18 +11,18 @@ from contextlib import suppress
 
 from pcopy.engine.task import Task
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.attributes import ItemMetadata, apply_item_metadata, read_item_metadata
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.identity import IdentityComparison, identity_of
-from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe, TargetDirectory
+from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe, TargetDirectory
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.nodes import open_without_access, path_of_descriptor
+from pcopy.fsio.nodes import open_path_only, proc_path_of_descriptor
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.source import check_unchanged, status_of
-from pcopy.fsio.temporary import remove_if_present, run_and_rank_of
+from pcopy.fsio.source import check_file_is_unchanged, status_of
+from pcopy.fsio.temporary import remove_if_present, run_and_rank_in_temporary_name
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action, CopyAction
-from pcopy.tasks.base.kind import MissingDirectories, Steps, TaskKind
+from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Item, ItemCopy, Place, UnnamedCopy
@@ -30,13 +30,13 @@ from pcopy.tasks.files.existing import (
     ExistingItem,
     find_existing_item,
     inherits_acl,
-    may_have_mark,
+    may_have_incomplete_mark,
+    should_update_metadata,
     status_or_none,
-    updates_metadata,
 )
-from pcopy.tasks.files.layouts import count_layout, target_layout
-from pcopy.tasks.files.name_items import spawn_naming
-from pcopy.tasks.links.make_links import report_representative_failure, spawn_links
+from pcopy.tasks.files.layouts import count_files_with_layout, target_layout_policy
+from pcopy.tasks.files.name_items import spawn_naming_task
+from pcopy.tasks.links.make_links import handle_first_name_failure, spawn_link_task
 
 
 class ChunkedFileTask(TaskKind):
@@ -81,10 +81,10 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
         return self.file.item.attempt
 
     def remove_temporaries(self, rank: Rank, since: int) -> None:
-        if run_and_rank_of(self.file.temporary)[0] >= since:
+        if run_and_rank_in_temporary_name(self.file.temporary)[0] >= since:
             remove_temporary(rank, self.file)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Bring the contents of the file to stable storage; then set its metadata and give it its name, without a yield
         between. The source must still have the version (inode, size, mtime, ctime) that was copied.
         """
@@ -92,25 +92,25 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
         known = ContentInfo(FILE, file.version.size, self.digest, file.version)
         copy = ItemCopy(file.identity, known, self.chunk, self.writers)
         now = time.monotonic_ns()
-        took = now - rank.instance(OpeningTimes).pop(file.temporary, now)
+        took = now - rank.shared_instance(LargeFileOpeningTimes).pop(file.temporary, now)
         try:
-            unnamed, shortcoming, action = yield from _finish(self, rank, result)
+            unnamed, shortcoming, action = yield from _finish_file(self, rank, result)
         except MetadataProblem as problem:  # the copy is complete and has its final name
-            spawn_links(rank, result, item, copy, metadata_problem=problem)
+            spawn_link_task(rank, result, item, copy, metadata_problem=problem)
         except Problem as problem:
-            fail_opened(rank, result, file, problem)
+            fail_opened_file(rank, result, file, problem)
         else:
             if unnamed is not None:
-                spawn_naming(result, item, unnamed, copy, metadata_problem=shortcoming, duration_ns=took)
+                spawn_naming_task(result, item, unnamed, copy, metadata_problem=shortcoming, duration_ns=took)
                 return
             chunk, writers, how = self.chunk, self.writers, CopyAction(action, took)
             result.count_copied(
                 item.place, item.name, known, is_only_name=not item.links, chunk=chunk, writers=writers, how=how
             )
-            spawn_links(rank, result, item, copy)
+            spawn_link_task(rank, result, item, copy)
 
 
-class OpeningTimes(dict[bytes, int]):
+class LargeFileOpeningTimes(dict[bytes, int]):
     """For each large file whose chunks this rank counts: the time (time.monotonic_ns()) at which it created the
     temporary file, by the name of that file. It is used to report how long the copy took; files for which that is not
     reported have no entry.
@@ -130,7 +130,7 @@ def remove_temporary(rank: Rank, file: ChunkedFile) -> None:
         remove_if_present(rank.open_target(file.item.place), file.temporary)
 
 
-def fail_opened(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
+def fail_opened_file(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
     """Handle the failure (``problem``) of a large file whose temporary file was created, but that could not be copied
     completely: it is tried again or counted as failed.
 
@@ -138,17 +138,17 @@ def fail_opened(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Prob
     have changed since; or that run may have renamed the copy and stopped before this was recorded.
     """
     item = file.item
-    if problem.may_retry and run_and_rank_of(file.temporary)[0] < rank.job.run:
+    if problem.may_retry and run_and_rank_in_temporary_name(file.temporary)[0] < rank.job.run:
         item = item._replace(attempt=0)
         if problem.changed:
             text = "has changed since the job was interrupted; its copy begins anew"
-            result.warn(item.place, item.name, text, on_source=True)
+            result.warn_about_item(item.place, item.name, text, on_source=True)
     elif file.overwritten_owner and not problem.changed:
         problem.may_retry = False  # another item has replaced the file during this run: it must not be overwritten
-    report_representative_failure(rank, result, item, problem)
+    handle_first_name_failure(rank, result, item, problem)
 
 
-def _finish_renamed(rank: Rank, result: TaskResult, file: ChunkedFile, target: int, name: bytes) -> bool:
+def _finish_renamed_copy(rank: Rank, result: TaskResult, file: ChunkedFile, target: int, name: bytes) -> bool:
     """If an earlier run has already renamed the copy to ``name`` and stopped before that was recorded, set its metadata
     again and return True. Raise ``Problem`` on failure.
 
@@ -164,7 +164,7 @@ def _finish_renamed(rank: Rank, result: TaskResult, file: ChunkedFile, target: i
     ):
         return False
     options, attributes = rank.options, _read_source(rank, file).attributes
-    with closed_at_end(open_without_access(target, name, on_source=False)) as descriptor:
+    with closing_descriptor(open_path_only(target, name, on_source=False)) as descriptor:
         status = status_of(descriptor)
         same = (
             file.identity.compare(identity_of(descriptor, status, file.identity.mount_code, created_by_job=True))
@@ -174,57 +174,57 @@ def _finish_renamed(rank: Rank, result: TaskResult, file: ChunkedFile, target: i
         owners = os.geteuid(), attributes.uid, options.preserve.chown[0], *file.server_status[1:]
         if not (same and whole and status.st_uid in owners):
             return False
-        applied = apply_attributes(
-            path_of_descriptor(descriptor), attributes, options.preserve, options.umask, inherits_acl=True
+        applied = apply_item_metadata(
+            proc_path_of_descriptor(descriptor), attributes, options.preserve, options.umask, inherits_acl=True
         )
         result.record_applied_metadata(file.item.place, file.item.name, applied)
     return True
 
 
-class _Source(NamedTuple):
+class _SourceState(NamedTuple):
     """The source of a large file, as it is when the copy is finished: its status, its metadata, and the recipe (the way
     to create a copy so that it gets its Lustre layout).
     """
 
     status: os.stat_result
-    attributes: Attributes
-    recipe: Recipe
+    attributes: ItemMetadata
+    recipe: LayoutRecipe
 
 
-def _read_source(rank: Rank, file: ChunkedFile) -> _Source:
+def _read_source(rank: Rank, file: ChunkedFile) -> _SourceState:
     """Return status, metadata and recipe of the source. Raise ``Problem`` if its version (inode, size, mtime, ctime) is
     not the one that was copied.
     """
     place, preserve = file.item.place, rank.options.preserve
     target = TargetDirectory(rank.open_target(place), place.target_id.inode)
     with rank.open_for_reading(place, file.item.name) as reading:
-        check_unchanged(reading, file.version)
+        check_file_is_unchanged(reading, file.version)
         status = status_of(reading, on_source=True)
         recipe = (
-            DEFAULT_RECIPE
+            DEFAULT_LAYOUT_RECIPE
             if file.overwritten_owner
-            else target_layout(rank, place).recipe_for_file(reading, status, target)
+            else target_layout_policy(rank, place).recipe_for_file(reading, status, target)
         )
-        return _Source(status, read_attributes(reading, status, preserve), recipe)
+        return _SourceState(status, read_item_metadata(reading, status, preserve), recipe)
 
 
-def _is_replaced(present: ExistingItem, name: bytes, source: os.stat_result) -> bool:
+def _is_existing_replaced(present: ExistingItem, name: bytes, source: os.stat_result) -> bool:
     """Return True if the existing item ``present`` may be replaced by the copy. ``name`` and ``source`` are name and
     status of the source. Raise ``Problem`` on failure.
 
     If its contents had to be compared, that was done before the file was divided into chunks, and they differed. Its
     metadata was not updated then.
     """
-    if present.may_be_replaced(source) or present.needs_comparison(source):
+    if present.may_be_replaced(source) or present.needs_content_comparison(source):
         return True
-    if not updates_metadata(present.rank):
+    if not should_update_metadata(present.rank):
         return False
     from pcopy.tasks.files.update_metadata import has_source_metadata
 
     return not has_source_metadata(present.rank, present.place, name, source, present)
 
 
-def _finish(
+def _finish_file(
     task: FinishFile, rank: Rank, result: TaskResult
 ) -> Generator[None, None, tuple[UnnamedCopy | None, MetadataProblem | None, Action]]:
     """Set the metadata of a large file, and give it its final name unless it is named in the phase NAME.
@@ -238,13 +238,15 @@ def _finish(
     target = rank.open_target(place)
     new_name = rank.target_name(place, name)
     options = rank.options
-    rank.detect_late_times(target, rank.target_device(place), result.notices)
+    rank.detect_times_set_on_close(target, rank.target_device(place), result.notices)
     named_later = rank.names_late and not file.overwritten_owner
-    if not named_later and _finish_renamed(rank, result, file, target, new_name):
+    if not named_later and _finish_renamed_copy(rank, result, file, target, new_name):
         return None, None, Action.COPY
-    with NewFile.continue_kept(target, rank.name_while_written(file), file.identity, file.overwritten_owner) as new:
+    with NewFile.continue_kept_file(
+        target, rank.name_while_written(file), file.identity, file.overwritten_owner
+    ) as new:
         new.reopen(file.version.size, file.server_status, extended=not file.is_cloned)
-        sync = rank.syncs_items(place)
+        sync = rank.syncs_each_file(place)
         if not (file.overwritten_owner or named_later or sync):
             from pcopy.tasks.base.storing import wait_until_stored  # only here: most files are not split
 
@@ -253,14 +255,14 @@ def _finish(
         source = _read_source(rank, file)
         present = None if file.overwritten_owner else find_existing_item(rank, place, name)
         present_status = None if present is None else present.status
-        if present is not None and not named_later and not _is_replaced(present, name, source.status):
+        if present is not None and not named_later and not _is_existing_replaced(present, name, source.status):
             raise Problem(
                 "create", errno.EEXIST
             )  # the existing item was created after the file was split, and was not compared
         layout = ""
         if not file.overwritten_owner:
             around = TargetDirectory(target, place.target_id.inode)
-            layout = target_layout(rank, place).file_description(new.descriptor, source.recipe, around)
+            layout = target_layout_policy(rank, place).layout_description_of_file(new.descriptor, source.recipe, around)
         inherits = not file.overwritten_owner and inherits_acl(rank, place, target)
         applied = new.apply_metadata(
             source.attributes, options.preserve, options.umask, existing=present_status, inherits_acl=inherits
@@ -271,15 +273,21 @@ def _finish(
             if present is not None:
                 present.back_up(source.status)
             new.commit(
-                new_name, present_status, sync=sync, store=options.sync, has_sidecar=may_have_mark(rank, present)
+                new_name,
+                present_status,
+                sync=sync,
+                store=options.sync,
+                has_sidecar=may_have_incomplete_mark(rank, present),
             )
     item = UnnamedCopy(file.temporary, file.identity.inode, file.identity.mark) if named_later else None
     if file.overwritten_owner:
-        result.record_overwritten(place, name, file.identity.inode, lacks_metadata=new.metadata_problem is not None)
+        result.record_overwritten_file(
+            place, name, file.identity.inode, lacks_metadata=new.metadata_problem is not None
+        )
     if new.metadata_problem is not None and item is None:
         raise new.metadata_problem
     if layout:
-        count_layout(rank, result, layout)
+        count_files_with_layout(rank, result, layout)
     result.record_applied_metadata(
         place, name, applied
     )  # only now: if the copy fails, it is tried again, and its notices would be shown twice

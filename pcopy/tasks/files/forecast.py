@@ -11,54 +11,56 @@ import errno
 from array import array
 from collections.abc import Sequence
 
-from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan
-from pcopy.fsio.backend.columns import DEVICE, Rows, pack_names
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan
+from pcopy.fsio.backend.columns import DEVICE_COLUMN, StatusColumns, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.attempts import fail_or_retry
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NOT_CREATED, ContentInfo, Item, Place
+from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, ContentInfo, Item, Place
 from pcopy.tasks.files.existing import find_existing_item
-from pcopy.tasks.files.file_decisions import plans_for
+from pcopy.tasks.files.file_decisions import copy_plans_for_files
 from pcopy.tasks.files.whole_file import copy_file
-from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
 _CREATING_PLANS = frozenset(map(int, (CopyPlan.NEW, CopyPlan.TEMPORARY, CopyPlan.REPLACE)))
 """Plans (``CopyPlan``) with which a real run creates a new file."""
 
 
-def report_dry_run_files(rank: Rank, result: TaskResult, place: Place, names: list[bytes], rows: Rows) -> Steps:
+def report_dry_run_files(
+    rank: Rank, result: TaskResult, place: Place, names: list[bytes], rows: StatusColumns
+) -> TaskSteps:
     """Report what would be done with small files of one directory.
 
     Args:
         names: names as a scan found them.
         rows: status of these files.
     """
-    if place.target_id == NOT_CREATED:
+    if place.target_id == UNCREATED_TARGET_IDENTITY:
         _report_copied(result, place, names, rows.size, Action.COPY)
         return
-    rows.mask |= DEVICE
+    rows.mask |= DEVICE_COLUMN
     rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
     try:
         target = rank.open_target(place)
     except Problem as problem:
         for name, size in zip(names, rows.size, strict=True):
-            result.fail(place, name, problem, size)
+            result.fail_item(place, name, problem, size)
         return
     new_names = pack_names(rank.target_name(place, name) for name in names)
-    plans = yield from plans_for(rank, place, target, new_names, rows)
+    plans = yield from copy_plans_for_files(rank, place, target, new_names, rows)
     made: dict[Action, list[int]] = {Action.COPY: [], Action.REPLACE: []}
     for row, plan in enumerate(plans):
         name, size = names[row], rows.size[row]
         try:
-            if plan & ~SYNC_FLAG in _CREATING_PLANS:
-                made[_planned_action(rank, place, name, plan & ~SYNC_FLAG)].append(row)
+            if plan & ~SYNC_FILE_FLAG in _CREATING_PLANS:
+                made[_planned_action(rank, place, name, plan & ~SYNC_FILE_FLAG)].append(row)
             elif plan == CopyPlan.SKIP:
-                count_or_read_skipped(rank, result, place, name, ContentInfo(FILE, size, b"", rows.version(row)))
+                count_skipped_or_spawn_read(rank, result, place, name, ContentInfo(FILE, size, b"", rows.version(row)))
             elif plan == CopyPlan.REFUSE:
                 raise Problem("create", errno.EEXIST)
             else:

@@ -2,7 +2,7 @@
 (``pcopy.fsio.layout``), and a report of the layouts that files have got.
 
 Each rank counts the files by layout. ``ReportLayouts`` waits for the end of the phase and sends the counts to rank 0 in
-one note, ``UsedLayouts``. In a long phase they are also sent from time to time.
+one note, ``UsedLayoutsNote``. In a long phase they are also sent from time to time.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-from pcopy.fsio.layout import LUSTRE_TYPE, LayoutPolicy, Recipe, TargetDirectory
-from pcopy.fsio.problem import as_problem
+from pcopy.fsio.layout import LUSTRE_TYPE, LayoutPolicy, LayoutRecipe, TargetDirectory
+from pcopy.fsio.problem import errors_as_problem
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.kind import RecreatedNote
 from pcopy.tasks.base.phases import Phase
@@ -24,7 +24,7 @@ FilesByLayout = Counter[str]
 """Number of files, by the description of their layout in words."""
 
 
-REPORT_SECONDS = 1.0
+LAYOUT_REPORT_SECONDS = 1.0
 """Seconds after which a rank sends its counts of layouts again. A job that is stopped does not reach the end of the
 phase.
 """
@@ -53,22 +53,22 @@ class RankLayouts:
         self._reported_at = time.monotonic()
         self._reported_names: set[str] = set()
 
-    def add(self, result: TaskResult, sums: Mapping[str, int]) -> None:
+    def add_counts(self, result: TaskResult, sums: Mapping[str, int]) -> None:
         """Add ``sums`` (number of files by layout) to the numbers of this rank, and spawn a note that sends these to
         rank 0: at once if that was long ago, else at the end of the phase.
         """
         for layout, number in sums.items():
             self.unreported[layout] += number
         if (
-            time.monotonic() > self._reported_at + REPORT_SECONDS
+            time.monotonic() > self._reported_at + LAYOUT_REPORT_SECONDS
         ):  # a job that is stopped does not reach the report at the end of the phase
             self._reported_at = time.monotonic()
-            result.spawn(UsedLayouts(tuple(self.take_unreported().items())), owner=0)
+            result.spawn(UsedLayoutsNote(tuple(self.take_unreported_counts().items())), owner=0)
         elif not self._is_report_spawned:
             self._is_report_spawned = True
             result.spawn(ReportLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
 
-    def reported_name(self, layout: str) -> str:
+    def reported_layout_name(self, layout: str) -> str:
         """Return the name under which ``layout`` is counted: itself, or ``OTHER_LAYOUTS`` once there are too many
         different ones.
         """
@@ -78,79 +78,82 @@ class RankLayouts:
             self._reported_names.add(layout)
         return layout
 
-    def take_unreported(self) -> FilesByLayout:
+    def take_unreported_counts(self) -> FilesByLayout:
         """Return the numbers of files by layout that were not sent to rank 0 yet, and set them to 0."""
         used, self.unreported = self.unreported, FilesByLayout()
         return used
 
-    def take_last_unreported(self) -> FilesByLayout:
+    def take_last_unreported_counts(self) -> FilesByLayout:
         """Return the numbers of files by layout that were not sent to rank 0 yet, and set them to 0. ``ReportLayouts``
         calls this at the end of the phase. If files are created after that, another ``ReportLayouts`` is spawned.
         """
         self._is_report_spawned = False
-        return self.take_unreported()
+        return self.take_unreported_counts()
 
-    def layout_at(self, place: Place) -> LayoutPolicy:
+    def layout_policy_at(self, place: Place) -> LayoutPolicy:
         """Return the layout policy for new files in the target directory of ``place``. Raise ``Problem`` on failure."""
         rank = self._rank
         device = rank.target_device(place)
         layout = self.by_device.get(device)
         if layout is not None:
             return layout
-        return self.layout_of_device(
+        return self.layout_policy_of_device(
             device, rank.targets[place.root].open(rank.path_below_target(place.root, place.path), place.target_id)
         )
 
-    def layout_of_device(self, device: int, directory: int) -> LayoutPolicy:
+    def layout_policy_of_device(self, device: int, directory: int) -> LayoutPolicy:
         """Return the layout policy of the file system ``device``; ``directory`` is a descriptor of any directory on it.
         Raise ``Problem`` on failure.
         """
         layout = self.by_device.get(device)
         if layout is None:
-            with as_problem("statfs"):
-                layout = self.by_device[device] = make_layout(self._rank, directory)
+            with errors_as_problem("statfs"):
+                layout = self.by_device[device] = make_layout_policy(self._rank, directory)
         return layout
 
 
-def make_layout(rank: Rank, directory: int) -> LayoutPolicy:
+def make_layout_policy(rank: Rank, directory: int) -> LayoutPolicy:
     """Create the layout policy for the file system of the open ``directory``. Raise ``OSError`` if statfs(2) fails."""
     if type_of_file_system(directory) != LUSTRE_TYPE:
         return LayoutPolicy()
     from pcopy.lustre.layout_request import MAX_STRIPES, parse_stripe_options
-    from pcopy.lustre.layouts import LustreLayout, Writers  # only here: few jobs need the modules
+    from pcopy.lustre.layouts import LustreLayoutPolicy, WritingProcesses  # only here: few jobs need the modules
 
-    writers = Writers(rank.hosts.host_count, rank.size, rank.is_split)
+    writers = WritingProcesses(rank.hosts.host_count, rank.size, rank.is_processed_in_chunks)
     if not rank.job.copies:  # the number of ranks and hosts that wrote existing files is unknown
-        writers = Writers(1, MAX_STRIPES, lambda size: True)
-    return LustreLayout(
+        writers = WritingProcesses(1, MAX_STRIPES, lambda size: True)
+    return LustreLayoutPolicy(
         parse_stripe_options(rank.options.stripe, rank.options.stripe_table), writers, rank.temporary_names.next_name
     )
 
 
-def target_layout(rank: Rank, place: Place) -> LayoutPolicy:
+def target_layout_policy(rank: Rank, place: Place) -> LayoutPolicy:
     """Return the layout policy for new files in the target directory of ``place``. Raise ``Problem`` on failure."""
-    return rank.instance(RankLayouts).layout_at(place)
+    return rank.shared_instance(RankLayouts).layout_policy_at(place)
 
 
-def count_layout_of_recipe(
-    rank: Rank, result: TaskResult, place: Place, recipe: Recipe, target: int, files: int
+def count_files_created_by_recipe(
+    rank: Rank, result: TaskResult, place: Place, recipe: LayoutRecipe, target: int, files: int
 ) -> None:
     """Count ``files`` new files in the target directory of ``place`` under the layout that they got. ``recipe`` is the
     way in which they were created, and ``target`` a descriptor of the directory. Raise ``Problem`` on failure.
     """
-    layout = target_layout(rank, place)
+    layout = target_layout_policy(rank, place)
     if files and not layout.uses_only_default:
-        count_layout(
-            rank, result, layout.recipe_description(recipe, TargetDirectory(target, place.target_id.inode)), files
+        count_files_with_layout(
+            rank,
+            result,
+            layout.layout_description_of_recipe(recipe, TargetDirectory(target, place.target_id.inode)),
+            files,
         )
 
 
-def count_layout(rank: Rank, result: TaskResult, layout: str, files: int = 1) -> None:
+def count_files_with_layout(rank: Rank, result: TaskResult, layout: str, files: int = 1) -> None:
     """Count ``files`` new files as files with this ``layout``, a description in words. The counts are shown at the end
     of the job.
     """
-    layouts = rank.instance(RankLayouts)
-    layouts.add(result, {layouts.reported_name(layout): files})
+    layouts = rank.shared_instance(RankLayouts)
+    layouts.add_counts(result, {layouts.reported_layout_name(layout): files})
 
 
 class ReportLayouts(RecreatedNote, code=21, doing="reporting layouts of files"):
@@ -159,11 +162,11 @@ class ReportLayouts(RecreatedNote, code=21, doing="reporting layouts of files"):
     """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        if used := rank.instance(RankLayouts).take_last_unreported():
-            result.spawn(UsedLayouts(tuple(used.items())), owner=0)
+        if used := rank.shared_instance(RankLayouts).take_last_unreported_counts():
+            result.spawn(UsedLayoutsNote(tuple(used.items())), owner=0)
 
 
-class UsedLayouts(RecreatedNote, code=22, doing="receiving layouts of files"):
+class UsedLayoutsNote(RecreatedNote, code=22, doing="receiving layouts of files"):
     """Note (message in the form of a short task) that tells rank 0 how many files of one rank have got each Lustre
     layout. ``used`` has pairs (layout in words, number).
     """
@@ -171,4 +174,4 @@ class UsedLayouts(RecreatedNote, code=22, doing="receiving layouts of files"):
     used: tuple[tuple[str, int], ...]
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(RankLayouts).job_totals.update(dict(self.used))
+        rank.shared_instance(RankLayouts).job_totals.update(dict(self.used))

@@ -1,5 +1,5 @@
-"""``NameItems`` and ``NameGroup`` give copies that are complete and on stable storage their final names, without
-replacing anything that may not be replaced.
+"""``RenameCopies`` and ``RenameLinkedCopy`` give copies that are complete and on stable storage their final names,
+without replacing anything that may not be replaced.
 
 With ``--existing skip``, ``newer`` and ``fail``, copies have temporary names until the phase NAME. So a copy is
 complete and on stable storage before it has its final name, and the task that names it is recorded with the identity of
@@ -18,37 +18,37 @@ from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import MetadataProblem, PackedProblem, Problem
 from pcopy.fsio.source import FileVersion
-from pcopy.fsio.temporary import remove_if_present, run_and_rank_of
-from pcopy.tasks.base.actions import NEW_COPY, CopyAction
+from pcopy.fsio.temporary import remove_if_present, run_and_rank_in_temporary_name
+from pcopy.tasks.base.actions import UNTIMED_NEW_COPY, CopyAction
 from pcopy.tasks.base.attempts import is_retried
 from pcopy.tasks.base.dividing import portion_slices, split_names
 from pcopy.tasks.base.item_columns import ItemColumns, split_digests, split_versions, unpack_items
-from pcopy.tasks.base.kind import DivisibleTask, ItemTask, MissingDirectories, Steps
+from pcopy.tasks.base.kind import DivisibleTask, ItemTask, MissingDirectories, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, FILES_PER_SLICE, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import (
-    NO_DIRECTORY,
+    NO_DIRECTORY_IDENTITY,
     ContentInfo,
     FailedName,
     Item,
     ItemCopy,
     Place,
     UnnamedCopy,
-    bucket_of,
+    inode_bucket_number,
     pack_numbers,
     unpack_numbers,
 )
 from pcopy.tasks.files.existing import find_existing_item
-from pcopy.tasks.files.naming import CopyNaming, is_same_copy, remove_unnamed
+from pcopy.tasks.files.naming import CopyNamer, is_same_copy, remove_unnamed_copy
 from pcopy.tasks.files.whole_file import ItemResult
 from pcopy.tasks.links.copy_anew import regathering_tasks, retry_of_incomplete_copy
-from pcopy.tasks.links.group_links import BucketContents, defer_to_bucket
-from pcopy.tasks.links.make_links import copy_by_this_host, report_all_failed, spawn_links
-from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.tasks.links.group_links import InodeBucketContents, defer_to_bucket
+from pcopy.tasks.links.make_links import copy_made_by_this_host, report_all_names_failed, spawn_link_task
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
 
-class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False):
+class RenameCopies(DivisibleTask, code=18, doing="naming copies of", is_note=False):
     """Task that gives copies in one directory their final names. The copies are complete and have temporary names.
     Value number i of each column belongs to name number i.
 
@@ -77,7 +77,7 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
 
     columns = ("inodes", "kinds", "sizes", "digests", "durations")
 
-    def divide(self, portions: int) -> list[NameItems]:
+    def divide(self, portions: int) -> list[RenameCopies]:
         at = portion_slices(self.item_count, portions)
         versions = split_versions(self.versions, self.item_count, at)
         parts = zip(super().divide(portions), at, split_names(self.temporaries, at), versions, strict=True)
@@ -92,10 +92,10 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
 
     def remove_temporaries(self, rank: Rank, since: int) -> None:
         for made in self.unnamed_copies():
-            if run_and_rank_of(made.temporary)[0] >= since:
-                remove_unnamed(rank, self.place, made)
+            if run_and_rank_in_temporary_name(made.temporary)[0] >= since:
+                remove_unnamed_copy(rank, self.place, made)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Give the copies their names one by one. A copy that gets none, because an existing item is kept or an error
         occurs, is removed.
         """
@@ -109,25 +109,25 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
         took = unpack_numbers(self.durations) if self.durations else array("Q", bytes(8 * len(names)))
         for index, (name, item, known) in enumerate(items):
             try:
-                naming = naming or CopyNaming(rank, place)
-                if naming.give_name(name, item, known):
-                    result.count_copied(place, name, known, writers=writers, how=naming.copy_action(took[index]))
+                naming = naming or CopyNamer(rank, place)
+                if naming.give_final_name(name, item, known):
+                    result.count_copied(place, name, known, writers=writers, how=naming.action_of_copy(took[index]))
                 else:
-                    remove_unnamed(rank, place, item, result)
-                    count_or_read_skipped(rank, result, place, name, known)
+                    remove_unnamed_copy(rank, place, item, result)
+                    count_skipped_or_spawn_read(rank, result, place, name, known)
             except Problem as problem:
-                remove_unnamed(rank, place, item, result)
+                remove_unnamed_copy(rank, place, item, result)
                 if is_retried(
                     problem, self.attempt
                 ):  # the temporary file is missing: an earlier run named the copy, which was removed since
                     result.examine_again(place, name, self.attempt + 1)
                 else:
-                    result.fail(place, name, problem, known.size, may_exist=True)
+                    result.fail_item(place, name, problem, known.size, may_exist=True)
             if not index % FILES_PER_SLICE:
                 yield None
 
 
-class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
+class RenameLinkedCopy(ItemTask, code=19, doing="naming the copy of", is_note=False):
     """Task that gives the copy of an inode the first of its names that is free; the other names become hard links to
     it.
 
@@ -149,50 +149,50 @@ class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
     duration: int = 0
 
     def remove_temporaries(self, rank: Rank, since: int) -> None:
-        if run_and_rank_of(self.unnamed_copy.temporary)[0] >= since:
-            remove_unnamed(rank, self.item.place, self.unnamed_copy)
+        if run_and_rank_in_temporary_name(self.unnamed_copy.temporary)[0] >= since:
+            remove_unnamed_copy(rank, self.item.place, self.unnamed_copy)
 
-    def add_to_group(self, groups: BucketContents) -> bool:
+    def add_to_bucket(self, groups: InodeBucketContents) -> bool:
         """Add this task to ``groups``, where all names of an inode are brought together. There it gets the other names
         that a resumed job has found. Return True: the recorded task is then done, because a new one replaces it.
         """
         groups.waiting_for_name.append(self)
         return True
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         return regathering_tasks(missing, self.item, self.unnamed_copy, self.known)
 
-    def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_regathering_links(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this task for a resumed job that may find more names of the inode: in the phase COPY, and for the rank
         that brings the names together. There it waits until they are found. The item itself was copied already.
         """
-        yield task._replace(phase=int(Phase.COPY), owner=bucket_of(self.item.inode))
+        yield task._replace(phase=int(Phase.COPY), owner=inode_bucket_number(self.item.inode))
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Give the copy the first name that can be given. If an existing item under a name is kept, the name counts as
         skipped; if it cannot be replaced, the name fails.
 
-        A copy gets a name only in its own directory (``CopyNaming``). So if the next name is in another directory, the
+        A copy gets a name only in its own directory (``CopyNamer``). So if the next name is in another directory, the
         item is copied again there. In a resumed job that looks for other names of any inode, the task first waits for
         these.
         """
         if result.phase < Phase.NAME:
-            defer_to_bucket(self, bucket_of(self.item.inode), rank, result)
+            defer_to_bucket(self, inode_bucket_number(self.item.inode), rank, result)
             return
         item, known = self.item, self.known
-        names, first, next_index, how = item.names, -1, len(item.names), NEW_COPY
+        names, first, next_index, how = item.names, -1, len(item.names), UNTIMED_NEW_COPY
         failed: list[FailedName] = []
         for index, (place, name) in enumerate(names):
             if place.key != item.place.key:
-                first = _first_linked_name(self, rank, index)
+                first = _index_of_linked_name(self, rank, index)
                 next_index = index
                 break
             try:
-                naming = CopyNaming(rank, place)
-                if naming.give_name(name, self.unnamed_copy, known):
-                    first, next_index, how = index, index + 1, naming.copy_action(self.duration)
+                naming = CopyNamer(rank, place)
+                if naming.give_final_name(name, self.unnamed_copy, known):
+                    first, next_index, how = index, index + 1, naming.action_of_copy(self.duration)
                     break
-                count_or_read_skipped(rank, result, place, name, known)
+                count_skipped_or_spawn_read(rank, result, place, name, known)
             except Problem as problem:
                 failed.append((place, name, problem.packed))
             yield None
@@ -201,19 +201,21 @@ class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
         tried = [(place, name) for place, name, _ in again]
         if first >= 0:
             links = (*(each for each in names[next_index:] if each != names[first]), *tried)
-            _handle_named(self, item._replace(names=(names[first], *links), failed_names=lasting), how, rank, result)
+            _handle_named_copy(
+                self, item._replace(names=(names[first], *links), failed_names=lasting), how, rank, result
+            )
             return
-        remove_unnamed(rank, item.place, self.unnamed_copy, result)
+        remove_unnamed_copy(rank, item.place, self.unnamed_copy, result)
         remaining = item._replace(names=(*tried, *names[next_index:]), failed_names=lasting)
         if again:
             result.spawn_copy(remaining._replace(attempt=item.attempt + 1), phase=result.phase)
         elif remaining.names:
             result.spawn_copy(remaining)
         else:
-            report_all_failed(result, item, lasting, touched=True)
+            report_all_names_failed(result, item, lasting, touched=True)
 
 
-def _first_linked_name(task: NameGroup, rank: Rank, since: int) -> int:
+def _index_of_linked_name(task: RenameLinkedCopy, rank: Rank, since: int) -> int:
     """Return the index of the first name, from the index ``since`` on, that already leads to the copy; -1 if there is
     none.
 
@@ -231,7 +233,7 @@ def _first_linked_name(task: NameGroup, rank: Rank, since: int) -> int:
     return -1
 
 
-def _handle_named(task: NameGroup, item: Item, how: CopyAction, rank: Rank, result: TaskResult) -> None:
+def _handle_named_copy(task: RenameLinkedCopy, item: Item, how: CopyAction, rank: Rank, result: TaskResult) -> None:
     """Count the item, whose copy has just got the first name of ``item``, as copied, and have its other names created
     as hard links. ``how`` says whether the copy replaced an item, and how long it took.
     """
@@ -244,10 +246,10 @@ def _handle_named(task: NameGroup, item: Item, how: CopyAction, rank: Rank, resu
         )
     elif not (item.links or item.failed_names):
         retry = retry_of_incomplete_copy(rank, item._replace(attempt=max(1, item.attempt)), made)
-        result.fail(item.place, item.name, shortcoming, item.size, retry=retry, may_exist=True)
+        result.fail_item(item.place, item.name, shortcoming, item.size, retry=retry, may_exist=True)
         return
     copy = ItemCopy(Identity(item.place.target_id.mount_code, made.inode, made.mark), known, task.chunk, task.writers)
-    spawn_links(rank, result, item, copy, metadata_problem=shortcoming)
+    spawn_link_task(rank, result, item, copy, metadata_problem=shortcoming)
 
 
 class UnnamedCopies:
@@ -278,8 +280,12 @@ class UnnamedCopies:
         assert made is not None
         self._temporaries.append(made.temporary)
         if shortcoming is not None:
-            spawn_naming(
-                result, item, made, copy_by_this_host(self._rank, NO_DIRECTORY, known), metadata_problem=shortcoming
+            spawn_naming_task(
+                result,
+                item,
+                made,
+                copy_made_by_this_host(self._rank, NO_DIRECTORY_IDENTITY, known),
+                metadata_problem=shortcoming,
             )
             return
         self._items.append(made)
@@ -317,7 +323,7 @@ class UnnamedCopies:
                 made = pack_names(temporaries), pack_numbers([*inodes]), marks
                 known, host = self._known, self._rank.hosts.this_host
                 took = self._took.tobytes() if result.item_recorder.is_recording else b""
-                task = NameItems(
+                task = RenameCopies(
                     self._place, known.packed_names, *made, *known.packed_columns, self._attempt, host, took
                 )
                 result.spawn(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
@@ -329,7 +335,7 @@ class UnnamedCopies:
             raise
 
 
-def spawn_naming(
+def spawn_naming_task(
     result: TaskResult,
     item: Item,
     made: UnnamedCopy,
@@ -349,5 +355,5 @@ def spawn_naming(
         duration_ns: duration of the copy in nanoseconds.
     """
     lacks = None if metadata_problem is None else metadata_problem.packed
-    task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks, duration_ns)
+    task = RenameLinkedCopy(item, made, copy.known, copy.chunk, copy.writers, lacks, duration_ns)
     result.spawn(task, CALL_COST, phase=max(Phase.NAME, result.phase))

@@ -14,31 +14,31 @@ import os
 import stat
 
 from pcopy.fsio.backend.columns import RowStatus
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.existing import are_times_equal
 from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
-from pcopy.fsio.naming import RenameResult, is_placeholder
-from pcopy.fsio.new_file import make_way_for_rename
-from pcopy.fsio.nodes import open_without_access
+from pcopy.fsio.naming import RenameResult, is_placeholder_file
+from pcopy.fsio.new_file import remove_empty_directory_for_rename
+from pcopy.fsio.nodes import open_path_only
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import exchange_name, leftover_notice, remove_if_present, verify_name
-from pcopy.signature.items import BLOCK, CHARACTER, FILE
+from pcopy.fsio.temporary import leftover_notice, name_during_exchange, remove_if_present, verify_name_has_inode
+from pcopy.signature.items import BLOCK_DEVICE, CHARACTER_DEVICE, FILE
 from pcopy.tasks.base.actions import Action, CopyAction
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, Place, UnnamedCopy
 from pcopy.tasks.files.existing import ExistingItem, find_existing_item, status_or_none
 
-_MAX_TRIES = 5
+_MAX_NAMING_TRIES = 5
 """Number of attempts to give a copy its name, if other programs use the name at the same time."""
 
-_FILE_TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
+_MODE_TYPE_BITS = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
 """File type bits of st_mode, by the type byte of a signature."""
-_FILE_TYPES |= {CHARACTER: stat.S_IFCHR, BLOCK: stat.S_IFBLK}
+_MODE_TYPE_BITS |= {CHARACTER_DEVICE: stat.S_IFCHR, BLOCK_DEVICE: stat.S_IFBLK}
 
 
-class CopyNaming:
+class CopyNamer:
     """Gives copies that have temporary names in the target directory of ``place`` their final names there.
 
     No copy is moved here from another directory: the owner of that directory could have put an item of his own under
@@ -52,7 +52,7 @@ class CopyNaming:
         self._target = rank.open_target(place)
         self._device = rank.target_device(place)
 
-    def give_name(self, name: bytes, item: UnnamedCopy, known: ContentInfo) -> bool:
+    def give_final_name(self, name: bytes, item: UnnamedCopy, known: ContentInfo) -> bool:
         """Rename the copy ``item`` to the final name of the item ``name``. Return False if an existing item is kept
         instead. Raise ``Problem`` on failure.
 
@@ -65,20 +65,20 @@ class CopyNaming:
         new_name = rank.target_name(place, name)
         self._has_replaced = False
         self._item, self._known, self._name = item, known, new_name
-        self._exchanged = exchange_name(rank.job.name, item.inode, new_name)
+        self._exchanged = name_during_exchange(rank.job.name, item.inode, new_name)
         if rank.job.run > 1:
             self._restore_temporary_name()
-        for _ in range(_MAX_TRIES):
+        for _ in range(_MAX_NAMING_TRIES):
             given = rank.namer.rename(target, item.temporary, self._device, new_name)
             if given is RenameResult.RENAMED:
-                verify_name(target, new_name, item.inode)
+                verify_name_has_inode(target, new_name, item.inode)
                 return True
             present = find_existing_item(rank, place, name)
             if present is not None and is_same_copy(present, item, known):
-                _remove_item(target, item)  # an earlier attempt or run has given the copy its name
+                _remove_temporary_copy(target, item)  # an earlier attempt or run has given the copy its name
                 return self._finish_exchange(present)
             if present is not None and self._is_old_placeholder(present):
-                if self._rename(item.temporary, new_name):
+                if self._rename_if_present(item.temporary, new_name):
                     return True
                 continue
             if present is not None and not self._may_replace(present, item.temporary):
@@ -87,13 +87,13 @@ class CopyNaming:
                 raise Problem(
                     "rename", errno.ENOENT, text="the temporary file of the copy no longer exists", may_retry=True
                 )
-            if present is not None and self._replace(present):
+            if present is not None and self._replace_existing_item(present):
                 self._has_replaced = True
-                verify_name(target, new_name, item.inode)
+                verify_name_has_inode(target, new_name, item.inode)
                 return True
         raise Problem("rename", errno.EAGAIN, text="other programs keep replacing the item of this name in the target")
 
-    def copy_action(self, nanoseconds: int) -> CopyAction:
+    def action_of_copy(self, nanoseconds: int) -> CopyAction:
         """Return action and duration of the copy that was named last, for the report of each item: REPLACE if it
         replaced an item, else COPY. ``nanoseconds`` is the duration.
         """
@@ -116,7 +116,7 @@ class CopyNaming:
         a device are read from the copy.
         """
         known = self._known
-        kind, size, device = _FILE_TYPES[known.kind], known.size, 0
+        kind, size, device = _MODE_TYPE_BITS[known.kind], known.size, 0
         if known.kind != FILE:
             copies = (
                 status_or_none(self._target, name) for name in (self._item.temporary, self._exchanged, self._name)
@@ -126,26 +126,26 @@ class CopyNaming:
                 size, device = made.st_size, made.st_rdev
         return RowStatus(kind, size, device, known.version.mtime, 0)
 
-    def _replace(self, present: ExistingItem) -> bool:
+    def _replace_existing_item(self, present: ExistingItem) -> bool:
         """Replace the existing item ``present`` by the copy. Return False if the name must be examined again, because
         it changed meanwhile or is free now. Raise ``Problem`` on failure.
         """
         target, device, name = self._target, self._device, present.name
         if stat.S_ISDIR(present.status.st_mode):
-            make_way_for_rename(target, name, present.status)
+            remove_empty_directory_for_rename(target, name, present.status)
             self._has_replaced = True
             return False
         present.back_up()
         namer, aside = self._rank.namer, self._exchanged
-        if not namer.may_exchange(device):
-            return self._rename(self._item.temporary, name)
+        if not namer.may_support_exchange(device):
+            return self._rename_if_present(self._item.temporary, name)
         if status_or_none(target, aside) is not None:
             raise Problem("rename", errno.EEXIST, text=leftover_notice([aside]))
-        if not self._rename(self._item.temporary, aside):
+        if not self._rename_if_present(self._item.temporary, aside):
             return False
         try:
             if not namer.exchange(target, aside, device, name):
-                return self._rename(aside, name)
+                return self._rename_if_present(aside, name)
         except FileNotFoundError:
             self._restore_temporary_name()
             return False
@@ -160,7 +160,7 @@ class CopyNaming:
         """
         present = status_or_none(self._target, self._exchanged)
         if present is not None and present.st_ino == self._item.inode:
-            self._rename(self._exchanged, self._item.temporary)
+            self._rename_if_present(self._exchanged, self._item.temporary)
             # rename(2) does nothing if both names are links to one inode, so the name may still exist.
             remove_if_present(self._target, self._exchanged)
 
@@ -170,11 +170,11 @@ class CopyNaming:
         ``Problem`` on failure.
         """
         rank = self._rank
-        if rank.job.run == 1 or not is_placeholder(present.status):
+        if rank.job.run == 1 or not is_placeholder_file(present.status):
             return False
         return rank.namer.needs_placeholders(self._target, self._device, rank.temporary_names.next_name())
 
-    def _rename(self, old: bytes, new: bytes) -> bool:
+    def _rename_if_present(self, old: bytes, new: bytes) -> bool:
         """Rename ``old`` to ``new``; an existing item ``new`` is replaced. Return False if ``old`` does not exist.
         Raise ``Problem`` on failure.
         """
@@ -204,7 +204,7 @@ class CopyNaming:
             return False
         if stat.S_ISDIR(status.st_mode):
             try:
-                make_way_for_rename(target, aside, status)
+                remove_empty_directory_for_rename(target, aside, status)
             except Problem:
                 self._undo_exchange(name)
                 raise
@@ -242,7 +242,7 @@ def is_same_copy(present: ExistingItem, item: UnnamedCopy, known: ContentInfo) -
     status, mount = present.status, present.place.target_id.mount_code
     if status.st_ino != item.inode:
         return False
-    with closed_at_end(open_without_access(present.directory, present.name, on_source=False)) as descriptor:
+    with closing_descriptor(open_path_only(present.directory, present.name, on_source=False)) as descriptor:
         found = identity_of(descriptor, status_of(descriptor), mount, created_by_job=True)
     likeness = Identity(mount, item.inode, item.mark).compare(found)
     if likeness is IdentityComparison.UNKNOWN:
@@ -251,7 +251,7 @@ def is_same_copy(present: ExistingItem, item: UnnamedCopy, known: ContentInfo) -
     return likeness is IdentityComparison.SAME
 
 
-def _remove_item(directory: int, item: UnnamedCopy) -> None:
+def _remove_temporary_copy(directory: int, item: UnnamedCopy) -> None:
     """Remove the copy ``item`` from the open ``directory``, if it still has its temporary name. Raise ``Problem`` on
     failure.
     """
@@ -260,14 +260,14 @@ def _remove_item(directory: int, item: UnnamedCopy) -> None:
         remove_if_present(directory, item.temporary)
 
 
-def remove_unnamed(rank: Rank, home: Place, item: UnnamedCopy, result: TaskResult | None = None) -> None:
+def remove_unnamed_copy(rank: Rank, home: Place, item: UnnamedCopy, result: TaskResult | None = None) -> None:
     """Remove the copy ``item``, which will get no final name, from the target directory of ``home``. If another item
     has its temporary name, that item is kept.
 
     If the copy cannot be removed, this is reported in ``result``, if given.
     """
     try:
-        _remove_item(rank.open_target(home), item)
+        _remove_temporary_copy(rank.open_target(home), item)
     except Problem as problem:
         if result is not None and problem.errno not in (
             errno.ENOENT,
@@ -275,4 +275,4 @@ def remove_unnamed(rank: Rank, home: Place, item: UnnamedCopy, result: TaskResul
         ):  # without an error if the directory was removed
             name = os.fsdecode(item.temporary)
             text = f"a temporary file cannot be removed: {name}: {problem.operation}: {problem.strerror}"
-            result.warn(home, b"", text)
+            result.warn_about_item(home, b"", text)

@@ -1,5 +1,5 @@
-"""``Unmark`` removes the marks of files that were overwritten (``--inplace``), once their contents are on stable
-storage. A mark says that a file is incomplete (``pcopy.fsio.incomplete_mark``).
+"""``RemoveIncompleteMarks`` removes the marks of files that were overwritten (``--inplace``), once their contents are
+on stable storage. A mark says that a file is incomplete (``pcopy.fsio.incomplete_mark``).
 
 The task runs in LINK. It is recorded together with the end of the task that wrote the files. So however an earlier run
 has ended, a resumed job recognises incomplete files by their marks.
@@ -8,17 +8,17 @@ has ended, a resumed job recognises incomplete files by their marks.
 from __future__ import annotations
 
 from pcopy.fsio.backend.columns import unpack_names
-from pcopy.fsio.in_place import mark_complete
+from pcopy.fsio.in_place import mark_file_complete
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import DirectoryTask, Steps
+from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.files.existing import target_status
 
 
-class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_note=False):
+class RemoveIncompleteMarks(DirectoryTask, code=17, doing="syncing overwritten files of", is_note=False):
     """Task that syncs files of one directory that were overwritten completely (``--inplace``), and then removes the
     marks which say that they are incomplete.
 
@@ -32,7 +32,7 @@ class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_no
     inodes: bytes
     lacks_metadata: bool = False
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Process the files one by one. A file that cannot be brought to stable storage was counted as copied; that
         count is taken back, and the file counts as failed.
         """
@@ -40,10 +40,10 @@ class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_no
         for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
             try:
                 target = rank.open_target(place)
-                mark_complete(target, rank.target_name(place, name), inode, rank.job.name, sync=rank.options.sync)
+                mark_file_complete(target, rank.target_name(place, name), inode, rank.job.name, sync=rank.options.sync)
             except Problem as problem:
                 if self.lacks_metadata:
-                    result.warn(
+                    result.warn_about_item(
                         place,
                         name,
                         f"its mark of incompleteness cannot be removed: {problem.operation}: {problem.strerror}",
@@ -53,5 +53,5 @@ class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_no
                 size = present.st_size if present is not None else 0
                 result.count(counts.FILES, -1)
                 result.count(counts.BYTES, -size)
-                result.fail(place, name, problem, size, may_exist=True)
+                result.fail_item(place, name, problem, size, may_exist=True)
             yield None

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import stat
 
-from pcopy.fsio.attributes import read_attributes
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.attributes import read_item_metadata
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import read_node
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import Problem, as_problem
-from pcopy.fsio.source import open_to_read, status_of
+from pcopy.fsio.problem import Problem, errors_as_problem
+from pcopy.fsio.source import open_item_to_read, status_of
 from pcopy.tasks.base.rank import Rank
 
 _CHANGED_TEXT = "the item changed while it was copied (it was copied because the file system refuses a hard link to it)"
 _PRESERVE_ALL = Preserve()
 
 
-def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
+def copy_target_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
     """Copy the item ``name`` of the open ``directory`` to ``new_name`` in the open directory ``to``, with all of its
     metadata.
 
@@ -29,7 +29,7 @@ def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, 
         present: the status of the item. If another item has its name now, ``Problem`` is raised.
     """
     if stat.S_ISREG(present.st_mode):
-        return _copy_file(rank, directory, name, present, to, new_name)
+        return _copy_target_file(rank, directory, name, present, to, new_name)
     try:
         node = read_node(directory, name, present.st_ino, _PRESERVE_ALL)
     except Problem as problem:  # raised anew: read_node says that the source failed, but this item is in the target
@@ -42,18 +42,20 @@ def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, 
         return new.status.st_ino
 
 
-def _copy_file(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
+def _copy_target_file(
+    rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes
+) -> int:
     """Copy the regular file ``name`` of the open ``directory`` to ``new_name`` in the open directory ``to``, with all
     of its metadata. Return the inode number of the copy. Raise ``Problem`` on failure, or if the file is no longer the
     one with the status ``present``.
     """
-    with as_problem("open"):
-        reading = open_to_read(directory, name)
-    with closed_at_end(reading), NewFile.create(to, new_name) as new:
+    with errors_as_problem("open"):
+        reading = open_item_to_read(directory, name)
+    with closing_descriptor(reading), NewFile.create(to, new_name) as new:
         status = status_of(reading)
         if not os.path.samestat(status, present):
             raise Problem("open", 0, text=_CHANGED_TEXT)
-        attributes = read_attributes(reading, status, _PRESERVE_ALL)
+        attributes = read_item_metadata(reading, status, _PRESERVE_ALL)
         devices = status.st_dev, new.status.st_dev
         for _ in rank.mover.copy_all(reading, new.descriptor, status, devices, extend=new.extend):
             pass

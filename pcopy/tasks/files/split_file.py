@@ -15,24 +15,29 @@ import time
 from collections.abc import Generator
 
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.layout import FileStripes
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import FileVersion, check_is_found_file, open_source, status_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.distribution import MIN_SEQUENTIAL_CHUNK, sparse_chunk_size
-from pcopy.tasks.base.kind import ItemTask, Steps
+from pcopy.tasks.base.kind import ItemTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, ChunkedFile, Item, Place
-from pcopy.tasks.files.chunk_ledger import FileOpened
-from pcopy.tasks.files.existing import find_existing_item, inherits_acl, overwritten_or_recipe
-from pcopy.tasks.files.finish_file import FinishFile, OpeningTimes
-from pcopy.tasks.files.layouts import target_layout
-from pcopy.tasks.files.name_items import spawn_naming
-from pcopy.tasks.files.whole_file import ItemResult, copy_file, result_if_kept
-from pcopy.tasks.links.make_links import copy_by_this_host, copy_next_name, report_representative_failure, spawn_links
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ChunkedFile, Item, Place
+from pcopy.tasks.files.chunk_ledger import LargeFileOpenedNote
+from pcopy.tasks.files.existing import find_existing_item, inherits_acl, overwritten_file_or_recipe
+from pcopy.tasks.files.finish_file import FinishFile, LargeFileOpeningTimes
+from pcopy.tasks.files.layouts import target_layout_policy
+from pcopy.tasks.files.name_items import spawn_naming_task
+from pcopy.tasks.files.whole_file import ItemResult, copy_file, result_if_existing_kept
+from pcopy.tasks.links.make_links import (
+    copy_made_by_this_host,
+    copy_next_name,
+    handle_first_name_failure,
+    spawn_link_task,
+)
 from pcopy.units import format_size
 
 MAX_STRIPES = 1 << 20
@@ -51,7 +56,7 @@ class SplitFile(ItemTask, code=12, doing="copying", is_note=False):
         """The item, because this task begins the first copy of its inode."""
         return self.item
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Divide the file into chunks; or copy it as a whole if it would have less than one and a half chunks."""
         item = self.item
         try:
@@ -59,14 +64,16 @@ class SplitFile(ItemTask, code=12, doing="copying", is_note=False):
                 yield from copy_file(rank, result, item, may_get_links=True)
                 return
             in_turn = _copies_in_turn(rank, item.place)
-            splits = item.size > MAX_SMALL_FILE_BYTES and not (rank.options.sequential or rank.is_generated(item.place))
-            if splits and 2 * item.size >= 3 * _chunk_bytes(rank, item.size, in_turn):
-                yield from _split(item, rank, result, in_turn=in_turn)
+            splits = item.size > MAX_SMALL_FILE_BYTES and not (
+                rank.options.sequential or rank.has_generated_files(item.place)
+            )
+            if splits and 2 * item.size >= 3 * _chunk_size_of_large_file(rank, item.size, in_turn):
+                yield from _split_file(item, rank, result, in_turn=in_turn)
             else:
                 item_result = yield from copy_file(rank, result, item, may_get_links=True)
                 handle_further_names(rank, result, item, item_result)
         except Problem as problem:
-            report_representative_failure(rank, result, item, problem)
+            handle_first_name_failure(rank, result, item, problem)
 
 
 def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> None:
@@ -77,8 +84,8 @@ def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result
     Otherwise the next name is copied.
     """
     if item_result.unnamed is not None:
-        copy = copy_by_this_host(rank, NO_DIRECTORY, item_result.known)
-        spawn_naming(
+        copy = copy_made_by_this_host(rank, NO_DIRECTORY_IDENTITY, item_result.known)
+        spawn_naming_task(
             result,
             item,
             item_result.unnamed,
@@ -87,7 +94,7 @@ def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result
             duration_ns=item_result.how.nanoseconds,
         )
     elif item_result.identity is not None:
-        spawn_links(rank, result, item, copy_by_this_host(rank, item_result.identity, item_result.known))
+        spawn_link_task(rank, result, item, copy_made_by_this_host(rank, item_result.identity, item_result.known))
     else:
         copy_next_name(result, item, item.failed_names)
 
@@ -103,33 +110,35 @@ def _copies_in_turn(rank: Rank, place: Place) -> bool:
     return all(rank.mover.transfer_traits.traits_of(device, directory).is_local for device, directory in sides)
 
 
-def _chunk_bytes(rank: Rank, size: int, in_turn: bool, unit: int = 0) -> int:
+def _chunk_size_of_large_file(rank: Rank, size: int, in_turn: bool, unit: int = 0) -> int:
     """Return the size in bytes of the chunks of a file of ``size`` bytes. Chunks that are copied one after the other
     (``in_turn``) may be larger, because they are not distributed over ranks. ``unit`` is a least size, such as that of
     a stripe; 0 for none.
     """
     if in_turn and not rank.options.chunk_size:
         unit = max(unit, MIN_SEQUENTIAL_CHUNK)
-    return rank.chunk_bytes(size, unit)
+    return rank.chunk_size_of_file(size, unit)
 
 
-def _split(item: Item, rank: Rank, result: TaskResult, *, in_turn: bool) -> Generator[None, None, None]:
+def _split_file(item: Item, rank: Rank, result: TaskResult, *, in_turn: bool) -> Generator[None, None, None]:
     """Create the temporary file, or open the existing file to overwrite it (``--inplace``), and spawn the tasks that
     copy the chunks. Raise ``Problem`` on failure. ``in_turn`` is True if chunks are copied one after the other.
     """
     began = time.monotonic_ns()
     source, target = rank.open_source(item.place), rank.open_target(item.place)
     # Errors of close(2) do not matter: the tasks that copy the chunks, and FinishFile, open the file again.
-    with closed_at_end(open_source(source, item.name, follow=rank.options.dereference)) as reading:
+    with closing_descriptor(open_source(source, item.name, follow=rank.options.dereference)) as reading:
         status = status_of(reading, on_source=True)
         check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)
         present = find_existing_item(rank, item.place, item.name)
         temporary = rank.temporary_names.next_name()
-        present, skipped = yield from result_if_kept(result, item.name, present, reading, status, may_get_links=True)
+        present, skipped = yield from result_if_existing_kept(
+            result, item.name, present, reading, status, may_get_links=True
+        )
         if skipped is not None:
             handle_further_names(rank, result, item, skipped)
             return
-        over, recipe = overwritten_or_recipe(rank, item.place, present, reading, status, temporary)
+        over, recipe = overwritten_file_or_recipe(rank, item.place, present, reading, status, temporary)
         with NewFile.create_temporary(target, temporary, layout=recipe, over=over) as new:
             inherits = over is None and inherits_acl(rank, item.place, target)
             shown = new.allow_reopening(inherits_acl=inherits)
@@ -137,21 +146,21 @@ def _split(item: Item, rank: Rank, result: TaskResult, *, in_turn: bool) -> Gene
             cloned = rank.mover.clone(reading, new.descriptor, (status.st_dev, new.status.st_dev))
             if not cloned:
                 new.extend(status.st_size)
-            stripes = target_layout(rank, item.place).stripes_of_file(new.descriptor)
-            new.close_and_keep(sync=rank.syncs_items(item.place))
+            stripes = target_layout_policy(rank, item.place).stripes_of_file(new.descriptor)
+            new.close_and_keep(sync=rank.syncs_each_file(item.place))
         if new.layout_reason:
-            result.warn_other_layout(item.place, item.name, new.layout_reason)
+            result.warn_of_other_layout(item.place, item.name, new.layout_reason)
         was = () if over is None else over.original_mode_and_owner
         file = ChunkedFile(item, FileVersion.from_status(status), temporary, made, was, cloned, shown)
     if result.item_recorder.is_recording:
-        rank.instance(OpeningTimes)[temporary] = began
-    _spawn_chunks(rank, result, file, stripes, data=rank.data_bytes(status), in_turn=in_turn)
+        rank.shared_instance(LargeFileOpeningTimes)[temporary] = began
+    _spawn_chunks_and_note(rank, result, file, stripes, data=rank.bytes_to_copy(status), in_turn=in_turn)
 
 
-def _spawn_chunks(
+def _spawn_chunks_and_note(
     rank: Rank, result: TaskResult, file: ChunkedFile, stripes: FileStripes, *, data: int, in_turn: bool
 ) -> None:
-    """Spawn the tasks that copy the chunks, and the note ``FileOpened`` for the owner of the file; or only
+    """Spawn the tasks that copy the chunks, and the note ``LargeFileOpenedNote`` for the owner of the file; or only
     ``FinishFile`` if there is nothing to copy.
 
     Args:
@@ -160,7 +169,7 @@ def _spawn_chunks(
         in_turn: True if chunks are copied one after the other.
     """
     size = file.version.size
-    chunk = _chunk_bytes(
+    chunk = _chunk_size_of_large_file(
         rank, size, in_turn, stripes.max_stripe_size
     )  # computed again: the file may have grown since the scan
     if not rank.options.chunk_size:
@@ -183,14 +192,14 @@ def _spawn_chunks(
     # The further names, which may be many, are not sent with each chunk.
     alone = file._replace(item=file.item._replace(names=file.item.names[:1], failed_names=()))
     if in_turn and not file.is_cloned:  # readers of a cloned file do not wait for each other
-        result.spawn(FileOpened(file, -(-size // chunk), chunk))
+        result.spawn(LargeFileOpenedNote(file, -(-size // chunk), chunk))
         end = min(chunk, size)
         result.spawn(CopyChunk(alone, 0, end, 0, 0, 0, True), end)
         return
     chunks, run = consecutive_chunks(size, chunk), chunk
     if rank.options.stripe_affinity and _can_chunk_by_ost(rank, result, file, stripes):
         chunks, run = chunks_by_ost(size, chunk, stripes), stripes.stripe_size
-    result.spawn(FileOpened(file, len(chunks), run))
+    result.spawn(LargeFileOpenedNote(file, len(chunks), run))
     spawn_chunks(alone, chunks, rank, result)
 
 

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.attributes import Attributes, Handle, unread_problem
+from pcopy.fsio.attributes import ItemHandle, ItemMetadata, unread_xattrs_problem
 from pcopy.fsio.metadata_update import (
     MetadataDifference,
     has_metadata_of_source,
@@ -19,7 +19,7 @@ from pcopy.fsio.metadata_update import (
     metadata_difference,
     update_metadata,
 )
-from pcopy.fsio.nodes import path_of_descriptor
+from pcopy.fsio.nodes import proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_FOWNER, has_capability
 from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.server import new_file_status
@@ -46,7 +46,7 @@ def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_r
         return False
     if not (preserve.xattr or preserve.acl):
         return True
-    around = path_of_descriptor(rank.open_source(place)), path_of_descriptor(present.directory)
+    around = proc_path_of_descriptor(rank.open_source(place)), proc_path_of_descriptor(present.directory)
     try:
         follow = rank.options.dereference
         return has_same_xattrs(
@@ -57,7 +57,7 @@ def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_r
 
 
 def update_existing_metadata(
-    result: TaskResult, name: bytes, present: ExistingItem, attributes: Attributes
+    result: TaskResult, name: bytes, present: ExistingItem, attributes: ItemMetadata
 ) -> tuple[ExistingItem, Action] | None:
     """Set that metadata of the existing item ``present`` which differs from ``attributes``, and count the item as
     updated if something changed. ``name`` is its name in the source.
@@ -68,18 +68,20 @@ def update_existing_metadata(
     rank, place = present.rank, present.place
     with present.open_unchanged() as descriptor:
         before = status_of(descriptor)
-        lacks = _lacking_in_place(present, path_of_descriptor(descriptor), before, attributes)
+        lacks = _difference_settable_in_place(present, proc_path_of_descriptor(descriptor), before, attributes)
         if lacks is None:
             return None
         if not lacks.is_update_needed:
-            if (problem := unread_problem(attributes.unread)) is not None:
+            if (problem := unread_xattrs_problem(attributes.unread)) is not None:
                 raise problem
             return present, Action.SKIP
         if rank.options.dry_run:
             result.count(counts.MENDED, 1, place)
             return present, Action.META
         try:
-            applied = update_metadata(path_of_descriptor(descriptor), before, attributes, rank.options.preserve, lacks)
+            applied = update_metadata(
+                proc_path_of_descriptor(descriptor), before, attributes, rank.options.preserve, lacks
+            )
         except MetadataProblem as problem:
             is_refused = problem.errno in (errno.EPERM, errno.EACCES) and not problem.on_source
             if is_refused and _is_replaced_by_copy(present, before, lacks):
@@ -88,7 +90,7 @@ def update_existing_metadata(
         has_changed = status_of(descriptor).st_ctime_ns != before.st_ctime_ns
     result.record_applied_metadata(place, name, applied)
     if has_changed:
-        rank.record_success()
+        rank.record_write_success()
         result.count(counts.MENDED, 1, place)
     updated = status_or_none(present.directory, present.name)
     if updated is None:
@@ -96,8 +98,8 @@ def update_existing_metadata(
     return present._replace(status=updated), Action.META if has_changed else Action.SKIP
 
 
-def _lacking_in_place(
-    present: ExistingItem, handle: Handle, status: os.stat_result, attributes: Attributes
+def _difference_settable_in_place(
+    present: ExistingItem, handle: ItemHandle, status: os.stat_result, attributes: ItemMetadata
 ) -> MetadataDifference | None:
     """Return those differences between the metadata of the existing item and ``attributes`` that can be set without a
     copy. Return None if the item must be copied instead, as far as that is known before anything is set. Raise
@@ -111,7 +113,7 @@ def _lacking_in_place(
     is_on_target = status.st_dev == rank.target_device(present.place)
     lacks = metadata_difference(handle, status, attributes, rank.options.preserve, rank.options.modify_window)
     if lacks.is_update_needed and not (is_on_target and lacks.can_update_in_place(attributes, status)):
-        lacks = _without_fictitious(present, lacks, attributes)
+        lacks = _without_fictitious_differences(present, lacks, attributes)
     if not lacks.is_update_needed:
         return lacks
     is_refused = (
@@ -137,11 +139,11 @@ def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, differen
     directory = status_of(present.directory)
     if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not has_capability(CAP_FOWNER):
         return False
-    return os.access(path_of_descriptor(present.directory), os.W_OK | os.X_OK, effective_ids=True)
+    return os.access(proc_path_of_descriptor(present.directory), os.W_OK | os.X_OK, effective_ids=True)
 
 
-def _without_fictitious(
-    present: ExistingItem, difference: MetadataDifference, attributes: Attributes
+def _without_fictitious_differences(
+    present: ExistingItem, difference: MetadataDifference, attributes: ItemMetadata
 ) -> MetadataDifference:
     """Return ``difference``, what differs between an existing item and its source. If the file system shows the same
     mode or owner for all files, a difference in mode or owner is removed from it.
@@ -160,7 +162,7 @@ def _without_fictitious(
     )
 
 
-def is_copied_for_links(present: ExistingItem, source: os.stat_result) -> bool:
+def is_copied_again_for_links(present: ExistingItem, source: os.stat_result) -> bool:
     """Return True if an existing item that would be kept is copied again, so that the other names of its source can
     become hard links to the copy. The existing item itself must not get hard links.
 
@@ -171,7 +173,7 @@ def is_copied_for_links(present: ExistingItem, source: os.stat_result) -> bool:
         present: the existing item.
         source: status of the source.
     """
-    if not present.has_links_to_copy(source) or present.rank.options.dry_run:
-        return present.has_links_to_copy(source)
+    if not present.has_other_names_to_link(source) or present.rank.options.dry_run:
+        return present.has_other_names_to_link(source)
     shown = new_file_status(present.directory, present.rank.temporary_names.next_name())
     return not (shown.has_other_owner or shown.has_other_mode)

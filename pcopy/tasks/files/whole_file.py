@@ -11,36 +11,36 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import read_attributes
+from pcopy.fsio.attributes import read_item_metadata
 from pcopy.fsio.close import close_after_read, close_ignoring_errors
 from pcopy.fsio.existing import has_same_contents, looks_like_copy
-from pcopy.fsio.identity import Identity, mark_of
+from pcopy.fsio.identity import Identity, identity_mark_of
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import MetadataProblem, TargetChanged
-from pcopy.fsio.source import FileVersion, check_is_found_file, check_unchanged, open_source, status_of
+from pcopy.fsio.problem import MetadataProblem, TargetChangedProblem
+from pcopy.fsio.source import FileVersion, check_file_is_unchanged, check_is_found_file, open_source, status_of
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import NEW_COPY, Action, CopyAction
+from pcopy.tasks.base.actions import UNTIMED_NEW_COPY, Action, CopyAction
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NOT_CREATED, ContentInfo, Item, UnnamedCopy
+from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, ContentInfo, Item, UnnamedCopy
 from pcopy.tasks.files.existing import (
     MAX_EXAMINATIONS,
     ExistingItem,
     find_existing_item,
     inherits_acl,
-    may_have_mark,
-    overwritten_or_recipe,
-    prepare_name,
-    report_removal,
-    updates_metadata,
+    may_have_incomplete_mark,
+    overwritten_file_or_recipe,
+    prepare_new_name,
+    reporting_removal,
+    should_update_metadata,
 )
-from pcopy.tasks.files.layouts import count_layout_of_recipe
-from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.tasks.files.layouts import count_files_created_by_recipe
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.storing import StorageBatch
+    from pcopy.tasks.base.storing import FileSyncBatch
 
 
 class ItemResult(NamedTuple):
@@ -59,7 +59,7 @@ class ItemResult(NamedTuple):
     identity: Identity | None
     unnamed: UnnamedCopy | None = None
     metadata_problem: MetadataProblem | None = None
-    how: CopyAction = NEW_COPY
+    how: CopyAction = UNTIMED_NEW_COPY
 
     @property
     def is_existing_kept(self) -> bool:
@@ -72,11 +72,11 @@ class ItemResult(NamedTuple):
 
 def dry_run_result(known: ContentInfo) -> ItemResult:
     """Return the outcome, in a dry run, of an item that would be created. ``known`` describes the source."""
-    return ItemResult(known, NOT_CREATED)
+    return ItemResult(known, UNCREATED_TARGET_IDENTITY)
 
 
 def copy_file(
-    rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool, storage_batch: StorageBatch | None = None
+    rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool, storage_batch: FileSyncBatch | None = None
 ) -> Generator[None, None, ItemResult]:
     """Copy the file ``item``, by its first name, unless an existing item is kept. Return the outcome. On failure raise
     ``Problem``; an existing item is unchanged then.
@@ -88,10 +88,10 @@ def copy_file(
             Then the caller must store the files of the batch before it takes the next step of this generator.
     """
     began = time.monotonic_ns()
-    with _open_checked(rank, item) as opened:
+    with _open_checked_source(rank, item) as opened:
         reading, status = opened.descriptor, opened.status
         present = find_existing_item(rank, item.place, item.name)
-        present, stays = yield from result_if_kept(
+        present, stays = yield from result_if_existing_kept(
             result, item.name, present, reading, status, may_get_links=may_get_links
         )
         if stays is not None:
@@ -101,14 +101,14 @@ def copy_file(
             item_result = dry_run_result(ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status)))
         else:
             place, source = item.place, (reading, status)
-            rank.detect_late_times(rank.open_target(place), rank.target_device(place), result.notices)
+            rank.detect_times_set_on_close(rank.open_target(place), rank.target_device(place), result.notices)
             present_status = None if present is None else present.status
-            with report_removal(rank, rank.open_target(place), rank.target_name(place, item.name), present_status):
+            with reporting_removal(rank, rank.open_target(place), rank.target_name(place, item.name), present_status):
                 item_result = yield from _write_copy(
                     rank, result, item, source, present, may_get_links=may_get_links, storage_batch=storage_batch
                 )
     took = 0 if rank.options.dry_run else time.monotonic_ns() - began
-    item_result = item_result._replace(how=CopyAction.replacing(present, took))
+    item_result = item_result._replace(how=CopyAction.for_existing_item(present, took))
     if item_result.unnamed is None:
         result.count_copied(item.place, item.name, item_result.known, is_only_name=not item.links, how=item_result.how)
     return item_result
@@ -128,7 +128,7 @@ class _OpenSource:
 
 
 @contextmanager
-def _open_checked(rank: Rank, item: Item) -> Generator[_OpenSource, None, None]:
+def _open_checked_source(rank: Rank, item: Item) -> Generator[_OpenSource, None, None]:
     """Context manager: open the file ``item`` for reading, and close it at the end. Raise ``Problem`` if another file
     has its name than the one that the scan found.
     """
@@ -144,18 +144,18 @@ def _open_checked(rank: Rank, item: Item) -> Generator[_OpenSource, None, None]:
         (close_ignoring_errors if stays else close_after_read)(reading)
 
 
-def keep_if_equal(rank: Rank, result: TaskResult, item: Item) -> Generator[None, None, ItemResult | None]:
+def keep_existing_if_equal(rank: Rank, result: TaskResult, item: Item) -> Generator[None, None, ItemResult | None]:
     """If an existing item is kept, count ``item`` as skipped and return the outcome. Return None if the file must be
     copied. Raise ``Problem`` on failure.
     """
-    with _open_checked(rank, item) as opened:
+    with _open_checked_source(rank, item) as opened:
         opened.ignores_close_error = True  # an error of close(2) does not matter: a file that is copied is opened again
         present = find_existing_item(rank, item.place, item.name)
         reading, status = opened.descriptor, opened.status
-        return (yield from result_if_kept(result, item.name, present, reading, status, may_get_links=True))[1]
+        return (yield from result_if_existing_kept(result, item.name, present, reading, status, may_get_links=True))[1]
 
 
-def result_if_kept(
+def result_if_existing_kept(
     result: TaskResult,
     name: bytes,
     present: ExistingItem | None,
@@ -182,7 +182,7 @@ def result_if_kept(
             return present, (
                 yield from _keep_existing(result, name, present, reading, status, may_get_links=may_get_links)
             )
-        except TargetChanged:
+        except TargetChangedProblem:
             if examination == MAX_EXAMINATIONS:
                 raise
         present = present.examine_again()
@@ -193,8 +193,8 @@ def _keep_existing(
     result: TaskResult, name: bytes, present: ExistingItem, reading: int, status: os.stat_result, *, may_get_links: bool
 ) -> Generator[None, None, ItemResult | None]:
     """If the existing item ``present`` is kept, which may depend on its contents, update its metadata, count the file
-    as skipped, and return the outcome. Return None if the file must be copied. Raise ``TargetChanged`` if the existing
-    item must be examined again.
+    as skipped, and return the outcome. Return None if the file must be copied. Raise ``TargetChangedProblem`` if the
+    existing item must be examined again.
 
     Args:
         reading, status: descriptor and status of the file in the source.
@@ -202,7 +202,7 @@ def _keep_existing(
     """
     rank, options = present.rank, present.rank.options
     known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
-    if present.needs_comparison(status):
+    if present.needs_content_comparison(status):
         same = yield from has_same_contents(
             reading, status, present.directory, present.name, present.status, rank.throttle
         )
@@ -214,20 +214,24 @@ def _keep_existing(
     # has opened it for writing before.
     may_link = may_get_links and same and present.is_linkable(status)
     action = Action.SKIP
-    if updates_metadata(rank):
-        from pcopy.tasks.files.update_metadata import has_source_metadata, is_copied_for_links, update_existing_metadata
+    if should_update_metadata(rank):
+        from pcopy.tasks.files.update_metadata import (
+            has_source_metadata,
+            is_copied_again_for_links,
+            update_existing_metadata,
+        )
 
         if not has_source_metadata(rank, present.place, name, status, present):
-            if may_get_links and same and not may_link and is_copied_for_links(present, status):
+            if may_get_links and same and not may_link and is_copied_again_for_links(present, status):
                 return None
             updated = update_existing_metadata(
-                result, name, present, read_attributes(reading, status, options.preserve)
+                result, name, present, read_item_metadata(reading, status, options.preserve)
             )
             if updated is None:
                 return None
             present, action = updated
     made = present.identity() if may_link else None
-    count_or_read_skipped(rank, result, present.place, name, known, action)
+    count_skipped_or_spawn_read(rank, result, present.place, name, known, action)
     return ItemResult(known, made)
 
 
@@ -239,7 +243,7 @@ def _write_copy(
     present: ExistingItem | None,
     *,
     may_get_links: bool,
-    storage_batch: StorageBatch | None,
+    storage_batch: FileSyncBatch | None,
 ) -> Generator[None, None, ItemResult]:
     """Copy the file, and return the outcome. Raise ``Problem`` on failure.
 
@@ -254,19 +258,25 @@ def _write_copy(
     options = rank.options
     target, new_name = rank.open_target(place), rank.target_name(place, name)
     present_status = None if present is None else present.status
-    kept = None if present is None else present.status_to_keep(status)
-    temporary = prepare_name(rank, target, new_name, present_status, status)
-    over, recipe = overwritten_or_recipe(rank, place, None if kept is None else present, reading, status, temporary)
+    kept = None if present is None else present.status_with_kept_mode(status)
+    temporary = prepare_new_name(rank, target, new_name, present_status, status)
+    over, recipe = overwritten_file_or_recipe(
+        rank, place, None if kept is None else present, reading, status, temporary
+    )
     with NewFile.create_temporary(target, temporary, layout=recipe, over=over) as new:
         made = new.identity(place.target_id.mount_code) if may_get_links else None
-        hasher, size = yield from _fill(rank, reading, status, new)
-        attributes = read_attributes(reading, status, options.preserve)
-        check_unchanged(reading, version)
+        hasher, size = yield from _fill_new_file(rank, reading, status, new)
+        attributes = read_item_metadata(reading, status, options.preserve)
+        check_file_is_unchanged(reading, version)
         inherits = over is None and inherits_acl(rank, place, target)
         applied = new.apply_metadata(attributes, options.preserve, options.umask, existing=kept, inherits_acl=inherits)
-        inode, sync = new.status.st_ino, rank.syncs_items(place)
+        inode, sync = new.status.st_ino, rank.syncs_each_file(place)
         named_later = rank.names_late and over is None
-        unnamed = UnnamedCopy(temporary, inode, mark_of(new.descriptor, created_by_job=True)) if named_later else None
+        unnamed = (
+            UnnamedCopy(temporary, inode, identity_mark_of(new.descriptor, created_by_job=True))
+            if named_later
+            else None
+        )
         if over is None and unnamed is None:
             if not sync and new.needs_sync:
                 from pcopy.tasks.base.storing import wait_until_stored  # only here: few files have holes
@@ -275,18 +285,22 @@ def _write_copy(
             if present is not None:
                 present.back_up(status)
             new.commit(
-                new_name, present_status, sync=sync, store=options.sync, has_sidecar=may_have_mark(rank, present)
+                new_name,
+                present_status,
+                sync=sync,
+                store=options.sync,
+                has_sidecar=may_have_incomplete_mark(rank, present),
             )
         else:
             new.close_and_keep(sync=sync)
     if over is not None:
-        result.record_overwritten(place, name, inode, lacks_metadata=new.metadata_problem is not None)
+        result.record_overwritten_file(place, name, inode, lacks_metadata=new.metadata_problem is not None)
     shortcoming = new.metadata_problem
     if shortcoming is not None and unnamed is None:
         shortcoming.identity = made
         raise shortcoming  # the contents are complete and under their final name
     if over is None:
-        count_layout_of_recipe(rank, result, place, new.recipe if new.layout_reason else recipe, target, 1)
+        count_files_created_by_recipe(rank, result, place, new.recipe if new.layout_reason else recipe, target, 1)
     result.record_applied_metadata(
         place, name, applied
     )  # only now: if the copy fails, it is tried again, and its notices would be shown twice
@@ -294,7 +308,7 @@ def _write_copy(
     return ItemResult(known, made, unnamed, shortcoming)
 
 
-def _fill(
+def _fill_new_file(
     rank: Rank, reading: int, status: os.stat_result, new: NewFile
 ) -> Generator[None, None, tuple[ContentHasher | None, int]]:
     """Write the contents of the source into the file ``new``. Return the hasher that has received them, or None if the

@@ -19,8 +19,8 @@ from pcopy.fsio.source import FileVersion
 from pcopy.fsio.temporary import remove_if_present
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.kind import ItemTask, MissingDirectories, Steps
+from pcopy.tasks.base.codec import encode_task
+from pcopy.tasks.base.kind import ItemTask, MissingDirectories, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, Item, UnnamedCopy
@@ -48,12 +48,12 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="examining an incomplete co
     size_and_mtime: tuple[int, int]
     has_metadata: bool = False
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         if kept := missing.names_elsewhere(self.item.names):
             item = self.item._replace(names=kept, attempt=missing.attempt_for(self.item, self.item.names))
-            yield task._replace(payload=encode(self._replace(item=item)))
+            yield task._replace(payload=encode_task(self._replace(item=item)))
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Remove the names that are the incomplete copy, and have all names looked up again in the source.
 
         They are looked up now, because all names of an inode are brought together in the phase LINK, including those in
@@ -80,7 +80,7 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="examining an incomplete co
                 result.examine_again(place, name, item.attempt)
             except Problem as problem:
                 again = self._replace(item=item._replace(names=((place, name),)))
-                result.fail(place, name, problem, item.size, retry=again, may_exist=True)
+                result.fail_item(place, name, problem, item.size, retry=again, may_exist=True)
             yield None
 
 

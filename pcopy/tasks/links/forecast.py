@@ -8,18 +8,18 @@ import os
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK, CopyAction
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, CopyAction
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NOT_CREATED, Item
+from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, Item
 from pcopy.tasks.files.existing import ExistingItem, find_existing_item
 from pcopy.tasks.files.whole_file import ItemResult
 from pcopy.tasks.links.make_links import may_replace_by_link
-from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
 
-def foresee_links(rank: Rank, result: TaskResult, item: Item, first: ItemResult) -> Steps:
+def report_dry_run_links(rank: Rank, result: TaskResult, item: Item, first: ItemResult) -> TaskSteps:
     """Count and report, in a dry run, all names of ``item`` but the first: each as a hard link, as skipped or as
     failed.
 
@@ -29,25 +29,27 @@ def foresee_links(rank: Rank, result: TaskResult, item: Item, first: ItemResult)
             would lead to that copy or existing item.
     """
     for place, name, problem in item.failed_names:
-        result.fail(place, name, Problem.from_packed(problem), item.size)
+        result.fail_item(place, name, Problem.from_packed(problem), item.size)
     try:
         like = _link_target_status(rank, item, first)
     except Problem as why:
         for place, name in item.links:
-            result.fail(place, name, why)
+            result.fail_item(place, name, why)
         return
     for place, name in item.links:
         try:
             present = find_existing_item(rank, place, name)
-            if present is not None and _is_kept(rank, present, first, like, name):
-                count_or_read_skipped(rank, result, place, name, first.known)
+            if present is not None and _is_existing_kept(rank, present, first, like, name):
+                count_skipped_or_spawn_read(rank, result, place, name, first.known)
             else:
                 if present is not None:
                     present.refuse_nonempty_directory()
                 result.count(counts.HARDLINKS, 1, place)
-                result.item_recorder.record(CopyAction.replacing(present).action, place, name, HARD_LINK)
+                result.item_recorder.record(
+                    CopyAction.for_existing_item(present).action, place, name, HARD_LINK_TYPE_BYTE
+                )
         except Problem as why:
-            result.fail(place, name, why)
+            result.fail_item(place, name, why)
         yield None
 
 
@@ -58,11 +60,11 @@ def _link_target_status(rank: Rank, item: Item, first: ItemResult) -> os.stat_re
     If a dry run has not created that file, return the status of its source: type, size and time are the same.
     """
     place, name = item.names[0]
-    existing_item = find_existing_item(rank, place, name) if first.identity != NOT_CREATED else None
+    existing_item = find_existing_item(rank, place, name) if first.identity != UNCREATED_TARGET_IDENTITY else None
     return rank.source_status(place, name) if existing_item is None else existing_item.status
 
 
-def _is_kept(rank: Rank, present: ExistingItem, first: ItemResult, like: os.stat_result, name: bytes) -> bool:
+def _is_existing_kept(rank: Rank, present: ExistingItem, first: ItemResult, like: os.stat_result, name: bytes) -> bool:
     """Return True if the existing item ``present`` would be kept instead of the hard link ``name``. Raise ``Problem``
     if the name would fail.
 
@@ -73,5 +75,5 @@ def _is_kept(rank: Rank, present: ExistingItem, first: ItemResult, like: os.stat
     if rank.names_late:
         source = rank.open_source(present.place)
         return not (present.may_be_replaced(like) or present.has_other_link_text(like, source, name))
-    is_linked = first.identity != NOT_CREATED and os.path.samestat(present.status, like)
+    is_linked = first.identity != UNCREATED_TARGET_IDENTITY and os.path.samestat(present.status, like)
     return is_linked or not may_replace_by_link(present, like)

@@ -1,4 +1,4 @@
-"""Brings the names (hard links) of each inode together at one rank, wherever they were found. ``LinkNote`` and
+"""Brings the names (hard links) of each inode together at one rank, wherever they were found. ``HardLinkNamesNote`` and
 ``InodeCopiedNote`` are notes, messages in the form of short tasks; ``GatherHardLinks`` processes them.
 
 Inodes are divided by their numbers into 64 groups, the buckets. Notes about names wait in a spool (temporary file) for
@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from pcopy.engine.backlog import SpoolBacklog
+from pcopy.engine.backlog import SpoolFileBacklog
 from pcopy.engine.task import Task
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.incomplete_mark import find_mark
+from pcopy.fsio.incomplete_mark import find_incomplete_mark
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.kind import DirectoryTask, ItemTask, MissingDirectories, RecreatedNote, Steps, TaskKind
+from pcopy.tasks.base.codec import decode_task, encode_task
+from pcopy.tasks.base.kind import DirectoryTask, ItemTask, MissingDirectories, RecreatedNote, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Item, ItemCopy, Place, bucket_of, unpack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, ItemCopy, Place, inode_bucket_number, unpack_numbers
 from pcopy.tasks.directories.finish_dir import spawn_finish_once
-from pcopy.tasks.files.existing import find_existing_item, open_copy
+from pcopy.tasks.files.existing import find_existing_item, open_target_copy
 from pcopy.tasks.links.make_links import CreateHardLinks
 
 
@@ -45,7 +45,7 @@ class FoundNames(NamedTuple):
     names: list[tuple[Place, bytes]]
 
 
-class BucketContents:
+class InodeBucketContents:
     """All that is known about the inodes of one bucket (group of inodes by number), when its notes are read in the
     phase LINK. Keys are (mount code, inode number).
     """
@@ -61,14 +61,14 @@ class BucketContents:
         """Tasks about an item that is copied and still has a temporary name."""
 
 
-class Buckets(dict[int, SpoolBacklog]):
+class InodeBuckets(dict[int, SpoolFileBacklog]):
     """The notes that wait on one rank for the phase LINK, by the number of the bucket."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
-class LinkNote(DirectoryTask, code=30, doing="recording hard links of", is_note=True):
+class HardLinkNamesNote(DirectoryTask, code=30, doing="recording hard links of", is_note=True):
     """Note (message in the form of a short task) about names of inodes that have several names (hard links), in one
     directory. It goes to the rank that brings together the names of each inode of the group with the number ``bucket``;
     all inodes of the note belong to that group.
@@ -98,7 +98,7 @@ class LinkNote(DirectoryTask, code=30, doing="recording hard links of", is_note=
     def run(self, rank: Rank, result: TaskResult) -> None:
         defer_to_bucket(self, self.bucket, rank, result)
 
-    def add_to_group(self, groups: BucketContents) -> bool:
+    def add_to_bucket(self, groups: InodeBucketContents) -> bool:
         """Add the names in this note to ``groups``, each to its inode. Return True: the note has then done its work."""
         columns = (unpack_names(self.names), unpack_numbers(self.mounts), unpack_numbers(self.inodes))
         for name, mount, inode, size in zip(*columns, unpack_numbers(self.sizes), strict=True):
@@ -123,24 +123,26 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
     depends_on_other_tasks = True
 
     def assigned_rank(self, ranks: int) -> int:
-        return bucket_of(self.item.inode) % ranks
+        return inode_bucket_number(self.item.inode) % ranks
 
-    def reassigned(self, task: Task, ranks: int) -> Task:
+    def with_reassigned_owner(self, task: Task, ranks: int) -> Task:
         return task._replace(phase=int(Phase.COPY), owner=self.assigned_rank(ranks))
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this note for a resumed job in which directories of its names were removed (``missing``), unless none
         of the names exists any more.
 
         The first name counts as the copy even if it was removed. For a directory that was removed, the identity becomes
-        ``NO_DIRECTORY``, because a directory that is created there later is another one.
+        ``NO_DIRECTORY_IDENTITY``, because a directory that is created there later is another one.
         """
         if missing.names_elsewhere(self.item.names):
             lost = {
-                place: place._replace(target_id=NO_DIRECTORY) for place, _ in self.item.names if missing.contains(place)
+                place: place._replace(target_id=NO_DIRECTORY_IDENTITY)
+                for place, _ in self.item.names
+                if missing.contains(place)
             }
             names = tuple((lost.get(place, place), name) for place, name in self.item.names)
-            yield task._replace(payload=encode(self._replace(item=self.item._replace(names=names))))
+            yield task._replace(payload=encode_task(self._replace(item=self.item._replace(names=names))))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         """If the note comes from an earlier run, keep it until the names of the inode are brought together; otherwise
@@ -150,11 +152,11 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
         have to be created again, because its directory was removed.
         """
         if result.id[0] < rank.job.run:
-            defer_to_bucket(self, bucket_of(self.item.inode), rank, result)
+            defer_to_bucket(self, inode_bucket_number(self.item.inode), rank, result)
         else:
             result.defer_completion()
 
-    def add_to_group(self, groups: BucketContents) -> bool:
+    def add_to_bucket(self, groups: InodeBucketContents) -> bool:
         """Add the copy to ``groups``, under its inode. Return False: the note must not be recorded as done, because the
         next run needs it, too.
         """
@@ -169,15 +171,15 @@ class GatherHardLinks(RecreatedNote, code=31, doing="gathering hard links"):
 
     bucket: int
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Read all notes of the group of inodes, then spawn the tasks. No more notes for this group arrive in this
         phase.
         """
-        groups = BucketContents()
-        backlog = rank.instance(Buckets).pop(self.bucket)
+        groups = InodeBucketContents()
+        backlog = rank.shared_instance(InodeBuckets).pop(self.bucket)
         while backlog.count:
             for packed in backlog.pop_frame():
-                if decode(packed.payload).add_to_group(groups):
+                if decode_task(packed.payload).add_to_bucket(groups):
                     result.complete_deferred((packed.id,))
             yield None
         backlog.close()
@@ -187,26 +189,26 @@ class GatherHardLinks(RecreatedNote, code=31, doing="gathering hard links"):
             named = waiting._replace(item=item._replace(names=(*item.names, *sorted(found.names))))
             result.spawn(named, CALL_COST, phase=Phase.NAME)
         for (mount, inode), found in groups.found.items():
-            _copy_or_link(rank, result, mount, inode, found, groups.copies.get((mount, inode), []))
+            _spawn_copy_or_links(rank, result, mount, inode, found, groups.copies.get((mount, inode), []))
 
 
 def defer_to_bucket(task: TaskKind, bucket: int, rank: Rank, result: TaskResult) -> None:
     """Keep ``task``, a note about names or a copy of an inode, on this rank until the phase LINK, with the other notes
     of the group of inodes with the number ``bucket``.
 
-    Then its method ``add_to_group`` adds what it says to ``BucketContents``. If that returns False, the note is not
-    recorded as done, and remains for the next run.
+    Then its method ``add_to_bucket`` adds what it says to ``InodeBucketContents``. If that returns False, the note is
+    not recorded as done, and remains for the next run.
     """
     result.defer_completion()
-    buckets = rank.instance(Buckets)
+    buckets = rank.shared_instance(InodeBuckets)
     if bucket not in buckets:
-        buckets[bucket] = SpoolBacklog(rank.open_spool)
+        buckets[bucket] = SpoolFileBacklog(rank.open_spool)
         gathered = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
         result.spawn(GatherHardLinks(bucket), phase=max(gathered, result.phase), owner=rank.number)
-    buckets[bucket].append(Task(result.id, int(Phase.LINK), encode(task), 0))
+    buckets[bucket].append(Task(result.id, int(Phase.LINK), encode_task(task), 0))
 
 
-def _copy_or_link(
+def _spawn_copy_or_links(
     rank: Rank, result: TaskResult, mount: int, inode: int, found: FoundNames, copies: list[InodeCopiedNote]
 ) -> None:
     """Spawn a task for the names of one inode that were found. If a copy of the inode exists already (``copies``), the
@@ -219,9 +221,11 @@ def _copy_or_link(
     if any(_is_copy_unsynced(rank, each, names) for each in copies):
         _add_linked_names(rank, result, copies, names)
     else:
-        usable = (each for each in copies if not _is_repaired(result, each, names))
-        links = next(filter(None, (_links_to_copy(rank, each, names) for each in usable)), None)
-    if is_new and (links is None or any(_key_of_name(each) == _key_of_name(links.counted_name) for each in names)):
+        usable = (each for each in copies if not _is_copy_being_repaired(result, each, names))
+        links = next(filter(None, (_task_linking_to_copy(rank, each, names) for each in usable)), None)
+    if is_new and (
+        links is None or any(_comparable_name(each) == _comparable_name(links.counted_name) for each in names)
+    ):
         result.count(counts.FOUND_BYTES, size, names[0][0])
     if links is not None:
         result.spawn(links, len(names) * CALL_COST)
@@ -229,19 +233,19 @@ def _copy_or_link(
         result.spawn_copy(Item(mount, inode, size, tuple(names), min(attempts)))
 
 
-def _key_of_name(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
+def _comparable_name(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
     """Return directory and name of ``item`` in a form that can be compared: without the identities of the directory,
     which change if it is created again. Return None for None.
     """
     return (item[0].key, item[1]) if item else None
 
 
-def _is_repaired(result: TaskResult, copied: InodeCopiedNote, names: list[tuple[Place, bytes]]) -> bool:
+def _is_copy_being_repaired(result: TaskResult, copied: InodeCopiedNote, names: list[tuple[Place, bytes]]) -> bool:
     """Return True if ``names``, which are copied again because the copy did not verify (``--repair``), include a name
     of the existing copy: then they must not be linked to that copy.
     """
-    return result.phase >= Phase.REPAIR and not {*map(_key_of_name, copied.item.names)}.isdisjoint(
-        map(_key_of_name, names)
+    return result.phase >= Phase.REPAIR and not {*map(_comparable_name, copied.item.names)}.isdisjoint(
+        map(_comparable_name, names)
     )
 
 
@@ -250,13 +254,13 @@ def _is_copy_unsynced(rank: Rank, copied: InodeCopiedNote, names: list[tuple[Pla
     ``--inplace``, because its contents could not be brought to stable storage.
     """
     place, name = copy = copied.item.names[0]
-    if not rank.options.inplace or _key_of_name(copy) not in map(_key_of_name, names):
+    if not rank.options.inplace or _comparable_name(copy) not in map(_comparable_name, names):
         return False
     try:
         existing_item = find_existing_item(rank, place, name)
         return (
             existing_item is not None
-            and find_mark(existing_item.directory, existing_item.name, existing_item.status) is not None
+            and find_incomplete_mark(existing_item.directory, existing_item.name, existing_item.status) is not None
         )
     except Problem:
         return True
@@ -268,23 +272,25 @@ def _add_linked_names(
     """Add to ``names``, which are copied again, all other names that were linked to an earlier copy in ``copies``. They
     no longer count as hard links, and the metadata of their directories is set again later.
     """
-    present = set(map(_key_of_name, names))
+    present = set(map(_comparable_name, names))
     for place, name in (item for copied in copies for item in copied.item.names):
-        if _key_of_name((place, name)) not in present:
-            present.add(_key_of_name((place, name)))
+        if _comparable_name((place, name)) not in present:
+            present.add(_comparable_name((place, name)))
             names.append((place, name))
             result.count(counts.HARDLINKS, -1, place)
             spawn_finish_once(rank, result, place, result.phase)
     names.sort()
 
 
-def _links_to_copy(rank: Rank, copied: InodeCopiedNote, names: list[tuple[Place, bytes]]) -> CreateHardLinks | None:
+def _task_linking_to_copy(
+    rank: Rank, copied: InodeCopiedNote, names: list[tuple[Place, bytes]]
+) -> CreateHardLinks | None:
     """Return a task that links ``names`` to the copy that the note ``copied`` describes; None if no name of the copy
     leads to its inode any more.
     """
     for place, name in copied.item.names:
         with suppress(Problem):
-            close_ignoring_errors(open_copy(rank, place, name, copied.copy.identity)[0])
+            close_ignoring_errors(open_target_copy(rank, place, name, copied.copy.identity)[0])
             group = copied.item._replace(names=((place, name), *names))
             return CreateHardLinks(group, copied.copy, True, copied.item.names[0])
     return None

@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pcopy.engine.task import Task
-from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.kind import MissingDirectories, Note, TaskKind
+from pcopy.tasks.base.codec import decode_task, encode_task
+from pcopy.tasks.base.kind import MissingDirectories, NoteTask, TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import Place, bucket_of
+from pcopy.tasks.base.values import Place, inode_bucket_number
 from pcopy.tasks.links.group_links import InodeCopiedNote
 
 
-class InodesCopiedNote(Note, code=36, doing="recording copies with hard links"):
+class InodesCopiedNote(NoteTask, code=36, doing="recording copies with hard links"):
     """Note (message in the form of a short task) that contains several packed notes, each of which says that a copy of
     an inode with several names exists (``InodeCopiedNote``). All inodes belong to the group with the number ``bucket``.
     """
@@ -29,22 +29,22 @@ class InodesCopiedNote(Note, code=36, doing="recording copies with hard links"):
     def assigned_rank(self, ranks: int) -> int:
         return self.bucket % ranks
 
-    def reassigned(self, task: Task, ranks: int) -> Task:
+    def with_reassigned_owner(self, task: Task, ranks: int) -> Task:
         return task._replace(phase=int(Phase.COPY), owner=self.assigned_rank(ranks))
 
     def packed_tasks(self) -> Iterator[InodeCopiedNote]:
-        return map(decode, self.notes)
+        return map(decode_task, self.notes)
 
     def contained_places(self) -> Iterator[Place]:
         for note in self.packed_tasks():
             yield from note.contained_places()
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         remaining: list[bytes] = []
         for note, packed in zip(self.packed_tasks(), self.notes, strict=True):
             remaining += (each.payload for each in note.replacement_tasks(task._replace(payload=packed), missing))
         if remaining:
-            yield task._replace(payload=encode(self._replace(notes=tuple(remaining))))
+            yield task._replace(payload=encode_task(self._replace(notes=tuple(remaining))))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         result.defer_completion()
@@ -53,12 +53,12 @@ class InodesCopiedNote(Note, code=36, doing="recording copies with hard links"):
                 note.run(rank, result)
 
 
-def packed_notes(copied: Iterable[InodeCopiedNote]) -> Iterator[TaskKind]:
-    """Combine the notes in ``copied``: yield one note for each group of inodes (``bucket_of``), which contains all
-    notes about inodes of that group.
+def notes_by_bucket(copied: Iterable[InodeCopiedNote]) -> Iterator[TaskKind]:
+    """Combine the notes in ``copied``: yield one note for each group of inodes (``inode_bucket_number``), which
+    contains all notes about inodes of that group.
     """
     buckets: dict[int, list[InodeCopiedNote]] = {}
     for note in copied:
-        buckets.setdefault(bucket_of(note.item.inode), []).append(note)
+        buckets.setdefault(inode_bucket_number(note.item.inode), []).append(note)
     for bucket, notes in buckets.items():
-        yield InodesCopiedNote(tuple(map(encode, notes)), bucket) if len(notes) > 1 else notes[0]
+        yield InodesCopiedNote(tuple(map(encode_task, notes)), bucket) if len(notes) > 1 else notes[0]

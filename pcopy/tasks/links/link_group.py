@@ -8,18 +8,18 @@ import stat
 from collections.abc import Generator
 
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.problem import Problem, source_changed
-from pcopy.tasks.base.kind import ItemTask, Steps
+from pcopy.fsio.problem import Problem, source_changed_problem
+from pcopy.tasks.base.kind import ItemTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import FailedName, Item
-from pcopy.tasks.files.copy_nodes import copy_node
-from pcopy.tasks.files.existing import with_current_acl
+from pcopy.tasks.files.copy_nodes import copy_special_file
+from pcopy.tasks.files.existing import place_with_current_acl
 from pcopy.tasks.files.split_file import SplitFile, handle_further_names
-from pcopy.tasks.files.whole_file import ItemResult, copy_file, keep_if_equal
+from pcopy.tasks.files.whole_file import ItemResult, copy_file, keep_existing_if_equal
 from pcopy.tasks.links.make_links import (
     CreateHardLinks,
-    copy_by_this_host,
+    copy_made_by_this_host,
     copy_next_name,
     retry_or_collect_failed_names,
 )
@@ -39,11 +39,11 @@ class CopyLinkGroup(ItemTask, code=32, doing="copying and linking", is_note=Fals
     def uncopied_item(self) -> Item:
         return self.item
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        yield from copy_group(rank, result, self.item)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        yield from copy_link_group(rank, result, self.item)
 
 
-def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | Problem | None = None) -> Steps:
+def copy_link_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | Problem | None = None) -> TaskSteps:
     """Copy the first name of ``item`` that can be copied and under which no existing item is kept. Then create the
     other names as hard links to the copy, or spawn a task that does so.
 
@@ -58,13 +58,13 @@ def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | P
     while True:
         try:
             if rest.attempt:
-                rest = rest._replace(names=((with_current_acl(rank, rest.place), rest.name), *rest.links))
+                rest = rest._replace(names=((place_with_current_acl(rank, rest.place), rest.name), *rest.links))
             item_result = yield from _copy_first_name(rest, rank, result, first)
             if item_result is None:
                 result.spawn(SplitFile(rest), rest.size)
                 return
             if not (item_result.is_existing_kept and rest.links):
-                yield from _link_others(rank, result, rest, item_result)
+                yield from _link_other_names(rank, result, rest, item_result)
                 return
             failed: tuple[FailedName, ...] | None = rest.failed_names
         except Problem as problem:
@@ -78,23 +78,23 @@ def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | P
         yield None
 
 
-def _link_others(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> Steps:
+def _link_other_names(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> TaskSteps:
     """Create all names of ``item`` but the first as hard links to the copy of the first one: within this task if they
     are few, else by a task of their own. ``item_result`` is the outcome of the first name. A dry run only reports them.
     """
     if rank.options.dry_run:
-        from pcopy.tasks.links.forecast import foresee_links
+        from pcopy.tasks.links.forecast import report_dry_run_links
 
-        yield from foresee_links(rank, result, item, item_result)
+        yield from report_dry_run_links(rank, result, item, item_result)
     elif (
         item_result.unnamed is None
         and item_result.identity is not None
         and not item.failed_names
         and 0 < len(item.links) <= MAX_LINKS_IN_TASK
     ):
-        yield from CreateHardLinks(item, copy_by_this_host(rank, item_result.identity, item_result.known), False).run(
-            rank, result
-        )
+        yield from CreateHardLinks(
+            item, copy_made_by_this_host(rank, item_result.identity, item_result.known), False
+        ).run(rank, result)
     else:
         handle_further_names(rank, result, item, item_result)
 
@@ -115,11 +115,11 @@ def _copy_first_name(
         return first
     status = rank.source_status(place, name)
     if status.st_ino != item.inode or rank.source_device(place, item.mount) not in (None, status.st_dev):
-        raise source_changed("stat", "another item has taken its name since the scan")
+        raise source_changed_problem("stat", "another item has taken its name since the scan")
     if not stat.S_ISREG(status.st_mode):
-        return copy_node(rank, result, item, may_get_links=True)
+        return copy_special_file(rank, result, item, may_get_links=True)
     if item.size <= MAX_SMALL_FILE_BYTES or rank.options.dry_run:
         return (yield from copy_file(rank, result, item, may_get_links=True))
     if rank.options.checksum:  # ``SplitFile`` compares the contents; if that were done here, they would be read twice
         return None
-    return (yield from keep_if_equal(rank, result, item))
+    return (yield from keep_existing_if_equal(rank, result, item))

@@ -12,28 +12,36 @@ from itertools import accumulate, pairwise
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopySmallFiles, StatNames
-from pcopy.fsio.backend.columns import DEVICE, MODE, VERSION_COLUMNS, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopySmallFiles, StatNames
+from pcopy.fsio.backend.columns import (
+    DEVICE_COLUMN,
+    MODE_COLUMN,
+    VERSION_COLUMNS,
+    OutcomeCode,
+    StatusColumns,
+    pack_names,
+    unpack_names,
+)
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.backend.plan_copies import plan_for_free_name
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action, CopyAction
-from pcopy.tasks.base.kind import MissingDirectories, Steps, TaskKind
+from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, Item, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.files.existing import inherits_acl
-from pcopy.tasks.files.file_decisions import policy_of
-from pcopy.tasks.files.layouts import target_layout
+from pcopy.tasks.files.file_decisions import copy_policy_of_directory
+from pcopy.tasks.files.layouts import target_layout_policy
 from pcopy.tasks.files.whole_file import ItemResult
-from pcopy.tasks.links.link_group import CopyLinkGroup, copy_group
+from pcopy.tasks.links.link_group import CopyLinkGroup, copy_link_group
 
-MAX_NAMES = 128
+MAX_NAMES_PER_TASK = 128
 """Maximum number of names of one task, unless all of them belong to one inode."""
-MAX_BYTES = 4 << 20
+MAX_BYTES_PER_TASK = 4 << 20
 """Bytes (sum of sizes) at which a task is full and gets no more inodes."""
 
 
@@ -89,14 +97,14 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
     def written_directories(self) -> set[Place]:
         return set(self.directories)
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         for item in self.unpacked_items():
             yield from missing.link_notes(item, item.names)
 
-    def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        return self.tasks_without_missing(task, missing) if task.phase == Phase.LINK else iter((task,))
+    def tasks_regathering_links(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        return self.tasks_without_missing_directories(task, missing) if task.phase == Phase.LINK else iter((task,))
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Copy the first names by batches of the backend, then process the items one by one. If the job is being
         stopped, the remaining items become new tasks.
         """
@@ -104,7 +112,7 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
         copied = yield from _copy_first_names(rank, result, items)
         items.sort(key=lambda item: item not in copied)
         for number, item in enumerate(items, 1):
-            yield from copy_group(rank, result, item, copied.get(item))
+            yield from copy_link_group(rank, result, item, copied.get(item))
             if rank.stop_reason is None:
                 yield None
             elif (
@@ -126,32 +134,32 @@ def _copy_first_names(
     batch is cancelled.
     """
     copied: dict[Item, ItemResult | Problem] = {}
-    for place, place_items in _items_by_place(rank, items).items():
+    for place, place_items in _batchable_items_by_place(rank, items).items():
         try:
             source, target = rank.open_source(place), rank.open_target(place)
             inherits = inherits_acl(rank, place, target)
-            rank.detect_late_times(target, rank.target_device(place), result.notices)
-        except Problem:  # ``copy_group`` meets the error again and reports it for each item
+            rank.detect_times_set_on_close(target, rank.target_device(place), result.notices)
+        except Problem:  # ``copy_link_group`` meets the error again and reports it for each item
             continue
         found = yield from _stat_unchanged_items(rank, place, source, place_items)
         if found is None:
             continue
         names, good, rows = found
-        plans = bytes((plan_for_free_name(policy_of(rank, place)),)) * len(good)
+        plans = bytes((plan_for_free_name(copy_policy_of_directory(rank, place)),)) * len(good)
         batch = CopySmallFiles(source, names, target, plans, rows, inherits_acl=inherits, reports_identities=True)
         if rank.throttle.is_on:
             yield from rank.throttle.charge_and_wait(sum(rows.size))
         done = yield from rank.execute_moving(
             batch
-        )  # if the target is full, the remaining files fail one by one, in ``copy_group``
+        )  # if the target is full, the remaining files fail one by one, in ``copy_link_group``
         for row, code in enumerate(done.verdicts.codes):
             made = Identity(place.target_id.mount_code, done.created_inodes[row], done.marks[row])
-            if code == RowCode.DONE:
+            if code == OutcomeCode.DONE:
                 known = ContentInfo(FILE, done.verdicts.bytes[row], done.digests[row], rows.version(row))
                 copied[good[row]] = ItemResult(known, made, how=CopyAction(Action.COPY, done.verdicts.nanoseconds[row]))
                 if row in done.metadata_outcomes:
                     result.record_applied_metadata(place, good[row].name, done.metadata_outcomes[row])
-            elif code == RowCode.LACKS_METADATA:
+            elif code == OutcomeCode.LACKS_METADATA:
                 problem = done.verdicts.problem(row)
                 assert isinstance(problem, MetadataProblem)
                 problem.identity = made
@@ -159,7 +167,7 @@ def _copy_first_names(
     return copied
 
 
-def _items_by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]]:
+def _batchable_items_by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]]:
     """Return those items whose first name the backend can create, by the directory of that name: the job has created
     the directory, and no option requires that files are copied one by one.
     """
@@ -173,7 +181,7 @@ def _items_by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]
     return {
         place: place_items
         for place, place_items in places.items()
-        if plan_for_free_name(policy_of(rank, place)) & ~SYNC_FLAG == CopyPlan.NEW
+        if plan_for_free_name(copy_policy_of_directory(rank, place)) & ~SYNC_FILE_FLAG == CopyPlan.NEW
     }
 
 
@@ -181,25 +189,27 @@ def _has_default_layout(rank: Rank, place: Place) -> bool:
     """Return True if files in the target directory of ``place`` need no Lustre layout (striping) of their own."""
     try:
         rank.open_target(place)
-        return target_layout(rank, place).uses_only_default
+        return target_layout_policy(rank, place).uses_only_default
     except Problem:  # the task of each file meets the error again and reports it
         return True
 
 
 def _stat_unchanged_items(
     rank: Rank, place: Place, source: int, items: list[Item]
-) -> TicketGenerator[tuple[bytes, list[Item], Rows] | None]:
+) -> TicketGenerator[tuple[bytes, list[Item], StatusColumns] | None]:
     """Stat the first names of the items in the open directory ``source``. Return those items that are still the same
     regular files: their names joined by slashes, the items, and their status rows. Return None if there are none.
     """
     names = pack_names(item.name for item in items)
-    batch = StatNames(source, names, VERSION_COLUMNS | DEVICE | MODE, follows_links=rank.options.dereference)
+    batch = StatNames(
+        source, names, VERSION_COLUMNS | DEVICE_COLUMN | MODE_COLUMN, follows_links=rank.options.dereference
+    )
     stated = yield from rank.execute(batch)
     codes, rows = stated.verdicts.codes, stated.rows
     good = [
         row
         for row, item in enumerate(items)
-        if codes[row] == RowCode.DONE
+        if codes[row] == OutcomeCode.DONE
         and stat.S_ISREG(rows.mode[row])
         and rows.inode[row] == item.inode
         and rank.source_device(place, item.mount) in (None, rows.device[row])
@@ -209,7 +219,7 @@ def _stat_unchanged_items(
     return pack_names(items[row].name for row in good), [items[row] for row in good], rows.selected(good)
 
 
-def tasks_for_items(copies: Iterable[tuple[Item, int]]) -> Iterator[tuple[TaskKind, int, int]]:
+def copy_tasks_for_items(copies: Iterable[tuple[Item, int]]) -> Iterator[tuple[TaskKind, int, int]]:
     """Yield tasks that copy items with all of their names, as (task, cost in bytes, phase). Small items share tasks.
     ``copies`` has each item with the phase in which it is copied.
     """
@@ -217,17 +227,17 @@ def tasks_for_items(copies: Iterable[tuple[Item, int]]) -> Iterator[tuple[TaskKi
     names = size = at = 0
     for item, phase in copies:
         number = len(item.names)
-        if item.attempt or item.failed_names or item.size > MAX_SMALL_FILE_BYTES or number > MAX_NAMES:
+        if item.attempt or item.failed_names or item.size > MAX_SMALL_FILE_BYTES or number > MAX_NAMES_PER_TASK:
             yield CopyLinkGroup(item), item.size + number * CALL_COST, phase
             continue
-        if items and (phase != at or names + number > MAX_NAMES or size >= MAX_BYTES):
-            yield _task_for(items), size + names * CALL_COST, at
+        if items and (phase != at or names + number > MAX_NAMES_PER_TASK or size >= MAX_BYTES_PER_TASK):
+            yield _copy_task_for_items(items), size + names * CALL_COST, at
             items, names, size = [], 0, 0
         items.append(item)
         names, size, at = names + number, size + item.size, phase
     if items:
-        yield _task_for(items), size + names * CALL_COST, at
+        yield _copy_task_for_items(items), size + names * CALL_COST, at
 
 
-def _task_for(items: list[Item]) -> TaskKind:
+def _copy_task_for_items(items: list[Item]) -> TaskKind:
     return CopyLinkGroups.from_items(items) if len(items) > 1 else CopyLinkGroup(items[0])

@@ -12,44 +12,44 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
 from pcopy.engine.task import Task
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.new_file import move_into_place
-from pcopy.fsio.nodes import path_of_descriptor
-from pcopy.fsio.problem import LINK_UNSUPPORTED_ERRNOS, MetadataProblem, Problem, as_problem
-from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, with_retries
+from pcopy.fsio.nodes import proc_path_of_descriptor
+from pcopy.fsio.problem import HARD_LINK_UNSUPPORTED_ERRNOS, MetadataProblem, Problem, errors_as_problem
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, call_with_retries
 from pcopy.fsio.source import FileVersion, status_of
 from pcopy.fsio.temporary import remove_if_present
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK, CopyAction
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, CopyAction
 from pcopy.tasks.base.attempts import fail_or_retry, is_retried
-from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.hashing import SOCKET, type_byte_of
-from pcopy.tasks.base.kind import ItemTask, MissingDirectories, Steps
+from pcopy.tasks.base.codec import encode_task
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE, type_byte_of
+from pcopy.tasks.base.kind import ItemTask, MissingDirectories, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import ContentInfo, FailedName, FileToRead, Item, ItemCopy, Place, UnnamedCopy
 from pcopy.tasks.files.existing import (
     ExistingItem,
-    may_have_mark,
-    open_copy,
-    prepare_name,
+    may_have_incomplete_mark,
+    open_target_copy,
+    prepare_new_name,
     status_or_none,
     target_status,
 )
-from pcopy.tasks.files.naming import CopyNaming, remove_unnamed
+from pcopy.tasks.files.naming import CopyNamer, remove_unnamed_copy
 from pcopy.tasks.links.copy_anew import regathering_tasks, retry_of_incomplete_copy
-from pcopy.tasks.verify.read_items import count_or_read_skipped, spawn_read
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read, spawn_read_task
 
-_TOO_MANY_LINKS = (
+_TOO_MANY_LINKS_WARNING = (
     "the file system permits no more hard links to this file: its other names become hard links to a second copy"
 )
-NOT_LINKED = (
+LINK_REFUSED_WARNING = (
     "the file system refuses this hard link: the name is a copy of its own"
     " (--no-preserve links makes such copies without a warning)"
 )
-UNIDENTIFIED = (
+UNIDENTIFIED_COPY_WARNING = (
     "its other names (hard links) become copies: the file system does not identify files for certain, and others may"
     " write in this directory (--no-preserve links makes such copies without a warning)"
 )
@@ -75,12 +75,12 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         return (
-            self.tasks_without_missing(task, missing)
+            self.tasks_without_missing_directories(task, missing)
             if any(map(missing.contains, self.contained_places()))
-            else self._with_copy_note(task, missing)
+            else self._task_and_copy_note(task, missing)
         )
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that a resumed job runs instead of this one if directories of its names were removed
         (``missing``).
 
@@ -103,20 +103,20 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
             item=item._replace(names=(first, *missing.names_elsewhere(further_names)), failed_names=failed)
         )
         return (
-            remaining._with_copy_note(task, missing)
+            remaining._task_and_copy_note(task, missing)
             if len(remaining.item.names) > 1 or failed or not self.is_first_name_finished
             else iter(())
         )
 
-    def _with_copy_note(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def _task_and_copy_note(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this task for a resumed job, and a note (message in the form of a short task) which says that the copy
         exists. Because of the note, names of the inode that the resumed job still finds are linked to the copy.
         """
-        yield task._replace(payload=encode(self))
+        yield task._replace(payload=encode_task(self))
         if not (self.is_first_name_finished or self.item.failed_names):
             yield from missing.copied_notes(self.item._replace(names=self.item.names[:1]), self.copy)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Create all names but the first as hard links to the copy. The copy is kept open, so that no other item can
         take its place meanwhile.
         """
@@ -124,10 +124,10 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         linked, failed = [first], list(self.item.failed_names)
         copy_fd, problem_met, reason = -1, None, ""
         try:
-            copy_fd, is_known = self._open_any_name(rank)
+            copy_fd, is_known = self._open_copy_by_any_name(rank)
             before = status_of(copy_fd)
             if not is_known:
-                reason = UNIDENTIFIED
+                reason = UNIDENTIFIED_COPY_WARNING
         except Problem as problem:
             if (
                 rank.names_late
@@ -136,11 +136,11 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
             else:
                 problem_met = problem
         if reason and further_names:
-            (result.warn_once if reason == UNIDENTIFIED else result.warn)(*first, reason)
-            self._copy_again(result, further_names)
+            (result.warn_once if reason == UNIDENTIFIED_COPY_WARNING else result.warn_about_item)(*first, reason)
+            self._spawn_copy_of_names(result, further_names)
             further_names = []
         refused: list[tuple[Place, bytes]] = []
-        with nullcontext() if copy_fd < 0 else closed_at_end(copy_fd):
+        with nullcontext() if copy_fd < 0 else closing_descriptor(copy_fd):
             for index, (place, name) in enumerate(further_names):
                 try:
                     if problem_met is not None:
@@ -148,11 +148,11 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                     if self._create_and_count_link(rank, result, copy_fd, before, place, name):
                         linked.append((place, name))
                 except Problem as problem:
-                    if problem.operation == "link" and problem.errno in LINK_UNSUPPORTED_ERRNOS:
+                    if problem.operation == "link" and problem.errno in HARD_LINK_UNSUPPORTED_ERRNOS:
                         refused.append((place, name))
                         if problem.errno == errno.EMLINK:
                             refused += further_names[index + 1 :]
-                            reason = _TOO_MANY_LINKS
+                            reason = _TOO_MANY_LINKS_WARNING
                             break
                     elif failed:
                         failed.append((place, name, problem.packed))
@@ -160,15 +160,15 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                         alone = self._replace(
                             item=self.item._replace(names=(first, (place, name))), is_first_name_finished=True
                         )
-                        result.fail(place, name, problem, retry=alone)
+                        result.fail_item(place, name, problem, retry=alone)
                 yield None
             if refused and reason:  # the names are linked to a second copy
-                result.warn(*first, reason)
-                self._copy_again(result, refused)
+                result.warn_about_item(*first, reason)
+                self._spawn_copy_of_names(result, refused)
             elif refused:
                 self._copy_names_refused_links(rank, result, copy_fd, refused)
         if failed:
-            self._report_failed_together(rank, result, linked, failed)
+            self._report_failed_link_group(rank, result, linked, failed)
             return
         if len(linked) > 1 or not self.is_first_name_finished:
             names = tuple(dict.fromkeys((self.counted_name or first, *linked)))
@@ -186,10 +186,10 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
 
         verify = VerifyLinks(contents, made.inode)
         for number, (place, _) in enumerate(names):
-            result.count_to_verify(1, 0 if number else known.size, place)
+            result.count_items_to_verify(1, 0 if number else known.size, place)
         result.spawn_on_other_host(verify, known.size, writers[0], phase=result.verification_phase)
 
-    def _open_any_name(self, rank: Rank) -> tuple[int, bool]:
+    def _open_copy_by_any_name(self, rank: Rank) -> tuple[int, bool]:
         """Open the copy, and return an O_PATH descriptor, and True if the open item is certainly the copy. Raise
         ``Problem`` on failure.
 
@@ -199,10 +199,10 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         """
         for place, name in self.item.names if rank.names_late and rank.job.run > 1 and self.copy.identity.mark else ():
             with suppress(Problem):
-                return open_copy(rank, place, name, self.copy.identity)
-        return open_copy(rank, *self.item.names[0], self.copy.identity)
+                return open_target_copy(rank, place, name, self.copy.identity)
+        return open_target_copy(rank, *self.item.names[0], self.copy.identity)
 
-    def _copy_again(self, result: TaskResult, names: list[tuple[Place, bytes]]) -> None:
+    def _spawn_copy_of_names(self, result: TaskResult, names: list[tuple[Place, bytes]]) -> None:
         """Have the first of ``names`` copied, and the others created as hard links to that copy."""
         result.spawn_copy(self.item._replace(names=tuple(names), failed_names=()))
 
@@ -220,18 +220,18 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
             refused: directories and names of the links that were refused.
         """
         for place, name in refused:
-            result.warn_once(place, name, NOT_LINKED)
+            result.warn_once(place, name, LINK_REFUSED_WARNING)
         if _can_be_linked(rank, copy_fd, self.item.place):
-            self._copy_again(result, refused)
+            self._spawn_copy_of_names(result, refused)
         else:
             for each in refused:
-                self._copy_again(result, [each])
+                self._spawn_copy_of_names(result, [each])
 
     def _counts_as_copy(self, place: Place, name: bytes) -> bool:
         """Return True if this name was counted as the copy (``counted_name``), not as a hard link."""
         return self.counted_name is not None and (place.key, name) == (self.counted_name[0].key, self.counted_name[1])
 
-    def _report_failed_together(
+    def _report_failed_link_group(
         self, rank: Rank, result: TaskResult, linked: list[tuple[Place, bytes]], failed: list[FailedName]
     ) -> None:
         """Report the failure of an inode some of whose metadata could not be set: all names in ``failed``, of which the
@@ -264,7 +264,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         present = status_or_none(target, name)
         if rank.names_late:
             if not self._link_without_replacing(rank, result, copy_fd, place, source_name, present):
-                count_or_read_skipped(rank, result, place, source_name, self.copy.known)
+                count_skipped_or_spawn_read(rank, result, place, source_name, self.copy.known)
                 return False
         elif present is None:
             _create_link(copy_fd, target, name)
@@ -275,22 +275,27 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
             existing.refuse_name_collision()
             if not (linked and rank.job.run > 1 and rank.may_be_from_earlier_run(place, before)):
                 if linked or not may_replace_by_link(existing, like):
-                    count_or_read_skipped(rank, result, place, source_name, self.copy.known)
+                    count_skipped_or_spawn_read(rank, result, place, source_name, self.copy.known)
                     return False
                 if rank.options.sequential and not _can_be_linked(rank, copy_fd, place):
                     raise Problem("link", errno.EOPNOTSUPP)  # raised before the existing item is removed
-                temporary = prepare_name(rank, target, name, present, like)
+                temporary = prepare_new_name(rank, target, name, present, like)
                 _create_link(copy_fd, target, temporary)
                 try:
                     existing.back_up(like)
                     if temporary != name:
                         move_into_place(
-                            target, temporary, name, like.st_ino, present, has_sidecar=may_have_mark(rank, present)
+                            target,
+                            temporary,
+                            name,
+                            like.st_ino,
+                            present,
+                            has_sidecar=may_have_incomplete_mark(rank, present),
                         )
                 except Problem:
                     remove_if_present(target, temporary)
                     raise
-        rank.record_success()
+        rank.record_write_success()
         counter = (
             counts.copied_counter(self.copy.known.kind)
             if self._counts_as_copy(place, source_name)
@@ -300,16 +305,16 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         size = self.copy.known.size if counter == counts.FILES else 0
         if counter == counts.FILES:
             result.count(counts.BYTES, size, place)
-        kind = HARD_LINK if counter == counts.HARDLINKS else self.copy.known.kind
-        result.item_recorder.record(CopyAction.replacing(present).action, place, source_name, kind, size)
+        kind = HARD_LINK_TYPE_BYTE if counter == counts.HARDLINKS else self.copy.known.kind
+        result.item_recorder.record(CopyAction.for_existing_item(present).action, place, source_name, kind, size)
         if self.copy.known.digest:
             result.collect_digest(place, source_name, self.copy.known, counter, verify=False)
         elif (
-            (rank.collects_entries or rank.verifies_skipped)
-            and self.copy.known.kind != SOCKET
+            (rank.collects_signature_entries or rank.verifies_kept_items)
+            and self.copy.known.kind != SOCKET_TYPE_BYTE
             and not self.item.failed_names
         ):
-            spawn_read(result, place, source_name, self.copy.known, counter)
+            spawn_read_task(result, place, source_name, self.copy.known, counter)
         return True
 
     def _link_without_replacing(
@@ -341,10 +346,10 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         _create_link(copy_fd, target, item.temporary)
         named = False
         try:
-            named = CopyNaming(rank, place).give_name(source_name, item, self.copy.known)
+            named = CopyNamer(rank, place).give_final_name(source_name, item, self.copy.known)
         finally:
             if not named:
-                remove_unnamed(rank, place, item, result)
+                remove_unnamed_copy(rank, place, item, result)
         return named
 
 
@@ -367,9 +372,9 @@ def _create_link(copy_fd: int, target: int, name: bytes) -> None:
 
     The link is created through /proc/self/fd, because AT_EMPTY_PATH requires CAP_DAC_READ_SEARCH.
     """
-    with as_problem("link"):
-        with_retries(
-            lambda: os.link(path_of_descriptor(copy_fd), name, dst_dir_fd=target, follow_symlinks=True),
+    with errors_as_problem("link"):
+        call_with_retries(
+            lambda: os.link(proc_path_of_descriptor(copy_fd), name, dst_dir_fd=target, follow_symlinks=True),
             NOTHING_DONE_ERRNOS,
         )
 
@@ -388,14 +393,14 @@ def _can_be_linked(rank: Rank, copy_fd: int, place: Place) -> bool:
     return True
 
 
-def copy_by_this_host(rank: Rank, made: Identity, known: ContentInfo) -> ItemCopy:
+def copy_made_by_this_host(rank: Rank, made: Identity, known: ContentInfo) -> ItemCopy:
     """Return the ``ItemCopy`` for a copy that this host has just written as a whole, or has found in the target.
     ``made`` is the identity of its inode, ``known`` what it contains.
     """
     return ItemCopy(made, known, 0, bytes((rank.hosts.this_host,)))
 
 
-def report_representative_failure(rank: Rank, result: TaskResult, item: Item, problem: Problem) -> None:
+def handle_first_name_failure(rank: Rank, result: TaskResult, item: Item, problem: Problem) -> None:
     """Record that the first name of ``item`` has failed with ``problem``, and have its next name copied instead."""
     failed = retry_or_collect_failed_names(rank, result, item, problem)
     if failed is not None:
@@ -419,7 +424,7 @@ def retry_or_collect_failed_names(
         known = ContentInfo(
             type_byte_of(present), item.size, b"", FileVersion(item.inode, item.size, 0, 0)
         )  # the digest is empty: the copy is not verified
-        spawn_links(rank, result, item, copy_by_this_host(rank, made, known), metadata_problem=problem)
+        spawn_link_task(rank, result, item, copy_made_by_this_host(rank, made, known), metadata_problem=problem)
         return None
     is_again = is_retried(problem, item.attempt)
     if is_again and item.links and _has_same_inode(rank, item):
@@ -436,11 +441,13 @@ def copy_next_name(result: TaskResult, item: Item, failed: tuple[FailedName, ...
     if item.links:
         result.spawn_copy(item._replace(names=item.links, failed_names=failed))
     elif failed:
-        touched = not all(result.is_untouched(place, Problem.from_packed(problem)) for place, _, problem in failed)
-        report_all_failed(result, item, failed, touched=touched)
+        touched = not all(
+            result.has_created_nothing(place, Problem.from_packed(problem)) for place, _, problem in failed
+        )
+        report_all_names_failed(result, item, failed, touched=touched)
 
 
-def report_all_failed(result: TaskResult, item: Item, failed: tuple[FailedName, ...], *, touched: bool) -> None:
+def report_all_names_failed(result: TaskResult, item: Item, failed: tuple[FailedName, ...], *, touched: bool) -> None:
     """Report that all names of an inode have failed (``failed``). A resumed job tries them together, so that they
     become hard links to each other. ``touched`` is True if something may have been created for them.
     """
@@ -458,7 +465,7 @@ def _has_same_inode(rank: Rank, item: Item) -> bool:
         return False
 
 
-def spawn_links(
+def spawn_link_task(
     rank: Rank, result: TaskResult, item: Item, copy: ItemCopy, *, metadata_problem: Problem | None = None
 ) -> None:
     """Spawn the task that creates all names of ``item`` but the first as hard links to ``copy``, which has the first
@@ -468,7 +475,7 @@ def spawn_links(
         metadata_problem: the error because of which not all metadata of the copy could be set, or None.
     """
     if metadata_problem is not None and not (item.links or item.failed_names):
-        result.fail(item.place, item.name, metadata_problem, item.size)
+        result.fail_item(item.place, item.name, metadata_problem, item.size)
         return
     first = item.names[0]
     failed = () if metadata_problem is None else ((*first, metadata_problem.packed), *item.failed_names)
@@ -482,7 +489,7 @@ def spawn_links(
         result.record_copied_inode(alone, copy)
     for place, name, problem in item.failed_names:
         retry = CreateHardLinks(alone._replace(names=(first, (place, name))), copy, True)
-        result.fail(place, name, Problem.from_packed(problem), item.size, retry=retry)
+        result.fail_item(place, name, Problem.from_packed(problem), item.size, retry=retry)
 
 
 def _has_more_names(rank: Rank, item: Item) -> bool:

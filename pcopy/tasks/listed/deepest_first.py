@@ -3,9 +3,9 @@
 Two programs need that: prm removes listed directories, and pchmod may deny their owner access to directories.
 
 Ranks report such directories to rank 0 (``DeferredDirectoriesNote``). At the end of a phase, rank 0 creates tasks for
-the directories of the deepest level that remains (``DistributeLevel``), and any rank processes them
-(``VisitDeferred``). There is one phase for each level. The visitor of the program determines what is done with a
-directory.
+the directories of the deepest level that remains (``SpawnDeepestLevel``), and any rank processes them
+(``VisitDeferredDirectories``). There is one phase for each level. The visitor of the program determines what is done
+with a directory.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from pcopy.fsio.backend.columns import GROUP, INODE, MODE, OWNER, Rows, pack_names
+from pcopy.fsio.backend.columns import GROUP_COLUMN, INODE_COLUMN, MODE_COLUMN, OWNER_COLUMN, StatusColumns, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter, SortRecord
-from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.kind import DirectoryTask, Note, Steps, TaskKind
+from pcopy.tasks.base.codec import decode_task, encode_task
+from pcopy.tasks.base.kind import DirectoryTask, NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
-from pcopy.walk.visitor import Visitor
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
+from pcopy.walk.visitor import DirectoryVisitor
 
-KEPT_COLUMNS = MODE | INODE | OWNER | GROUP
+DEFERRED_STATUS_COLUMNS = MODE_COLUMN | INODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN
 """Which parts of the status of a directory are kept until the directory is processed."""
 
 _DEPTH_ORIGIN = 1 << 31
@@ -32,25 +32,25 @@ deeper directories sort first.
 """
 
 
-class DeferredVisitor(Visitor, Protocol):
+class DeferredVisitor(DirectoryVisitor, Protocol):
     """Protocol of a visitor that can also process directories after their contents."""
 
-    def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
+    def visit_deferred(self, directory: int, names: bytes, rows: StatusColumns) -> TaskSteps:
         """Process the directories ``names`` (joined by slashes) of an open ``directory``, after their contents.
         ``rows`` are their statuses as they were found.
         """
 
 
-def defer_directories(result: TaskResult, place: Place, names: Sequence[bytes], rows: Rows) -> None:
+def defer_directories(result: TaskResult, place: Place, names: Sequence[bytes], rows: StatusColumns) -> None:
     """Have the directories ``names`` of ``place`` processed later, after everything in them; ``rows`` are their
     statuses. To this end they are reported to rank 0.
     """
-    result.spawn(DeferredDirectoriesNote(place, pack_names(names), rows.packed(KEPT_COLUMNS)), owner=0)
+    result.spawn(DeferredDirectoriesNote(place, pack_names(names), rows.packed(DEFERRED_STATUS_COLUMNS)), owner=0)
 
 
-class DeferredDirectoriesNote(Note, code=112, doing="recording directories"):
+class DeferredDirectoriesNote(NoteTask, code=112, doing="recording directories"):
     """Message to rank 0 about directories ``names`` (joined by slashes) of ``place`` that must be processed after their
-    contents; ``rows`` are their statuses, packed (``KEPT_COLUMNS``).
+    contents; ``rows`` are their statuses, packed (``DEFERRED_STATUS_COLUMNS``).
     """
 
     place: Place
@@ -59,21 +59,21 @@ class DeferredDirectoriesNote(Note, code=112, doing="recording directories"):
     is_respawned_on_resume = True
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(DeferredDirectories).add(VisitDeferred(self.place, self.names, self.rows))
+        rank.shared_instance(DeferredDirectories).add(VisitDeferredDirectories(self.place, self.names, self.rows))
 
 
-class DistributeLevel(Note, code=113, doing="distributing directories"):
+class SpawnDeepestLevel(NoteTask, code=113, doing="distributing directories"):
     """Task of rank 0 at the end of a phase: create the tasks for the directories of the deepest level that remains."""
 
     is_respawned_on_resume = True
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        result.spawn_each(rank.instance(DeferredDirectories).deepest_level_tasks(), CALL_COST, expands=False)
+        result.spawn_lazily(rank.shared_instance(DeferredDirectories).deepest_level_tasks(), CALL_COST, expands=False)
 
 
-class VisitDeferred(DirectoryTask, code=114, doing="finishing directories of", is_note=False):
+class VisitDeferredDirectories(DirectoryTask, code=114, doing="finishing directories of", is_note=False):
     """Task that processes the directories ``names`` (joined by slashes) of ``place``, now that their contents have been
-    processed. ``rows`` are their statuses, packed (``KEPT_COLUMNS``).
+    processed. ``rows`` are their statuses, packed (``DEFERRED_STATUS_COLUMNS``).
 
     In a dry run of ``pchmod``, this task also processes names of inodes that have several hard links, on the one rank
     that is responsible for the inode. (That rank counts the inode once.)
@@ -83,31 +83,33 @@ class VisitDeferred(DirectoryTask, code=114, doing="finishing directories of", i
     rows: bytes
     is_respawned_on_resume = True
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         number = self.names.count(b"/") + 1
         try:
-            directory = open_place(rank, self.place)
+            directory = open_checked_directory(rank, self.place)
         except Problem as problem:
             for name in self.names.split(b"/"):
-                result.fail(self.place, name, problem, retry=RetryMode.NEVER)
+                result.fail_item(self.place, name, problem, retry=RetryMode.NEVER)
             return
         visitor: DeferredVisitor = rank.visitor(rank, result, self.place, 0)  # type: ignore[assignment]
-        yield from visitor.visit_deferred(directory, self.names, Rows.unpacked(self.rows, number, KEPT_COLUMNS))
+        yield from visitor.visit_deferred(
+            directory, self.names, StatusColumns.unpacked(self.rows, number, DEFERRED_STATUS_COLUMNS)
+        )
 
 
-def open_place(rank: Rank, place: Place) -> int:
+def open_checked_directory(rank: Rank, place: Place) -> int:
     """Return a descriptor of the source directory ``place``. Raise ``Problem`` if it cannot be opened, or is not the
     one that was found.
 
-    If the identity in ``place`` is unknown (``NO_DIRECTORY``), any directory at this path is accepted.
+    If the identity in ``place`` is unknown (``NO_DIRECTORY_IDENTITY``), any directory at this path is accepted.
     """
-    identity = None if place.source_id == NO_DIRECTORY else place.source_id
+    identity = None if place.source_id == NO_DIRECTORY_IDENTITY else place.source_id
     return rank.sources[place.root].open(place.path, identity)
 
 
 class DeferredDirectories:
-    """On rank 0: all directories that must be processed after their contents, as ``VisitDeferred`` tasks sorted by
-    depth.
+    """On rank 0: all directories that must be processed after their contents, as ``VisitDeferredDirectories`` tasks
+    sorted by depth.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -117,12 +119,12 @@ class DeferredDirectories:
         self._next_record: SortRecord | None = None
 
     def add(self, task: TaskKind) -> None:
-        """Add a ``VisitDeferred`` task. Call this only before ``deepest_level_tasks``. May raise ``OSError`` if the
-        temporary file cannot be written.
+        """Add a ``VisitDeferredDirectories`` task. Call this only before ``deepest_level_tasks``. May raise ``OSError``
+        if the temporary file cannot be written.
         """
         (place, *_) = task
         depth = place.path.count(b"/") + 1 if place.path else 0
-        self._sorter.add((_DEPTH_ORIGIN - depth).to_bytes(4, "big"), encode(task))
+        self._sorter.add((_DEPTH_ORIGIN - depth).to_bytes(4, "big"), encode_task(task))
         self._count += 1
 
     @property
@@ -146,7 +148,7 @@ class DeferredDirectories:
         depth = self._next_record[0] if self._next_record else b""
         while self._next_record is not None and self._next_record[0] == depth:
             task, self._next_record = self._next_record[1], next(rest, None)
-            yield decode(task)
+            yield decode_task(task)
 
     def close(self) -> None:
         """Release the temporary file in which the tasks are sorted."""

@@ -18,14 +18,14 @@ from itertools import groupby
 from typing import BinaryIO
 
 from pcopy.fsio.backend.batches import StatNames
-from pcopy.fsio.backend.columns import GROUP, OWNER, RowCode, Rows, pack_names
+from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, OutcomeCode, StatusColumns, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.text import printable_path
 from pcopy.walk.listing import NAMES_PER_BATCH
 from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems, pass_to_visitor
@@ -39,7 +39,7 @@ HAS_INODE, HAS_DEVICE, HAS_SIZE, HAS_MTIME = 1, 2, 4, 8
 """Flags of a ``LISTED_RECORD`` that say which properties it contains. It never contains size or mtime of a
 directory.
 """
-HAS_SLASH, IS_CONTRADICTORY = 16, 32
+ENDS_WITH_SLASH, IS_CONTRADICTORY = 16, 32
 """Flags of a ``LISTED_RECORD``: its path ends with a slash; the list has its path twice, with different properties."""
 
 NOT_LISTED_ITEM_TEXT = "it is not the item that was listed, or has changed since: not processed"
@@ -67,7 +67,7 @@ class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=Fa
     is_respawned_on_resume = True
 
     def subject(self) -> tuple[Place, bytes]:
-        return Place(0, b"", NO_DIRECTORY, NO_DIRECTORY, False, False), b""
+        return Place(0, b"", NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False), b""
 
     def assigned_rank(self, ranks: int) -> int:
         return 0
@@ -78,7 +78,7 @@ class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=Fa
         records: list[bytes] = []
         try:
             with open(rank.job.listed, "rb") as file:
-                for path, item in _records(file, self.start, self.record_size):
+                for path, item in _paths_and_records(file, self.start, self.record_size):
                     paths.append(path)
                     records.append(item)
                     at += len(path) + 1 + self.record_size
@@ -88,12 +88,12 @@ class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=Fa
                             result.spawn(self._replace(start=at))
                             return
         except OSError as error:
-            rank.stop(f"the list of paths (--from) cannot be read: {error.strerror}")
+            rank.request_stop(f"the list of paths (--from) cannot be read: {error.strerror}")
         _spawn_visit(result, paths, records)
         result.count(counts.UNSCANNED, -1)
 
 
-def _records(file: BinaryIO, start: int, record_size: int) -> Iterator[tuple[bytes, bytes]]:
+def _paths_and_records(file: BinaryIO, start: int, record_size: int) -> Iterator[tuple[bytes, bytes]]:
     """Generator: yield (path, record) for each path of the list in the open ``file``, from the offset ``start`` (in
     bytes) on. Each record has ``record_size`` bytes.
     """
@@ -130,13 +130,20 @@ class VisitListed(TaskKind, code=111, doing="processing listed items of", is_not
     is_respawned_on_resume = True
 
     def subject(self) -> tuple[Place, bytes]:
-        return Place(0, os.path.dirname(self.paths.partition(b"\0")[0]), NO_DIRECTORY, NO_DIRECTORY, False, False), b""
+        return Place(
+            0,
+            os.path.dirname(self.paths.partition(b"\0")[0]),
+            NO_DIRECTORY_IDENTITY,
+            NO_DIRECTORY_IDENTITY,
+            False,
+            False,
+        ), b""
 
     @property
     def estimated_operations(self) -> int:
         return 2 * (self.paths.count(b"\0") + 1)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         paths = self.paths.split(b"\0")
         row = 0
         for directory, group in groupby(paths, os.path.dirname):
@@ -146,11 +153,11 @@ class VisitListed(TaskKind, code=111, doing="processing listed items of", is_not
             yield from _visit_names(rank, result, directory, names, records)
 
 
-def _visit_names(rank: Rank, result: TaskResult, path: bytes, names: list[bytes], records: bytes) -> Steps:
+def _visit_names(rank: Rank, result: TaskResult, path: bytes, names: list[bytes], records: bytes) -> TaskSteps:
     """Pass the items ``names`` of the directory ``path`` to the visitor of the program. ``records`` are their
     ``LISTED_RECORD`` values (properties in the list), or empty. Items that differ from their records count as failed.
     """
-    place = Place(0, path, NO_DIRECTORY, NO_DIRECTORY, False, False)
+    place = Place(0, path, NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False)
     try:
         place = place._replace(source_id=rank.sources[0].identity(path))
         directory = rank.open_source(place)
@@ -162,12 +169,12 @@ def _visit_names(rank: Rank, result: TaskResult, path: bytes, names: list[bytes]
             )
         for name in () if problem.changed and rank.options.missing_is_fine else names:
             result.count(counts.FOUND)
-            result.fail(place, name, problem, retry=RetryMode.NEVER)
+            result.fail_item(place, name, problem, retry=RetryMode.NEVER)
         return
     packed = pack_names(names)
-    stated = yield from rank.execute(StatNames(directory, packed, VISITOR_COLUMNS | OWNER | GROUP))
+    stated = yield from rank.execute(StatNames(directory, packed, VISITOR_COLUMNS | OWNER_COLUMN | GROUP_COLUMN))
     verdicts, rows = stated.verdicts, stated.rows
-    problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != RowCode.DONE}
+    problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != OutcomeCode.DONE}
     for row, item in enumerate(LISTED_RECORD.iter_unpack(records)):
         if row not in problems and (why := _mismatch_reason(rows, row, item)):
             problems[row] = Problem("stat", 0, on_source=True, text=why)
@@ -190,13 +197,13 @@ def _first_link_in(rank: Rank, path: bytes) -> bytes:
     return b""
 
 
-def _mismatch_reason(rows: Rows, row: int, item: tuple[int, ...]) -> str:
+def _mismatch_reason(rows: StatusColumns, row: int, item: tuple[int, ...]) -> str:
     """Return why the item in row ``row`` of the statuses ``rows`` is not the one that was listed; "" if it still is.
     ``item`` are the fields of its ``LISTED_RECORD``.
     """
     flags, kind, inode, device, size, seconds, nanoseconds = item
     type_ = stat.S_IFMT(rows.mode[row])
-    if flags & HAS_SLASH and type_ != stat.S_IFDIR:
+    if flags & ENDS_WITH_SLASH and type_ != stat.S_IFDIR:
         return _LINK_WITH_SLASH_TEXT if type_ == stat.S_IFLNK else _NO_DIRECTORY_TEXT
     if flags & IS_CONTRADICTORY:
         return _CONTRADICTORY_TEXT

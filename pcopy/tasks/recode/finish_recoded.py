@@ -9,25 +9,25 @@ import time
 from array import array
 from collections.abc import Generator
 
-from pcopy.fsio.attributes import read_attributes
-from pcopy.fsio.data import set_size
+from pcopy.fsio.attributes import read_item_metadata
+from pcopy.fsio.data import set_file_size
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import ZstdFrame, packed_seek_table
-from pcopy.fsio.source import check_unchanged
-from pcopy.fsio.temporary import run_and_rank_of
+from pcopy.fsio.source import check_file_is_unchanged
+from pcopy.fsio.temporary import run_and_rank_in_temporary_name
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import CopyAction
 from pcopy.tasks.base.attempts import fail_or_retry
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_until_stored
 from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Place
-from pcopy.tasks.files.finish_file import OpeningTimes, remove_temporary
-from pcopy.tasks.files.layouts import count_layout, target_layout
-from pcopy.tasks.recode.recode_target import commit_recoded, open_checked, recode_target
+from pcopy.tasks.files.finish_file import LargeFileOpeningTimes, remove_temporary
+from pcopy.tasks.files.layouts import count_files_with_layout, target_layout_policy
+from pcopy.tasks.recode.recode_target import commit_recoded, open_found_source, recode_target
 
 
 class RecodedFileTask(TaskKind):
@@ -50,7 +50,7 @@ class RecodedFileTask(TaskKind):
 
     def is_of_this_run(self, rank: Rank) -> bool:
         """Return True if this run has created the temporary file, and not an earlier one."""
-        return run_and_rank_of(self.file.temporary)[0] == rank.job.run
+        return run_and_rank_in_temporary_name(self.file.temporary)[0] == rank.job.run
 
 
 class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
@@ -70,24 +70,24 @@ class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
         """Remove the temporary file, if the run number ``since`` of the job or a later one has created it. This is
         called when the job stops and keeps nothing for a resume. (Each resume is a new run.)
         """
-        if run_and_rank_of(self.file.temporary)[0] >= since:
+        if run_and_rank_in_temporary_name(self.file.temporary)[0] >= since:
             remove_temporary(rank, self.file)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Finish the file and count it. The task yields only to wait for stable storage.
 
         The file fails if the source has changed since its parts were read.
         """
         file, (place, name) = self.file, self.file.item.names[0]
         now = time.monotonic_ns()
-        took = now - rank.instance(OpeningTimes).pop(file.temporary, now)
+        took = now - rank.shared_instance(LargeFileOpeningTimes).pop(file.temporary, now)
         try:
             replaced = yield from _finish_file(self, rank, result)
         except Problem as problem:
             report_recoding_failure(rank, result, file, problem)
             return
         known = ContentInfo(FILE, file.version.size, self.digest, file.version)
-        result.count_copied(place, name, known, how=CopyAction.replacing(replaced, took))
+        result.count_copied(place, name, known, how=CopyAction.for_existing_item(replaced, took))
 
 
 def report_recoding_failure(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
@@ -98,7 +98,7 @@ def report_recoding_failure(rank: Rank, result: TaskResult, file: ChunkedFile, p
     file may have been changed since.
     """
     item = file.item
-    attempt = 0 if run_and_rank_of(file.temporary)[0] < rank.job.run else item.attempt
+    attempt = 0 if run_and_rank_in_temporary_name(file.temporary)[0] < rank.job.run else item.attempt
     fail_or_retry(result, item.place, item.name, problem, attempt, item.size)
 
 
@@ -109,10 +109,10 @@ def _finish_file(task: FinishRecoded, rank: Rank, result: TaskResult) -> Generat
     """
     file, item = task.file, task.file.item
     with (
-        open_checked(rank, item) as (reading, status),
-        NewFile.continue_kept(rank.open_target(item.place), file.temporary, file.identity) as new,
+        open_found_source(rank, item) as (reading, status),
+        NewFile.continue_kept_file(rank.open_target(item.place), file.temporary, file.identity) as new,
     ):
-        check_unchanged(reading, file.version)
+        check_file_is_unchanged(reading, file.version)
         goal = recode_target(rank, item)
         if goal.present is not None:
             goal.present.refuse_name_collision()
@@ -121,13 +121,15 @@ def _finish_file(task: FinishRecoded, rank: Rank, result: TaskResult) -> Generat
             numbers = array("Q", task.frames)
             end, table = sum(numbers[::2]), packed_seek_table([*map(ZstdFrame, numbers[::2], numbers[1::2])])
             write_all(new.descriptor, table, end)
-            set_size(new.descriptor, end + len(table))
+            set_file_size(new.descriptor, end + len(table))
         recipe = goal.recipe(reading, status)
-        layout = target_layout(rank, item.place).file_description(new.descriptor, recipe, goal.target_directory)
-        attributes = read_attributes(reading, status, rank.options.preserve)
-        if not rank.syncs_items(item.place):
+        layout = target_layout_policy(rank, item.place).layout_description_of_file(
+            new.descriptor, recipe, goal.target_directory
+        )
+        attributes = read_item_metadata(reading, status, rank.options.preserve)
+        if not rank.syncs_each_file(item.place):
             yield from wait_until_stored(rank, new)
         commit_recoded(result, goal, item, new, status, attributes)
     if layout:
-        count_layout(rank, result, layout)
+        count_files_with_layout(rank, result, layout)
     return goal.present

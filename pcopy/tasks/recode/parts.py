@@ -16,7 +16,7 @@ PackedTable = tuple[bytes, bytes, bytes]
 """The columns of a ``SeekTable``, packed: offsets of frames in the file, offsets of their contents, and checksums."""
 
 
-class Division(NamedTuple):
+class FileDivision(NamedTuple):
     """How a file is divided into parts that are compressed or decompressed separately.
 
     Fields:
@@ -50,12 +50,12 @@ class Division(NamedTuple):
         return at[8 * start : 8 * end + 8], contents_at[8 * start : 8 * end + 8], checksums[8 * start : 8 * end]
 
 
-def packed_table(table: SeekTable) -> PackedTable:
+def packed_table_columns(table: SeekTable) -> PackedTable:
     """Return the columns of a seek table, packed."""
     return table.offsets.tobytes(), table.content_offsets.tobytes(), array("Q", table.checksums).tobytes()
 
 
-def unpacked_table(packed: PackedTable) -> SeekTable:
+def seek_table_from_columns(packed: PackedTable) -> SeekTable:
     """Return the seek table whose columns are ``packed``."""
     return SeekTable(*(array("Q", column) for column in packed))
 
@@ -73,7 +73,7 @@ class PartProgress:
 
         Args:
             most: the largest number of parts under way at a time.
-            deferred: the id of the task ``RecodeOpened``, which counts as done only when the file is finished.
+            deferred: the id of the task ``RecodingStarted``, which counts as done only when the file is finished.
         """
         self.deferred_note = deferred
         """The id of the task that is recorded as done when the file is finished."""

@@ -2,11 +2,11 @@
 
 In decompression, the seek table of the source states the offset of each frame. In compression, the offset of a part is
 known only after all earlier parts are compressed. So the rank that has compressed a part keeps it in memory until the
-rank that has split the file sends it the offset (``WritePart``). To limit the memory, only a few parts of a file are
-under way at a time.
+rank that has split the file sends it the offset (``WriteRecodedPart``). To limit the memory, only a few parts of a file
+are under way at a time.
 
 Only the memory of these ranks knows how far a file is. So a resumed job recodes the file from the start: the task
-``RecodeOpened`` counts as done only when the file is complete, and tasks for parts that an earlier run has left do
+``RecodingStarted`` counts as done only when the file is complete, and tasks for parts that an earlier run has left do
 nothing.
 """
 
@@ -19,28 +19,34 @@ from pcopy.fsio.close import close_after_failure, close_after_write
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.recode import compressed_bound, read_source_range, write_around_holes
+from pcopy.fsio.recode import max_compressed_size, read_source_range, write_around_holes
 from pcopy.fsio.seekable_zstd import SeekTable, compress_frame, read_frame
-from pcopy.fsio.source import FileVersion, check_unchanged
-from pcopy.fsio.temporary import reopen_temporary, run_and_rank_of
+from pcopy.fsio.source import FileVersion, check_file_is_unchanged
+from pcopy.fsio.temporary import reopen_temporary, run_and_rank_in_temporary_name
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.distribution import chunk_size
-from pcopy.tasks.base.kind import ItemTask, Note, Steps
+from pcopy.tasks.base.kind import ItemTask, NoteTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_for_data_stored
 from pcopy.tasks.base.values import ChunkedFile, Item, Place, pack_numbers
 from pcopy.tasks.files.existing import inherits_acl
-from pcopy.tasks.files.finish_file import OpeningTimes, remove_temporary
+from pcopy.tasks.files.finish_file import LargeFileOpeningTimes, remove_temporary
 from pcopy.tasks.recode.finish_recoded import FinishRecoded, RecodedFileTask, report_recoding_failure
-from pcopy.tasks.recode.parts import Division, PackedTable, PartProgress, packed_table, unpacked_table
+from pcopy.tasks.recode.parts import (
+    FileDivision,
+    PackedTable,
+    PartProgress,
+    packed_table_columns,
+    seek_table_from_columns,
+)
 from pcopy.tasks.recode.recode_files import recode_whole
 from pcopy.tasks.recode.recode_target import (
     compression_level,
-    frame_span,
-    needs_rank_0,
-    open_checked,
+    frame_content_bytes,
+    must_be_recoded_by_rank_0,
+    open_found_source,
     recode_target,
     skip_if_current,
 )
@@ -54,13 +60,13 @@ class RecodeFile(ItemTask, code=171, doing="compressing or decompressing", is_no
     another file system than its directory). ``RecodeFiles`` recodes the others, in batches.
     """
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Split the file if there are several ranks and the file can be split; otherwise recode the whole file on this
         rank.
         """
         item = self.item
         try:
-            if needs_rank_0(rank, item):
+            if must_be_recoded_by_rank_0(rank, item):
                 result.spawn(self, item.size, owner=0)
             elif rank.size == 1 or rank.options.dry_run or not (yield from _split_file(item, rank, result)):
                 yield from recode_whole(rank, result, item)
@@ -68,12 +74,12 @@ class RecodeFile(ItemTask, code=171, doing="compressing or decompressing", is_no
             fail_or_retry(result, item.place, item.name, problem, item.attempt, item.size)
 
 
-class RecodeOpened(RecodedFileTask, code=172, doing="waiting for the parts of", is_note=True):
+class RecodingStarted(RecodedFileTask, code=172, doing="waiting for the parts of", is_note=True):
     """Message that tells the rank which has split a file how the file is divided. That rank then collects the results
     of the parts.
 
     In a resumed job, this task starts the file again. ``bounds``, ``table`` and ``span`` say how the file is divided:
-    see the fields of ``Division``.
+    see the fields of ``FileDivision``.
     """
 
     bounds: bytes
@@ -84,7 +90,7 @@ class RecodeOpened(RecodedFileTask, code=172, doing="waiting for the parts of", 
         """Return the rank to which this message is sent: the one that has split the file, whose number (below
         ``ranks``) is part of the temporary name.
         """
-        return run_and_rank_of(self.file.temporary)[1] % ranks
+        return run_and_rank_in_temporary_name(self.file.temporary)[1] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         if not self.is_of_this_run(rank):
@@ -92,12 +98,12 @@ class RecodeOpened(RecodedFileTask, code=172, doing="waiting for the parts of", 
             return
         result.defer_completion()
         parts = PartProgress(self.division.part_count, PARTS_PER_RANK * rank.size, result.id)
-        rank.instance(FilesBeingRecoded)[self.file.temporary] = self, parts
+        rank.shared_instance(FilesBeingRecoded)[self.file.temporary] = self, parts
 
     @property
-    def division(self) -> Division:
-        """How the file is divided, as a ``Division``, which is made from the fields of this message."""
-        return Division(self.bounds, self.table, self.span, self.temporary_size)
+    def division(self) -> FileDivision:
+        """How the file is divided, as a ``FileDivision``, which is made from the fields of this message."""
+        return FileDivision(self.bounds, self.table, self.span, self.temporary_size)
 
     def part_task(self, number: int) -> RecodePart:
         """Return the task that recodes the part ``number``."""
@@ -106,7 +112,7 @@ class RecodeOpened(RecodedFileTask, code=172, doing="waiting for the parts of", 
         return RecodePart(self.file, self.temporary_size, number, start, end, table, self.span)
 
 
-class FilesBeingRecoded(dict[bytes, tuple[RecodeOpened, PartProgress]]):
+class FilesBeingRecoded(dict[bytes, tuple[RecodingStarted, PartProgress]]):
     """The files that this rank has split into parts and that are not complete yet, by the names of their temporary
     files.
     """
@@ -146,10 +152,10 @@ class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing 
         """Remove the temporary file, if the run number ``since`` of the job or a later one has created it. This is
         called when the job stops and keeps nothing for a resume. (Each resume is a new run.)
         """
-        if run_and_rank_of(self.file.temporary)[0] >= since:
+        if run_and_rank_in_temporary_name(self.file.temporary)[0] >= since:
             remove_temporary(rank, self.file)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         if not self.is_of_this_run(rank):
             return
         failure, frames, root = None, b"", b""
@@ -159,15 +165,15 @@ class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing 
                 frames, root = yield from _compress_part(self, rank)
             else:
                 yield from _decompress_part(self, rank)
-                rank.record_success()
+                rank.record_write_success()
         except Problem as problem:
             rank.handle_failure(problem, *self.subject())
             failure, is_in_memory = problem.packed, False
         holder = rank.number if is_in_memory else -1
-        result.spawn(PartRecoded(self.file.temporary, self.number, failure, frames, root, holder))
+        result.spawn(PartRecodedNote(self.file.temporary, self.number, failure, frames, root, holder))
 
 
-class PartRecoded(Note, code=174, doing="recording a part of a file"):
+class PartRecodedNote(NoteTask, code=174, doing="recording a part of a file"):
     """Message to the rank that has split a file: a part was compressed or written, or has failed.
 
     Fields:
@@ -190,12 +196,12 @@ class PartRecoded(Note, code=174, doing="recording a part of a file"):
         """Return the rank to which this message is sent: the one that has split the file, whose number (below
         ``ranks``) is part of the temporary name.
         """
-        return run_and_rank_of(self.temporary)[1] % ranks
+        return run_and_rank_in_temporary_name(self.temporary)[1] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        if run_and_rank_of(self.temporary)[0] != rank.job.run:
+        if run_and_rank_in_temporary_name(self.temporary)[0] != rank.job.run:
             return
-        opened, parts = rank.instance(FilesBeingRecoded)[self.temporary]
+        opened, parts = rank.shared_instance(FilesBeingRecoded)[self.temporary]
         if self.problem is not None and parts.problem is None:
             parts.problem = Problem.from_packed(self.problem)
             remove_temporary(rank, opened.file)  # so that the tasks for other parts fail at once
@@ -204,17 +210,17 @@ class PartRecoded(Note, code=174, doing="recording a part of a file"):
         else:
             parts.record_part_compressed(self.number, self.frames, self.root, self.holder)
         for number, holder, offset in parts.parts_to_write():
-            result.spawn(WritePart(opened.file, opened.temporary_size, number, offset), owner=holder)
+            result.spawn(WriteRecodedPart(opened.file, opened.temporary_size, number, offset), owner=holder)
         for number in parts.parts_to_hand_out():
             part = opened.part_task(number)
             result.spawn(part, part.cost)
         if parts.is_finished:
-            del rank.instance(FilesBeingRecoded)[self.temporary]
+            del rank.shared_instance(FilesBeingRecoded)[self.temporary]
             result.complete_deferred([parts.deferred_note])
-            _finish_parts(opened, parts, rank, result)
+            _finish_after_last_part(opened, parts, rank, result)
 
 
-class WritePart(RecodedFileTask, code=175, doing="writing a part of", is_note=True):
+class WriteRecodedPart(RecodedFileTask, code=175, doing="writing a part of", is_note=True):
     """Message to the rank that has a compressed part in memory: write it at ``offset`` of the file. If the offset is
     -1, discard the part.
     """
@@ -224,19 +230,19 @@ class WritePart(RecodedFileTask, code=175, doing="writing a part of", is_note=Tr
 
     is_dropped_on_stop = True
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         if not self.is_of_this_run(rank):
             return
         file, failure = self.file, None
-        frames = rank.instance(PendingFrames).pop((file.temporary, self.number))
+        frames = rank.shared_instance(PendingFrames).pop((file.temporary, self.number))
         if self.offset >= 0:
             try:
                 yield from _write_frames(self, frames, rank)
-                rank.record_success()
+                rank.record_write_success()
             except Problem as problem:
                 rank.handle_failure(problem, *self.subject())
                 failure = problem.packed
-        result.spawn(PartRecoded(file.temporary, self.number, failure, b"", b"", -1))
+        result.spawn(PartRecodedNote(file.temporary, self.number, failure, b"", b"", -1))
 
 
 def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, None, bool]:
@@ -246,8 +252,8 @@ def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, N
     Return False if one rank must recode the whole file. Raise ``Problem`` if the file cannot be opened or created.
     """
     began, place = time.monotonic_ns(), item.place
-    with open_checked(rank, item) as (reading, status):
-        division = _division_of(rank, place, reading, status.st_size)
+    with open_found_source(rank, item) as (reading, status):
+        division = _division_of_file(rank, place, reading, status.st_size)
         if division is None:
             return False
         goal = recode_target(rank, item)
@@ -258,13 +264,13 @@ def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, N
             shown = new.allow_reopening(inherits_acl=inherits_acl(rank, place, goal.directory_descriptor))
             made = new.identity(place.target_id.mount_code)
             new.extend(division.temporary_size)
-            new.close_and_keep(sync=rank.syncs_items(place))
+            new.close_and_keep(sync=rank.syncs_each_file(place))
         if new.layout_reason:
-            result.warn_other_layout(place, item.name, new.layout_reason)
+            result.warn_of_other_layout(place, item.name, new.layout_reason)
     if result.item_recorder.is_recording:
-        rank.instance(OpeningTimes)[temporary] = began
+        rank.shared_instance(LargeFileOpeningTimes)[temporary] = began
     file = ChunkedFile(item, FileVersion.from_status(status), temporary, made, server_status=shown)
-    opened = RecodeOpened(file, division.temporary_size, division.bounds, division.table, division.span)
+    opened = RecodingStarted(file, division.temporary_size, division.bounds, division.table, division.span)
     result.spawn(opened)
     first = range(min(PARTS_PER_RANK * rank.size, division.part_count))
     for part in map(opened.part_task, reversed(first)):  # reversed, because a rank runs the newest task first
@@ -272,7 +278,7 @@ def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, N
     return True
 
 
-def _division_of(rank: Rank, place: Place, reading: int, size: int) -> Division | None:
+def _division_of_file(rank: Rank, place: Place, reading: int, size: int) -> FileDivision | None:
     """Return how the file that is open as ``reading`` is divided into parts; None if one rank must recode all of it.
     Raise ``Problem`` if its seek table cannot be read.
     """
@@ -283,10 +289,10 @@ def _division_of(rank: Rank, place: Place, reading: int, size: int) -> Division 
     if options.compress:
         if 2 * size < 3 * chunk:
             return None
-        span = min(frame_span(rank, place, reading, size), chunk)
+        span = min(frame_content_bytes(rank, place, reading, size), chunk)
         frames = -(-size // chunk) * -(-chunk // span)
-        return Division(
-            pack_numbers([*range(0, size, chunk), size]), (b"", b"", b""), span, compressed_bound(size, frames)
+        return FileDivision(
+            pack_numbers([*range(0, size, chunk), size]), (b"", b"", b""), span, max_compressed_size(size, frames)
         )
     table = SeekTable.read(reading, size)
     if table is None or table.frame_count < 2 or 2 * table.content_size < 3 * chunk:
@@ -295,7 +301,7 @@ def _division_of(rank: Rank, place: Place, reading: int, size: int) -> Division 
     for number in range(1, table.frame_count):
         if table.content_offsets[number] - table.content_offsets[bounds[-1]] >= chunk:
             bounds.append(number)
-    return Division(pack_numbers([*bounds, table.frame_count]), packed_table(table), 0, table.content_size)
+    return FileDivision(pack_numbers([*bounds, table.frame_count]), packed_table_columns(table), 0, table.content_size)
 
 
 def _compress_part(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[bytes, bytes]]:
@@ -308,7 +314,7 @@ def _compress_part(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[
     compressed: list[bytes] = []
     numbers: list[int] = []
     with rank.open_for_reading(file.item.place, file.item.name) as reading:
-        check_unchanged(reading, file.version)
+        check_file_is_unchanged(reading, file.version)
         for at in range(task.start, task.end, task.span):
             length = min(task.span, task.end - at)
             yield from rank.throttle.charge_and_wait(length)
@@ -319,18 +325,18 @@ def _compress_part(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[
             numbers += (len(compressed[-1]), length)
             rank.counters[counts.MOVED] += length
             yield
-        check_unchanged(reading, file.version)
-    rank.instance(PendingFrames)[file.temporary, task.number] = compressed
+        check_file_is_unchanged(reading, file.version)
+    rank.shared_instance(PendingFrames)[file.temporary, task.number] = compressed
     return pack_numbers(numbers), b"" if hasher is None else hasher.root()
 
 
-def _decompress_part(task: RecodePart, rank: Rank) -> Steps:
+def _decompress_part(task: RecodePart, rank: Rank) -> TaskSteps:
     """Decompress the part of the file that ``task`` describes, and write it into the temporary file. Raise ``Problem``
     if that fails.
     """
-    file, table, sparse = task.file, unpacked_table(task.table), rank.options.preserve.sparse
+    file, table, sparse = task.file, seek_table_from_columns(task.table), rank.options.preserve.sparse
     with rank.open_for_reading(file.item.place, file.item.name) as reading:
-        check_unchanged(reading, file.version)
+        check_file_is_unchanged(reading, file.version)
         writing = reopen_temporary(
             rank.open_target(file.item.place), file.temporary, file.identity, task.temporary_size, file.server_status
         )
@@ -341,8 +347,8 @@ def _decompress_part(task: RecodePart, rank: Rank) -> Steps:
                 write_around_holes(writing, contents, table.content_offsets[number], sparse=sparse)
                 rank.counters[counts.MOVED] += table.offsets[number + 1] - table.offsets[number]
                 yield None
-            check_unchanged(reading, file.version)
-            sync = rank.syncs_items(file.item.place)
+            check_file_is_unchanged(reading, file.version)
+            sync = rank.syncs_each_file(file.item.place)
             if not sync and _must_sync_part(rank):
                 yield from wait_for_data_stored(rank, writing)
         except BaseException:
@@ -361,7 +367,7 @@ def _must_sync_part(rank: Rank) -> bool:
     return rank.options.sync and rank.hosts.host_count > 1
 
 
-def _write_frames(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
+def _write_frames(task: WriteRecodedPart, frames: list[bytes], rank: Rank) -> TaskSteps:
     """Write the ``frames`` of a compressed part into the temporary file, at the offset that ``task`` contains. Raise
     ``Problem`` if that fails.
     """
@@ -373,7 +379,7 @@ def _write_frames(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
         for frame in frames:
             write_all(writing, frame, at)
             at += len(frame)
-        sync = rank.syncs_items(file.item.place)
+        sync = rank.syncs_each_file(file.item.place)
         if not sync and _must_sync_part(rank):
             yield from wait_for_data_stored(rank, writing)
     except BaseException:
@@ -382,7 +388,7 @@ def _write_frames(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
     close_after_write(writing, sync=sync)
 
 
-def _finish_parts(opened: RecodeOpened, parts: PartProgress, rank: Rank, result: TaskResult) -> None:
+def _finish_after_last_part(opened: RecodingStarted, parts: PartProgress, rank: Rank, result: TaskResult) -> None:
     """After the last part of a file: spawn the task that finishes the file, or report the file as failed if any part
     has failed. ``parts`` are the results of the parts, ``opened`` is how the file is divided.
     """
@@ -400,8 +406,8 @@ def discard_unfinished(rank: Rank, since: int = 1) -> None:
     """When the job stops: remove the temporary files of the files that this rank has split, but only those that the run
     number ``since`` of the job or a later one has created. (Each resume is a new run.)
     """
-    recoded = rank.instance(FilesBeingRecoded)
+    recoded = rank.shared_instance(FilesBeingRecoded)
     for temporary, (opened, _) in recoded.items():
-        if run_and_rank_of(temporary)[0] >= since:
+        if run_and_rank_in_temporary_name(temporary)[0] >= since:
             remove_temporary(rank, opened.file)
     recoded.clear()

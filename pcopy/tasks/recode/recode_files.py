@@ -9,33 +9,33 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 
-from pcopy.fsio.attributes import read_attributes
+from pcopy.fsio.attributes import read_item_metadata
 from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.recode import read_source_range, write_around_holes
 from pcopy.fsio.seekable_zstd import SeekTable, ZstdFrame, compress_frame, packed_seek_table, read_frame, read_frames
-from pcopy.fsio.source import FileVersion, check_unchanged
+from pcopy.fsio.source import FileVersion, check_file_is_unchanged
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import CopyAction
 from pcopy.tasks.base.attempts import fail_or_retry
-from pcopy.tasks.base.kind import DivisibleTask, Steps
+from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import FILES_PER_SLICE, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_until_stored
 from pcopy.tasks.base.values import ContentInfo, Item, pack_numbers, unpack_numbers
-from pcopy.tasks.files.existing import prepare_name, report_removal
-from pcopy.tasks.files.layouts import count_layout_of_recipe
+from pcopy.tasks.files.existing import prepare_new_name, reporting_removal
+from pcopy.tasks.files.layouts import count_files_created_by_recipe
 from pcopy.tasks.recode.recode_target import (
     RecodeTarget,
     commit_recoded,
     compression_level,
-    frame_span,
-    needs_rank_0,
-    open_checked,
+    frame_content_bytes,
+    must_be_recoded_by_rank_0,
+    open_found_source,
     recode_target,
     skip_if_current,
 )
@@ -53,7 +53,7 @@ class RecodeFiles(DivisibleTask, code=170, doing="compressing or decompressing f
 
     columns = ("inodes", "sizes")
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Recode the files one after another. Files that only rank 0 can recode (with ``--files-from``, since only it
         knows the list) are passed to rank 0.
         """
@@ -61,7 +61,7 @@ class RecodeFiles(DivisibleTask, code=170, doing="compressing or decompressing f
         for index, (name, (inode, size)) in enumerate(zip(unpack_names(self.names), numbers, strict=True)):
             item = Item(place.source_id.mount_code, inode, size, ((place, name),), self.attempt)
             try:
-                if needs_rank_0(rank, item):
+                if must_be_recoded_by_rank_0(rank, item):
                     one = pack_names([name]), pack_numbers([inode]), pack_numbers([size])
                     result.spawn(RecodeFiles(place, *one, self.attempt), size, owner=0)
                 else:
@@ -80,32 +80,34 @@ def recode_whole(rank: Rank, result: TaskResult, item: Item) -> Generator[None, 
     """
     began = time.monotonic_ns()
     place, name = item.names[0]
-    with open_checked(rank, item) as (reading, status):
+    with open_found_source(rank, item) as (reading, status):
         goal = recode_target(rank, item)
         if (yield from skip_if_current(result, goal, item, reading, status)):
             return
         version, present_status = FileVersion.from_status(status), goal.present_status
         if rank.options.dry_run:
-            action = CopyAction.replacing(goal.present)
+            action = CopyAction.for_existing_item(goal.present)
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, status.st_size, place)
             result.item_recorder.record(action.action, place, goal.name, FILE, status.st_size)
             return
         target, recipe = rank.open_target(place), goal.recipe(reading, status)
-        made_as = prepare_name(rank, target, goal.name, present_status, status)
-        removal = report_removal(rank, target, goal.name, present_status)
+        made_as = prepare_new_name(rank, target, goal.name, present_status, status)
+        removal = reporting_removal(rank, target, goal.name, present_status)
         with removal, NewFile.create_temporary(target, made_as, layout=recipe) as new:
             hasher = rank.new_hasher()
             yield from _write_recoded(rank, goal, reading, status.st_size, new, hasher)
-            attributes = read_attributes(reading, status, rank.options.preserve)
-            check_unchanged(reading, version)
+            attributes = read_item_metadata(reading, status, rank.options.preserve)
+            check_file_is_unchanged(reading, version)
             yield from wait_until_stored(rank, new)
             commit_recoded(result, goal, item, new, status, attributes)
-    count_layout_of_recipe(rank, result, place, new.recipe if new.layout_reason else recipe, target, 1)
+    count_files_created_by_recipe(rank, result, place, new.recipe if new.layout_reason else recipe, target, 1)
     known = ContentInfo(FILE, status.st_size, b"", version)
     if hasher is not None:
         known = ContentInfo(FILE, hasher.size, rank.hashing.digest_of_file(hasher), version)
-    result.count_copied(place, name, known, how=CopyAction.replacing(present_status, time.monotonic_ns() - began))
+    result.count_copied(
+        place, name, known, how=CopyAction.for_existing_item(present_status, time.monotonic_ns() - began)
+    )
 
 
 def _write_recoded(
@@ -137,7 +139,7 @@ def _compress_file(
             is read until its end.
         hasher: gets the contents of the source, unless it is None.
     """
-    span, level = frame_span(rank, goal.place, reading, size), compression_level(rank)
+    span, level = frame_content_bytes(rank, goal.place, reading, size), compression_level(rank)
     frames: list[ZstdFrame] = []
     at, end, begin, packed = 0, size, 0, b""
     while not frames or at < end:

@@ -12,14 +12,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.attributes import Attributes, read_attributes
+from pcopy.fsio.attributes import ItemMetadata, read_item_metadata
 from pcopy.fsio.close import close_after_read
-from pcopy.fsio.existing import are_times_equal, open_existing
-from pcopy.fsio.layout import Recipe, TargetDirectory
+from pcopy.fsio.existing import are_times_equal, open_existing_file
+from pcopy.fsio.layout import LayoutRecipe, TargetDirectory
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import Problem, TargetChanged, as_problem
-from pcopy.fsio.recode import USUAL_FRAME_SIZE, frame_size_for
-from pcopy.fsio.retries import with_retries
+from pcopy.fsio.problem import Problem, TargetChangedProblem, errors_as_problem
+from pcopy.fsio.recode import USUAL_FRAME_SIZE, frame_size_for_file
+from pcopy.fsio.retries import call_with_retries
 from pcopy.fsio.seekable_zstd import SeekTable, read_frames
 from pcopy.fsio.source import FileVersion, check_is_found_file, source_status, status_of
 from pcopy.signature.items import FILE
@@ -28,10 +28,16 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.recoded_names import recoded_name, recoded_target_name
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NOT_CREATED, ContentInfo, Item, Place
-from pcopy.tasks.files.existing import MAX_EXAMINATIONS, ExistingItem, inherits_acl, status_or_none, updates_metadata
-from pcopy.tasks.files.layouts import RankLayouts, target_layout
-from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, ContentInfo, Item, Place
+from pcopy.tasks.files.existing import (
+    MAX_EXAMINATIONS,
+    ExistingItem,
+    inherits_acl,
+    should_update_metadata,
+    status_or_none,
+)
+from pcopy.tasks.files.layouts import RankLayouts, target_layout_policy
+from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 from pcopy.text import printable_path
 
 _LONGEST_NAME = 255
@@ -65,13 +71,13 @@ class RecodeTarget(NamedTuple):
         """The status of the existing item; None if there is none."""
         return None if self.present is None else self.present.status
 
-    def recipe(self, reading: int, status: os.stat_result) -> Recipe:
+    def recipe(self, reading: int, status: os.stat_result) -> LayoutRecipe:
         """Return how the new file is to be created, so that it gets its layout on the file system (Lustre: striping).
         ``reading`` is the open source file, ``status`` its status.
 
         Raise ``Problem`` if the layout of the source cannot be read.
         """
-        return target_layout(self.rank, self.place).recipe_for_file(reading, status, self.target_directory)
+        return target_layout_policy(self.rank, self.place).recipe_for_file(reading, status, self.target_directory)
 
 
 def recode_target(rank: Rank, item: Item) -> RecodeTarget:
@@ -85,10 +91,10 @@ def recode_target(rank: Rank, item: Item) -> RecodeTarget:
     if len(new_name) > _LONGEST_NAME:
         text = f"its name in the target would be too long (more than 255 bytes): {printable_path(new_name)}"
         raise Problem("create", errno.ENAMETOOLONG, text=text)
-    if _is_taken(rank, place, new_name):
+    if _is_name_taken(rank, place, new_name):
         text = f"its name in the target, {printable_path(new_name)}, is that of another item of the source"
         raise Problem("create", errno.EEXIST, text=text)
-    if place.target_id == NOT_CREATED:
+    if place.target_id == UNCREATED_TARGET_IDENTITY:
         return RecodeTarget(rank, place, new_name, None)
     directory = rank.open_target(place)
     status = status_or_none(directory, new_name)
@@ -96,7 +102,7 @@ def recode_target(rank: Rank, item: Item) -> RecodeTarget:
     return RecodeTarget(rank, place, new_name, present)
 
 
-def _is_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
+def _is_name_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
     """Return True if the name that a file gets in the target belongs to another item: the source has an item
     ``new_name`` in the same directory, ``place``, and copies it as well.
 
@@ -110,7 +116,7 @@ def _is_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
     return not rank.options.files_from or _is_listed(rank, os.path.join(place.path, new_name))
 
 
-def needs_rank_0(rank: Rank, item: Item) -> bool:
+def must_be_recoded_by_rank_0(rank: Rank, item: Item) -> bool:
     """Return True if ``item`` must be passed to rank 0, because only rank 0 can recode it. That is so with
     ``--files-from``, if the source also has an item of the name that the recoded file gets.
 
@@ -128,8 +134,8 @@ def _is_listed(rank: Rank, path: bytes) -> bool:
     """Return True if the list of ``--files-from`` contains ``path``. Raise ``Problem`` if the list cannot be read."""
     from pcopy.tasks.directories.copy_listed import ListedPaths
 
-    with as_problem("read the list of --files-from", on_source=True):
-        return rank.instance(ListedPaths).covers(path)
+    with errors_as_problem("read the list of --files-from", on_source=True):
+        return rank.shared_instance(ListedPaths).lists_path_or_parent(path)
 
 
 def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
@@ -146,11 +152,11 @@ def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
         if problem.errno == errno.ENOENT:
             return False
         raise
-    return rank.instance(JobFilter).selects_item(place, name, status)
+    return rank.shared_instance(JobFilter).selects_item(place, name, status)
 
 
 @contextmanager
-def open_checked(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
+def open_found_source(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
     """Context manager: open the source file of ``item``, and provide its descriptor and its status.
 
     Raise ``Problem`` if it cannot be opened, or is not the file that the scan has found.
@@ -166,7 +172,7 @@ def compression_level(rank: Rank) -> int:
     return int(rank.options.compress.partition(":")[2])
 
 
-def frame_span(rank: Rank, place: Place, reading: int, size: int) -> int:
+def frame_content_bytes(rank: Rank, place: Place, reading: int, size: int) -> int:
     """Return how many bytes of the source each frame of the compressed file holds. (A frame is compressed by itself;
     larger files with wider stripes get larger frames.)
 
@@ -175,9 +181,11 @@ def frame_span(rank: Rank, place: Place, reading: int, size: int) -> int:
     if size <= USUAL_FRAME_SIZE:
         return USUAL_FRAME_SIZE
     source = rank.open_source(place)
-    layout = rank.instance(RankLayouts).layout_of_device(status_of(reading, on_source=True).st_dev, source)
+    layout = rank.shared_instance(RankLayouts).layout_policy_of_device(
+        status_of(reading, on_source=True).st_dev, source
+    )
     stripes = layout.stripes_of_file(reading)
-    return frame_size_for(size, stripes.stripe_size or stripes.max_stripe_size)
+    return frame_size_for_file(size, stripes.stripe_size or stripes.max_stripe_size)
 
 
 def skip_if_current(
@@ -195,7 +203,7 @@ def skip_if_current(
             break
         try:
             return (yield from _skip_if_current_once(result, present, item, reading, status))
-        except TargetChanged:
+        except TargetChangedProblem:
             if examination == MAX_EXAMINATIONS:
                 raise
         present = present.examine_again()
@@ -208,7 +216,7 @@ def _skip_if_current_once(
     """If the existing item ``present`` is up to date and stays, count the source as skipped, and return True; otherwise
     return False.
 
-    Raise ``TargetChanged`` if the existing item has changed meanwhile, and must be examined again.
+    Raise ``TargetChangedProblem`` if the existing item has changed meanwhile, and must be examined again.
     """
     rank = present.rank
     if present.is_from_earlier_run() and not stat.S_ISDIR(present.status.st_mode):
@@ -223,18 +231,18 @@ def _skip_if_current_once(
             present.refuse_nonempty_directory()
         return False
     action = Action.SKIP
-    if updates_metadata(rank):
+    if should_update_metadata(rank):
         from pcopy.tasks.files.update_metadata import has_source_metadata, update_existing_metadata
 
         if not has_source_metadata(rank, item.place, item.name, status, present):
             updated = update_existing_metadata(
-                result, item.name, present, read_attributes(reading, status, options.preserve)
+                result, item.name, present, read_item_metadata(reading, status, options.preserve)
             )
             if updated is None:
                 return False
             action = updated[1]
     known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
-    count_or_read_skipped(rank, result, item.place, item.name, known, action)
+    count_skipped_or_spawn_read(rank, result, item.place, item.name, known, action)
     return True
 
 
@@ -255,18 +263,20 @@ def _is_current(rank: Rank, reading: int, status: os.stat_result, present: Exist
     if table is not None:
         return table.content_size == target_status.st_size
     try:
-        descriptor = open_existing(present.directory, present.name, target_status)
+        descriptor = open_existing_file(present.directory, present.name, target_status)
     except Problem:  # a target that cannot be opened is replaced
         return False
     try:
         if rank.options.decompress:
-            return (yield from _has_contents(rank, descriptor, target_status.st_size, reading, status.st_size))
-        return _states_size(descriptor, target_status.st_size, status.st_size)
+            return (
+                yield from _has_decompressed_contents(rank, descriptor, target_status.st_size, reading, status.st_size)
+            )
+        return _seek_table_states_size(descriptor, target_status.st_size, status.st_size)
     finally:
         close_after_read(descriptor)
 
 
-def _states_size(compressed: int, length: int, size: int) -> bool:
+def _seek_table_states_size(compressed: int, length: int, size: int) -> bool:
     """Return True if the open target file ``compressed``, which has ``length`` bytes, has a seek table that states
     ``size``.
     """
@@ -277,7 +287,9 @@ def _states_size(compressed: int, length: int, size: int) -> bool:
     return table is not None and table.content_size == size
 
 
-def _has_contents(rank: Rank, target: int, size: int, compressed: int, length: int) -> Generator[None, None, bool]:
+def _has_decompressed_contents(
+    rank: Rank, target: int, size: int, compressed: int, length: int
+) -> Generator[None, None, bool]:
     """Return True if the open file ``target`` of ``size`` bytes contains exactly the decompressed contents of the open
     file ``compressed``, which has ``length`` bytes.
 
@@ -285,7 +297,7 @@ def _has_contents(rank: Rank, target: int, size: int, compressed: int, length: i
     """
     at = 0
     for piece in read_frames(compressed, length):
-        if at + len(piece) > size or not _has_bytes(target, at, piece):
+        if at + len(piece) > size or not _has_bytes_at(target, at, piece):
             return False
         at += len(piece)
         yield
@@ -293,13 +305,13 @@ def _has_contents(rank: Rank, target: int, size: int, compressed: int, length: i
     return at == size
 
 
-def _has_bytes(target: int, at: int, piece: bytes) -> bool:
+def _has_bytes_at(target: int, at: int, piece: bytes) -> bool:
     """Return True if the open file ``target`` has the bytes of ``piece`` at the offset ``at``. If it cannot be read
     there, return False.
     """
     while piece:
         try:
-            present = with_retries(partial(os.pread, target, len(piece), at))
+            present = call_with_retries(partial(os.pread, target, len(piece), at))
         except OSError:  # a target that cannot be read is replaced
             return False
         if not present or not piece.startswith(present):
@@ -309,7 +321,7 @@ def _has_bytes(target: int, at: int, piece: bytes) -> bool:
 
 
 def commit_recoded(
-    result: TaskResult, goal: RecodeTarget, item: Item, new: NewFile, status: os.stat_result, attributes: Attributes
+    result: TaskResult, goal: RecodeTarget, item: Item, new: NewFile, status: os.stat_result, attributes: ItemMetadata
 ) -> None:
     """Apply the metadata ``attributes`` to the complete file ``new``, and rename it to its final name in the target
     ``goal``.
@@ -318,15 +330,15 @@ def commit_recoded(
     """
     rank, place, present = goal.rank, goal.place, goal.present
     options = rank.options
-    rank.detect_late_times(goal.directory_descriptor, rank.target_device(place), result.notices)
-    mode_source = None if present is None else present.status_to_keep(status)
+    rank.detect_times_set_on_close(goal.directory_descriptor, rank.target_device(place), result.notices)
+    mode_source = None if present is None else present.status_with_kept_mode(status)
     inherits = inherits_acl(rank, place, goal.directory_descriptor)
     applied = new.apply_metadata(
         attributes, options.preserve, options.umask, existing=mode_source, inherits_acl=inherits
     )
     if present is not None:
         present.back_up(status)
-    new.commit(goal.name, goal.present_status, sync=rank.syncs_items(place), store=options.sync)
+    new.commit(goal.name, goal.present_status, sync=rank.syncs_each_file(place), store=options.sync)
     if new.metadata_problem is not None:
         raise new.metadata_problem
     result.record_applied_metadata(

@@ -11,12 +11,12 @@ from pcopy.fsio.backend.columns import pack_names
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.recoded_names import recoded_name
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Item, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, Place
 from pcopy.tasks.copying import MAX_BATCH_BYTES, MAX_BATCH_FILES, CopyVisitor
 from pcopy.tasks.copying import make_visitor as visitor_of_copy
 from pcopy.tasks.recode.recode_file import RecodeFile
 from pcopy.tasks.recode.recode_files import RecodeFiles
-from pcopy.walk.visitor import FoundItems, Visitor
+from pcopy.walk.visitor import DirectoryVisitor, FoundItems
 
 
 class RecodeVisitor(CopyVisitor):
@@ -47,7 +47,7 @@ class RecodeVisitor(CopyVisitor):
             super().visit_large_files(found, others)
         for row in recoded:
             name, size = found.names[row], found.rows.size[row]
-            mount = self._mount_code(name, found.rows.device[row])
+            mount = self._mount_code_of_file(name, found.rows.device[row])
             self._found_bytes += size
             item = Item(mount, found.rows.inode[row], size, ((self._place, name),), self._attempt)
             self._result.spawn(RecodeFile(item), size)
@@ -76,10 +76,10 @@ class RecodeVisitor(CopyVisitor):
         return recoded, others
 
 
-def visitor_of(rank: Rank, result: TaskResult, place: Place, attempt: int) -> Visitor:
+def recode_visitor_of(rank: Rank, result: TaskResult, place: Place, attempt: int) -> DirectoryVisitor:
     """Return the visitor of the directory ``place``, for a job that recodes files. A directory without a target is
     visited as in a copy.
     """
-    if place.target_id == NO_DIRECTORY:
+    if place.target_id == NO_DIRECTORY_IDENTITY:
         return visitor_of_copy(rank, result, place, attempt)
     return RecodeVisitor(rank, result, place, attempt)

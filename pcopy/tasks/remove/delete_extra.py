@@ -28,23 +28,36 @@ from functools import cache
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ListResult, StatNames
-from pcopy.fsio.backend.columns import MODE, RowCode, pack_names, unpack_names
-from pcopy.fsio.directories import RootDirectories, is_directory_empty, list_names
+from pcopy.fsio.backend.columns import MODE_COLUMN, OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.directories import DirectoriesBelowRoot, is_directory_empty, list_names
 from pcopy.fsio.identity import Identity, birth_time
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.spelling import folded_name, has_other_spelling
+from pcopy.fsio.spelling import casefolded_name, has_other_spelling
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import DirectoryTask, Steps
+from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place, unpack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.directories.finish_dir import spawn_finish, spawn_finish_once
 from pcopy.tasks.files.existing import status_or_none
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
-from pcopy.tasks.remove.remove_tree import MOUNTED_HERE_TEXT, NO_WAITER, RemoveNames, close_cached, is_on_root_mount
+from pcopy.tasks.remove.remove_tree import (
+    MOUNTED_HERE_TEXT,
+    NO_WAITER,
+    RemoveNames,
+    close_cached_directory,
+    is_on_root_mount,
+)
 from pcopy.tasks.remove.stop_deletion import DeletionState
-from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names, unpack_listed
+from pcopy.walk.listing import (
+    NAMES_PER_BATCH,
+    DirectoryListing,
+    NameBatchQueue,
+    list_directory,
+    queue_names_of_directory,
+    unpack_name_batch,
+)
 
 EMPTY_SOURCE_TEXT = (
     "nothing was deleted: the source is empty; --delete-all deletes the contents of the target even then"
@@ -96,12 +109,12 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
     counted_before: int = 0
     is_respawned_on_resume = True
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """List the directory on both sides. Spawn a task that deletes the extra names of the target, and tasks that
         compare the sub-directories that both sides have.
         """
         result.count(counts.TO_DELETE, -self.counted_before)
-        if rank.instance(DeletionState).is_stopped:
+        if rank.shared_instance(DeletionState).is_stopped:
             return
         try:
             sides = _open_sides(rank, result, self.place)
@@ -109,13 +122,15 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
                 return
             in_source = yield from list_directory(rank.backend, sides.source, detailed=True)
             in_target = yield from list_directory(rank.backend, sides.target, detailed=True, on_source=False)
-            if not (in_source.number or self.place.path or rank.options.delete_all):
+            if not (in_source.name_count or self.place.path or rank.options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY_SOURCE_TEXT)
             has_extra = False
             if in_source.may_have_more or in_target.may_have_more:
                 yield from self._spawn_names(rank, result, in_target, sides.place)
             else:
-                kinds = dict(zip(unpack_names(in_source.names, in_source.number), in_source.listed.kinds, strict=True))
+                kinds = dict(
+                    zip(unpack_names(in_source.names, in_source.name_count), in_source.listed.kinds, strict=True)
+                )
                 has_extra = _spawn_deletions(rank, result, sides, in_target.listed, kinds)
         except Problem as problem:
             _report_not_compared(rank, result, self.place, problem)
@@ -123,14 +138,14 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
         if has_extra and not is_only_counting(rank):
             spawn_finish(rank, result, sides.place, result.phase)
 
-    def _spawn_names(self, rank: Rank, result: TaskResult, listing: DirectoryListing, place: Place) -> Steps:
+    def _spawn_names(self, rank: Rank, result: TaskResult, listing: DirectoryListing, place: Place) -> TaskSteps:
         """Spawn tasks (``DeleteExtraNames``) for all names of a large target directory, which ``listing`` reads in
         portions.
         """
-        spool = NameQueue(rank.open_spool)
-        yield from spool_names(listing, spool)
-        tasks = (DeleteExtraNames(place, *each) for each in map(unpack_listed, spool))
-        result.spawn_each(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+        spool = NameBatchQueue(rank.open_spool)
+        yield from queue_names_of_directory(listing, spool)
+        tasks = (DeleteExtraNames(place, *each) for each in map(unpack_name_batch, spool))
+        result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
 
 class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=False):
@@ -146,33 +161,35 @@ class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=Fa
     inodes: bytes
     is_respawned_on_resume = True
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Stat the names in the source. Spawn a task that deletes those that the source lacks, and tasks that compare
         the sub-directories that both sides have.
         """
-        if rank.instance(DeletionState).is_stopped:
+        if rank.shared_instance(DeletionState).is_stopped:
             return
         try:
             source, target = rank.open_source(self.place), rank.open_target(self.place)
-            batch = StatNames(source, self.names, MODE, on_source=True)
+            batch = StatNames(source, self.names, MODE_COLUMN, on_source=True)
             stated = yield from rank.execute(batch)
             names, verdicts = unpack_names(self.names), stated.verdicts
             for row, code in enumerate(verdicts.codes):
-                if code != RowCode.DONE and verdicts.errnos[row] != errno.ENOENT:
+                if code != OutcomeCode.DONE and verdicts.errnos[row] != errno.ENOENT:
                     raise verdicts.problem(row)
         except Problem as problem:
             _report_not_compared(rank, result, self.place, problem)
             return
         modes = stated.rows.mode
-        source_kinds = {names[row]: _listed_kind(modes[row]) for row in verdicts.rows_with_code(RowCode.DONE)}
+        source_kinds = {
+            names[row]: _type_letter_of_mode(modes[row]) for row in verdicts.rows_with_code(OutcomeCode.DONE)
+        }
         listed = ListResult(verdicts, self.names, len(names), self.kinds, unpack_numbers(self.inodes))
         if _spawn_deletions(
-            rank, result, _Sides(self.place, source, target), listed, source_kinds
+            rank, result, _OpenSides(self.place, source, target), listed, source_kinds
         ) and not is_only_counting(rank):
             spawn_finish_once(rank, result, self.place, result.phase)
 
 
-class _Sides(NamedTuple):
+class _OpenSides(NamedTuple):
     """A directory of the source and the target: open descriptors of both (``source`` and ``target``), and its
     ``place``, which contains the inode numbers of both.
     """
@@ -188,7 +205,7 @@ def _report_not_compared(rank: Rank, result: TaskResult, place: Place, problem: 
     """
     RemovalCounts(rank, result).report_failed(place, b"", problem)
     if problem.on_source:
-        rank.instance(DeletionState).stop(result)
+        rank.shared_instance(DeletionState).stop(result)
 
 
 def _have_mounts_changed(rank: Rank, result: TaskResult, top: Place) -> bool:
@@ -198,7 +215,7 @@ def _have_mounts_changed(rank: Rank, result: TaskResult, top: Place) -> bool:
     The directories are opened anew, because cached descriptors would still lead to the old file systems. Mounts that
     filters exclude are not examined. With ``--one-file-system``, mounts that were added are not examined either.
     """
-    source, selected = rank.sources[top.root], rank.instance(JobFilter)
+    source, selected = rank.sources[top.root], rank.shared_instance(JobFilter)
     paths, has_others = {*source.expected_mounts.paths}, False
     try:
         paths.update(() if rank.options.one_file_system else source.expected_mounts.mounted_paths())
@@ -207,7 +224,7 @@ def _have_mounts_changed(rank: Rank, result: TaskResult, top: Place) -> bool:
         return True
     for path in sorted(paths):
         if not (selected.has_filters and selected.excludes_below(path + b"/")):
-            differs = _mount_problem(source, path)
+            differs = _changed_mount_problem(source, path)
             if differs is not None:
                 has_others = True
                 if len(rank.first_ranks) > 1:
@@ -216,13 +233,13 @@ def _have_mounts_changed(rank: Rank, result: TaskResult, top: Place) -> bool:
     return has_others
 
 
-def _mount_problem(source: RootDirectories, path: bytes) -> Problem | None:
+def _changed_mount_problem(source: DirectoriesBelowRoot, path: bytes) -> Problem | None:
     """Return a ``Problem`` if another file system is at ``path`` in the source than when the job began. Return None if
     it is the same one, or if the directory cannot be opened and was no mount point when the job began.
     """
     source.discard(path)
     try:
-        source.expected_mounts.check_mount(source.open(path))
+        source.expected_mounts.check_mount_is_not_new(source.open(path))
     except Problem as problem:
         is_file = problem.errno == errno.ENOTDIR
         if problem.errno == errno.ESTALE or (path in source.expected_mounts and not is_file):
@@ -230,7 +247,7 @@ def _mount_problem(source: RootDirectories, path: bytes) -> Problem | None:
     return None
 
 
-def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _Sides | None:
+def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _OpenSides | None:
     """Open the source and the target directory of ``place``, so that they can be compared. Return None if nothing in
     the target is to be deleted. Raise ``Problem`` if the two cannot be compared.
 
@@ -238,8 +255,8 @@ def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _Sides | None:
     was removed or added meanwhile: it is unknown then which items of the target are extra.
     """
     try:
-        known_place = _with_identities(rank, place)
-        rank.sources[place.root].expected_mounts.check_mount(rank.open_source(known_place))
+        known_place = _place_with_identities(rank, place)
+        rank.sources[place.root].expected_mounts.check_mount_is_not_new(rank.open_source(known_place))
         target = rank.open_target(known_place)
     except Problem as problem:
         is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # a dry run does not create it
@@ -250,45 +267,47 @@ def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _Sides | None:
     if not is_on_root_mount(rank, known_place, target):
         if not place.path:
             raise Problem("open", 0, text=MOUNTED_HERE_TEXT)
-        close_cached(rank, known_place)
-        result.warn(place, b"", MOUNTED_HERE_TEXT)
+        close_cached_directory(rank, known_place)
+        result.warn_about_item(place, b"", MOUNTED_HERE_TEXT)
         return None
     is_left_out = known_place.source_id.mount_code != rank.sources[place.root].identity(b"").mount_code
     is_new = rank.job.began and birth_time(target) > rank.job.began
     # With --one-file-system the contents of mount points were not copied, so they are not compared either.
     if is_new or (is_left_out and rank.options.one_file_system):
         return None
-    return _Sides(known_place, rank.open_source(known_place), target)
+    return _OpenSides(known_place, rank.open_source(known_place), target)
 
 
-def _with_identities(rank: Rank, place: Place) -> Place:
+def _place_with_identities(rank: Rank, place: Place) -> Place:
     """Return ``place`` with the inode numbers of its source and target directory. Where ``place`` lacks them, those of
     the directories that exist now are used. Raise ``Problem`` if a directory cannot be opened.
     """
     targets, path, target_id = rank.targets[place.root], rank.path_below_target(place.root, place.path), place.target_id
-    if target_id == NO_DIRECTORY:
+    if target_id == NO_DIRECTORY_IDENTITY:
         target_id = targets.identity(path)
     elif place.path and not target_id.mark:  # it was listed: stat(2) may show another inode number
-        target_id = targets.listed_identity(path, target_id.inode, target_id.mount_code, accepts_mounts=True)
+        target_id = targets.identity_of_listed_directory(
+            path, target_id.inode, target_id.mount_code, accepts_mounts=True
+        )
     return place._replace(source_id=rank.sources[place.root].identity(place.path), target_id=target_id)
 
 
-def _listed_kind(mode: int) -> int:
+def _type_letter_of_mode(mode: int) -> int:
     """Return the type of an item with this ``st_mode`` as a letter: d (directory), l (symbolic link), or f (everything
     else, special files included).
     """
     return ord("d") if stat.S_ISDIR(mode) else ord("l") if stat.S_ISLNK(mode) else ord("f")
 
 
-def _resolved_kind(directory: int, name: bytes, kind: int) -> int:
+def _known_type_letter(directory: int, name: bytes, kind: int) -> int:
     """Return the type letter of an item; ``kind`` is the one in the listing. If the listing does not state the type
     (``?``), stat the item; raise ``Problem`` if that fails.
     """
     present = status_or_none(directory, name) if kind == ord("?") else None
-    return kind if present is None else _listed_kind(present.st_mode)
+    return kind if present is None else _type_letter_of_mode(present.st_mode)
 
 
-def _must_make_way(rank: Rank, selected: JobFilter, path: bytes, kind: int) -> bool:
+def _must_be_deleted_for_source(rank: Rank, selected: JobFilter, path: bytes, kind: int) -> bool:
     """Return True if a directory of the target must be deleted because the source has an item of another type at the
     same ``path``, which cannot be copied before. ``kind`` is the type letter of the item in the source.
 
@@ -298,12 +317,12 @@ def _must_make_way(rank: Rank, selected: JobFilter, path: bytes, kind: int) -> b
     is_other = kind not in (b"dl" if rank.options.dereference else b"d")
     select = selected.select
     chooses = (
-        select.by_age or select.by_size or selected.excludes(path)
+        select.has_age_limit or select.has_size_limit or selected.excludes(path)
     )  # then filters may exclude the item from the copy
     return is_other and not rank.options.keeps_existing and not chooses
 
 
-class _SortedRows(NamedTuple):
+class _ExtraAndCommonRows(NamedTuple):
     """Result of a comparison of a target directory with its source, as row numbers in the listing of the target:
     ``to_delete`` are extra items, ``to_compare`` are directories that both sides have.
     """
@@ -312,9 +331,9 @@ class _SortedRows(NamedTuple):
     to_compare: list[int]
 
 
-def _sort_rows(
-    rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, source_kinds: Mapping[bytes, int]
-) -> _SortedRows:
+def _extra_and_common_rows(
+    rank: Rank, sides: _OpenSides, names: list[bytes], kinds: bytes, source_kinds: Mapping[bytes, int]
+) -> _ExtraAndCommonRows:
     """Find out which items of the target directory are to be deleted, and which are directories to compare with the
     source; return both as row numbers. Raise ``Problem`` if an item cannot be examined.
 
@@ -324,26 +343,28 @@ def _sort_rows(
     """
     extra: list[int] = []
     below: list[int] = []
-    selected = rank.instance(JobFilter)
-    folded = cache(lambda: frozenset(map(folded_name, list_names(sides.source))))
+    selected = rank.shared_instance(JobFilter)
+    folded = cache(lambda: frozenset(map(casefolded_name, list_names(sides.source))))
     for row, name in enumerate(names):
         if name not in source_kinds:
             if not _is_source_name(sides, name, folded):
                 extra.append(row)
-        elif _resolved_kind(sides.target, name, kinds[row]) == ord("d"):
+        elif _known_type_letter(sides.target, name, kinds[row]) == ord("d"):
             path = os.path.join(sides.place.path, name)
-            if _must_make_way(rank, selected, path, _resolved_kind(sides.source, name, source_kinds[name])):
+            if _must_be_deleted_for_source(
+                rank, selected, path, _known_type_letter(sides.source, name, source_kinds[name])
+            ):
                 if not (
                     rank.options.dry_run and is_directory_empty(sides.target, name)
                 ):  # a real run would have replaced this empty directory when it copied the item
                     extra.append(row)
             elif not selected.has_filters or selected.selects_directory(path):
                 below.append(row)
-    return _SortedRows(extra, below)
+    return _ExtraAndCommonRows(extra, below)
 
 
 def _spawn_deletions(
-    rank: Rank, result: TaskResult, sides: _Sides, listed: ListResult, source_kinds: Mapping[bytes, int]
+    rank: Rank, result: TaskResult, sides: _OpenSides, listed: ListResult, source_kinds: Mapping[bytes, int]
 ) -> bool:
     """Spawn tasks that delete the extra names of a target directory, and tasks that compare the sub-directories that
     both sides have. Return True if any name is to be deleted.
@@ -358,7 +379,7 @@ def _spawn_deletions(
     """
     place, names = sides.place, unpack_names(listed.names, len(listed.names))
     try:
-        extra, below = _sort_rows(rank, sides, names, listed.kinds, source_kinds)
+        extra, below = _extra_and_common_rows(rank, sides, names, listed.kinds, source_kinds)
     except Problem as problem:
         _report_not_compared(rank, result, place, problem)
         return False
@@ -366,18 +387,20 @@ def _spawn_deletions(
         target_id = Identity(place.target_id.mount_code, listed.inodes[row])
         path = os.path.join(place.path, names[row])
         result.spawn(
-            DeleteExtra(Place(place.root, path, NO_DIRECTORY, target_id, False, False)), SCAN_COST, expands=True
+            DeleteExtra(Place(place.root, path, NO_DIRECTORY_IDENTITY, target_id, False, False)),
+            SCAN_COST,
+            expands=True,
         )
     if not extra:
         return False
-    directory = place._replace(source_id=place.target_id, target_id=NO_DIRECTORY)
+    directory = place._replace(source_id=place.target_id, target_id=NO_DIRECTORY_IDENTITY)
     packed, kinds = pack_names(names[row] for row in extra), bytes(listed.kinds[row] for row in extra)
     inodes = b"".join(listed.inodes[row : row + 1].tobytes() for row in extra)
     result.spawn(RemoveNames(directory, NO_WAITER, packed, kinds, inodes), len(extra) * CALL_COST, expands=True)
     return True
 
 
-def _is_source_name(sides: _Sides, name: bytes, folded: Callable[[], Container[bytes]]) -> bool:
+def _is_source_name(sides: _OpenSides, name: bytes, folded: Callable[[], Container[bytes]]) -> bool:
     """Return True if the target file system treats ``name`` as another spelling of a name that the source has. Raise
     ``Problem`` if the item cannot be examined.
 
@@ -385,4 +408,4 @@ def _is_source_name(sides: _Sides, name: bytes, folded: Callable[[], Container[b
         folded: returns the case-folded names of the source directory.
     """
     present = status_or_none(sides.target, name)
-    return present is not None and has_other_spelling(sides.target, name, present) and folded_name(name) in folded()
+    return present is not None and has_other_spelling(sides.target, name, present) and casefolded_name(name) in folded()

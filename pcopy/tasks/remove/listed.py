@@ -11,20 +11,20 @@ import errno
 import os
 from collections.abc import Sequence
 
-from pcopy.fsio.backend.columns import Rows, unpack_names
+from pcopy.fsio.backend.columns import StatusColumns, unpack_names
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.listed.deepest_first import defer_directories
 from pcopy.tasks.remove.removal_counts import is_only_counting
 from pcopy.tasks.remove.remove_tree import NO_WAITER, RemoveDir, is_on_root_mount
-from pcopy.tasks.remove.visitor import OTHER_DEVICE_TEXT, RemoveVisitor, removal_problem, remove_batch
+from pcopy.tasks.remove.visitor import OTHER_DEVICE_TEXT, RemoveVisitor, removal_problem, remove_items_in_batch
 from pcopy.walk.visitor import FoundItems
 
 _NEVER_REMOVED_TEXT = "is the working directory, or one above it, which is never removed"
@@ -62,7 +62,7 @@ class ListedRemoval(RemoveVisitor):
         """Open the directory ``place``. Raise ``Problem`` if it cannot be opened."""
         directory = rank.open_source(place)
         super().__init__(rank, result, place, directory, status_of(directory).st_dev)
-        self._protected = rank.instance(_ProtectedDirectories).directories
+        self._protected = rank.shared_instance(_ProtectedDirectories).directories
 
     def visit_failed(self, name: bytes, problem: Problem) -> None:
         """Count and report an item that could not be statted. A missing item is ignored if the option
@@ -90,13 +90,13 @@ class ListedRemoval(RemoveVisitor):
                 text = OTHER_DEVICE_TEXT if device != self.device else _NEVER_REMOVED_TEXT
                 self._report_failure(found.names[row], Problem("stat", 0, text=text))
         if self._rank.options.whole_directories:
-            self._remove_whole(found, accepted)
+            self._remove_with_contents(found, accepted)
         elif accepted:
             defer_directories(
                 self._result, self._place, [found.names[row] for row in accepted], found.rows.selected(accepted)
             )
 
-    def _remove_whole(self, found: FoundItems, rows: Sequence[int]) -> None:
+    def _remove_with_contents(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Spawn tasks that remove the directories in ``rows`` with their contents. If they lie on another mount than
         the top directory of the job, report each as failed instead.
         """
@@ -107,18 +107,20 @@ class ListedRemoval(RemoveVisitor):
         mount = self._place.source_id.mount_code
         for row in rows:
             path = os.path.join(self._place.path, found.names[row])
-            below = Place(self._place.root, path, Identity(mount, found.rows.inode[row]), NO_DIRECTORY, False, False)
+            below = Place(
+                self._place.root, path, Identity(mount, found.rows.inode[row]), NO_DIRECTORY_IDENTITY, False, False
+            )
             self._result.spawn(RemoveDir(below, NO_WAITER, self._place), SCAN_COST, expands=True)
-        self._counts.count_unread(len(rows))
+        self._counts.count_unread_directories(len(rows))
 
-    def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
+    def visit_deferred(self, directory: int, names: bytes, rows: StatusColumns) -> TaskSteps:
         """Remove those of the directories ``names`` that are empty by now; the others count as failed. A dry run
         assumes that all of them are empty.
         """
         removed = [*range(len(rows))]
         all_names = unpack_names(names)
         if not is_only_counting(self._rank):
-            verdicts = (yield from remove_batch(self._rank, directory, names, rows)).verdicts
+            verdicts = (yield from remove_items_in_batch(self._rank, directory, names, rows)).verdicts
             problems = {row: problem for row in removed if (problem := removal_problem(verdicts, row)) is not None}
             removed = [row for row in removed if row not in problems]
             for row, problem in problems.items():
@@ -128,4 +130,4 @@ class ListedRemoval(RemoveVisitor):
                     self._report_failure(all_names[row], problem)
         self._counts.count_removed([counts.DIRECTORIES] * len(removed))
         kinds, sizes = [DIRECTORY] * len(removed), [0] * len(removed)
-        self._counts.report(self._place, [all_names[row] for row in removed], kinds, sizes)
+        self._counts.report_removed(self._place, [all_names[row] for row in removed], kinds, sizes)

@@ -60,7 +60,7 @@ class RemovalCounts:
         for counter, number in by_counter.items():
             self._result.count(counter, number)
 
-    def report(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
+    def report_removed(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
         """Report each item that was removed, or would be removed, if the user asked for a report of every item.
 
         Args:
@@ -76,11 +76,11 @@ class RemovalCounts:
         itself.
         """
         if self._deletes:
-            self._result.fail(place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
+            self._result.fail_item(place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
         else:
-            self._result.fail(place, name, problem, size, retry=RetryMode.NEVER)
+            self._result.fail_item(place, name, problem, size, retry=RetryMode.NEVER)
 
-    def count_kept(self, items: int = 1) -> None:
+    def count_kept_items(self, items: int = 1) -> None:
         """Count as skipped: items that are not to be removed, and directories that stay because something in them
         stays.
         """
@@ -89,11 +89,11 @@ class RemovalCounts:
 
     def count_excluded(self, items: int = 1) -> None:
         """Count items that filters exclude from the removal, as skipped and as excluded."""
-        self.count_kept(items)
+        self.count_kept_items(items)
         if not self._deletes:
             self._result.count(counts.EXCLUDED, items)
 
-    def count_unread(self, directories: int) -> None:
+    def count_unread_directories(self, directories: int) -> None:
         """Add ``directories`` to the number of directories that are found and not yet read. It is negative when
         directories were read.
         """

@@ -6,7 +6,7 @@ because a mount in it is removed, the comparison is no reliable basis for deleti
 
 from __future__ import annotations
 
-from pcopy.tasks.base.kind import Note
+from pcopy.tasks.base.kind import NoteTask
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -31,7 +31,7 @@ class DeletionState:
                 result.spawn(StopDeletion(self._rank.job.run), owner=number)
 
 
-class StopDeletion(Note, code=166, doing="stopping the deletion"):
+class StopDeletion(NoteTask, code=166, doing="stopping the deletion"):
     """Message that stops the deletion on the rank that receives it. It has an effect only in the run ``of_run`` of the
     job (each resume is a new run); a later run compares the trees again.
     """
@@ -41,4 +41,4 @@ class StopDeletion(Note, code=166, doing="stopping the deletion"):
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         if self.of_run == rank.job.run:
-            rank.instance(DeletionState).is_stopped = True
+            rank.shared_instance(DeletionState).is_stopped = True

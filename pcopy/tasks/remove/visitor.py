@@ -13,9 +13,9 @@ from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListResult, RemoveItems, RemoveResult
-from pcopy.fsio.backend.columns import INODE, RowCode, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.backend.item_rows import RemoveRows
-from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.backend.columns import INODE_COLUMN, BatchVerdicts, OutcomeCode, StatusColumns, pack_names, unpack_names
+from pcopy.fsio.backend.item_rows import RemoveBatchProcessor
+from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem
@@ -23,22 +23,26 @@ from pcopy.fsio.retries import open_with_retries
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.files.existing import status_or_none
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.walk.visitor import FoundItems
 
-_REPLACED_TEXT = "another item has taken its name since it was found: not removed"
+_ITEM_REPLACED_TEXT = "another item has taken its name since it was found: not removed"
 """Error text for an item that is not removed because it is not the one that the scan has found."""
 OTHER_DEVICE_TEXT = "another file system is mounted here, or it is a subvolume: not removed"
 """Message for a directory that lies on another device than the directory that contains it."""
 
 
-def remove_batch(
-    rank: Rank, directory: int, packed: bytes, rows: Rows, count: Callable[[RemoveResult], None] = lambda removed: None
+def remove_items_in_batch(
+    rank: Rank,
+    directory: int,
+    packed: bytes,
+    rows: StatusColumns,
+    count: Callable[[RemoveResult], None] = lambda removed: None,
 ) -> TicketGenerator[RemoveResult]:
     """Remove some items of a directory by one call of the backend; return what became of each.
 
@@ -51,24 +55,24 @@ def remove_batch(
     batch = RemoveItems(directory, packed, rows, rank.deletion_counter() if rank.options.delete else None)
     # A single item is usually a directory. To submit a batch for it would take longer than the system call itself.
     if len(rows) == 1 and rank.backend.runs_in_poll:
-        alone = RemoveRows(batch)
+        alone = RemoveBatchProcessor(batch)
         alone.run(0, 1)
         count(alone.result)
         return alone.result
     return (yield from rank.execute_counting(batch, count))
 
 
-def removal_problem(verdicts: Verdicts, row: int) -> Problem | None:
+def removal_problem(verdicts: BatchVerdicts, row: int) -> Problem | None:
     """Return the reason why item ``row`` of a batch was not removed, as a ``Problem``; None if it was removed.
     ``verdicts`` are the results of the batch.
     """
     code = verdicts.codes[row]
-    if code == RowCode.DONE:
+    if code == OutcomeCode.DONE:
         return None
-    return Problem("unlink", 0, text=_REPLACED_TEXT) if code == RowCode.DECIDE_AGAIN else verdicts.problem(row)
+    return Problem("unlink", 0, text=_ITEM_REPLACED_TEXT) if code == OutcomeCode.DECIDE_AGAIN else verdicts.problem(row)
 
 
-_LISTED_KINDS = {ord("f"): counts.FILES, ord("l"): counts.SYMLINKS}
+_COUNTERS_OF_LISTED_TYPES = {ord("f"): counts.FILES, ord("l"): counts.SYMLINKS}
 """Type letters of items that are removed without a stat(2), because the listing says enough about them; each with its
 counter.
 """
@@ -95,7 +99,7 @@ class RemoveVisitor:
         self._directory = directory
         self._counts = RemovalCounts(rank, result)
         self.device: int | None = device
-        self.selected = rank.instance(JobFilter)
+        self.selected = rank.shared_instance(JobFilter)
         self._is_command_line = not (rank.options.delete or place.path)
         """True if the names are the PATHs of prm's command line."""
         self._below_path = place.path if rank.options.delete else place.path.partition(b"/")[2]
@@ -116,11 +120,11 @@ class RemoveVisitor:
             return
         self._counts.count_found()
         if not self._is_command_line and self.selected.excludes_as_any_type(os.path.join(self._below_path, name)):
-            self._count_unselected(1)
+            self._count_excluded(1)
         else:
             self._report_failure(name, problem)
 
-    def _count_unselected(self, items: int) -> None:
+    def _count_excluded(self, items: int) -> None:
         """Count ``items`` (a number) as excluded by filters; these items remain in the directory."""
         self.has_remaining = True
         self._counts.count_excluded(items)
@@ -128,8 +132,8 @@ class RemoveVisitor:
     def _report_failure(self, name: bytes, problem: Problem, size: int = 0) -> None:
         """Count and report an item that could not be removed. In a copy job, a mount point only causes a warning."""
         self.has_remaining = True
-        if problem.errno == errno.EBUSY and self._rank.options.delete and self._is_mount(name):
-            self._result.warn(self._place, name, OTHER_DEVICE_TEXT)
+        if problem.errno == errno.EBUSY and self._rank.options.delete and self._is_mount_point(name):
+            self._result.warn_about_item(self._place, name, OTHER_DEVICE_TEXT)
             return
         self._counts.report_failed(self._place, name, problem, size)
 
@@ -139,17 +143,17 @@ class RemoveVisitor:
             return range(len(found))
         rows = [
             *filter(
-                partial(self._is_chosen, found, {*self.selected.selected_rows(self._below_path, found)}),
+                partial(self._is_to_be_removed, found, {*self.selected.selected_rows(self._below_path, found)}),
                 range(len(found)),
             )
         ]
         excluded = len(found) - len(found.problems) - sum(row not in found.problems for row in rows)
         if excluded:
             self._counts.count_found(excluded)
-            self._count_unselected(excluded)
+            self._count_excluded(excluded)
         return rows
 
-    def _is_chosen(self, found: FoundItems, selected: set[int], row: int) -> bool:
+    def _is_to_be_removed(self, found: FoundItems, selected: set[int], row: int) -> bool:
         """Return True if item ``row`` is to be removed. A directory that is a PATH of the command line always is. Size
         filters exclude everything but regular files and directories.
 
@@ -159,7 +163,7 @@ class RemoveVisitor:
         mode = found.rows.mode[row]
         if stat.S_ISDIR(mode) and self._is_command_line:
             return True
-        return row in selected and not (self.selected.select.by_size and stat.S_IFMT(mode) not in _SIZED_TYPES)
+        return row in selected and not (self.selected.select.has_size_limit and stat.S_IFMT(mode) not in _SIZED_TYPES)
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Collect directories, which the caller removes later. Report mount points instead."""
@@ -171,7 +175,7 @@ class RemoveVisitor:
                 continue
             path = os.path.join(self._place.path, name)
             identity = Identity(self._place.source_id.mount_code, found.rows.inode[row])
-            below = Place(self._place.root, path, identity, NO_DIRECTORY, False, False)
+            below = Place(self._place.root, path, identity, NO_DIRECTORY_IDENTITY, False, False)
             self.subdirectories.append(below)
             if not self.selected.may_remove_directory(found.rows.exact_time("mtime", row)):
                 self.kept_directories.add(below)
@@ -182,14 +186,14 @@ class RemoveVisitor:
         """
         if self._rank.options.delete:
             self.has_remaining = True
-            self._result.warn(self._place, name, OTHER_DEVICE_TEXT)
+            self._result.warn_about_item(self._place, name, OTHER_DEVICE_TEXT)
         else:
             self._report_failure(name, problem)
 
-    def _is_mount(self, name: bytes) -> bool:
+    def _is_mount_point(self, name: bytes) -> bool:
         """Return True if something is mounted on the item ``name``; False also if it cannot be examined."""
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        with suppress(OSError), closed_at_end(open_with_retries(name, flags, dir_fd=self._directory)) as file:
+        with suppress(OSError), closing_descriptor(open_with_retries(name, flags, dir_fd=self._directory)) as file:
             return mount_id_of(file) != mount_id_of(self._directory)
         return False
 
@@ -198,7 +202,7 @@ class RemoveVisitor:
 
     visit_large_files = visit_special_files = visit_linked = visit_small_files
 
-    def process_visited(self) -> Steps:
+    def process_visited(self) -> TaskSteps:
         """Remove the items that were collected."""
         for found, rows in self._items:
             if len(rows) == len(found):
@@ -214,37 +218,41 @@ class RemoveVisitor:
         it is a mount point, or another item has taken the name.
         """
         kinds, names = listed.kinds, listed.names
-        direct = [row for row, kind in enumerate(kinds) if kind in _LISTED_KINDS]
+        direct = [row for row, kind in enumerate(kinds) if kind in _COUNTERS_OF_LISTED_TYPES]
         if not direct:
             return names
-        rows, other_names = Rows(len(kinds), INODE), b""
+        rows, other_names = StatusColumns(len(kinds), INODE_COLUMN), b""
         rows.inode = listed.inodes
         if len(direct) < len(kinds):
             each = unpack_names(names)
-            other_names = pack_names(name for name, kind in zip(each, kinds, strict=True) if kind not in _LISTED_KINDS)
+            other_names = pack_names(
+                name for name, kind in zip(each, kinds, strict=True) if kind not in _COUNTERS_OF_LISTED_TYPES
+            )
             names, rows = pack_names(map(each.__getitem__, direct)), rows.selected(direct)
             kinds = bytes(map(kinds.__getitem__, direct))
         verdicts = (
-            yield from remove_batch(self._rank, self._directory, names, rows, partial(self._count_listed, kinds))
+            yield from remove_items_in_batch(
+                self._rank, self._directory, names, rows, partial(self._count_listed, kinds)
+            )
         ).verdicts
-        if verdicts.codes.count(RowCode.DONE) == len(rows):
+        if verdicts.codes.count(OutcomeCode.DONE) == len(rows):
             return other_names
         each, remaining = unpack_names(names), [other_names] if other_names else []
         for row, code in enumerate(verdicts.codes):
-            if code == RowCode.DECIDE_AGAIN:
+            if code == OutcomeCode.DECIDE_AGAIN:
                 remaining.append(each[row])
-            elif code != RowCode.DONE:
+            elif code != OutcomeCode.DONE:
                 self.visit_failed(each[row], verdicts.problem(row))
         return pack_names(remaining)
 
     def _count_listed(self, kinds: bytes, removed: RemoveResult) -> None:
         """Count the items that were removed without a stat(2); ``kinds`` are their type letters."""
-        done, sizes = removed.verdicts.rows_with_code(RowCode.DONE), removed.observed.size
+        done, sizes = removed.verdicts.rows_with_code(OutcomeCode.DONE), removed.observed.size
         size = sum(map(sizes.__getitem__, done))
         self._counts.count_found(len(done), size)
-        self._counts.count_removed(map(_LISTED_KINDS.__getitem__, map(kinds.__getitem__, done)), size)
+        self._counts.count_removed(map(_COUNTERS_OF_LISTED_TYPES.__getitem__, map(kinds.__getitem__, done)), size)
 
-    def _remove_items(self, packed: bytes, rows: Rows) -> Steps:
+    def _remove_items(self, packed: bytes, rows: StatusColumns) -> TaskSteps:
         """Remove the items ``packed`` (names joined by slashes); ``rows`` are their statuses. Count and report each."""
         kinds = [type_byte(mode) for mode in rows.mode]
         sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
@@ -263,12 +271,12 @@ class RemoveVisitor:
             count_removed([row for row in range(len(rows)) if row not in problems])
         else:
             verdicts = (
-                yield from remove_batch(
+                yield from remove_items_in_batch(
                     self._rank,
                     self._directory,
                     packed,
                     rows,
-                    lambda removed: count_removed(removed.verdicts.rows_with_code(RowCode.DONE)),
+                    lambda removed: count_removed(removed.verdicts.rows_with_code(OutcomeCode.DONE)),
                 )
             ).verdicts
             problems = {
@@ -282,11 +290,11 @@ class RemoveVisitor:
         if self._result.item_recorder.is_recording:
             names, removed_rows = unpack_names(packed), [row for row in range(len(rows)) if row not in problems]
             reported_sizes = [sizes[row] for row in removed_rows]
-            self._counts.report(
+            self._counts.report_removed(
                 self._place, [names[row] for row in removed_rows], [kinds[row] for row in removed_rows], reported_sizes
             )
 
-    def _move_to_backup(self, names: list[bytes], rows: Rows) -> TicketGenerator[dict[int, Problem]]:
+    def _move_to_backup(self, names: list[bytes], rows: StatusColumns) -> TicketGenerator[dict[int, Problem]]:
         """Put the items into the ``--backup`` directory, one by one, by a hard link, a rename or a copy. Then remove
         each name that still exists. Return the problems of the items that remain, by row.
 
@@ -302,10 +310,10 @@ class RemoveVisitor:
                 if status is None:
                     raise Problem("stat", errno.ENOENT)
                 if not rows.is_same_item(row, status):
-                    raise Problem("unlink", 0, text=_REPLACED_TEXT)
-                if not self._rank.instance(BackupDirectory).back_up(self._place, self._directory, name, status):
+                    raise Problem("unlink", 0, text=_ITEM_REPLACED_TEXT)
+                if not self._rank.shared_instance(BackupDirectory).back_up(self._place, self._directory, name, status):
                     verdicts = (
-                        yield from remove_batch(self._rank, self._directory, name, rows.selected([row]))
+                        yield from remove_items_in_batch(self._rank, self._directory, name, rows.selected([row]))
                     ).verdicts
                     problem = removal_problem(verdicts, 0)
                     if problem is not None:

@@ -141,7 +141,7 @@ class MergedChildren(NamedTuple):
         """
         names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
         if len({*names}) < len(names):
-            bundles = _without_outdated(bundles)
+            bundles = _bundles_without_outdated(bundles)
             names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
         kinds = b"".join([bundle.kinds for bundle in bundles])
         sizes = array("Q", b"".join([bundle.sizes for bundle in bundles]))
@@ -163,7 +163,7 @@ class MergedChildren(NamedTuple):
         )
 
 
-def _without_outdated(bundles: Sequence[ChildBundle]) -> list[ChildBundle]:
+def _bundles_without_outdated(bundles: Sequence[ChildBundle]) -> list[ChildBundle]:
     """Return the bundles without outdated children. A child is outdated if another child has the same name and a higher
     ``round``, or the same ``round`` and a later position.
     """

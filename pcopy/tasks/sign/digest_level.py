@@ -1,7 +1,7 @@
 """Tasks of the signature phases: entries (items with type, size and digest) are sent to the ranks that own their
 directories, and the directories are digested there.
 
-- ``StoredEntries`` keeps entries on the rank that found them until the phase SIGN.
+- ``StoreEntries`` keeps entries on the rank that found them until the phase SIGN.
 - ``SendEntries`` sends them to the ranks that own their directories.
 - ``DigestLevel`` digests the directories of one level (depth), on the ranks that own them. The deepest level comes
   first.
@@ -17,18 +17,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
 
-from pcopy.engine.backlog import SpoolBacklog
+from pcopy.engine.backlog import SpoolFileBacklog
 from pcopy.engine.task import Task
 from pcopy.fsio.backend.columns import pack_names
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import tree_order_key
-from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.distribution import directory_depth, directory_owner
-from pcopy.tasks.base.kind import MissingDirectories, Note, RecreatedNote, Steps
+from pcopy.tasks.base.kind import MissingDirectories, NoteTask, RecreatedNote, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import Entries
+from pcopy.tasks.base.values import SignatureEntries
 from pcopy.tasks.sign.children import ChildBundle, DatasetCounts
 from pcopy.tasks.sign.signing import SignatureState
 
@@ -42,12 +42,12 @@ ROWS_PER_SLICE = 512
 """Number of entries after which a task yields, so that the rank can handle messages."""
 
 
-class StoredEntries(Note, code=50, doing="storing entries of the signature"):
+class StoreEntries(NoteTask, code=50, doing="storing entries of the signature"):
     """Task that keeps ``entries`` of the signature (items with their digests) on the rank that found them, until the
     phase in which the signature is computed.
     """
 
-    entries: Entries
+    entries: SignatureEntries
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """When a job is resumed: yield the tasks to run in place of ``task``, which is such a task of the earlier run.
@@ -57,7 +57,7 @@ class StoredEntries(Note, code=50, doing="storing entries of the signature"):
         return iter(()) if missing.contains_dataset_path(self.entries.path) else iter((task,))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        found = rank.instance(UnsentEntries)
+        found = rank.shared_instance(UnsentEntries)
         if not found.waiting.count:
             result.spawn(SendEntries(), owner=rank.number)
         found.store(self.entries)
@@ -69,10 +69,10 @@ class SendEntries(RecreatedNote, code=51, doing="sorting the entries of the sign
     """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        found = rank.instance(UnsentEntries)
-        shares: dict[int, list[Entries]] = {}
+        found = rank.shared_instance(UnsentEntries)
+        shares: dict[int, list[SignatureEntries]] = {}
         for packed in found.waiting.pop_frame():
-            note: EntriesNote = decode(packed.payload)
+            note: EntriesNote = decode_task(packed.payload)
             for entries in note.parts:
                 shares.setdefault(directory_owner(entries.path, rank.size), []).append(entries)
         for owner, parts in shares.items():
@@ -86,10 +86,10 @@ class SendEntries(RecreatedNote, code=51, doing="sorting the entries of the sign
 class EntriesNote(RecreatedNote, code=52, doing="recording entries of the signature"):
     """Message with entries of some directories (items with their digests) to the rank that owns these directories."""
 
-    parts: tuple[Entries, ...]
+    parts: tuple[SignatureEntries, ...]
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        signing = rank.instance(SignatureState).digester
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        signing = rank.shared_instance(SignatureState).digester
         for entries in self.parts:
             bundle = ChildBundle(
                 entries.side, entries.round, entries.names, entries.kinds, entries.sizes, entries.digests
@@ -107,7 +107,7 @@ class DeepestLevelNote(RecreatedNote, code=53, doing="recording the depth of dir
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         """Store the maximum over all ranks. The directories of that depth are digested first."""
-        found = rank.instance(UnsentEntries)
+        found = rank.shared_instance(UnsentEntries)
         found.deepest_level = max(found.deepest_level, self.depth)
 
 
@@ -117,17 +117,17 @@ class UnsentEntries:
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.waiting = SpoolBacklog(rank.open_spool)
+        self.waiting = SpoolFileBacklog(rank.open_spool)
         """The entries, in a temporary file if there are many."""
         self.deepest_level = 0
         """Depth of the deepest directory that has entries here. On rank 0, after all ranks have reported: the maximum
         over all ranks.
         """
 
-    def store(self, entries: Entries) -> None:
+    def store(self, entries: SignatureEntries) -> None:
         """Store ``entries`` (items with their digests) until they are sent to the ranks that own their directories."""
         self.deepest_level = max(self.deepest_level, directory_depth(entries.path))
-        self.waiting.append(Task((0, 0, 0), int(Phase.SIGN), encode(EntriesNote((entries,))), 0))
+        self.waiting.append(Task((0, 0, 0), int(Phase.SIGN), encode_task(EntriesNote((entries,))), 0))
 
     def close(self) -> None:
         """Release the temporary file."""
@@ -141,8 +141,8 @@ class DigestLevel(RecreatedNote, code=54, doing="digesting directories"):
 
     depth: int
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        sign = rank.instance(SignatureState)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        sign = rank.shared_instance(SignatureState)
         if sign.current_level is None:
             sign.current_level = sign.digester.digest_level(self.depth)
         rising: defaultdict[tuple[int, bytes], list[tuple[bytes, bytes, DatasetCounts]]] = defaultdict(list)
@@ -197,7 +197,7 @@ class DigestedDirectoriesNote(RecreatedNote, code=55, doing="recording digested 
     parts: tuple[tuple[int, bytes, bytes, bytes, bytes], ...]
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        signing = rank.instance(SignatureState).digester
+        signing = rank.shared_instance(SignatureState).digester
         for side, path, names, digests, tallies in self.parts:
             number = names.count(b"/") + 1
             signing.add_directories(
@@ -215,7 +215,7 @@ class SignatureNote(RecreatedNote, code=56, doing="recording the signature"):
     tally: tuple[int, ...]
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(SignatureState).signatures[self.side] = (self.digest, DatasetCounts(*self.tally))
+        rank.shared_instance(SignatureState).signatures[self.side] = (self.digest, DatasetCounts(*self.tally))
 
 
 class DifferencesNote(RecreatedNote, code=57, doing="recording differences"):
@@ -227,4 +227,4 @@ class DifferencesNote(RecreatedNote, code=57, doing="recording differences"):
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         for kind, path in self.rows:
-            rank.instance(SignatureState).differences.add(tree_order_key(path), kind.encode())
+            rank.shared_instance(SignatureState).differences.add(tree_order_key(path), kind.encode())

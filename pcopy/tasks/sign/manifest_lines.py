@@ -13,14 +13,14 @@ from itertools import islice
 from pcopy.errors import RequestRefused
 from pcopy.signature.items import DIRECTORY, ROOT_PATH
 from pcopy.signature.manifest import ManifestEntry, ManifestReader, ManifestWriter
-from pcopy.tasks.base.hashing import NO_VERSION
+from pcopy.tasks.base.hashing import UNKNOWN_VERSION
 from pcopy.tasks.base.item_columns import ItemColumns
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import Note, RecreatedNote, Steps
+from pcopy.tasks.base.kind import NoteTask, RecreatedNote, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.sign.digest_level import UnsentEntries
-from pcopy.tasks.sign.signing import ManifestLine, ManifestMerge, SignatureState
+from pcopy.tasks.sign.signing import ManifestLine, ManifestMerger, SignatureState
 
 LINES_PER_MESSAGE = 4096
 """Number of lines in one message."""
@@ -36,14 +36,14 @@ class WriteManifest(RecreatedNote, code=60, doing="writing the manifest"):
     """Task that creates the manifest on rank 0, and requests the first lines from all ranks."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        hashing, sign, options = rank.hashing, rank.instance(SignatureState), rank.options
+        hashing, sign, options = rank.hashing, rank.shared_instance(SignatureState), rank.options
         writer = ManifestWriter(
             options.manifest, hashing.algorithm, hashing.block_size, options.umask, rank.job.temporary_name_id
         )
         digest, tally = sign.signatures[0]
         try:
             writer.__enter__()
-            merging = sign.merge = ManifestMerge(writer, rank.size)
+            merging = sign.merge = ManifestMerger(writer, rank.size)
             if tally.directories:
                 writer.write(ManifestEntry(DIRECTORY, digest, 0, ROOT_PATH))
         except (OSError, RequestRefused) as error:
@@ -57,7 +57,7 @@ class SendManifestLines(RecreatedNote, code=58, doing="sorting the lines of the 
     """Task that sends the next part of this rank's sorted lines to rank 0, which has requested it."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        sign = rank.instance(SignatureState)
+        sign = rank.shared_instance(SignatureState)
         if sign.sorted_lines is None:
             assert sign.digester.manifest_lines is not None
             sign.sorted_lines = sign.digester.manifest_lines.sorted()
@@ -74,11 +74,11 @@ class ManifestLinesNote(RecreatedNote, code=59, doing="writing lines of the mani
     rows: tuple[ManifestLine, ...]
     is_last: bool
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Add the lines to those of the other ranks; write those that are next in the order, and request more from
         ranks of which none is left.
         """
-        sign = rank.instance(SignatureState)
+        sign = rank.shared_instance(SignatureState)
         merging = sign.merge
         if merging is None:  # Writing has failed; the lines are discarded.
             return
@@ -101,19 +101,19 @@ def _abandon_manifest(rank: Rank, error: Exception) -> None:
     """Stop writing the manifest because of ``error``, and remove the incomplete file. An existing manifest remains
     unchanged.
     """
-    sign = rank.instance(SignatureState)
+    sign = rank.shared_instance(SignatureState)
     merging, sign.merge = sign.merge, None
     sign.manifest_error = error
     if merging is not None:
         merging.abandon()
 
 
-class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
+class ReadManifest(NoteTask, code=61, doing="reading the manifest", is_note=False):
     """Task of rank 0 that reads the manifest with which a dataset is compared. Its entries become those of the second
     dataset (side 1).
     """
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Read all entries of the manifest, and store them by directory, as if this rank had found them in a dataset. A
         damaged manifest stops the job.
         """
@@ -121,18 +121,18 @@ class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
         size = 0
         try:
             for number, entry in enumerate(ManifestReader(rank.job.against), 1):
-                if rank.instance(JobFilter).selects_manifest_entry(entry.path, entry.kind, entry.size):
+                if rank.shared_instance(JobFilter).selects_manifest_entry(entry.path, entry.kind, entry.size):
                     directory, _, name = entry.path.rpartition(b"/")
                     if entry.kind == DIRECTORY:
                         directory, name = b"" if entry.path == ROOT_PATH else entry.path, b""
-                    found[directory].add_file(name, NO_VERSION, entry.size, entry.digest, 0, entry.kind)
+                    found[directory].add_file(name, UNKNOWN_VERSION, entry.size, entry.digest, 0, entry.kind)
                     size += len(entry.path)
                 if size >= PATH_BYTES_PER_BATCH or not number % LINES_PER_MESSAGE:
                     _store_entries(rank, found)
                     size = 0
                     yield None
         except RequestRefused as refusal:
-            rank.stop(str(refusal))
+            rank.request_stop(str(refusal))
         _store_entries(rank, found)
 
 
@@ -141,5 +141,5 @@ def _store_entries(rank: Rank, found: dict[bytes, ItemColumns]) -> None:
     that own their directories in the phase in which the signature is computed.
     """
     for path, gathered in found.items():
-        rank.instance(UnsentEntries).store(gathered.signature_entries(1, path, 0))
+        rank.shared_instance(UnsentEntries).store(gathered.signature_entries(1, path, 0))
     found.clear()

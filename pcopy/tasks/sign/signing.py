@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import BinaryIO
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.signature.algorithms import Algorithm
+from pcopy.signature.algorithms import DigestAlgorithm
 from pcopy.signature.items import DIRECTORY, ROOT_PATH, DirectoryHasher
 from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_entry, unpack_entry
 from pcopy.signature.sorting import ExternalSorter, SortRecord
@@ -45,7 +45,7 @@ first.
 """
 
 
-def _level_key(depth: int) -> bytes:
+def _level_sort_key(depth: int) -> bytes:
     """Return the beginning of the sort keys of all directories of one ``depth``."""
     return (_DEPTH_ORIGIN - 1 - depth).to_bytes(4, "big")
 
@@ -53,7 +53,7 @@ def _level_key(depth: int) -> bytes:
 DigestedDirectory = tuple[int, bytes, bytes, DatasetCounts]
 """Type of a digested directory: its side, path, digest, and what it contains."""
 
-Difference = tuple[str, bytes]
+DatasetDifference = tuple[str, bytes]
 """Type of a difference between the two sides: what it is (``changed``; ``missing`` on the second side; or ``extra``,
 only there), and the path.
 """
@@ -65,7 +65,7 @@ class DigestResult(NamedTuple):
     """
 
     directories: list[DigestedDirectory]
-    differences: list[Difference]
+    differences: list[DatasetDifference]
     rows: int = 0
 
 
@@ -78,7 +78,7 @@ class DirectoryDigester:
 
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: DigestAlgorithm,
         open_spool: Callable[[], BinaryIO],
         *,
         manifest_lines: bool = False,
@@ -113,14 +113,14 @@ class DirectoryDigester:
         """Add the entries in ``bundle`` (items with their digests) of the directory ``path``. All entries must be added
         before the first call of ``digest_level``.
         """
-        self._entries.add(_level_key(directory_depth(path)) + path, bundle.packed())
+        self._entries.add(_level_sort_key(directory_depth(path)) + path, bundle.packed())
 
     def add_directories(self, path: bytes, bundle: ChildBundle) -> None:
         """Add the directories in ``bundle``, which have been digested. Their parent is the directory ``path``, which
         this rank owns.
         """
         depth = directory_depth(path)
-        self._digested_children[depth].add(_level_key(depth) + path, bundle.packed())
+        self._digested_children[depth].add(_level_sort_key(depth) + path, bundle.packed())
 
     def digest_level(self, depth: int) -> Iterator[DigestResult]:
         """Digest the directories of this ``depth`` on all sides, and find how the sides differ.
@@ -142,7 +142,7 @@ class DirectoryDigester:
         if self._sorted is None:
             self._sorted = self._entries.sorted()
             self._next_record = next(self._sorted, None)
-        level = _level_key(depth)
+        level = _level_sort_key(depth)
         while self._next_record is not None and self._next_record[0][:4] == level:
             yield self._next_record
             self._next_record = next(self._sorted, None)
@@ -172,7 +172,7 @@ class DirectoryDigester:
         self._large_directory = None
         yield DigestResult(digested.finish(), [])
 
-    def _add_children(self, digested: _DirectoryOnSides, bundles: list[ChildBundle]) -> list[Difference]:
+    def _add_children(self, digested: _DirectoryOnSides, bundles: list[ChildBundle]) -> list[DatasetDifference]:
         """Add children to the directory ``digested``, on all sides. ``bundles`` contain all entries of some names.
         Return the differences between the sides in these names.
         """
@@ -188,7 +188,7 @@ class DirectoryDigester:
             ):
                 self.manifest_lines.add(*pack_entry(ManifestEntry(bytes((kind,)), digest, size, path)))
         if self._compares and not (len(hashed) > 1 and hashed[0] == hashed[1]):
-            return list(_differences(digested, children))
+            return list(_differences_in_children(digested, children))
         return []
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class _DirectoryOnSides:
     directory, that item is used instead.
     """
 
-    def __init__(self, algorithm: Algorithm, path: bytes) -> None:
+    def __init__(self, algorithm: DigestAlgorithm, path: bytes) -> None:
         self._algorithm = algorithm
         self._path = path
         self._hashers: dict[int, DirectoryHasher] = {}
@@ -226,7 +226,7 @@ class _DirectoryOnSides:
             self._hashers[side] = DirectoryHasher(self._algorithm)
             self._tallies[side] = DatasetCounts()
         self._tallies[side] = sum_of_counts((self._tallies[side], children.tally))
-        return self._hashers[side].add_all(children.kinds, children.names, children.digests)
+        return self._hashers[side].add_all_children(children.kinds, children.names, children.digests)
 
     def finish(self) -> list[DigestedDirectory]:
         """After all children were added: return the directory with its digest, once for each side."""
@@ -236,7 +236,7 @@ class _DirectoryOnSides:
         return self._single_items + directories
 
 
-class ManifestMerge:
+class ManifestMerger:
     """Writes the manifest on rank 0: merges the sorted lines of all ranks."""
 
     def __init__(self, writer: ManifestWriter, ranks: int) -> None:
@@ -316,7 +316,7 @@ class SignatureState:
         """On rank 0: digest and contents of the whole dataset, by side."""
         self.differences = ExternalSorter(rank.open_spool)
         """On rank 0: the differences between the two sides, sorted by path."""
-        self.merge: ManifestMerge | None = None
+        self.merge: ManifestMerger | None = None
         """On rank 0: the manifest while it is written, else None."""
         self.manifest_error: Exception | None = None
         """On rank 0: the error because of which the manifest was not written, or None."""
@@ -330,7 +330,9 @@ class SignatureState:
         self.differences.close()
 
 
-def _differences(directory: _DirectoryOnSides, children: dict[int, MergedChildren]) -> Iterator[Difference]:
+def _differences_in_children(
+    directory: _DirectoryOnSides, children: dict[int, MergedChildren]
+) -> Iterator[DatasetDifference]:
     """Generator: yield the differences between the two sides in some children of the directory ``directory``.
     ``children`` are the children on each side.
 

@@ -9,25 +9,25 @@ import errno
 from collections import Counter
 from contextlib import closing
 
-from pcopy.fsio.layout import Recipe, TargetDirectory, fewer_stripes_message
+from pcopy.fsio.layout import LayoutRecipe, TargetDirectory, fewer_stripes_message
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.lustre.blob import Striping, describe_layout, pack_layout
-from pcopy.lustre.layouts import LustreLayout
-from pcopy.lustre.restripe import CopyTools, restripe
+from pcopy.lustre.blob import ParsedLayout, describe_layout, pack_layout
+from pcopy.lustre.layouts import LustreLayoutPolicy
+from pcopy.lustre.restripe import CopyAndVerifyTools, change_file_layout
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import JobHashing
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.layouts import RankLayouts
 
-FILES, BYTES, OST, FEWER, MORE = "files ", "bytes ", "ost ", "fewer", "more"
+FILES_KEY, BYTES_KEY, OST_KEY, FEWER_STRIPES_KEY, MORE_STRIPES_KEY = "files ", "bytes ", "ost ", "fewer", "more"
 """Keys of the sums about layouts. ``FILES`` and ``BYTES``, followed by a layout: the number of files with this layout,
-and of their bytes. ``OST``, followed by a number: stripes on that OST. ``FEWER``, ``MORE``: files with fewer or more
-stripes than suit their size.
+and of their bytes. ``OST_KEY``, followed by a number: stripes on that OST. ``FEWER_STRIPES_KEY``, ``MORE_STRIPES_KEY``:
+files with fewer or more stripes than suit their size.
 """
 
 
@@ -45,32 +45,32 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
     def subject(self) -> tuple[Place, bytes]:
         return self.place, self.name
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         try:
             yield from self._change(rank, result)
         except OSError as error:
-            result.fail(self.place, self.name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
+            result.fail_item(self.place, self.name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
 
-    def _change(self, rank: Rank, result: TaskResult) -> Steps:
+    def _change(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Change the layout of the file, by copying its data to a new file that has the wanted layout; report the
         result. Yield while data are copied. Raise ``Problem`` if the file cannot be changed.
         """
         place, name = self.place, self.name
         directory = rank.open_source(place)
-        layout = lustre_layout(rank, place, directory)
+        layout = lustre_layout_of_directory(rank, place, directory)
         target = TargetDirectory(directory, place.source_id.inode)
-        recipe: Recipe | None = None
-        before: Striping | None = None
-        striping: Striping | None = None
+        recipe: LayoutRecipe | None = None
+        before: ParsedLayout | None = None
+        striping: ParsedLayout | None = None
         size = 0
 
-        def choose_recipe(file: int, size: int) -> Recipe | None:
+        def choose_recipe(file: int, size: int) -> LayoutRecipe | None:
             """Return how to create the new file so that it gets the wanted layout; None if the file has that layout
             already.
             """
             nonlocal before, recipe
             before = layout.striping_of(file)
-            recipe = layout.required_change(before, size, target)
+            recipe = layout.recipe_for_required_change(before, size, target)
             return recipe
 
         def read_result(file: int) -> None:
@@ -78,8 +78,8 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
             nonlocal striping, size
             striping, size = layout.striping_of(file), status_of(file, on_source=True).st_size
 
-        instruments = CopyTools(rank.mover, rank.instance(RestripeHashing).new_hasher)
-        with closing(restripe(directory, name, self.inode, choose_recipe, read_result, instruments)) as steps:
+        instruments = CopyAndVerifyTools(rank.mover, rank.shared_instance(RestripeHashing).new_hasher)
+        with closing(change_file_layout(directory, name, self.inode, choose_recipe, read_result, instruments)) as steps:
             for moved in steps:
                 rank.counters[counts.MOVED] += moved or 0
                 yield None
@@ -89,16 +89,18 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
             and recipe.attribute
             and (why := recipe.deviation(pack_layout(striping)))
         ):
-            result.warn_other_layout(place, name, fewer_stripes_message(why))
+            result.warn_of_other_layout(place, name, fewer_stripes_message(why))
         is_as_before = before is not None and striping is not None and before.normalised == striping.normalised
         if recipe is None or is_as_before:
             # The layout is the wanted one already (another process has set it), or there are too few OSTs for it.
-            count_unchanged(result, place, size)
+            count_unchanged_file(result, place, size)
         else:
-            rank.record_success()
+            rank.record_write_success()
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, size, place)
-        rank.instance(RankLayouts).add(result, layout_sums(rank, layout, striping, size, directory))
+        rank.shared_instance(RankLayouts).add_counts(
+            result, layout_sums_of_file(rank, layout, striping, size, directory)
+        )
 
 
 class RestripeHashing(JobHashing):
@@ -110,12 +112,12 @@ class RestripeHashing(JobHashing):
         super().__init__(DEFAULT_ALGORITHM, rank.options.block_size)
 
 
-def lustre_layout(rank: Rank, place: Place, directory: int) -> LustreLayout:
+def lustre_layout_of_directory(rank: Rank, place: Place, directory: int) -> LustreLayoutPolicy:
     """Return the object that reads and chooses layouts for the file system of the open source ``directory``, which is
     ``place``. Raise ``Problem`` if the directory is not on Lustre.
     """
-    layout = rank.instance(RankLayouts).layout_of_device(rank.source_device(place) or 0, directory)
-    if not isinstance(layout, LustreLayout):
+    layout = rank.shared_instance(RankLayouts).layout_policy_of_device(rank.source_device(place) or 0, directory)
+    if not isinstance(layout, LustreLayoutPolicy):
         raise Problem(
             "stripe",
             errno.ENOTSUP,
@@ -125,13 +127,15 @@ def lustre_layout(rank: Rank, place: Place, directory: int) -> LustreLayout:
     return layout
 
 
-def count_unchanged(result: TaskResult, place: Place, size: int) -> None:
+def count_unchanged_file(result: TaskResult, place: Place, size: int) -> None:
     """Count a file of ``size`` bytes as skipped, because its layout is not changed."""
     result.count(counts.SKIPPED, 1, place)
     result.count(counts.SKIPPED_BYTES, size, place)
 
 
-def layout_sums(rank: Rank, layout: LustreLayout, striping: Striping | None, size: int, directory: int) -> Counter[str]:
+def layout_sums_of_file(
+    rank: Rank, layout: LustreLayoutPolicy, striping: ParsedLayout | None, size: int, directory: int
+) -> Counter[str]:
     """Return what one file adds to the sums that are reported about layouts: key and number.
 
     Args:
@@ -139,16 +143,16 @@ def layout_sums(rank: Rank, layout: LustreLayout, striping: Striping | None, siz
         size: its size in bytes.
         directory: its open directory.
     """
-    text = rank.instance(RankLayouts).reported_name(
+    text = rank.shared_instance(RankLayouts).reported_layout_name(
         "none yet" if striping is None else describe_layout(striping.normalised)
     )
-    sums = Counter({FILES + text: 1, BYTES + text: size})
+    sums = Counter({FILES_KEY + text: 1, BYTES_KEY + text: size})
     if striping is None:
         return sums
-    sums.update(f"{OST}{ost}" for component in striping.components for ost in component.osts)
+    sums.update(f"{OST_KEY}{ost}" for component in striping.components for ost in component.osts)
     one = striping.single_component
     if one is not None:
         suits = layout.suitable_stripe_count(size, directory)
         if one.stripes != suits:
-            sums[FEWER if one.stripes < suits else MORE] += 1
+            sums[FEWER_STRIPES_KEY if one.stripes < suits else MORE_STRIPES_KEY] += 1
     return sums

@@ -11,16 +11,21 @@ from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.layout import TargetDirectory
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import check_is_found_file, source_status
-from pcopy.lustre.layouts import LustreLayout, proc_path
+from pcopy.lustre.layouts import LustreLayoutPolicy, proc_path_of_item
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import DivisibleTask, Steps
+from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.copying import MAX_BATCH_FILES, ItemVisitor
 from pcopy.tasks.files.layouts import RankLayouts
-from pcopy.tasks.stripe.change_layout import ChangeLayout, count_unchanged, layout_sums, lustre_layout
+from pcopy.tasks.stripe.change_layout import (
+    ChangeLayout,
+    count_unchanged_file,
+    layout_sums_of_file,
+    lustre_layout_of_directory,
+)
 from pcopy.walk.visitor import FoundItems
 
 
@@ -78,7 +83,7 @@ class LayoutVisitor(ItemVisitor):
         super().end_visit()
 
 
-MOST_INODES = 1 << 20
+MAX_REMEMBERED_INODES = 1 << 20
 """Largest number of inodes with several hard links that a rank remembers.
 
 An inode is forgotten after all its names were seen. The oldest is forgotten if there are too many, since names outside
@@ -86,23 +91,25 @@ the tree are never seen.
 """
 
 
-class InodesSeen:
+class ExaminedInodes:
     """The inodes with several hard links that this rank has examined through one of their names."""
 
     def __init__(self, rank: Rank) -> None:
         self._unseen_names: dict[tuple[int, int], int] = {}
         """For each such inode (device, inode number): how many of its names were not seen yet."""
 
-    def remember(self, status: os.stat_result) -> None:
+    def remember_inode(self, status: os.stat_result) -> None:
         """Remember the inode of a file that was examined, if it has several hard links, so that its other names are
         recognised.
         """
         if status.st_nlink > 1:
             self._unseen_names[status.st_dev, status.st_ino] = status.st_nlink - 1
-            if len(self._unseen_names) > MOST_INODES:  # forget the oldest: its next name counts as another file
+            if (
+                len(self._unseen_names) > MAX_REMEMBERED_INODES
+            ):  # forget the oldest: its next name counts as another file
                 del self._unseen_names[next(iter(self._unseen_names))]
 
-    def take_further_name(self, status: os.stat_result) -> bool:
+    def was_seen_before(self, status: os.stat_result) -> bool:
         """Return True if the inode of a file was examined already, through another of its hard links. Call this once
         for each name, because the names are counted.
         """
@@ -122,15 +129,15 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
 
     columns = ("inodes",)
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         place = self.place
         names = unpack_names(self.names)
         try:
             directory = rank.open_source(place)
-            layout = lustre_layout(rank, place, directory)
+            layout = lustre_layout_of_directory(rank, place, directory)
         except Problem as problem:
             for name in names:
-                result.fail(place, name, problem, retry=RetryMode.NEVER)
+                result.fail_item(place, name, problem, retry=RetryMode.NEVER)
             return
         sums: Counter[str] = Counter()
         for name, inode in zip(names, unpack_numbers(self.inodes), strict=True):
@@ -139,12 +146,12 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
             try:
                 sums.update(self._examine(rank, result, layout, directory, name, inode))
             except OSError as error:
-                result.fail(place, name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
+                result.fail_item(place, name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
             yield None
-        rank.instance(RankLayouts).add(result, sums)
+        rank.shared_instance(RankLayouts).add_counts(result, sums)
 
     def _examine(
-        self, rank: Rank, result: TaskResult, layout: LustreLayout, directory: int, name: bytes, inode: int
+        self, rank: Rank, result: TaskResult, layout: LustreLayoutPolicy, directory: int, name: bytes, inode: int
     ) -> Counter[str]:
         """Examine the layout of one file. Return what the file adds to the sums that are reported; nothing if its
         layout is to be changed, since the task that changes it adds that.
@@ -154,19 +161,19 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
         place, options = self.place, rank.options
         status = source_status(directory, name)
         check_is_found_file(status, rank.source_device(place), inode)
-        if rank.instance(InodesSeen).take_further_name(status):
-            count_unchanged(result, place, status.st_size)
+        if rank.shared_instance(ExaminedInodes).was_seen_before(status):
+            count_unchanged_file(result, place, status.st_size)
             return Counter()
-        rank.instance(InodesSeen).remember(status)
-        striping = layout.striping_of(proc_path(directory, name))
+        rank.shared_instance(ExaminedInodes).remember_inode(status)
+        striping = layout.striping_of(proc_path_of_item(directory, name))
         target = TargetDirectory(directory, place.source_id.inode)
-        is_fit = not options.stripe or layout.required_change(striping, status.st_size, target) is None
+        is_fit = not options.stripe or layout.recipe_for_required_change(striping, status.st_size, target) is None
         if not is_fit and not options.dry_run:
             result.spawn(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
             return Counter()
         if is_fit and options.stripe:
-            count_unchanged(result, place, status.st_size)
+            count_unchanged_file(result, place, status.st_size)
         else:
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, status.st_size, place)
-        return layout_sums(rank, layout, striping, status.st_size, directory)
+        return layout_sums_of_file(rank, layout, striping, status.st_size, directory)

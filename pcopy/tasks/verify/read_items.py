@@ -12,33 +12,33 @@ from collections.abc import Generator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ReadSmallFiles
-from pcopy.fsio.backend.columns import RowCode, pack_names, unpack_names
-from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.incomplete_mark import raise_if_marked
-from pcopy.fsio.nodes import open_without_access
-from pcopy.fsio.problem import Problem, source_changed
+from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.close import closing_descriptor
+from pcopy.fsio.incomplete_mark import raise_if_marked_incomplete
+from pcopy.fsio.nodes import open_path_only
+from pcopy.fsio.problem import Problem, source_changed_problem
 from pcopy.fsio.source import FileVersion, check_is_found_file, status_of
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.hashing import SOCKET, type_byte_of
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE, type_byte_of
 from pcopy.tasks.base.item_columns import ItemColumns
-from pcopy.tasks.base.kind import DivisibleTask, Steps
+from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, FileToRead, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.verify.reading import (
-    count_read,
+    are_copies_read_back,
+    content_info_of_special_file,
+    count_read_items,
+    execute_read_batch,
     hash_open_range,
-    is_read_back,
-    known_of_node,
-    read_batch,
     record_digest,
     report_read_failure,
 )
-from pcopy.tasks.verify.split_read import SplitRead
+from pcopy.tasks.verify.split_read import SplitFileForReading
 
-_DONE = bytes((RowCode.DONE,))
+_DONE = bytes((OutcomeCode.DONE,))
 
 
 class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False):
@@ -60,7 +60,7 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
 
     columns = ("kinds", "inodes")
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Read small files by a batch of the backend, then the remaining items one by one."""
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
         try:
@@ -76,7 +76,7 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
                 if kind == FILE:
                     known = yield from self._read_file(rank, result, name, inode)
                 else:
-                    known = _read_node(rank, source, name, inode, kind)
+                    known = _read_special_file(rank, source, name, inode, kind)
             except Problem as problem:
                 self._report_failure(result, name, problem)
             else:
@@ -112,13 +112,15 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
         whole = (
             rank.options.writes_signature
         )  # a signature must not include files that an --inplace job has marked as incomplete
-        read = yield from read_batch(rank, ReadSmallFiles(source, packed, excludes_half_written=whole), counts.MOVED)
+        read = yield from execute_read_batch(
+            rank, ReadSmallFiles(source, packed, excludes_half_written=whole), counts.MOVED
+        )
         slow_rows = [] if len(small_files) == len(names) else sorted({*range(len(names))}.difference(small_files))
         digests = ItemColumns()
         if read.verdicts.codes.strip(_DONE) or read.observed.inode != inodes:
             done: list[int] = []
             for row, index in enumerate(small_files):
-                is_done = read.verdicts.codes[row] == RowCode.DONE and read.observed.inode[row] == inodes[row]
+                is_done = read.verdicts.codes[row] == OutcomeCode.DONE and read.observed.inode[row] == inodes[row]
                 (done if is_done else slow_rows).append(row if is_done else index)
             read_names = [names[index] for index in small_files]
             counter = self._count_read(
@@ -128,7 +130,7 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
         else:
             counter = self._count_read(rank, result, unpack_names(packed), read.observed.size)
             digests.add_rows(packed, read.observed, read.observed.size, read.digests.data, counter)
-        result.collect_file_digests(self.place, digests, verify=is_read_back(rank, self.place))
+        result.collect_file_digests(self.place, digests, verify=are_copies_read_back(rank, self.place))
         return slow_rows
 
     def _count_read(self, rank: Rank, result: TaskResult, names: list[bytes], sizes: array[int]) -> int:
@@ -139,7 +141,7 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
             return self.counter
         if rank.job.copies:
             result.item_recorder.record_files(Action.SKIP, self.place, names, sizes)
-        return count_read(rank, result, self.place, FILE, len(sizes), sum(sizes))
+        return count_read_items(rank, result, self.place, FILE, len(sizes), sum(sizes))
 
     def _read_file(
         self, rank: Rank, result: TaskResult, name: bytes, inode: int
@@ -151,30 +153,31 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
             status = status_of(reading, on_source=True)
             check_is_found_file(status, None, inode)
             if rank.options.writes_signature:
-                raise_if_marked(reading)
+                raise_if_marked_incomplete(reading)
             known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
-            if rank.is_split(known.size) and not rank.is_generated(self.place):
+            if rank.is_processed_in_chunks(known.size) and not rank.has_generated_files(self.place):
                 result.spawn(
-                    SplitRead(FileToRead(self.place, name, known, True, self.attempt, self.counter)), known.size
+                    SplitFileForReading(FileToRead(self.place, name, known, True, self.attempt, self.counter)),
+                    known.size,
                 )
                 return None
             hasher = yield from hash_open_range(rank, reading, status, 0, known.size, on_source=True)
             return known._replace(size=hasher.size, digest=rank.hashing.digest_of_file(hasher))
 
 
-def _read_node(rank: Rank, source: int, name: bytes, inode: int, kind: bytes) -> ContentInfo:
+def _read_special_file(rank: Rank, source: int, name: bytes, inode: int, kind: bytes) -> ContentInfo:
     """Return type, size, version and digest of the symbolic link, FIFO or device ``name``. Raise ``Problem`` on
     failure, or if another item than the one that the scan found has this name now: its inode number is not ``inode`` or
     its type not ``kind``. ``source`` is a descriptor of the directory.
     """
-    with closed_at_end(open_without_access(source, name, on_source=True, follow=rank.options.dereference)) as node:
+    with closing_descriptor(open_path_only(source, name, on_source=True, follow=rank.options.dereference)) as node:
         status = status_of(node, on_source=True)
         if status.st_ino != inode or type_byte_of(status) != kind:
-            raise source_changed("open", "another item has taken its name since the scan")
-        return known_of_node(rank.hashing, node, status, on_source=True)
+            raise source_changed_problem("open", "another item has taken its name since the scan")
+        return content_info_of_special_file(rank.hashing, node, status, on_source=True)
 
 
-def count_or_read_skipped(
+def count_skipped_or_spawn_read(
     rank: Rank, result: TaskResult, place: Place, name: bytes, known: ContentInfo, action: Action = Action.SKIP
 ) -> None:
     """Count an item as skipped, because an existing item is kept in the target. If its digest is needed, spawn a task
@@ -184,16 +187,16 @@ def count_or_read_skipped(
         known: type, size and version of the item.
         action: what is reported: SKIP, or META if the metadata of the existing item was updated.
     """
-    is_read = known.kind != SOCKET and (rank.collects_entries or rank.verifies_skipped)
+    is_read = known.kind != SOCKET_TYPE_BYTE and (rank.collects_signature_entries or rank.verifies_kept_items)
     if is_read:
-        spawn_read(result, place, name, known, counts.SKIPPED if action == Action.META else -1)
+        spawn_read_task(result, place, name, known, counts.SKIPPED if action == Action.META else -1)
     if not is_read or action == Action.META:
         result.count(counts.SKIPPED, 1, place)
         result.count(counts.SKIPPED_BYTES, known.size, place)
         result.item_recorder.record(action, place, name, known.kind, known.size)
 
 
-def spawn_read(result: TaskResult, place: Place, name: bytes, known: ContentInfo, counter: int = -1) -> None:
+def spawn_read_task(result: TaskResult, place: Place, name: bytes, known: ContentInfo, counter: int = -1) -> None:
     """Spawn a task that reads an item which is not copied, for its digest. ``known`` has type, size and version of the
     item. ``counter`` is the index of the counter in which the item was counted; -1 if it was not counted yet.
     """

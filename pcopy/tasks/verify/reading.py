@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ReadResult, ReadSmallFiles
 from pcopy.fsio.backend.interface import await_ticket
-from pcopy.fsio.close import close_after_read, closed_at_end
+from pcopy.fsio.close import close_after_read, closing_descriptor
 from pcopy.fsio.contents import (
     digest_contents,
     digest_pieces,
@@ -21,10 +21,10 @@ from pcopy.fsio.contents import (
     generated_pieces,
     may_have_holes,
 )
-from pcopy.fsio.nodes import open_without_access, restore_access_time
-from pcopy.fsio.problem import Problem, as_problem, source_changed
-from pcopy.fsio.source import FileVersion, check_unchanged, open_source, open_to_read, status_of
-from pcopy.fsio.throttle import throttled
+from pcopy.fsio.nodes import open_path_only, restore_access_time
+from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_problem
+from pcopy.fsio.source import FileVersion, check_file_is_unchanged, open_item_to_read, open_source, status_of
+from pcopy.fsio.throttle import throttled_steps
 from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
@@ -34,16 +34,16 @@ from pcopy.tasks.base.hashing import JobHashing, type_byte_of
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import NamesToExamine, RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, REPAIR_ATTEMPT, ContentInfo, FileToRead, Item, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, REPAIR_ATTEMPT, ContentInfo, FileToRead, Item, Place
 from pcopy.tasks.directories.finish_dir import FinishDir, is_target_present, report_failed_directory, spawn_finish_once
 
-_SIZE_COUNTERS = {counts.FILES: counts.BYTES, counts.SKIPPED: counts.SKIPPED_BYTES}
+_BYTES_COUNTER_BY_ITEM_COUNTER = {counts.FILES: counts.BYTES, counts.SKIPPED: counts.SKIPPED_BYTES}
 """For a counter of items, the counter of their sizes in bytes (both as indices of the counters). Other counters of
 items have none.
 """
 
 
-def read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> TicketGenerator[ReadResult]:
+def execute_read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> TicketGenerator[ReadResult]:
     """Let the backend read the files of ``batch``, and return the result. While it runs, the bytes read so far are
     added to the counter with the index ``counter``, and charged to the rate limit.
     """
@@ -61,7 +61,9 @@ def read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> TicketGenerat
     return read
 
 
-def known_of_node(hashing: JobHashing, node: int, status: os.stat_result, *, on_source: bool) -> ContentInfo:
+def content_info_of_special_file(
+    hashing: JobHashing, node: int, status: os.stat_result, *, on_source: bool
+) -> ContentInfo:
     """Return type, size (0), digest and version of a symbolic link, FIFO, device or socket. Raise ``Problem`` on
     failure.
 
@@ -72,14 +74,16 @@ def known_of_node(hashing: JobHashing, node: int, status: os.stat_result, *, on_
     """
     link = b""
     if stat.S_ISLNK(status.st_mode):
-        with as_problem("readlink", on_source=on_source):
+        with errors_as_problem("readlink", on_source=on_source):
             link = os.readlink(b"", dir_fd=node)
         if not on_source:
             restore_access_time(node, status)
-    return ContentInfo(type_byte_of(status), 0, hashing.digest_of_node(status, link), FileVersion.from_status(status))
+    return ContentInfo(
+        type_byte_of(status), 0, hashing.digest_of_special_file(status, link), FileVersion.from_status(status)
+    )
 
 
-def hash_range(rank: Rank, contents: FileToRead, start: int, end: int) -> Generator[None, None, ContentHasher]:
+def hash_file_range(rank: Rank, contents: FileToRead, start: int, end: int) -> Generator[None, None, ContentHasher]:
     """Read the bytes from ``start`` to ``end`` of the regular file that ``contents`` describes, and return the hasher
     that has received them.
 
@@ -91,16 +95,16 @@ def hash_range(rank: Rank, contents: FileToRead, start: int, end: int) -> Genera
         reading = open_source(rank.open_source(place), name, follow=rank.options.dereference)
     else:
         directory, copy = rank.open_target(place), rank.target_name(place, name)
-        with as_problem("open"):
-            reading = open_to_read(directory, copy)
+        with errors_as_problem("open"):
+            reading = open_item_to_read(directory, copy)
     try:
         status = status_of(reading, on_source=on_source)
         if on_source:
-            check_unchanged(reading, known.version)
+            check_file_is_unchanged(reading, known.version)
         elif not stat.S_ISREG(status.st_mode):
-            raise mismatch("it is no longer a regular file")
+            raise mismatch_problem("it is no longer a regular file")
         elif status.st_size != known.size:
-            raise content_mismatch(status.st_size, known.size)
+            raise content_mismatch_problem(status.st_size, known.size)
         return (yield from hash_open_range(rank, reading, status, start, end, on_source=on_source))
     finally:
         close_after_read(reading)
@@ -128,11 +132,11 @@ def hash_open_range(
         direct = options.direct and not (on_source and rank.job.copies) and enable_direct_io(reading)
         holes = may_have_holes(status)
         steps = digest_contents(reading, start, end, hasher, may_have_holes=holes, on_source=on_source, direct=direct)
-    for read in throttled(steps, rank.throttle):
+    for read in throttled_steps(steps, rank.throttle):
         rank.counters[counts.MOVED if on_source else counts.VERIFIED_BYTES] += read
         yield
     if on_source:
-        check_unchanged(reading, FileVersion.from_status(status))
+        check_file_is_unchanged(reading, FileVersion.from_status(status))
     if options.drop_cache:
         drop_cached_pages(reading, start, end - start)
     return hasher
@@ -146,32 +150,32 @@ def verify_copy(rank: Rank, copy: FileToRead) -> Generator[None, None, None]:
     if known.kind == DIRECTORY:
         rank.open_target(place)
     elif known.kind == FILE:
-        hasher = yield from hash_range(rank, copy, 0, known.size)
+        hasher = yield from hash_file_range(rank, copy, 0, known.size)
         if rank.hashing.digest_of_file(hasher) != known.digest:
-            raise content_mismatch(known.size, known.size)
+            raise content_mismatch_problem(known.size, known.size)
     else:
-        with closed_at_end(
-            open_without_access(rank.open_target(place), rank.target_name(place, name), on_source=False)
+        with closing_descriptor(
+            open_path_only(rank.open_target(place), rank.target_name(place, name), on_source=False)
         ) as node:
             status = status_of(node)
             if type_byte_of(status) != known.kind:
-                raise mismatch("its type differs from the copied item")
-            found = known_of_node(rank.hashing, node, status, on_source=False)
+                raise mismatch_problem("its type differs from the copied item")
+            found = content_info_of_special_file(rank.hashing, node, status, on_source=False)
         if found.digest != known.digest:
-            raise mismatch("it differs from the copied item")
+            raise mismatch_problem("it differs from the copied item")
     check_source_unchanged(rank, copy)
 
 
-def content_mismatch(size: int, expected: int) -> Problem:
+def content_mismatch_problem(size: int, expected: int) -> Problem:
     """Return the ``Problem`` of a copy that has ``size`` bytes instead of ``expected``, or the right size and other
     contents.
     """
-    return mismatch(
+    return mismatch_problem(
         "its contents differ from the source" if size == expected else f"it has {size} bytes, not {expected}"
     )
 
 
-def mismatch(text: str) -> Problem:
+def mismatch_problem(text: str) -> Problem:
     """Return the ``Problem`` of a copy that is not what was copied; ``text`` says why."""
     return Problem("verify", 0, text=text)
 
@@ -184,7 +188,7 @@ def check_source_unchanged(rank: Rank, copy: FileToRead) -> None:
         return
     status = rank.source_status(copy.place, copy.name)
     if FileVersion.from_status(status) != copy.known.version:
-        raise source_changed("verify", "the source has changed since it was copied")
+        raise source_changed_problem("verify", "the source has changed since it was copied")
 
 
 def record_digest(rank: Rank, result: TaskResult, place: Place, name: bytes, known: ContentInfo, counter: int) -> None:
@@ -193,13 +197,13 @@ def record_digest(rank: Rank, result: TaskResult, place: Place, name: bytes, kno
     the counter with this index.
     """
     if counter < 0:
-        counter = count_read(rank, result, place, known.kind, 1, known.size)
+        counter = count_read_items(rank, result, place, known.kind, 1, known.size)
         if rank.job.copies:
             result.item_recorder.record(Action.SKIP, place, name, known.kind, known.size)
-    result.collect_digest(place, name, known, counter, verify=is_read_back(rank, place))
+    result.collect_digest(place, name, known, counter, verify=are_copies_read_back(rank, place))
 
 
-def count_read(rank: Rank, result: TaskResult, place: Place, kind: bytes, items: int, size: int) -> int:
+def count_read_items(rank: Rank, result: TaskResult, place: Place, kind: bytes, items: int, size: int) -> int:
     """Count ``items`` items with the type byte ``kind`` that were read; together they have ``size`` bytes. Return the
     index of the counter: SKIPPED in a copy, else that of the type.
     """
@@ -209,11 +213,11 @@ def count_read(rank: Rank, result: TaskResult, place: Place, kind: bytes, items:
     return counter
 
 
-def is_read_back(rank: Rank, place: Place) -> bool:
+def are_copies_read_back(rank: Rank, place: Place) -> bool:
     """Return True if items that are read in the source directory of ``place`` exist as kept items in the target, and
     must be read there, too. This is so with ``--verify`` and ``--existing changed``.
     """
-    return rank.verifies_skipped and place.target_id != NO_DIRECTORY
+    return rank.verifies_kept_items and place.target_id != NO_DIRECTORY_IDENTITY
 
 
 def report_read_failure(
@@ -231,7 +235,7 @@ def report_read_failure(
         fail_or_retry(result, place, name, problem, attempt, size)
     else:
         result.count(counter, -1, place)
-        result.fail(place, name, problem, size, may_exist=True)
+        result.fail_item(place, name, problem, size, may_exist=True)
 
 
 def count_verified(result: TaskResult, copy: FileToRead) -> None:
@@ -241,7 +245,7 @@ def count_verified(result: TaskResult, copy: FileToRead) -> None:
         result.count(counts.CONFIRMED_BYTES, 0 if number else copy.known.size, place)
 
 
-def report_or_repair(rank: Rank, result: TaskResult, copy: FileToRead, problem: Problem) -> None:
+def report_or_repair_copy(rank: Rank, result: TaskResult, copy: FileToRead, problem: Problem) -> None:
     """Handle a copy that differs from what was copied (``problem``): count and report it as failed; or, with
     ``--repair``, have it copied again once.
 
@@ -261,16 +265,16 @@ def report_or_repair(rank: Rank, result: TaskResult, copy: FileToRead, problem: 
     for number, (place, name) in enumerate(copy.names):
         result.count(counts.REFUTED, 1, place)
         result.count(counts.HARDLINKS if number else counter, -1, place)
-        if not number and counter in _SIZE_COUNTERS:
-            result.count(_SIZE_COUNTERS[counter], -known.size, place)
+        if not number and counter in _BYTES_COUNTER_BY_ITEM_COUNTER:
+            result.count(_BYTES_COUNTER_BY_ITEM_COUNTER[counter], -known.size, place)
         if not repairs:
-            result.fail(place, name, problem, known.size, retry=retry, retry_phase=Phase.REPAIR)
+            result.fail_item(place, name, problem, known.size, retry=retry, retry_phase=Phase.REPAIR)
             retry = RetryMode.BY_OTHER_TASK
     if not repairs:
         return
     # The user is warned even if the repair succeeds, because storage that loses data needs attention.
     text = f"{problem.operation}: {problem.strerror or os.strerror(problem.errno or 0)}; it is copied again"
-    result.warn(copy.place, copy.name, text, on_source=problem.on_source)
+    result.warn_about_item(copy.place, copy.name, text, on_source=problem.on_source)
     if isinstance(retry, Item):
         result.spawn_copy(retry, phase=Phase.REPAIR)
     else:

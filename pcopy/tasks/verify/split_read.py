@@ -1,10 +1,10 @@
-"""Reads a large file for its digest, by all ranks together: ``SplitRead`` divides the file into chunks (parts),
-``ReadChunk`` reads one of them.
+"""Reads a large file for its digest, by all ranks together: ``SplitFileForReading`` divides the file into chunks
+(parts), ``ReadChunk`` reads one of them.
 
-The rank that runs ``SplitRead`` owns the file: it collects the results. Two kinds of notes (messages in the form of
-short tasks) reach it: ``ReadStartedNote``, and a ``ChunkReadNote`` for each chunk. After the last one it completes the
-file. A copy is read in the chunks in which it was written. Each chunk is read by another host than the one that wrote
-it, because that host may still have it in its page cache.
+The rank that runs ``SplitFileForReading`` owns the file: it collects the results. Two kinds of notes (messages in the
+form of short tasks) reach it: ``ReadStartedNote``, and a ``ChunkReadNote`` for each chunk. After the last one it
+completes the file. A copy is read in the chunks in which it was written. Each chunk is read by another host than the
+one that wrote it, because that host may still have it in its page cache.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pcopy.engine.task import ANY_RANK, Task
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.distribution import MAX_CHUNKS, sparse_chunk_size
-from pcopy.tasks.base.kind import MissingDirectories, Note, Steps, TaskKind
+from pcopy.tasks.base.kind import MissingDirectories, NoteTask, TaskKind, TaskSteps
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -27,20 +27,20 @@ from pcopy.tasks.base.values import FileToRead, Place
 from pcopy.tasks.verify.reading import (
     check_source_unchanged,
     count_verified,
-    hash_range,
-    mismatch,
+    hash_file_range,
+    mismatch_problem,
     record_digest,
-    report_or_repair,
+    report_or_repair_copy,
     report_read_failure,
 )
 
-ReadId = tuple[int, int, int]
+ChunkedReadId = tuple[int, int, int]
 """Identifies a large file that is read in chunks: number of the run, number of the rank that collects the digests of
 the chunks, and a number that this rank chose.
 """
 
 
-class OfFileContents(TaskKind):
+class FileReadingTask(TaskKind):
     """Base class of tasks about reading one file. ``contents`` says which file, and what is known about it."""
 
     contents: FileToRead
@@ -48,7 +48,7 @@ class OfFileContents(TaskKind):
     def subject(self) -> tuple[Place, bytes]:
         return self.contents.place, self.contents.name
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this task for a resumed job in which directories of the file's names were removed (``missing``). It
         gets only the names that still exist, because the file can be read by any of them. Yield nothing if there are
         none.
@@ -59,25 +59,25 @@ class OfFileContents(TaskKind):
             if kept[0] != group.names[0]:
                 place, name = kept[0]
                 remaining = remaining._replace(place=place, name=name, counter=counts.HARDLINKS)
-            yield task._replace(payload=encode(self._replace(contents=remaining)))
+            yield task._replace(payload=encode_task(self._replace(contents=remaining)))
 
 
-class SplitRead(OfFileContents, code=43, doing="reading", is_note=False):
+class SplitFileForReading(FileReadingTask, code=43, doing="reading", is_note=False):
     """Task that divides a large file into chunks (parts), and spawns a task for each chunk that reads it."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         """Spawn the tasks that read the chunks, and the note that tells this rank how many results it must collect."""
         contents = self.contents
         size = contents.known.size
-        chunk, writers = contents.chunk or rank.chunk_bytes(size), contents.writers
+        chunk, writers = contents.chunk or rank.chunk_size_of_file(size), contents.writers
         if contents.on_source and not (contents.chunk or rank.options.chunk_size):
             with suppress(Problem):  # the task of each chunk reports the error
                 status = rank.source_status(contents.place, contents.name)
                 chunk = sparse_chunk_size(chunk, size, min(size, status.st_blocks * 512), rank.size)
         # A file may have been written in chunks of one stripe each (--stripe-affinity): that may be too many chunks.
         if size > MAX_CHUNKS * chunk:
-            chunk = max(chunk, rank.chunk_bytes(size))
-        number = rank.job.run, rank.number, next(rank.instance(ReadLedger).numbers)
+            chunk = max(chunk, rank.chunk_size_of_file(size))
+        number = rank.job.run, rank.number, next(rank.shared_instance(ChunkedReadLedger).numbers)
         starts = range(0, size, chunk)
         result.spawn(ReadStartedNote(contents, number, len(starts)))
         # Not sent with each chunk: ``writers`` grows with the number of chunks, ``linked_item`` with that of names.
@@ -92,52 +92,54 @@ class SplitRead(OfFileContents, code=43, doing="reading", is_note=False):
                 result.spawn_on_other_host(part, end - start, writers[at])
 
 
-class ReadStartedNote(OfFileContents, code=44, doing="waiting for the chunks of", is_note=True):
+class ReadStartedNote(FileReadingTask, code=44, doing="waiting for the chunks of", is_note=True):
     """Note (message in the form of a short task) to the rank that collects the digests of a large file: it must wait
     for ``chunks`` chunks. ``number`` identifies the file.
     """
 
-    number: ReadId
+    number: ChunkedReadId
     chunks: int
 
     def assigned_rank(self, ranks: int) -> int:
         return self.number[1] % ranks
 
-    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this note for a resumed job in which directories of the file's names were removed (``missing``), with
-        the names that still exist. If the name by which the chunks are read was removed, yield a ``SplitRead`` instead,
-        which begins anew with another name.
+        the names that still exist. If the name by which the chunks are read was removed, yield a
+        ``SplitFileForReading`` instead, which begins anew with another name.
         """
         if missing.contains(self.contents.place):
-            return SplitRead(self.contents).tasks_without_missing(task._replace(owner=ANY_RANK), missing)
-        return super().tasks_without_missing(task, missing)
+            return SplitFileForReading(self.contents).tasks_without_missing_directories(
+                task._replace(owner=ANY_RANK), missing
+            )
+        return super().tasks_without_missing_directories(task, missing)
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         file = ChunkedRead(self.contents, [b""] * self.chunks)
-        rank.instance(ReadLedger).open(self.number, file, self.chunks, result)
+        rank.shared_instance(ChunkedReadLedger).open(self.number, file, self.chunks, result)
 
 
-class ReadChunk(OfFileContents, code=45, doing="reading a part of", is_note=False):
+class ReadChunk(FileReadingTask, code=45, doing="reading a part of", is_note=False):
     """Task that reads chunk number ``part`` of a large file, the bytes from ``start`` to ``end``, and sends its digest
     to the rank that collects them. ``number`` identifies the file.
     """
 
     start: int
     end: int
-    number: ReadId
+    number: ChunkedReadId
     part: int
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         root = b""
         problem_met: PackedProblem | None = None
         try:
-            root = (yield from hash_range(rank, self.contents, self.start, self.end)).root()
+            root = (yield from hash_file_range(rank, self.contents, self.start, self.end)).root()
         except Problem as problem:
             problem_met = problem.packed
         result.spawn(ChunkReadNote(self.number, self.part, root, problem_met))
 
 
-class ChunkReadNote(Note, code=46, doing="recording a part of a file that was read"):
+class ChunkReadNote(NoteTask, code=46, doing="recording a part of a file that was read"):
     """Note (message in the form of a short task) that a chunk was read. It goes to the rank that collects the digests
     of the file.
 
@@ -148,7 +150,7 @@ class ChunkReadNote(Note, code=46, doing="recording a part of a file that was re
         problem: the error, packed; None if the chunk was read.
     """
 
-    number: ReadId
+    number: ChunkedReadId
     part: int
     root: bytes
     problem: PackedProblem | None
@@ -157,7 +159,7 @@ class ChunkReadNote(Note, code=46, doing="recording a part of a file that was re
         return self.number[1] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(ReadLedger).count_part(self.number, self, result)
+        rank.shared_instance(ChunkedReadLedger).count_part(self.number, self, result)
 
 
 class ChunkedRead(NamedTuple):
@@ -172,8 +174,8 @@ class ChunkedRead(NamedTuple):
     roots: list[bytes]
 
 
-class ReadLedger(CompletionLedger[ReadId, ChunkedRead, ChunkReadNote]):
-    """The large files whose chunks are being read and whose digests this rank collects, by their ``ReadId``."""
+class ChunkedReadLedger(CompletionLedger[ChunkedReadId, ChunkedRead, ChunkReadNote]):
+    """The large files whose chunks are being read and whose digests this rank collects, by their ``ChunkedReadId``."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
@@ -203,9 +205,9 @@ class ReadLedger(CompletionLedger[ReadId, ChunkedRead, ChunkReadNote]):
             if problem is not None:
                 raise problem
             if digest != known.digest:
-                raise mismatch("its contents differ from the source")
+                raise mismatch_problem("its contents differ from the source")
             check_source_unchanged(rank, contents)
         except Problem as found:
-            report_or_repair(rank, result, contents, found)
+            report_or_repair_copy(rank, result, contents, found)
         else:
             count_verified(result, contents)

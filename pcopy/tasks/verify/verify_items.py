@@ -14,28 +14,28 @@ from collections.abc import Callable, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ReadResult, ReadSmallFiles, StatNames, StatResult
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, RowCode, pack_names, unpack_names
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import portion_slices
 from pcopy.tasks.base.item_columns import split_digests, split_versions, unpack_items
-from pcopy.tasks.base.kind import DivisibleTask, Steps
+from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import FileToRead, unpack_numbers
 from pcopy.tasks.verify.reading import (
-    content_mismatch,
+    content_mismatch_problem,
     count_verified,
-    mismatch,
-    read_batch,
-    report_or_repair,
+    execute_read_batch,
+    mismatch_problem,
+    report_or_repair_copy,
     verify_copy,
 )
-from pcopy.tasks.verify.split_read import OfFileContents, SplitRead
+from pcopy.tasks.verify.split_read import FileReadingTask, SplitFileForReading
 
-_DONE = bytes((RowCode.DONE,))
+_DONE = bytes((OutcomeCode.DONE,))
 
 
 class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is_note=False):
@@ -65,7 +65,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         versions = split_versions(self.versions, self.item_count, portion_slices(self.item_count, portions))
         return [part._replace(versions=each) for part, each in zip(super().divide(portions), versions, strict=True)]
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Verify small files by a batch of the backend, then the remaining items one by one. For each large file spawn
         a task of its own.
         """
@@ -75,13 +75,13 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         copies = self._contents_by_index(rank)
         for index in slow_rows:
             copy = copies(index)
-            if copy.known.kind == FILE and rank.is_split(copy.known.size):
-                result.spawn_on_other_host(SplitRead(copy), copy.known.size, self.writer)
+            if copy.known.kind == FILE and rank.is_processed_in_chunks(copy.known.size):
+                result.spawn_on_other_host(SplitFileForReading(copy), copy.known.size, self.writer)
                 continue
             try:
                 yield from verify_copy(rank, copy)
             except Problem as problem:
-                report_or_repair(rank, result, copy, problem)
+                report_or_repair_copy(rank, result, copy, problem)
             else:
                 count_verified(result, copy)
             yield None
@@ -117,11 +117,13 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
             names = pack_names(map(all_names.__getitem__, small_files))
             sizes = array("Q", map(sizes.__getitem__, small_files))
             digests = b"".join([digests[index * digest_size : (index + 1) * digest_size] for index in small_files])
-            versions = b""  # never equal, so that ``_check_rows`` compares each file
+            versions = b""  # never equal, so that ``_check_read_files`` compares each file
         copies = names
         if rank.job.roots[place.root].item:
             copies = pack_names(rank.target_name(place, name) for name in names.split(b"/"))
-        read = yield from read_batch(rank, ReadSmallFiles(target, copies, are_copies=True), counts.VERIFIED_BYTES)
+        read = yield from execute_read_batch(
+            rank, ReadSmallFiles(target, copies, are_copies=True), counts.VERIFIED_BYTES
+        )
         stat = StatNames(source, names, VERSION_COLUMNS, follows_links=rank.options.dereference)
         sources = yield from rank.execute(stat)
         is_read = not read.verdicts.codes.strip(_DONE) and not sources.verdicts.codes.strip(_DONE)
@@ -130,7 +132,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
             result.count(counts.VERIFIED, number)
             result.count(counts.CONFIRMED_BYTES, sum(sizes))
             return []
-        return self._check_rows(rank, result, small_files, read, sources)
+        return self._check_read_files(rank, result, small_files, read, sources)
 
     def _small_file_indices(self, sizes: array[int]) -> Sequence[int]:
         """Return the indices of the small regular files. ``sizes`` are those of all items, in bytes."""
@@ -139,7 +141,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         of_kind = zip(self.kinds, sizes, strict=True)
         return [index for index, (kind, size) in enumerate(of_kind) if kind == FILE[0] and size <= MAX_SMALL_FILE_BYTES]
 
-    def _check_rows(
+    def _check_read_files(
         self, rank: Rank, result: TaskResult, small_files: Sequence[int], read: ReadResult, sources: StatResult
     ) -> list[int]:
         """Compare each small file that was read with what was copied, and record whether it is equal. Return the
@@ -153,14 +155,14 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         copies = self._contents_by_index(rank)
         slow_rows = sorted({*range(len(self.kinds))}.difference(small_files))
         for row, index in enumerate(small_files):
-            if read.verdicts.codes[row] != RowCode.DONE:
+            if read.verdicts.codes[row] != OutcomeCode.DONE:
                 slow_rows.append(index)
                 continue
             copy, size = copies(index), read.verdicts.bytes[row]
             expected = copy.known
             if (size, read.digests[row]) != (expected.size, expected.digest):
-                report_or_repair(rank, result, copy, content_mismatch(size, expected.size))
-            elif sources.verdicts.codes[row] == RowCode.DONE and sources.rows.version(row) == expected.version:
+                report_or_repair_copy(rank, result, copy, content_mismatch_problem(size, expected.size))
+            elif sources.verdicts.codes[row] == OutcomeCode.DONE and sources.rows.version(row) == expected.version:
                 result.count(counts.VERIFIED)
                 result.count(counts.CONFIRMED_BYTES, size)
             else:  # the copy is read again, and its bytes are counted then
@@ -169,34 +171,34 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         return slow_rows
 
 
-class VerifyLinks(OfFileContents, code=42, doing="reading back the copies of", is_note=False):
+class VerifyLinks(FileReadingTask, code=42, doing="reading back the copies of", is_note=False):
     """Task that checks that all names of ``contents`` are hard links to the inode number ``inode``, and that this inode
     has the contents that were copied.
     """
 
     inode: int
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Check the inode number of each name, then compare the contents with what was copied. If the file is large, a
-        ``SplitRead`` task is spawned for its contents instead.
+        ``SplitFileForReading`` task is spawned for its contents instead.
         """
         contents, known = self.contents, self.contents.known
         try:
             devices = set()
             for place, name in contents.names:
                 directory = rank.open_target(place)
-                with as_problem("stat"):
+                with errors_as_problem("stat"):
                     status = os.stat(rank.target_name(place, name), dir_fd=directory, follow_symlinks=False)
                 devices.add(status.st_dev)
                 if len(devices) > 1 or status.st_ino != self.inode:
-                    raise mismatch("it is no longer a hard link to the other names of its group")
+                    raise mismatch_problem("it is no longer a hard link to the other names of its group")
 
                 yield None
-            if known.kind == FILE and (contents.chunk or rank.is_split(known.size)):
-                result.spawn_on_other_host(SplitRead(contents), known.size, contents.writers[0])
+            if known.kind == FILE and (contents.chunk or rank.is_processed_in_chunks(known.size)):
+                result.spawn_on_other_host(SplitFileForReading(contents), known.size, contents.writers[0])
                 return
             yield from verify_copy(rank, contents)
         except Problem as problem:
-            report_or_repair(rank, result, contents, problem)
+            report_or_repair_copy(rank, result, contents, problem)
         else:
             count_verified(result, contents)

@@ -13,8 +13,17 @@ from itertools import compress
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import StatNames
-from pcopy.fsio.backend.columns import MODE, MTIME, SIZE, TYPE_LETTERS, RowCode, Rows, Verdicts, pack_names
-from pcopy.fsio.backend.directory_batches import ContentsTotals, ItemCounts
+from pcopy.fsio.backend.columns import (
+    MODE_COLUMN,
+    MTIME_COLUMN,
+    SIZE_COLUMN,
+    TYPE_LETTERS,
+    BatchVerdicts,
+    OutcomeCode,
+    StatusColumns,
+    pack_names,
+)
+from pcopy.fsio.backend.directory_batches import DirectoryTotals, ItemCounts
 from pcopy.fsio.backend.interface import ColumnSums, await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -27,15 +36,15 @@ from pcopy.tasks.walk.sum_up import WalkSumsOfRank
 from pcopy.walk.matching import (
     DIRECTORY,
     UNKNOWN,
-    Items,
+    DirectoryItems,
     compile_test,
     contains_test,
-    is_cheap,
     needed_columns,
-    split_by_cost,
+    needs_no_stat,
+    split_by_stat_cost,
     tested_types,
 )
-from pcopy.walk.output_formats import PATH_TERMINATORS, columns_mask, formatter_named
+from pcopy.walk.output_formats import PATH_TERMINATORS, columns_of_fields, item_formatter_named
 from pcopy.walk.walk_request import WalkRequest
 
 WORKING_DIRECTORY = -100
@@ -44,7 +53,7 @@ command line are.
 """
 
 _FILE = ord("f")
-_COUNTERS = {_FILE: counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
+_COUNTERS_OF_TYPES = {_FILE: counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
 """Counter of each type letter; all other types are counted as special."""
 
 
@@ -56,14 +65,14 @@ def columns_to_stat(request: WalkRequest) -> int:
     Args:
         request: what the user wants from the walk.
     """
-    whole = request.prints and not is_cheap(request.tree)
-    mask = needed_columns(request.tree if whole else split_by_cost(request.tree)[1]) | request.sort_mask
+    whole = request.prints and not needs_no_stat(request.tree)
+    mask = needed_columns(request.tree if whole else split_by_stat_cost(request.tree)[1]) | request.sort_mask
     if request.forms or request.columns:
-        mask |= columns_mask(request.fields)
+        mask |= columns_of_fields(request.fields)
     if request.sums:
         from pcopy.walk.sums import WalkSums
 
-        mask |= WalkSums.MASK
+        mask |= WalkSums.NEEDED_COLUMNS
     return mask
 
 
@@ -75,30 +84,30 @@ class Finder:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.request = wish = WalkRequest(*rank.options.walk)
-        whole = wish.prints and not is_cheap(wish.tree)
-        cheap, dear = (("true",), wish.tree) if whole else split_by_cost(wish.tree)
+        whole = wish.prints and not needs_no_stat(wish.tree)
+        cheap, dear = (("true",), wish.tree) if whole else split_by_stat_cost(wish.tree)
         self._cheap, self._expensive = compile_test(cheap), compile_test(dear)
         self._prints_early = wish.prints and not whole
         self._prints_late = whole
-        self._forms = [formatter_named(name, wish.fields) for name in wish.forms]
+        self._forms = [item_formatter_named(name, wish.fields) for name in wish.forms]
         self.mask = columns_to_stat(wish)
         """Mask of the status columns that are needed of an item that passes the cheap tests (those of name and type); 0
         if no item need be statted.
         """
-        self.summing = rank.instance(WalkSumsOfRank) if wish.sums else None
+        self.summing = rank.shared_instance(WalkSumsOfRank) if wish.sums else None
         self.needs_more_than_status = contains_test(wish.tree, "xattr")
         """True if a test needs more than the status of an item: its extended attributes (``xattr``)."""
         self.opens_directories = self.needs_more_than_status or contains_test(wish.tree, "empty")
         """True if a test needs more than the status of directories (``-empty`` reads them, ``xattr`` reads
         attributes).
         """
-        self._needs_status = bool(self.mask) or not is_cheap(dear)
-        self._selected = rank.instance(JobFilter)
+        self._needs_status = bool(self.mask) or not needs_no_stat(dear)
+        self._selected = rank.shared_instance(JobFilter)
         kinds = tested_types(cheap)
         is_whole = self._needs_status and kinds is not None and not self._selected.has_filters
         self._batch_columns = (self.mask, kinds or b"") if is_whole else (0, b"")
         select = rank.options.select
-        self._excludes_directories = select.by_age or select.by_size
+        self._excludes_directories = select.has_age_limit or select.has_size_limit
         """True if filters by age or size apply. They select files only, so directories are not reported: a program that
         reads the output would take a reported directory for all of its contents.
         """
@@ -109,7 +118,7 @@ class Finder:
         self._sums_everything = takes_all and not wish.forms
 
     @property
-    def new_output(self) -> OutputBuffer:
+    def new_output_buffer(self) -> OutputBuffer:
         """A new, empty buffer for the output of one task."""
         return OutputBuffer(len(self._forms))
 
@@ -142,14 +151,16 @@ class Finder:
         if summing.needs_layouts(parent, self.reported_path(parent)):
             return *self._batch_columns, None, 0
         first = self.path_prefix(parent) + min(name + b"/" for name in names)
-        return *self._batch_columns, summing.sums.tally, summing.sums.smallest_listed_size(first)
+        return *self._batch_columns, summing.sums.backend_sums, summing.sums.smallest_listed_size(first)
 
-    def add_summed_directory(self, result: TaskResult, place: Place, kinds: bytes, summed: ContentsTotals) -> None:
+    def add_summed_directory(self, result: TaskResult, place: Place, kinds: bytes, summed: DirectoryTotals) -> None:
         """Count all items of the directory ``place`` as reported, and add their sums (``summed``), which the backend
         has computed, to those of this rank. ``kinds`` are the type letters of the items.
         """
         assert self.summing is not None
-        self.summing.sums.add_summed(self.path_prefix(place), kinds, depth_of_contents(place), summed)
+        self.summing.sums.add_directory_summed_by_backend(
+            self.path_prefix(place), kinds, depth_of_contents(place), summed
+        )
         self._count_reported(result, kinds)
         result.count(counts.BYTES, summed.size)
         result.count(counts.FOUND_BYTES, summed.size)
@@ -174,7 +185,7 @@ class Finder:
     def _count_reported(self, result: TaskResult, kinds: bytes) -> None:
         """Count items as found and as reported. ``kinds`` are their type letters."""
         result.count(counts.FOUND, len(kinds))
-        count_kinds(result, kinds)
+        count_reported_types(result, kinds)
 
     def report_written_paths(self, result: TaskResult, text: bytes, sums: ItemCounts, output: OutputBuffer) -> None:
         """Report the paths of all items of several directories. The backend has written the paths to ``text``, each
@@ -184,7 +195,7 @@ class Finder:
             output.write(number, text.replace(b"\0", end))
         numbers = sums.files, sums.directories, sums.links, sums.other_items
         result.count(counts.FOUND, sum(numbers))
-        for counter, number_of_kind in zip((*_COUNTERS.values(), counts.SPECIAL), numbers, strict=True):
+        for counter, number_of_kind in zip((*_COUNTERS_OF_TYPES.values(), counts.SPECIAL), numbers, strict=True):
             result.count(counter, number_of_kind)
 
     def test_names(
@@ -195,7 +206,7 @@ class Finder:
         packed: bytes,
         kinds: bytes,
         output: OutputBuffer,
-        seen: Rows | None = None,
+        seen: StatusColumns | None = None,
     ) -> TicketGenerator[Sequence[int]]:
         """Test the items ``packed`` of the directory ``place``, and report those that the find expression selects.
         Return the rows of the sub-directories that must be entered.
@@ -209,7 +220,7 @@ class Finder:
         """
         names = packed.split(b"/")
         depth = depth_of_contents(place)
-        items = Items(directory, self.path_prefix(place), names, kinds, seen)
+        items = DirectoryItems(directory, self.path_prefix(place), names, kinds, seen)
         rows: Sequence[int] = range(len(names))
         if UNKNOWN in kinds:
             rows = yield from self._stat_unknown_types(result, place, items)
@@ -227,21 +238,23 @@ class Finder:
         closed = items.pruned | items.unstatted
         return [row for row in inside if row not in closed] if closed else inside
 
-    def _stat_unknown_types(self, result: TaskResult, place: Place, items: Items) -> TicketGenerator[Sequence[int]]:
+    def _stat_unknown_types(
+        self, result: TaskResult, place: Place, items: DirectoryItems
+    ) -> TicketGenerator[Sequence[int]]:
         """Stat those of ``items`` of which the directory listing does not state the type, and store the types in
         ``items``. Return the rows of all items that exist.
         """
         rows = [row for row, kind in enumerate(items.kinds) if kind == UNKNOWN]
         kinds = bytearray(items.kinds)
-        seen, rows_left = yield from self._stat(result, place, items, rows, MODE)
+        seen, rows_left = yield from self._stat_rows(result, place, items, rows, MODE_COLUMN)
         for row, mode in zip(rows_left, seen.mode, strict=True):
             kinds[row] = type_letter(mode)
         items.kinds = bytes(kinds)
         return [row for row in range(len(kinds)) if row not in items.unstatted]
 
-    def _stat(
-        self, result: TaskResult, place: Place, items: Items, rows: Sequence[int], mask: int
-    ) -> TicketGenerator[tuple[Rows, Sequence[int]]]:
+    def _stat_rows(
+        self, result: TaskResult, place: Place, items: DirectoryItems, rows: Sequence[int], mask: int
+    ) -> TicketGenerator[tuple[StatusColumns, Sequence[int]]]:
         """Stat the items in ``rows``. Return two values: the status columns ``mask`` of those that could be statted,
         and their rows.
 
@@ -254,42 +267,50 @@ class Finder:
         backend = self._rank.backend
         stated = yield from await_ticket(backend, backend.submit(StatNames(items.directory, packed, mask)))
         codes = stated.verdicts.codes
-        if codes.count(RowCode.DONE) == len(codes):
+        if codes.count(OutcomeCode.DONE) == len(codes):
             return stated.rows, rows
-        done = stated.verdicts.rows_with_code(RowCode.DONE)
+        done = stated.verdicts.rows_with_code(OutcomeCode.DONE)
         remaining = [rows[row] for row in done]
         items.unstatted.update({*rows}.difference(remaining))
-        self._report_unseen(result, place, [names[row] for row in rows], stated.verdicts)
+        self._report_unstatted(result, place, [names[row] for row in rows], stated.verdicts)
         return stated.rows.selected(done), remaining
 
-    def _report_unseen(self, result: TaskResult, place: Place, names: Sequence[bytes], verdicts: Verdicts) -> None:
+    def _report_unstatted(
+        self, result: TaskResult, place: Place, names: Sequence[bytes], verdicts: BatchVerdicts
+    ) -> None:
         """Report those of ``names`` that could not be statted as failed; ``verdicts`` are the results of the stat. The
         items are counted as found here, and nowhere else. Vanished items are ignored.
         """
         for row, code in enumerate(verdicts.codes):
-            problem = None if code == RowCode.DONE else verdicts.problem(row)
+            problem = None if code == OutcomeCode.DONE else verdicts.problem(row)
             if problem is not None and problem.errno != errno.ENOENT:
                 result.count(counts.FOUND)
-                result.fail(place, names[row], problem, retry=RetryMode.NEVER)
+                result.fail_item(place, names[row], problem, retry=RetryMode.NEVER)
 
     def _filtered_rows(
-        self, result: TaskResult, place: Place, items: Items, rows: Sequence[int]
+        self, result: TaskResult, place: Place, items: DirectoryItems, rows: Sequence[int]
     ) -> TicketGenerator[Sequence[int]]:
         """Return those of ``rows`` that the filters (``--exclude`` and others) do not exclude."""
         selected, path = self._selected, place.path
         above = path + b"/" if path else b""
-        if not (selected.select.by_age or selected.select.by_size):
+        if not (selected.select.has_age_limit or selected.select.has_size_limit):
             return [
                 row
                 for row in rows
                 if not selected.excludes(above + items.names[row] + (b"/" if items.kinds[row] == DIRECTORY else b""))
             ]
-        seen, rows = yield from self._stat(result, place, items, rows, MODE | SIZE | MTIME)
+        seen, rows = yield from self._stat_rows(result, place, items, rows, MODE_COLUMN | SIZE_COLUMN | MTIME_COLUMN)
         columns = zip(rows, seen.mode, seen.size, seen.exact_times("mtime"), strict=True)
         return [row for row, *status in columns if selected.selects(above + items.names[row], *status)]
 
     def report_matches(
-        self, result: TaskResult, place: Place, items: Items, rows: Sequence[int], depth: int, output: OutputBuffer
+        self,
+        result: TaskResult,
+        place: Place,
+        items: DirectoryItems,
+        rows: Sequence[int],
+        depth: int,
+        output: OutputBuffer,
     ) -> TicketGenerator[int]:
         """Test the items in ``rows`` with the find expression, and write those that it selects to ``output``. Return
         how many were reported. ``depth`` is their depth in the tree (a PATH has 0).
@@ -306,7 +327,7 @@ class Finder:
         statted = items
         if self._needs_status and items.rows is None:
             seen, rows = yield from self._stat_if_needed(result, place, items, rows)
-            statted = items.chosen(rows, seen)
+            statted = items.selected_items(rows, seen)
             chosen = self._expensive(statted, range(len(rows)))
             items.pruned.update(rows[row] for row in statted.pruned)
         else:
@@ -316,7 +337,9 @@ class Finder:
         chosen = self._reported_rows(statted, chosen)
         if not chosen:
             return 0
-        reported = statted if len(chosen) == len(statted) and not self.request.prints else statted.chosen(chosen)
+        reported = (
+            statted if len(chosen) == len(statted) and not self.request.prints else statted.selected_items(chosen)
+        )
         self.write_items(reported, depth, output)
         if self.summing is not None:
             yield from self.summing.add_layouts(result, place, self.reported_path(place), reported)
@@ -327,23 +350,23 @@ class Finder:
         if self.summing is not None:
             self.summing.record_listing(place, self.reported_path(place), entries)
 
-    def _reported_rows(self, items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def _reported_rows(self, items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         """Return those of ``rows`` that are reported: all, but without directories if filters by age or size apply."""
         if not self._excludes_directories:
             return rows
         return [row for row in rows if items.kinds[row] != DIRECTORY]
 
     def _stat_if_needed(
-        self, result: TaskResult, place: Place, items: Items, rows: Sequence[int]
-    ) -> TicketGenerator[tuple[Rows, Sequence[int]]]:
+        self, result: TaskResult, place: Place, items: DirectoryItems, rows: Sequence[int]
+    ) -> TicketGenerator[tuple[StatusColumns, Sequence[int]]]:
         """Stat the items in ``rows`` if anything of their status is needed. Return two values: the status columns, and
         the rows of the items that could be statted.
         """
         if self.mask:
-            return (yield from self._stat(result, place, items, rows, self.mask))
-        return Rows(len(rows), 0), rows
+            return (yield from self._stat_rows(result, place, items, rows, self.mask))
+        return StatusColumns(len(rows), 0), rows
 
-    def report_root(self, result: TaskResult, items: Items, output: OutputBuffer) -> int:
+    def report_root(self, result: TaskResult, items: DirectoryItems, output: OutputBuffer) -> int:
         """Report a PATH of the command line, if the find expression selects it. It is the only one of ``items``, and
         was statted before. Return 1 if it was reported, else 0.
 
@@ -351,7 +374,7 @@ class Finder:
         """
         return 0 if self.request.least_depth > 0 else self._report_statted(result, items, output)
 
-    def report_listed_items(self, result: TaskResult, items: Items, output: OutputBuffer) -> None:
+    def report_listed_items(self, result: TaskResult, items: DirectoryItems, output: OutputBuffer) -> None:
         """Count items of a list (``--from``) as found, and report those that the find expression selects. Everything
         that the tests need is known already.
         """
@@ -378,22 +401,24 @@ class Finder:
                 names, status = [root.source_shown], os.lstat(root.source_shown)
         except (OSError, Problem):
             return True
-        items = Items(directory, above, names, bytes((DIRECTORY,)), Rows.from_statuses([status], self.mask))
+        items = DirectoryItems(
+            directory, above, names, bytes((DIRECTORY,)), StatusColumns.from_statuses([status], self.mask)
+        )
         return depth_of_contents(place) > self.request.least_depth and bool(self._matching_rows(items))
 
-    def _matching_rows(self, items: Items) -> Sequence[int]:
+    def _matching_rows(self, items: DirectoryItems) -> Sequence[int]:
         """Return the rows of the statted ``items`` that are to be reported."""
         chosen = self._expensive(items, self._cheap(items, range(len(items))))
         return self._reported_rows(items, sorted(items.printed) if self.request.prints else chosen)
 
-    def _report_statted(self, result: TaskResult, items: Items, output: OutputBuffer) -> int:
+    def _report_statted(self, result: TaskResult, items: DirectoryItems, output: OutputBuffer) -> int:
         """Report those of ``items`` that the find expression selects; all were statted before. Return how many were
         reported.
         """
         chosen = self._matching_rows(items)
         if not chosen:
             return 0
-        reported = items if len(chosen) == len(items) else items.chosen(chosen)
+        reported = items if len(chosen) == len(items) else items.selected_items(chosen)
         self.write_items(reported, 0, output)
         return self._count_items(result, reported)
 
@@ -402,19 +427,19 @@ class Finder:
         top = self._rank.job.roots[place.root].source_shown
         return self.path_prefix(place)[:-1] if place.path else top
 
-    def write_items(self, reported: Items, depth: int, output: OutputBuffer) -> None:
+    def write_items(self, reported: DirectoryItems, depth: int, output: OutputBuffer) -> None:
         """Write the items ``reported`` to ``output`` in every requested form, and add them to the sums (``--summary``).
         ``depth`` is their depth in the tree (a PATH has 0).
         """
         if self.summing is not None:
             self.summing.sums.add(reported, depth)
         if self.request.columns:
-            output.add(reported)
+            output.add_items(reported)
         else:
             for number, form in enumerate(self._forms):
                 output.write(number, form(reported))
 
-    def _count_items(self, result: TaskResult, reported: Items) -> int:
+    def _count_items(self, result: TaskResult, reported: DirectoryItems) -> int:
         """Count the reported items by type, and return their number. An item that the find expression reports twice
         (``-print -print``) counts once.
         """
@@ -424,7 +449,7 @@ class Finder:
             if number == len(reported)
             else bytes(dict(zip(reported.names, reported.kinds, strict=True)).values())
         )
-        count_kinds(result, kinds)
+        count_reported_types(result, kinds)
         if reported.rows is not None and reported.rows.size:
             sizes = reported.rows.size
             size = sum(
@@ -437,10 +462,10 @@ class Finder:
         return number
 
 
-def count_kinds(result: TaskResult, kinds: bytes) -> None:
+def count_reported_types(result: TaskResult, kinds: bytes) -> None:
     """Count reported items by type. ``kinds`` are their type letters."""
     remaining = len(kinds)
-    for kind, counter in _COUNTERS.items():
+    for kind, counter in _COUNTERS_OF_TYPES.items():
         number = kinds.count(kind)
         remaining -= number
         if number:

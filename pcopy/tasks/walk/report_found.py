@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from pcopy.fsio.backend.columns import Rows
+from pcopy.fsio.backend.columns import StatusColumns
 from pcopy.tasks.base.kind import RecreatedNote
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.report_window import SendWindow, acknowledge
+from pcopy.tasks.base.report_window import SendWindow, acknowledge_when_due
 from pcopy.tasks.base.result import TaskResult
-from pcopy.walk.matching import Items
+from pcopy.walk.matching import DirectoryItems
 
 MAX_UNACKNOWLEDGED_BYTES = 64 << 20
 """Bytes of output that all ranks together may have sent without an acknowledgement. Each rank gets an equal share; one
@@ -33,7 +33,7 @@ NUL), type letters, mask of the status columns, and these columns.
 """
 
 
-class ResultSink(Protocol):
+class WalkOutputSink(Protocol):
     """Protocol of the object on rank 0 that receives the whole output of a walk."""
 
     def write(self, parts: Sequence[bytes]) -> str:
@@ -41,7 +41,7 @@ class ResultSink(Protocol):
         job must stop, or "" if it can continue.
         """
 
-    def write_items(self, items: Items) -> str:
+    def write_items(self, items: DirectoryItems) -> str:
         """Write items, with their status columns. Return why the job must stop, or "" if it can continue."""
 
     def mark_incomplete(self, why: str) -> None:
@@ -51,18 +51,18 @@ class ResultSink(Protocol):
         """Add the packed sums of one rank: of items (``words``), and of Lustre layouts (``layouts``)."""
 
 
-def pack(items: Items) -> PackedItems:
+def pack_found_items(items: DirectoryItems) -> PackedItems:
     """Return ``items`` in packed form, to be sent to rank 0."""
     rows = items.rows
     columns = (0, b"") if rows is None else (rows.mask, rows.packed())
     return items.above, b"\0".join(items.names), items.kinds, *columns
 
 
-def unpack(packed: PackedItems) -> Items:
-    """Return the items that ``pack`` has packed, on rank 0."""
+def unpack_found_items(packed: PackedItems) -> DirectoryItems:
+    """Return the items that ``pack_found_items`` has packed, on rank 0."""
     above, names, kinds, mask, columns = packed
-    rows = Rows.unpacked(columns, len(kinds), mask) if mask else None
-    return Items(-1, above, names.split(b"\0"), kinds, rows)
+    rows = StatusColumns.unpacked(columns, len(kinds), mask) if mask else None
+    return DirectoryItems(-1, above, names.split(b"\0"), kinds, rows)
 
 
 class FoundItemsNote(RecreatedNote, code=103, doing="reporting found items"):
@@ -75,9 +75,9 @@ class FoundItemsNote(RecreatedNote, code=103, doing="reporting found items"):
     packed: tuple[PackedItems, ...] = ()
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        size = sum(map(len, self.parts)) + sum(map(_size, self.packed))
+        size = sum(map(len, self.parts)) + sum(map(_size_to_acknowledge, self.packed))
         _write_to_sink(rank, self.parts, self.packed)
-        acknowledge(rank, result, self.sender, size, UnacknowledgedBytes, FoundItemsAcknowledged)
+        acknowledge_when_due(rank, result, self.sender, size, UnacknowledgedBytes, FoundItemsAcknowledged)
 
 
 class FoundItemsAcknowledged(RecreatedNote, code=104, doing="continuing the walk"):
@@ -88,7 +88,7 @@ class FoundItemsAcknowledged(RecreatedNote, code=104, doing="continuing the walk
     number: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.instance(UnacknowledgedBytes).unacknowledged -= self.number
+        rank.shared_instance(UnacknowledgedBytes).unacknowledged -= self.number
 
 
 class UnacknowledgedBytes(SendWindow):
@@ -114,13 +114,13 @@ class OutputBuffer:
         self._parts[form].append(part)
         self.size += len(part)
 
-    def add(self, items: Items) -> None:
+    def add_items(self, items: DirectoryItems) -> None:
         """Add items with their status columns, which rank 0 receives instead of formatted output."""
-        packed = pack(items)
+        packed = pack_found_items(items)
         self._items.append(packed)
-        self.size += _size(packed)
+        self.size += _size_to_acknowledge(packed)
 
-    def flush(self, rank: Rank, result: TaskResult) -> None:
+    def flush_to_rank_0(self, rank: Rank, result: TaskResult) -> None:
         """Pass the collected output to rank 0: write it if this is rank 0, otherwise send it. Do nothing if there is
         none.
         """
@@ -130,20 +130,20 @@ class OutputBuffer:
         if rank.number == 0:
             _write_to_sink(rank, parts, self._items)
             return
-        rank.instance(UnacknowledgedBytes).unacknowledged += self.size
+        rank.shared_instance(UnacknowledgedBytes).unacknowledged += self.size
         result.spawn(FoundItemsNote(rank.number, parts, tuple(self._items)), owner=0)
 
 
-def _size(packed: PackedItems) -> int:
+def _size_to_acknowledge(packed: PackedItems) -> int:
     """Return the number of bytes that these packed items count as: so many must rank 0 acknowledge."""
     return len(packed[1]) + len(packed[2]) + len(packed[4])
 
 
 def _write_to_sink(rank: Rank, parts: Sequence[bytes], items: Sequence[PackedItems]) -> None:
     """On rank 0: pass output to the object that writes it. Stop the job if that fails."""
-    hearer = cast(ResultSink, rank.sink)
+    hearer = cast(WalkOutputSink, rank.sink)
     trouble = hearer.write(parts) if any(parts) else ""
     for each in items:
-        trouble = hearer.write_items(unpack(each))
+        trouble = hearer.write_items(unpack_found_items(each))
     if trouble:
-        rank.stop(trouble)
+        rank.request_stop(trouble)

@@ -1,5 +1,5 @@
 """Sums for ``--summary`` of pwalk. Each rank sums up what it finds. At the end of the walk, each rank sends its sums to
-rank 0 (``SendSums``, ``SumsNote``).
+rank 0 (``RequestSumsNote``, ``WalkSumsNote``).
 
 Stripe layouts of files are read only on Lustre.
 """
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, cast
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.layout import LUSTRE_TYPE
-from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import RecreatedNote
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.walk.matching import Items
+from pcopy.walk.matching import DirectoryItems
 from pcopy.walk.output_formats import BLOCK_BYTES
 from pcopy.walk.walk_request import WalkRequest
 
 if TYPE_CHECKING:
-    from pcopy.tasks.walk.report_found import ResultSink
+    from pcopy.tasks.walk.report_found import WalkOutputSink
     from pcopy.walk.layout_sums import AllLayoutSums, LayoutSums
 
 LAYOUTS_PER_SLICE = 32
@@ -63,13 +63,13 @@ class WalkSumsOfRank:
         entries.
         """
         self.sums.add_directory(path, entries)
-        sums = self._layouts_at(place, path)
+        sums = self._layout_sums_at(place, path)
         if sums is None:
             return
-        from pcopy.lustre.llapi import mdt_of
+        from pcopy.lustre.llapi import mdt_of_item
 
         try:
-            mdt = mdt_of(self._rank.open_source(place))
+            mdt = mdt_of_item(self._rank.open_source(place))
         except Problem:  # the directory has vanished since it was listed
             return
         if mdt >= 0:
@@ -79,9 +79,11 @@ class WalkSumsOfRank:
         """Return True if the layouts of the files in directory ``place`` must be read, because it is on Lustre, or
         because its file system is not known yet. ``path`` is the path by which the directory is reported.
         """
-        return self._layouts_at(place, path) is not None or place.source_id.mount_code not in self._are_lustre
+        return self._layout_sums_at(place, path) is not None or place.source_id.mount_code not in self._are_lustre
 
-    def add_layouts(self, result: TaskResult, place: Place, above: bytes, items: Items) -> TicketGenerator[None]:
+    def add_layouts(
+        self, result: TaskResult, place: Place, above: bytes, items: DirectoryItems
+    ) -> TicketGenerator[None]:
         """Read the layouts of the regular files among ``items``, and add them to the sums. All items are in the
         directory ``place``, which is reported as ``above``. Do nothing if it is not on Lustre.
 
@@ -89,21 +91,23 @@ class WalkSumsOfRank:
         """
         if _FILE not in items.kinds:
             return
-        sums = self._layouts_at(place, above)
+        sums = self._layout_sums_at(place, above)
         if sums is not None:
             rows = items.columns
             columns = zip(items.kinds, items.names, rows.size, rows.blocks, strict=True)
             yield from self._read_layouts(result, place, sums, [row[1:] for row in columns if row[0] == _FILE])
 
-    def add_layout_of_root(self, result: TaskResult, place: Place, name: bytes, items: Items) -> TicketGenerator[None]:
+    def add_layout_of_root(
+        self, result: TaskResult, place: Place, name: bytes, items: DirectoryItems
+    ) -> TicketGenerator[None]:
         """Add the layout of a PATH of the command line, if it is a regular file. Its name is ``name``, in the directory
         ``place``; ``items`` contains only this file.
         """
-        sums = self._layouts_at(place, items.names[0]) if items.kinds[0] == _FILE else None
+        sums = self._layout_sums_at(place, items.names[0]) if items.kinds[0] == _FILE else None
         if sums is not None:
             yield from self._read_layouts(result, place, sums, [(name, items.columns.size[0], items.columns.blocks[0])])
 
-    def _layouts_at(self, place: Place, path: bytes) -> LayoutSums | None:
+    def _layout_sums_at(self, place: Place, path: bytes) -> LayoutSums | None:
         """Return the object to which the layouts of files in directory ``place`` are added. There is one for each file
         system. Return None if the file system is not Lustre, or if the directory has vanished.
         """
@@ -111,7 +115,7 @@ class WalkSumsOfRank:
         is_lustre = self._are_lustre.get(mount)
         if is_lustre is None:
             try:
-                with as_problem("statfs"):
+                with errors_as_problem("statfs"):
                     is_lustre = type_of_file_system(self._rank.open_source(place)) == LUSTRE_TYPE
             except Problem:  # the next directory of this file system is tried
                 return None
@@ -122,7 +126,7 @@ class WalkSumsOfRank:
             from pcopy.walk.layout_sums import AllLayoutSums
 
             self.layouts = AllLayoutSums()
-        return self.layouts.sums_for(mount, path)
+        return self.layouts.layout_sums_of_mount(mount, path)
 
     def _read_layouts(
         self, result: TaskResult, place: Place, sums: LayoutSums, files: Sequence[tuple[bytes, int, int]]
@@ -133,9 +137,9 @@ class WalkSumsOfRank:
         Args:
             files: name, size in bytes, and number of 512-byte blocks of each file.
         """
-        from pcopy.lustre.blob import InvalidLayout, parse_layout
+        from pcopy.lustre.blob import InvalidLayoutError, parse_layout
         from pcopy.lustre.default_layout import read_layout
-        from pcopy.lustre.layouts import proc_path
+        from pcopy.lustre.layouts import proc_path_of_item
 
         for start in range(0, len(files), LAYOUTS_PER_SLICE):
             batch = files[start : start + LAYOUTS_PER_SLICE]
@@ -143,25 +147,25 @@ class WalkSumsOfRank:
             yield None
             for name, size, blocks in batch:
                 try:
-                    blob = read_layout(proc_path(self._rank.open_source(place), name), follow=False)
+                    blob = read_layout(proc_path_of_item(self._rank.open_source(place), name), follow=False)
                     sums.add(parse_layout(blob) if blob else None, size, BLOCK_BYTES * blocks)
-                except InvalidLayout:
+                except InvalidLayoutError:
                     sums.add_unknown(size)
                 except OSError as error:
                     sums.add_unknown(size)
                     if error.errno not in _IGNORED_ERRNOS:
                         result.count(counts.FOUND)
-                        result.fail(place, name, Problem.from_error("getstripe", error), retry=RetryMode.NEVER)
+                        result.fail_item(place, name, Problem.from_error("getstripe", error), retry=RetryMode.NEVER)
 
 
-class SendSums(RecreatedNote, code=105, doing="summing up"):
+class RequestSumsNote(RecreatedNote, code=105, doing="summing up"):
     """Message from rank 0 to each rank, once at the end of the walk: it makes the rank send its sums to rank 0."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        result.spawn(SumsNote(*rank.instance(WalkSumsOfRank).packed_sums()), owner=0)
+        result.spawn(WalkSumsNote(*rank.shared_instance(WalkSumsOfRank).packed_sums()), owner=0)
 
 
-class SumsNote(RecreatedNote, code=106, doing="summing up"):
+class WalkSumsNote(RecreatedNote, code=106, doing="summing up"):
     """Message to rank 0: the sums of one rank over items (``packed_sums``) and over Lustre layouts
     (``packed_layouts``), both packed.
     """
@@ -170,4 +174,4 @@ class SumsNote(RecreatedNote, code=106, doing="summing up"):
     packed_layouts: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        cast("ResultSink", rank.sink).add_sums(self.packed_sums, self.packed_layouts)
+        cast("WalkOutputSink", rank.sink).add_sums(self.packed_sums, self.packed_layouts)

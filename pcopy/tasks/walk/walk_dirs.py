@@ -19,21 +19,27 @@ from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListResult
-from pcopy.fsio.backend.columns import RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.columns import OutcomeCode, StatusColumns, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import DirectoryContents, ListDirectories, ListPaths
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import mount_codes
-from pcopy.tasks.base.kind import DivisibleTask, Steps, TaskKind
+from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.sibling_directories import DirectoriesToEnter
-from pcopy.tasks.base.values import NO_DIRECTORY, Place, unpack_numbers
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
 from pcopy.tasks.walk.finder import WORKING_DIRECTORY, Finder, depth_of_contents, type_letter
 from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer
-from pcopy.walk.listing import NAMES_PER_BATCH, NameQueue, list_directory, spool_names, unpack_listed
-from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
+from pcopy.walk.listing import (
+    NAMES_PER_BATCH,
+    NameBatchQueue,
+    list_directory,
+    queue_names_of_directory,
+    unpack_name_batch,
+)
+from pcopy.walk.matching import DIRECTORY, UNKNOWN, DirectoryItems
 
 MAX_BATCH_PATHS = 1000
 """Maximum number of entries of a directory that is listed in one call together with others, if only paths are reported.
@@ -49,30 +55,31 @@ class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
     number: int
 
     def subject(self) -> tuple[Place, bytes]:
-        return Place(self.number, b"", NO_DIRECTORY, NO_DIRECTORY, False, False), b""
+        return Place(self.number, b"", NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False), b""
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Stat the PATH, report it if the find expression selects it, and walk it if it is a directory."""
-        root, finder = rank.job.roots[self.number], rank.instance(Finder)
+        root, finder = rank.job.roots[self.number], rank.shared_instance(Finder)
         place = Place(
-            self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]), NO_DIRECTORY,
+            self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]),
+            NO_DIRECTORY_IDENTITY,
             False,
             False,
         )  # fmt: skip
-        output = finder.new_output
+        output = finder.new_output_buffer
         result.count(counts.FOUND)
         try:
             status = os.lstat(root.source_shown)
         except OSError as error:
-            result.fail(place, root.item, Problem.from_error("stat", error), retry=RetryMode.NEVER)
+            result.fail_item(place, root.item, Problem.from_error("stat", error), retry=RetryMode.NEVER)
             return
         is_directory = stat.S_ISDIR(status.st_mode) and not root.item
-        items = Items(
+        items = DirectoryItems(
             WORKING_DIRECTORY,
             b"",
             [root.source_shown],
             bytes((type_letter(status.st_mode),)),
-            Rows.from_statuses([status], finder.mask),
+            StatusColumns.from_statuses([status], finder.mask),
         )
         number = finder.report_root(result, items, output)
         result.count(counts.SKIPPED, 1 - number)
@@ -95,8 +102,8 @@ class WalkDirs(DivisibleTask, code=101, doing="walking", is_note=False):
     columns = ("inodes",)
     min_items_per_portion = 2
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
-        walk = _DirectoryWalk(rank, result, rank.instance(Finder).new_output)
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
+        walk = _DirectoryWalk(rank, result, rank.shared_instance(Finder).new_output_buffer)
         walk.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
         yield from walk.enter_while_others_work()
 
@@ -114,16 +121,16 @@ class WalkNames(DivisibleTask, code=102, doing="walking", is_note=False):
     operations_per_item = 1
     min_items_per_portion = 64
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Test and report the names, and enter the directories among them."""
-        walk = _DirectoryWalk(rank, result, rank.instance(Finder).new_output)
+        walk = _DirectoryWalk(rank, result, rank.shared_instance(Finder).new_output_buffer)
         try:
             directory = rank.open_source(self.place)
         except Problem as problem:
             names = unpack_names(self.names)
             result.count(counts.FOUND, len(names))
             for name in names:
-                result.fail(self.place, name, problem, retry=RetryMode.NEVER)
+                result.fail_item(self.place, name, problem, retry=RetryMode.NEVER)
             return
         yield from walk.test_names(self.place, directory, self.names, self.kinds, unpack_numbers(self.inodes))
         yield from walk.enter_while_others_work()
@@ -137,14 +144,14 @@ class _DirectoryWalk(DirectoriesToEnter):
     def __init__(self, rank: Rank, result: TaskResult, output_options: OutputBuffer) -> None:
         super().__init__(rank, result)
         self._output = output_options
-        self._finder = rank.instance(Finder)
+        self._finder = rank.shared_instance(Finder)
 
-    def enter_while_others_work(self) -> Steps:
+    def enter_while_others_work(self) -> TaskSteps:
         """Enter directories as long as other ranks have work, leave the rest to new tasks, then pass the output to rank
         0.
         """
         yield from super().enter_while_others_work()
-        self._output.flush(self._rank, self._result)
+        self._output.flush_to_rank_0(self._rank, self._result)
 
     def _should_enter_more(self) -> bool:
         """Return True if this task should enter another directory itself, and not leave it to a new task."""
@@ -165,9 +172,9 @@ class _DirectoryWalk(DirectoriesToEnter):
             or rank.options.dereference
         ):
             return False
-        return (backend.runs_in_poll or not finder.mask) and not rank.sources[parent.root].expected_mounts.has_any
+        return (backend.runs_in_poll or not finder.mask) and not rank.sources[parent.root].expected_mounts.has_any_mount
 
-    def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+    def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """List several sub-directories of ``parent`` in one call of the backend. Those that the backend cannot list are
         then entered one by one.
         """
@@ -182,7 +189,7 @@ class _DirectoryWalk(DirectoriesToEnter):
                 self._result.count(counts.UNSCANNED, -1)
                 yield from self._process_listed(_subdirectory(parent, name, inode), within)
 
-    def _report_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+    def _report_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """List several sub-directories of ``parent`` in one call, and report all paths in them. This is used if every
         item is reported, and nothing of it but its path.
         """
@@ -200,7 +207,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         finder.report_written_paths(result, written.packed_paths, written.counts, self._output)
         enters = finder.enters_depth(depth_of_contents(parent) + 1)
         for row, code in enumerate(written.verdicts.codes):
-            if code != RowCode.DONE:
+            if code != OutcomeCode.DONE:
                 yield from self._enter(parent, names[row], inodes[row])
                 continue
             result.count(counts.UNSCANNED, -1)
@@ -226,7 +233,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         looked = yield from rank.execute(batch)
         return [looked.contents.get(row) for row in range(len(names))]
 
-    def _report_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
+    def _report_all_paths(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         """Report the paths of all items of directory ``place``, and add the sub-directories among them to those to be
         entered.
         """
@@ -240,7 +247,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         if DIRECTORY in kinds and self._finder.enters_depth(depth_of_contents(place)):
             self._add_directories(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
 
-    def _process_listed(self, place: Place, within: DirectoryContents) -> Steps:
+    def _process_listed(self, place: Place, within: DirectoryContents) -> TaskSteps:
         """Process the items of directory ``place``, which the backend has listed (``within``): report those that are
         selected, and add sub-directories to those to be entered.
         """
@@ -255,19 +262,19 @@ class _DirectoryWalk(DirectoriesToEnter):
                 return
         self._finder.record_listing(place, len(within.kinds))
 
-    def _enter(self, parent: Place, name: bytes, inode: int) -> Steps:
+    def _enter(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
         """List the directory ``name`` of ``parent``, which was found with this inode number, and process its items."""
         rank = self._rank
         path = parent.path + b"/" + name if parent.path else name
         sources, below = rank.sources[parent.root], parent
         try:
-            identity = sources.listed_identity(path, inode, parent.source_id.mount_code)
-            below = Place(parent.root, path, identity, NO_DIRECTORY, False, False)
+            identity = sources.identity_of_listed_directory(path, inode, parent.source_id.mount_code)
+            below = Place(parent.root, path, identity, NO_DIRECTORY_IDENTITY, False, False)
         except Problem as problem:
             self._result.count(counts.UNSCANNED, -1)
             if problem.errno != errno.ENOENT:
                 self._report_unlisted(parent._replace(path=path), problem)
-            elif (replaced := self._problem_of_replaced(parent)) is not None:
+            elif (replaced := self._problem_of_replaced_parent(parent)) is not None:
                 self._report_unlisted(parent, replaced)
             return
         if self._finder.request.same_device and identity.mount_code != parent.source_id.mount_code:
@@ -275,7 +282,7 @@ class _DirectoryWalk(DirectoriesToEnter):
             return
         yield from self.list_directory(below)
 
-    def list_directory(self, place: Place) -> Steps:
+    def list_directory(self, place: Place) -> TaskSteps:
         """List the directory ``place`` and test its items. If it cannot be read, it counts as failed."""
         rank, result = self._rank, self._result
         self._has_begun = True
@@ -285,14 +292,16 @@ class _DirectoryWalk(DirectoriesToEnter):
             directory = rank.open_source(place)
             listing = yield from list_directory(rank.backend, directory, detailed=True)
             if listing.may_have_more:
-                spool = NameQueue(rank.open_spool)
+                spool = NameBatchQueue(rank.open_spool)
                 try:
-                    number = yield from spool_names(listing, spool, partial(self._report_if_paths_only, place))
+                    number = yield from queue_names_of_directory(
+                        listing, spool, partial(self._report_if_paths_only, place)
+                    )
                 finally:
-                    tasks = (WalkNames(place, *unpack_listed(each)) for each in spool)
-                    result.spawn_each(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+                    tasks = (WalkNames(place, *unpack_name_batch(each)) for each in spool)
+                    result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
             else:
-                number, listed = listing.number, listing.listed
+                number, listed = listing.name_count, listing.listed
                 if number:
                     yield from self.test_names(place, directory, listed.names, listed.kinds, listed.inodes)
         except Problem as problem:
@@ -311,7 +320,7 @@ class _DirectoryWalk(DirectoriesToEnter):
             or UNKNOWN in listed.kinds
         ):
             return False
-        self._report_all(place, listed.names, listed.kinds, listed.inodes)
+        self._report_all_paths(place, listed.names, listed.kinds, listed.inodes)
         return True
 
     def test_names(
@@ -321,8 +330,8 @@ class _DirectoryWalk(DirectoriesToEnter):
         packed: bytes,
         kinds: bytes,
         inodes: Sequence[int],
-        seen: Rows | None = None,
-    ) -> Steps:
+        seen: StatusColumns | None = None,
+    ) -> TaskSteps:
         """Test the items ``packed`` of directory ``place``, report those that the find expression selects, and add the
         directories among them to those to be entered.
 
@@ -336,7 +345,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.charge_and_wait(operations=len(kinds))
         if self._finder.reports_all_paths(depth_of_contents(place)) and UNKNOWN not in kinds:
-            self._report_all(place, packed, kinds, inodes)
+            self._report_all_paths(place, packed, kinds, inodes)
             return
         rows = yield from self._finder.test_names(self._result, place, directory, packed, kinds, self._output, seen)
         if rows:
@@ -353,7 +362,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         found; it counts as failed instead.
         """
         self._result.count(counts.DIRECTORIES if self._finder.is_directory_reported(place) else counts.SKIPPED, -1)
-        self._result.fail(place, b"", problem, retry=RetryMode.NEVER)
+        self._result.fail_item(place, b"", problem, retry=RetryMode.NEVER)
 
     def _make_task(self, parent: Place, names: bytes, inodes: bytes) -> WalkDirs:
         return WalkDirs(parent, names, inodes)
@@ -362,4 +371,4 @@ class _DirectoryWalk(DirectoriesToEnter):
 def _subdirectory(parent: Place, name: bytes, inode: int) -> Place:
     """Return the position (``Place``) of the sub-directory ``name`` of ``parent``, which lies on the same mount."""
     path = parent.path + b"/" + name if parent.path else name
-    return Place(parent.root, path, Identity(parent.source_id.mount_code, inode), NO_DIRECTORY, False, False)
+    return Place(parent.root, path, Identity(parent.source_id.mount_code, inode), NO_DIRECTORY_IDENTITY, False, False)

@@ -16,22 +16,22 @@ from stat import S_IFDIR
 from typing import cast
 
 from pcopy.errors import RequestRefused
-from pcopy.fsio.backend.columns import COLUMNS, EARLIEST_TIME, LATEST_TIME, TYPE_LETTERS, Rows
+from pcopy.fsio.backend.columns import ALL_COLUMNS, EARLIEST_TIME, LATEST_TIME, TYPE_LETTERS, StatusColumns
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.tasks.walk.finder import Finder, type_letter
-from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer, ResultSink
+from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer, WalkOutputSink
 from pcopy.text import printable_path
-from pcopy.walk.matching import UNKNOWN, Items
+from pcopy.walk.matching import UNKNOWN, DirectoryItems
 from pcopy.walk.output_formats import BLOCK_BYTES, FIELD_COLUMNS
 from pcopy.walk.saved_listing import (
-    TIME_FIELDS,
+    TIME_KEYS,
     ListedItem,
     PathListReader,
     RecordedStatus,
@@ -45,7 +45,7 @@ LINES_PER_STEP = 256
 SLICE_SECONDS = 0.05
 """Seconds of reading the list after which a new task continues, so that the rank can run its other tasks in between."""
 
-_NO_DIRECTORY = Place(0, b"", NO_DIRECTORY, NO_DIRECTORY, False, False)
+_NO_DIRECTORY = Place(0, b"", NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False)
 """Value in place of the directory in reports about listed paths, because these are relative to the working
 directory.
 """
@@ -66,9 +66,9 @@ class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_not
     def subject(self) -> tuple[Place, bytes]:
         return _NO_DIRECTORY, self.paths.partition(b"\0")[0]
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Stat the paths, and report those that the find expression selects."""
-        finder = rank.instance(Finder)
+        finder = rank.shared_instance(Finder)
         names: list[bytes] = []
         statuses: list[os.stat_result] = []
         for path in self.paths.split(b"\0"):
@@ -77,23 +77,25 @@ class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_not
                 names.append(path)
             except OSError as error:
                 result.count(counts.FOUND)
-                result.fail(_NO_DIRECTORY, path, Problem.from_error("stat", error), retry=RetryMode.NEVER)
+                result.fail_item(_NO_DIRECTORY, path, Problem.from_error("stat", error), retry=RetryMode.NEVER)
             yield None
         if not names:
             return
         kinds = bytes(type_letter(status.st_mode) for status in statuses)
-        output = finder.new_output
+        output = finder.new_output_buffer
         base = -1
         if finder.opens_directories:
             base = open_with_retries(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             finder.report_listed_items(
-                result, Items(base, b"", names, kinds, Rows.from_statuses(statuses, finder.mask)), output
+                result,
+                DirectoryItems(base, b"", names, kinds, StatusColumns.from_statuses(statuses, finder.mask)),
+                output,
             )
         finally:
             if base >= 0:
                 close_ignoring_errors(base)
-        output.flush(rank, result)
+        output.flush_to_rank_0(rank, result)
 
 
 class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
@@ -119,20 +121,20 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
     def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: TaskResult) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Read lines until ``SLICE_SECONDS`` have passed, then spawn a task that continues."""
         finder, output, deadline = (
-            rank.instance(Finder),
-            rank.instance(Finder).new_output,
+            rank.shared_instance(Finder),
+            rank.shared_instance(Finder).new_output_buffer,
             time.monotonic() + SLICE_SECONDS,
         )
         try:
-            listing, reading = rank.instance(_OpenList).opened(self)
+            listing, reading = rank.shared_instance(_OpenList).open_list(self)
             while lines := list(islice(reading, LINES_PER_STEP)):
                 self._process_lines(finder, result, output, listing, lines)
                 if output.size > MAX_TASK_OUTPUT:
-                    output.flush(rank, result)
-                    output = finder.new_output
+                    output.flush_to_rank_0(rank, result)
+                    output = finder.new_output_buffer
                 if rank.stop_reason is not None:
                     break
                 if time.monotonic() > deadline:
@@ -140,9 +142,9 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
                     break
                 yield None
         except RequestRefused as refused:
-            rank.stop(str(refused))
-            cast(ResultSink, rank.sink).mark_incomplete(str(refused))
-        output.flush(rank, result)
+            rank.request_stop(str(refused))
+            cast(WalkOutputSink, rank.sink).mark_incomplete(str(refused))
+        output.flush_to_rank_0(rank, result)
 
     def _reported_path(self, listing: PathListReader, line: ListedItem, top: bytes) -> bytes:
         """Return the path in a line of the list, in the form in which it is reported; empty for an empty line. Raise
@@ -187,7 +189,7 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
         paths = [path for line in lines if (path := self._reported_path(listing, line, top))]
         known = [line.recorded for line in lines if line.recorded is not None]
         rows = (
-            _recorded_rows(known, finder.mask)
+            _recorded_status_columns(known, finder.mask)
             if len(known) == len(paths) and not finder.needs_more_than_status
             else None
         )
@@ -207,7 +209,7 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
                 rows.selected(remaining),
             )
         kinds = bytes(TYPE_LETTERS.get(each.type, UNKNOWN) for each in known)
-        finder.report_listed_items(result, Items(-1, b"", paths, kinds, rows), output)
+        finder.report_listed_items(result, DirectoryItems(-1, b"", paths, kinds, rows), output)
 
 
 class _OpenList:
@@ -216,7 +218,7 @@ class _OpenList:
     def __init__(self, rank: Rank) -> None:
         self._open: tuple[PathListReader, Iterator[ListedItem]] | None = None
 
-    def opened(self, task: ReadPathList) -> tuple[PathListReader, Iterator[ListedItem]]:
+    def open_list(self, task: ReadPathList) -> tuple[PathListReader, Iterator[ListedItem]]:
         """Return the open list that ``task`` reads, and the iterator over its remaining lines. Open the list at the
         first call; raise ``RequestRefused`` if it cannot be opened.
         """
@@ -231,19 +233,19 @@ class _OpenList:
             self._open[0].close()
 
 
-def _recorded_rows(known: Sequence[RecordedStatus], mask: int) -> Rows | None:
+def _recorded_status_columns(known: Sequence[RecordedStatus], mask: int) -> StatusColumns | None:
     """Return the properties of the items ``known`` that a saved listing states, as status columns; None if a needed
     value of any item is missing. ``mask`` says which columns are needed.
     """
-    rows = Rows(0, mask)
+    rows = StatusColumns(0, mask)
     rows.row_count = len(known)
     fields = {column: field for field, (_, column) in FIELD_COLUMNS.items()}
-    for name, typecode, bit, _ in COLUMNS:
+    for name, typecode, bit, _ in ALL_COLUMNS:
         if mask & bit:
             values = list(_recorded_values(known, fields[name]))
             if None in values:
                 return None
-            if fields[name] in TIME_FIELDS:
+            if fields[name] in TIME_KEYS:
                 rows.record_out_of_range_times(name, cast("list[int]", values))
                 values = [min(max(cast("int", value), EARLIEST_TIME), LATEST_TIME) for value in values]
             setattr(rows, name, array(typecode, values))

@@ -54,7 +54,7 @@
 #define PK_OF_CONTENT 128
 
 /* The system call that each row of PK_TRY makes, in the field "flags":
- * ``pcopy.fsio.backend.batches.TrialOperation``. */
+ * ``pcopy.fsio.backend.batches.BenchmarkOperation``. */
 #define PK_TRY_CREATE 1
 #define PK_TRY_STAT 2
 #define PK_TRY_OPEN 3
@@ -329,7 +329,7 @@ typedef struct {
     uint64_t at;
     int why;
     char unknown[33];
-    /* Results, for each simple member: its values (``pack_simple`` in ``pcopy.tasks.archive.members_to_extract``), and
+    /* Results, for each simple member: its values (``pack_simple_member`` in ``pcopy.tasks.archive.members_to_extract``), and
      * where its key ends in `keys`. `begins` has the indices of the members that are in another directory than the one
      * before. */
     uint32_t most, members, directories; /* most members; numbers of members and of `begins` */

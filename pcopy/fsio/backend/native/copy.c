@@ -34,7 +34,7 @@ int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime
 }
 
 /* Return true for a file in /proc or tracefs whose contents are removed by reading them; the names are those of
- * ``pcopy.fsio.source.CONSUMED_BY_READING``. */
+ * ``pcopy.fsio.source.FILE_NAMES_CONSUMED_BY_READING``. */
 static int is_consumed(int directory, const char *name)
 {
     static const char *const names[] = {"kmsg", "trace_pipe", "trace_pipe_raw", "snapshot_raw", "free_buffer"};

@@ -39,7 +39,7 @@ static struct timespec moment_of(int64_t nanoseconds)
 }
 
 /* Apply metadata to an open directory, where they differ from the existing ones, with the same result as
- * ``pcopy.fsio.attributes.apply_attributes``. Return 0, or -1 if the slow path has to set all of them. */
+ * ``pcopy.fsio.attributes.apply_item_metadata``. Return 0, or -1 if the slow path has to set all of them. */
 static int set_metadata(const pk_batch *batch, int directory, const struct stat *status, const pk_metadata *wanted, int is_made)
 {
     const int set_id = wanted->mode & (S_ISUID | S_ISGID);

@@ -19,11 +19,11 @@
 
 #include "backend.h"
 
-/* ``pcopy.fsio.backend.columns.RowCode``, which has other names for some: CARE is SLOW_PATH, ANEW is DECIDE_AGAIN,
+/* ``pcopy.fsio.backend.columns.OutcomeCode``, which has other names for some: CARE is SLOW_PATH, ANEW is DECIDE_AGAIN,
  * LACKS is LACKS_METADATA, UNREAD is SOURCE_FAILED, CHANGED is SOURCE_CHANGED. */
 enum code { PENDING, DONE, SKIPPED, CARE, ANEW, LACKS, FAILED, UNREAD, CHANGED, CANCELLED };
 
-/* The operations of ``pcopy.fsio.backend.columns.OPERATIONS``, in the same order. */
+/* The operations of ``pcopy.fsio.backend.columns.OPERATION_NAMES``, in the same order. */
 enum operation {
     OP_NONE, OP_STAT, OP_OPEN, OP_FSTAT, OP_READ, OP_LISTXATTR, OP_GETXATTR, OP_CREATE, OP_WRITE, OP_CHOWN, OP_SETXATTR,
     OP_REMOVEXATTR, OP_CHMOD, OP_UTIMENSAT, OP_FSYNC, OP_CLOSE, OP_RENAME, OP_UNLINK, OP_RMDIR, OP_READDIR, OP_LSEEK,
@@ -36,7 +36,7 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 
 #define SMALL_FILE (4u << 20) /* bytes; larger files are deferred: ``interface.MAX_SMALL_FILE_BYTES`` */
 #define PIECE (256u << 10) /* bytes of one read */
-#define PK_SIDECAR ".pcopy-incomplete-" /* begin of names of mark files: ``incomplete_mark.SIDECAR_PREFIX`` */
+#define PK_SIDECAR ".pcopy-incomplete-" /* begin of names of mark files: ``incomplete_mark.SIDECAR_NAME_PREFIX`` */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 #define MOST_LISTED 1024   /* a directory with this many or more names is not processed as a whole but deferred */
 #define MOST_NAMES 4096    /* bytes; an item with a longer list of extended attribute names is deferred */
@@ -317,7 +317,7 @@ static const int64_t time_steps[] = {100, 1000, 10000000, 1000000000, 2000000000
 enum { MOMENT_STEPS = sizeof time_steps / sizeof *time_steps, EQUAL_STEPS = MOMENT_STEPS - 1 };
 
 /* Return true if `present` is the time `source`, as exactly as the file system stores times; `changed`, the ctime of
- * the existing item, shows its resolution. Same as ``pcopy.fsio.metadata_update.is_same_stored_time``. */
+ * the existing item, shows its resolution. Same as ``pcopy.fsio.metadata_update.is_time_equal_as_stored``. */
 static inline int is_same_moment(int64_t source, int64_t present, int64_t changed, int64_t window)
 {
     if (is_within(source, present, window))

@@ -100,7 +100,7 @@ static int is_unchanged(const struct stat *one, const struct stat *other)
            one->st_ctim.tv_nsec == other->st_ctim.tv_nsec;
 }
 
-/* Return true if a file is marked as half written (``pcopy.fsio.incomplete_mark.MARK_XATTRS``), or if its attributes cannot be
+/* Return true if a file is marked as half written (``pcopy.fsio.incomplete_mark.INCOMPLETE_MARK_XATTRS``), or if its attributes cannot be
  * listed. */
 static int is_marked(int reading)
 {

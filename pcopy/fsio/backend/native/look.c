@@ -5,7 +5,7 @@
  */
 #include "internal.h"
 
-#define DEVICE_BIT (1u << 20) /* ``pcopy.fsio.backend.columns.DEVICE`` */
+#define DEVICE_BIT (1u << 20) /* ``pcopy.fsio.backend.columns.DEVICE_COLUMN`` */
 
 /* Return the next `size` bytes of a memory block, for a column, and advance *at. Return NULL if the column is not
  * wanted. */

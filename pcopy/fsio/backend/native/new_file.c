@@ -116,7 +116,7 @@ static int is_fuse(int directory)
 }
 
 /* Make the identity mark from the file handle, or else from the time of birth, for an item that this job has
- * created; empty if there is neither. Same as ``pcopy.fsio.identity.mark_of`` with created_by_job. */
+ * created; empty if there is neither. Same as ``pcopy.fsio.identity.identity_mark_of`` with created_by_job. */
 void pk_mark(int directory, int descriptor, uint8_t *out)
 {
     struct {

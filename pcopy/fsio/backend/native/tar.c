@@ -167,7 +167,7 @@ static size_t name_in(const uint8_t *block, char *to)
     return length + last;
 }
 
-/* Append the key by which members are sorted, as ``member_key`` in ``pcopy.tasks.archive.members_to_extract`` makes
+/* Append the key by which members are sorted, as ``member_sort_key`` in ``pcopy.tasks.archive.members_to_extract`` makes
  * it: directory, name, offset of the data. Return its length, or 0 if it does not fit. */
 static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length, uint64_t data)
 {
