@@ -118,7 +118,7 @@ class ArchiveDamage(NamedTuple):
 
 
 class InvalidHeader(Exception):
-    """Error for an invalid header. The next header is searched from ``next_offset`` on; if None, from the next block."""
+    """Error for an invalid header. The next one is searched from ``next_offset`` on; if None, from the next block."""
 
     next_offset: int | None = None
 

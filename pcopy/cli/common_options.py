@@ -242,4 +242,4 @@ def _refuse_invalid_file_name(option: str, file: str | None, directories: bool =
 def refuse_unused_stripe_table(values: Namespace) -> None:
     """Raise ``RequestRefused`` if ``--stripe-table`` is given without ``--stripe auto``: only that uses the table."""
     if values.stripe_table and values.stripe != "auto":
-        raise RequestRefused("--stripe-table goes with --stripe auto: give that option, too")
+        raise RequestRefused("--stripe-table can only be given with --stripe auto: give that option, too")

@@ -61,7 +61,7 @@ def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonA
         if values.output or window:
             option = "--output" if values.output else "--modify-window"
             raise RequestRefused(
-                f"{option} goes with --compare LIST: say which properties are compared; see pverify --help"
+                f"{option} can only be given with --compare LIST: say which properties are compared; see pverify --help"
             )
         return None
     if values.create or values.manifest:

@@ -59,7 +59,9 @@ exit status:
                 "--stripe preserve: files have the layout that they have; write auto, inherit or COUNT[:SIZE]"
             )
         if values.dry_run and not values.stripe:
-            raise RequestRefused("--dry-run goes with --stripe; without that, nothing is changed; see pstripe --help")
+            raise RequestRefused(
+                "--dry-run can only be given with --stripe; without that, nothing is changed; see pstripe --help"
+            )
         refuse_unused_stripe_table(values)
         return StripeArguments(tree, stripe=values.stripe or "", stripe_table=values.stripe_table or "")
 

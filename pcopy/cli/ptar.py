@@ -295,22 +295,23 @@ def _refuse_unused_options(values: Namespace, mode: str) -> None:
     for other, names in only.items():
         for name in names if other != mode else ():
             if getattr(values, name):
-                word = "--" + name.replace("_", "-")
-                raise RequestRefused(
-                    f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help"
-                )
+                word, letter = "--" + name.replace("_", "-"), "-c" if other == "create" else "-x"
+                raise RequestRefused(f"{word} can only be given with {letter}: leave it out; see ptar --help")
     if values.signature and mode == "extract":
         raise RequestRefused(
-            "--signature goes with -c and -t: leave it out; pverify checks what was unpacked; see ptar --help"
+            "--signature can only be given with -c or -t: leave it out; pverify checks what was unpacked; see ptar "
+            "--help"
         )
     if values.sparse_limit is not None and mode == "create":
-        raise RequestRefused("--sparse-limit goes with -x and -t: leave it out; see ptar --help")
+        raise RequestRefused("--sparse-limit can only be given with -x or -t: leave it out; see ptar --help")
     if values.dry_run and mode == "list":
-        raise RequestRefused("--dry-run goes with -c and -x; -t changes nothing anyway: leave it out; see ptar --help")
+        raise RequestRefused(
+            "--dry-run can only be given with -c or -x; -t changes nothing anyway: leave it out; see ptar --help"
+        )
     for name in ("errors", "log") if mode == "list" else ():
         if getattr(values, name) is not None:
             raise RequestRefused(
-                f"--{name} goes with -c and -x; what -t cannot read goes to standard error: leave it out"
+                f"--{name} can only be given with -c or -x; what -t cannot read goes to standard error: leave it out"
             )
     if values.resume and values.no_sync:
         raise RequestRefused("--resume continues from what is on stable storage; leave out --no-sync")

@@ -48,7 +48,7 @@ def compression_option_fields(values: Namespace, existing: str) -> dict[str, Any
             raise RequestRefused(f"--{name.replace('_', '-')} cannot be given with {option_name}: {why}; leave one out")
     if existing not in ("replace", "changed"):
         raise RequestRefused(
-            f"{option_name} goes with --existing replace or changed, not with {existing}: leave one out"
+            f"{option_name} can only be given with --existing replace or changed, not with {existing}: leave one out"
         )
     if values.reflink == "always":
         raise RequestRefused(

@@ -201,7 +201,7 @@ class RankDriver:
             raise self._lost_peer
 
     def _run_step(self) -> None:
-        """Receive messages, handle a request to stop, send messages, and run tasks for ``TASK_SLICE_SECONDS`` seconds."""
+        """Receive messages, handle a request to stop, send messages, run tasks for ``TASK_SLICE_SECONDS`` seconds."""
         node = self._node
         self._send_queued_messages()
         self._receive_messages(

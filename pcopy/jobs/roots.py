@@ -134,8 +134,9 @@ class DestinationRemoved(RequestRefused):
 def check_targets(job: JobFile) -> None:
     """Check that the target directories of the job are those with which it began.
 
-    Raise ``DestinationRemoved`` if one is missing or another directory although its file system is mounted: then no
-    file of the job can exist there. Raise ``RequestRefused`` if its file system seems not to be mounted.
+    Raise ``DestinationRemoved`` if a target directory is missing, or was replaced by another one, although its file
+    system is mounted: then no file of the job can exist there. Raise ``RequestRefused`` if its file system seems not to
+    be mounted.
     """
     for root in job.roots:
         try:

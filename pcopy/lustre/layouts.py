@@ -111,7 +111,7 @@ class LustreLayoutPolicy(LayoutPolicy):
         self._recipes: dict[tuple[ParsedLayout, bool], LayoutRecipe] = {}
         """Cache of recipes. The key is the requested layout, and True if Lustre must assign exactly that layout."""
         self._impossible_recipes: dict[str, LayoutRecipe] = {}
-        """Recipes for files that inherit their layout because the wanted one is impossible, by the reason."""
+        """For each reason why a layout is impossible: the recipe of the files that inherit their layout instead."""
         self._osts: int | None = None
         """Number of OSTs of the file system; None if it was not determined yet."""
 

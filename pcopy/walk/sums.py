@@ -265,9 +265,7 @@ class WalkSums:
                 self.unusual["not_utf8"] += 1
 
     def add_directory(self, path: bytes, entries: int) -> None:
-        """Count the directory ``path``, which has ``entries`` entries, by its number of entries, and among the largest
-        directories.
-        """
+        """Count the directory ``path`` by its number of ``entries``, and list it if it is one of the largest so far."""
         self.entries[entries.bit_length()] += 1
         if len(self._directories) < LARGEST_SHOWN or entries >= self._directories[-1][0]:
             _insert_largest(self._directories, (entries, path))

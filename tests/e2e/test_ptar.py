@@ -315,7 +315,7 @@ def test_refused_ptar_commands_change_nothing(archive: Path, tree: Path, tmp_pat
         ),
         (["-xf", "nowhere"], b"nowhere: No such file"),
         (["-xf", archive, "-C", "nowhere"], b"nowhere: No such file"),
-        (["-xf", archive, "--signature", "s"], b"--signature goes with -c"),
+        (["-xf", archive, "--signature", "s"], b"--signature can only be given with -c"),
         (["-cf", "a", "--resume", "--no-sync", tree], b"leave out --no-sync"),
     ):
         before = sorted(os.listdir(tmp_path))

@@ -119,4 +119,4 @@ def test_dry_run_reports_the_space_needed(tmp_path: Path) -> None:
 def test_listing_has_no_dry_run(tmp_path: Path) -> None:
     made_of(tmp_path / "a.tar", [member("in")])
     run = ptar("-t", "--dry-run", "-f", "a.tar", cwd=tmp_path)
-    assert run.returncode == 2 and run.stderr.startswith(b"ptar: --dry-run goes with -c and -x"), show(run)
+    assert run.returncode == 2 and run.stderr.startswith(b"ptar: --dry-run can only be given with -c or -x"), show(run)

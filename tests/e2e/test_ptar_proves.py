@@ -175,8 +175,8 @@ def test_refusals(tmp_path: Path) -> None:
     for words, why in (
         (["-t", "--signature", archive], b"is no signature"),
         (["-x", "--signature", "s"], b"-c and -t"),
-        (["-t", "--errors", "e"], b"--errors goes with -c and -x"),
-        (["-t", "--signature", "s", "--log", "l"], b"--log goes with -c and -x"),
+        (["-t", "--errors", "e"], b"--errors can only be given with -c or -x"),
+        (["-t", "--signature", "s", "--log", "l"], b"--log can only be given with -c or -x"),
         (["-t", "--report", "r.json"], b"--report describes the work of several ranks"),
         (["-t", "--metrics", "m.prom"], b"--metrics describes the work of several ranks"),
     ):

@@ -224,8 +224,8 @@ def test_second_run_on_the_same_archive_is_refused(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("-x",), b"--resume goes with -c"),
-        (("-t",), b"--resume goes with -c"),
+        (("-x",), b"--resume can only be given with -c"),
+        (("-t",), b"--resume can only be given with -c"),
         (("-c", "--no-sync"), b"leave out --no-sync"),
     ],
 )

@@ -375,7 +375,7 @@ def test_lustre_options_on_other_file_systems_are_reported_once_as_ineffective(a
     [
         ("0", "1 to 2000 stripes"), ("2001", "1 to 2000 stripes"), ("many", "not preserve, auto, inherit, or COUNT"),
         ("4:3", "a multiple of 64K"), ("4:", "not a size"), ("4:4G", "below 4G"),
-        ("4 --stripe-table 1,1G=8", "goes with --stripe auto"),
+        ("4 --stripe-table 1,1G=8", "can only be given with --stripe auto"),
     ],
 )  # fmt: skip
 def test_invalid_stripe_values_are_refused(area: Path, word: str, why: str) -> None:

@@ -68,9 +68,9 @@ def test_report_uses_the_stripe_table(lustre: Lustre) -> None:
     [
         ([], "PATH expected"),
         (["--stripe", "preserve", "x"], "files have the layout that they have"),
-        (["--dry-run", "x"], "goes with --stripe"),
-        (["--stripe-table", "1", "x"], "goes with --stripe auto"),
-        (["--stripe", "4", "--stripe-table", "1", "x"], "goes with --stripe auto"),
+        (["--dry-run", "x"], "can only be given with --stripe"),
+        (["--stripe-table", "1", "x"], "can only be given with --stripe auto"),
+        (["--stripe", "4", "--stripe-table", "1", "x"], "can only be given with --stripe auto"),
         (["nowhere"], "No such file"),
         (["."], "is not on Lustre"),
         (["-c", "4", "x"], "write --stripe COUNT"),

@@ -428,8 +428,9 @@ def _native_benchmark_batch(batch: BenchmarkCalls) -> NativeBatch:
 
 
 def _raise_unexpected_deferral() -> BatchProcessor:
-    """Raise ``AssertionError``. This function stands in place of one that makes a Python object for deferred rows, in
-    batches of which C defers no row.
+    """Raise ``AssertionError``: the C code has left rows of the batch to Python, which cannot process this batch.
+
+    Batches that Python can process have a function here that returns a processor.
     """
     raise AssertionError("the C code deferred a row of a batch that Python does not process")
 

@@ -275,7 +275,7 @@ class PieceRecords:
         return with_records, number
 
     def remove_files(self, names: Iterable[bytes] | None = None) -> None:
-        """Remove the files of records called ``names``; all of them by default. Raise ``Problem`` if that fails."""
+        """Remove the record files ``names``; by default, all record files. Raise ``Problem`` if that fails."""
         names, is_removed = self._record_file_names() if names is None else names, False
         for name in names:
             with errors_as_problem("unlink"), suppress(FileNotFoundError):

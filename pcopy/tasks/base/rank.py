@@ -473,8 +473,8 @@ class Rank(SourceAndTargetDirectories):
         return is_since_earlier_run(self.job, place, status.st_ctime_ns)
 
     def record_write_success(self) -> None:
-        """Record that the current task has written something, so that the destination is not full: failures for lack of
-        space before this no longer count as consecutive.
+        """Record that the current task has written something. This shows that the destination is not full, so
+        earlier failures for lack of space no longer count as consecutive.
         """
         self.running.shortages, self.running.has_written = (), True
 

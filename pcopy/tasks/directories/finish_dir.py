@@ -102,7 +102,9 @@ class SealDirNote(TaskKind, code=4, doing="finishing", is_note=True):
         return self.finish.subject()
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Keep the directory until ``SealDirs`` finishes it. This note is recorded as done only then."""
+        """Add the directory to those that the task ``SealDirs`` will finish on this rank. This note is recorded as done
+        when that task has finished them.
+        """
         sealed = rank.shared_instance(DirectoriesToSeal)
         result.defer_completion()
         if not sealed:

@@ -168,8 +168,9 @@ def _copy_first_names(
 
 
 def _batchable_items_by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]]:
-    """Return those items whose first name the backend can create, by the directory of that name: the job has created
-    the directory, and no option requires that files are copied one by one.
+    """Return the items whose first name the backend can create in a batch, grouped by the directory of that name.
+
+    That is possible if the job has created this directory, and if no option requires that files are copied one by one.
     """
     places: dict[Place, list[Item]] = {}
     if rank.options.reflink == "always" or rank.options.dry_run:

@@ -20,9 +20,9 @@ class FileDivision(NamedTuple):
     """How a file is divided into parts that are compressed or decompressed separately.
 
     Fields:
-      bounds: start of each part and end of the last one, packed: offsets in bytes of a source that is compressed,
-          numbers of frames of one that is decompressed.
-      table: the seek table of a source that is decompressed; empty columns for one that is compressed.
+      bounds: packed numbers: the start of each part, then the end of the last part. For compression they are offsets
+          in bytes in the source, for decompression numbers of frames.
+      table: for decompression, the seek table of the source; for compression, empty columns.
       span: bytes of the source in each frame, for compression.
       temporary_size: bytes that the temporary file has until the file is finished.
     """
