@@ -19,11 +19,11 @@ from pathlib import Path
 
 from bench.timing import text_table
 from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, StatusColumns, pack_names
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, ItemStatusColumns, pack_names
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.copy_files import CopyFiles
@@ -76,16 +76,18 @@ def _fill_and_empty_queue(pipe: multiprocessing.connection.Connection, entries: 
         spool: directory of the database.
     """
     with tempfile.TemporaryDirectory(dir=spool) as directory:
-        queue = TaskQueue(Limits(queue_memory_bytes=budget), open_overflow=lambda: LmdbBacklog(os.fsencode(directory)))
+        queue = TaskQueue(
+            EngineLimits(queue_memory_bytes=budget), open_overflow=lambda: LmdbBacklog(os.fsencode(directory))
+        )
         queue.begin_phase(0)
-        place = Place(0, b"some/directory/of/the/source", Identity(0, 1), Identity(0, 2), True, False)
+        place = Place(0, b"some/directory/of/the/source", ItemIdentity(0, 1), ItemIdentity(0, 2), True, False)
         before, began = _resident_bytes(), time.monotonic()
         for number in range(entries // FILES_PER_TASK):
             names = [b"a-file-of-run-%010d" % (number * FILES_PER_TASK + index) for index in range(FILES_PER_TASK)]
-            rows = StatusColumns(FILES_PER_TASK, VERSION_COLUMNS)
+            rows = ItemStatusColumns(FILES_PER_TASK, VERSION_COLUMNS)
             rows.inode = rows.size = array("Q", range(number * FILES_PER_TASK, (number + 1) * FILES_PER_TASK))
-            payload = encode_task(CopyFiles(place, pack_names(names), rows.packed(), 0))
-            queue.push(Task((1, 0, number), 0, payload, FILES_PER_TASK << 16))
+            payload = encode_task(CopyFiles(place, pack_names(names), rows.status_columns_as_bytes(), 0))
+            queue.push_task(Task((1, 0, number), 0, payload, FILES_PER_TASK << 16))
         grown, filled = _resident_bytes() - before, time.monotonic() - began
         began = time.monotonic()
         remaining = entries // FILES_PER_TASK

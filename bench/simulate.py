@@ -20,7 +20,7 @@ from bench.simulation.cluster import Cluster, Machine, SimulationResult
 from bench.simulation.latencies import LATENCIES
 from bench.simulation.plot import Panel, draw
 from bench.simulation.workloads import SHAPES, WorkloadParameters
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.safra import TERMINATION_DETECTORS
 
 MAX_RANKS = 16_384
@@ -107,7 +107,7 @@ def simulate_job(options: argparse.Namespace, shape: str, termination: str, rank
         round(options.slow * ranks),
         options.slowness,
     )
-    limits = Limits(
+    limits = EngineLimits(
         fan_out=options.fan_out,
         longest_steal_wait=options.backoff_cap,
         queue_memory_bytes=options.memory,
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> i
 
 def _command_line_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    limits = Limits()
+    limits = EngineLimits()
     parser = argparse.ArgumentParser(
         prog="python -m bench.simulate",
         description=(__doc__ or "").partition("\n\n")[2],

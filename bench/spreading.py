@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from bench.simulation.cluster import Cluster, Machine
 from bench.simulation.directories import FORMER_RULES, CallCounts, DirectoriesWorkload, DivisionRules
 from bench.simulation.latencies import LATENCIES
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 
 TENTHS = 10
 """The number of parts into which the time is divided."""
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, rules in (("before", FORMER_RULES), ("now", DivisionRules())):
             job = DirectoriesWorkload(options.directories, options.files, calls, rules)
             machine = Machine(ranks, LATENCIES["uniform"](options.latency), 2e-5, options.block)
-            limits = Limits(first_steal_wait=options.backoff, longest_steal_wait=options.backoff_cap)
+            limits = EngineLimits(first_steal_wait=options.backoff, longest_steal_wait=options.backoff_cap)
             cluster = Cluster(job, machine, options.seed, limits)
             measured = cluster.run()
             tenths = busy_ranks_per_tenth(cluster.busy_intervals, measured.last_end)

@@ -72,7 +72,7 @@ class BackgroundThread:
         self._action = action
         self._end_lock = allocate_lock()
         self._end_lock.acquire()
-        if not any(self._start() for _ in range(_MAX_START_ATTEMPTS)):
+        if not any(self._try_start_thread() for _ in range(_MAX_START_ATTEMPTS)):
             raise OSError(errno.EAGAIN, "no thread can be started")
 
     def join(self, patience: float | None) -> bool:
@@ -82,7 +82,7 @@ class BackgroundThread:
             self._end_lock.release()
         return has_ended
 
-    def _start(self) -> bool:
+    def _try_start_thread(self) -> bool:
         """Try to start a thread that runs the action. True: it runs the action; False: no thread will ever run it."""
         claim, begun = allocate_lock(), allocate_lock()
         begun.acquire()

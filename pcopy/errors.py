@@ -30,8 +30,8 @@ SYNC_FAILED_TEXT = "the destination could not be synced"
 SYNC_FAILED_CODE = -1
 """Code for the reason why a job stops: a sync has failed, so that the copied data may not be on stable storage.
 
-The ranks send each other such a code with the message (``pcopy.engine.messages.Halt``). A code above 0 is the number of
-the signal that stops the job, and 0 stands for any other reason.
+The ranks send each other such a code with the message (``pcopy.engine.messages.HaltMessage``). A code above 0 is the
+number of the signal that stops the job, and 0 stands for any other reason.
 """
 
 ARCHIVE_FULL_CODE = -2

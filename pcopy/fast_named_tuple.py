@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
     from collections import namedtuple
 
-    class _Making(type):
+    class _NamedTupleMetaclass(type):
         """Metaclass that turns a subclass of ``NamedTuple`` into a named tuple whose fields are the annotated names."""
 
         def __new__(making, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
@@ -25,4 +25,4 @@ else:
                     setattr(made, key, value)
             return made
 
-    NamedTuple = type.__new__(_Making, "NamedTuple", (), {})
+    NamedTuple = type.__new__(_NamedTupleMetaclass, "NamedTuple", (), {})

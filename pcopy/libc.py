@@ -70,7 +70,7 @@ def renameat2(directory: int, old: bytes, new: bytes, flags: int, to: int = -1) 
 
     If ``to`` is -1, ``new`` is also a name in ``directory``. ``flags``: ``RENAME_NOREPLACE`` or ``RENAME_EXCHANGE``.
     """
-    _call("renameat2", directory, old, directory if to < 0 else to, new, flags)
+    _call_c_function("renameat2", directory, old, directory if to < 0 else to, new, flags)
 
 
 def fnmatch(pattern: bytes, name: bytes, *, ignores_case: bool) -> bool:
@@ -83,7 +83,7 @@ def fnmatch(pattern: bytes, name: bytes, *, ignores_case: bool) -> bool:
 
 def syncfs(descriptor: int) -> None:
     """Write all changes of the file system of an open file or directory to stable storage (syncfs(2))."""
-    _call("syncfs", descriptor)
+    _call_c_function("syncfs", descriptor)
 
 
 def fallocate(descriptor: int, start: int, length: int) -> None:
@@ -94,7 +94,7 @@ def fallocate(descriptor: int, start: int, length: int) -> None:
     """
     from ctypes import c_int64
 
-    _call("fallocate", descriptor, _KEEP_SIZE, c_int64(start), c_int64(length))
+    _call_c_function("fallocate", descriptor, _KEEP_SIZE, c_int64(start), c_int64(length))
 
 
 def punch_hole(descriptor: int, start: int, length: int) -> None:
@@ -104,7 +104,7 @@ def punch_hole(descriptor: int, start: int, length: int) -> None:
     """
     from ctypes import c_int64
 
-    _call("fallocate", descriptor, _KEEP_SIZE | _PUNCH_HOLE, c_int64(start), c_int64(length))
+    _call_c_function("fallocate", descriptor, _KEEP_SIZE | _PUNCH_HOLE, c_int64(start), c_int64(length))
 
 
 def sync_file_range(descriptor: int, start: int, length: int, flags: int) -> None:
@@ -114,7 +114,7 @@ def sync_file_range(descriptor: int, start: int, length: int, flags: int) -> Non
     """
     from ctypes import c_int64
 
-    _call("sync_file_range", descriptor, c_int64(start), c_int64(length), flags)
+    _call_c_function("sync_file_range", descriptor, c_int64(start), c_int64(length), flags)
 
 
 def birth_time(directory: int, name: bytes) -> int:
@@ -124,7 +124,7 @@ def birth_time(directory: int, name: bytes) -> int:
     the file system does not store birth times.
     """
     buffer = _c_buffer(_STATX_BYTES)
-    _call("statx", directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
+    _call_c_function("statx", directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
     mask, seconds, nanoseconds = _STATX_BTIME_FIELDS.unpack_from(buffer.raw)
     return seconds * 10**9 + nanoseconds if mask & _STATX_BTIME else 0
 
@@ -135,7 +135,7 @@ def mtime_on_server(descriptor: int) -> int:
     A network file system asks its server for the time instead of using a cached one (AT_STATX_FORCE_SYNC).
     """
     buffer = _c_buffer(_STATX_BYTES)
-    _call("statx", descriptor, b"", _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC, _STATX_MTIME, buffer)
+    _call_c_function("statx", descriptor, b"", _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC, _STATX_MTIME, buffer)
     seconds, nanoseconds = _STATX_MTIME_FIELDS.unpack_from(buffer.raw)
     return int(seconds * 10**9 + nanoseconds)
 
@@ -143,12 +143,12 @@ def mtime_on_server(descriptor: int) -> int:
 def mount_id(descriptor: int) -> int:
     """Return the mount id of an open item (statx(2), since Linux 5.8), or -1 if the system does not return it."""
     buffer = _c_buffer(_STATX_BYTES)
-    _call("statx", descriptor, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer)
+    _call_c_function("statx", descriptor, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer)
     mask, number = _STATX_MOUNT_FIELDS.unpack_from(buffer.raw)
     return int(number) if mask & _STATX_MNT_ID else -1
 
 
-def free_bytes(status: os.statvfs_result, *, reserved: bool = False) -> int:
+def free_space_in_bytes(status: os.statvfs_result, *, reserved: bool = False) -> int:
     """Return the free bytes of a file system with this ``status``; with ``reserved`` include those that only root may
     use.
 
@@ -167,7 +167,7 @@ def type_of_file_system(descriptor: int) -> int:
     buffer = _c_buffer(_STATFS_BYTES)
     while True:
         try:
-            _call("fstatfs", descriptor, buffer)
+            _call_c_function("fstatfs", descriptor, buffer)
         except InterruptedError:
             continue
         except OSError as error:
@@ -179,7 +179,7 @@ def type_of_file_system(descriptor: int) -> int:
         return int.from_bytes(buffer.raw[:width], sys.byteorder)
 
 
-def types_of_names(directory: int) -> dict[bytes, int]:
+def file_types_by_name(directory: int) -> dict[bytes, int]:
     """Return the file type of each name in an open directory (getdents64(2)).
 
     The type is a value such as ``stat.S_IFDIR``, or 0 if the file system does not return it. The listing begins at the
@@ -203,7 +203,7 @@ def types_of_names(directory: int) -> dict[bytes, int]:
     return types
 
 
-def file_handle(descriptor: int) -> bytes:
+def kernel_file_handle(descriptor: int) -> bytes:
     """Return the file handle of an open item (name_to_handle_at(2)): the type in four bytes, followed by the handle's
     bytes.
     """
@@ -216,7 +216,7 @@ _file_handle_function: list[Callable[[int], bytes]] = []
 """A list that contains the function of ``_make_file_handle_function`` after the first call; before, it is empty."""
 
 
-def keep_until_process_ends(thing: object) -> None:
+def keep_in_memory_until_exit(thing: object) -> None:
     """Keep the object ``thing`` in memory until the process ends.
 
     For memory to which a system call may still write although nobody waits for it any longer.
@@ -242,7 +242,7 @@ def retain_freed_memory(most: int) -> None:
 
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that has started it ends (prctl(2), PR_SET_PDEATHSIG)."""
-    _call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    _call_c_function("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
 class c_signal_handler:  # noqa: N801 (used like a statement)
@@ -296,7 +296,7 @@ def _c_buffer(size: int) -> Any:
     return ctypes.create_string_buffer(size)
 
 
-def _call(name: str, *arguments: Any) -> None:
+def _call_c_function(name: str, *arguments: Any) -> None:
     """Call the C function ``name``. Raise ``OSError`` if it does not exist or returns another value than 0."""
     import ctypes
 
@@ -309,7 +309,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _make_file_handle_function() -> Callable[[int], bytes]:
-    """Return a function that returns the file handle of an open item, for ``file_handle``.
+    """Return a function that returns the file handle of an open item, for ``kernel_file_handle``.
 
     It is called for each new item; so its constant parts are prepared once here.
     """
@@ -320,7 +320,7 @@ def _make_file_handle_function() -> Callable[[int], bytes]:
 
     def ask(descriptor: int) -> bytes:
         buffer = new_buffer(_EMPTY_HANDLE)
-        _call("name_to_handle_at", descriptor, b"", buffer, mount, _AT_EMPTY_PATH)
+        _call_c_function("name_to_handle_at", descriptor, b"", buffer, mount, _AT_EMPTY_PATH)
         raw: bytes = buffer.raw
         return raw[4 : _HANDLE_HEADER.size + _HANDLE_HEADER.unpack_from(raw)[0]]
 

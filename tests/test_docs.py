@@ -27,7 +27,7 @@ from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.tool import JobResult
 from pcopy.report.screen import failure_json
 from pcopy.tasks.base.codec import FIELD_VALUE_TYPES
-from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.job import Failure, JobCounters
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT
 from pcopy.tasks.base.phases import Phase
 from pcopy.tools.summary import copy_json_summary
@@ -155,7 +155,7 @@ def test_all_keys_of_summary_and_failures_are_documented() -> None:
     explained = {
         key for row in re.findall(r"^\| (`.*?) \|", of_summary, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)
     }
-    assert explained == copy_json_summary(JobResult(0, Totals(), None), 1.0, 1).keys() | {"filters"}
+    assert explained == copy_json_summary(JobResult(0, JobCounters(), None), 1.0, 1).keys() | {"filters"}
     explained = set(re.findall(r"^\| `(\w+)` \|", of_failures, re.MULTILINE))
     assert explained == json.loads(failure_json(Failure(b"name", "open", 2, ""))).keys()
 

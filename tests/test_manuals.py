@@ -16,8 +16,8 @@ from pcopy.cli import prm, pstripe, ptar, pverify
 from pcopy.cli.pcopy import help_or_version
 from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.launch.tool import JobResult
-from pcopy.tasks.base.job import EXISTING_CHOICES, Totals
-from pcopy.tools.arguments import RemoveArguments, TreeArguments
+from pcopy.tasks.base.job import EXISTING_CHOICES, JobCounters
+from pcopy.tools.arguments import RemoveArguments, TreeProgramArguments
 from pcopy.tools.remove import RemoveJob
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,8 +89,8 @@ def test_exit_statuses_and_keys_of_prm_are_documented() -> None:
     statuses = [errors.EXIT_OK, errors.EXIT_INCOMPLETE, errors.EXIT_REFUSED, errors.EXIT_INTERNAL, errors.EXIT_STOPPED]
     assert [int(row) for row in rows] == statuses
     assert re.findall(r"^(\d+)$", manual("prm"), re.MULTILINE) == rows
-    preparation = RemoveJob(RemoveArguments(TreeArguments((b"/nowhere/at/all",)), yes=True))
-    reported = preparation.json_summary(JobResult(0, Totals(), None), 1.0, 1)
+    preparation = RemoveJob(RemoveArguments(TreeProgramArguments((b"/nowhere/at/all",)), yes=True))
+    reported = preparation.json_summary(JobResult(0, JobCounters(), None), 1.0, 1)
     page = (ROOT / "docs" / "man" / "prm.1").read_text()
     keys = page.partition("with the keys")[2].partition(r"\-\-progress")[0]
     explained = set(re.findall(r"\\fB\\%(\w+)\\fR", keys))

@@ -28,15 +28,15 @@ OF_THE_JOB = "a file of the job itself, which is emptied or cut after its last w
 ALLOWED = {
     "fsio/new_file.py NewFile.extend": "commit brings the contents to stable storage before the rename",
     "fsio/data.py set_file_size": "the call itself; its callers are in this table",
-    "fsio/memory_copy.py CopyThroughMemory._preallocate": KEEPS_SIZE,
+    "fsio/memory_copy.py UserSpaceFileCopier._preallocate": KEEPS_SIZE,
     "libc.py fallocate": KEEPS_SIZE,
     "libc.py punch_hole": "it takes data away; the size stays",
-    "fsio/in_place.py open_for_overwrite": SHRINKS,
-    "fsio/sequential.py _test_writes": "a file that is removed at once",
+    "fsio/in_place.py open_file_for_overwrite": SHRINKS,
+    "fsio/sequential.py _try_writing_test_file": "a file that is removed at once",
     "tasks/recode/finish_recoded.py _finish_file": f"{SHRINKS}: to what was written of the room it had",
     "tasks/archive/archive_file.py ArchiveFile.truncate_or_extend": "all ranks sync the archive before its rename",
     "lustre/restripe.py _copy_and_verify": "fsync follows, and the contents are read back before layouts are exchanged",
-    "lustre/layouts.py create_lustre_sync_anchor": "a file that never has a name",
+    "lustre/layouts.py create_file_for_mdt_sync": "a file that never has a name",
     "jobs/lock.py take_lock": OF_THE_JOB,
     "tasks/archive/written_records.py PieceRecords._reserve_space": "an unnamed file whose contents nobody reads",
     "tasks/archive/written_records.py PieceRecords._append_frame": "removes a frame that was written in part",
@@ -44,7 +44,7 @@ ALLOWED = {
     "checkpoint/framing.py RecordFileWriter.append": OF_THE_JOB,
     "jobs/spool_file.py SpoolFile": "a spool that no later run reads",
     "engine/backlog.py SpoolFileBacklog._load_frame": "a spool that no later run reads",
-    "report/lines_file.py JsonLinesFile.make_empty": "the list that --errors or --log names is emptied",
+    "report/lines_file.py JsonLinesFile.truncate_file": "the list that --errors or --log names is emptied",
 }  # fmt: skip
 """Functions that set the size of a file, or pass a setter on, and why no file can lack its data because of that."""
 

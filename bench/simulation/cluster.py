@@ -19,9 +19,9 @@ from typing import NamedTuple
 from bench.simulation.network import SimulatedNetwork
 from bench.simulation.workloads import Workload
 from pcopy.engine.driver import TASK_SLICE_SECONDS
-from pcopy.engine.limits import Limits
-from pcopy.engine.messages import CounterQuery, EndJob, Halt, Message, TaskReply
-from pcopy.engine.node import RankNode
+from pcopy.engine.limits import EngineLimits
+from pcopy.engine.messages import CounterQuery, EndJobMessage, HaltMessage, Message, TaskReply
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import RankState
 from pcopy.engine.task import NewTask, Task
@@ -65,7 +65,7 @@ class _Rank:
         "wake",
     )
 
-    def __init__(self, node: RankNode, slowness: float, block: float) -> None:
+    def __init__(self, node: RankStateMachine, slowness: float, block: float) -> None:
         self.node = node
         self.slowness = slowness
         self.clock = 0.0  # up to which its actions are simulated; in the future while it runs a slice
@@ -125,7 +125,7 @@ class Cluster:
         workload: Workload,
         machine: Machine,
         seed: int,
-        limits: Limits = Limits(),  # noqa: B008 (an immutable value)
+        limits: EngineLimits = EngineLimits(),  # noqa: B008 (an immutable value)
         termination: str = "tree",
     ) -> None:
         random = Random(seed)
@@ -143,9 +143,9 @@ class Cluster:
         self._last_end = self._last_query = self._detected = self._counted = self._stopped = 0.0
         self._steals = self._refused = self._events = 0
 
-    def _node(self, rank: int, limits: Limits, seed: int, termination: str) -> RankNode:
+    def _node(self, rank: int, limits: EngineLimits, seed: int, termination: str) -> RankStateMachine:
         """Return the node of a rank."""
-        return RankNode(
+        return RankStateMachine(
             rank,
             self.machine.size,
             run=0,
@@ -160,9 +160,9 @@ class Cluster:
 
     # The director.
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         """Return the tasks with which a phase begins."""
-        return self.workload.first_tasks()
+        return self.workload.first_tasks_of_phase()
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> None:
         """Return None: there is one phase.
@@ -176,7 +176,7 @@ class Cluster:
         self._counted = self._ranks[0].clock
         self._detected = min(max(self._last_query, self._last_end), self._counted)
 
-    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: HaltMessage | None) -> int:
         """Record the time at which the job is over, and return its exit status."""
         self._stopped = self._counted
         return 0
@@ -186,7 +186,7 @@ class Cluster:
     def run(self) -> SimulationResult:
         """Simulate the job to its end. Raise ``InvariantBroken`` if messages or tasks remain then."""
         root = self._ranks[0]
-        root.node.start(0.0)
+        root.node.begin_job(0.0)
         self._run_slice(root)
         network, timers, ranks = self.network, self._timers, self._ranks
         while True:
@@ -221,10 +221,10 @@ class Cluster:
     def _process_message(self, rank: _Rank, source: int, message: Message, at: float) -> None:
         """Process a message that was received."""
         rank.clock = at + self.machine.handling * rank.slowness
-        rank.node.receive(source, message, rank.clock)
+        rank.node.receive_message(source, message, rank.clock)
         if isinstance(message, TaskReply) and message.tasks:
             rank.most_tasks = max(rank.most_tasks, len(rank.node.queue))
-        elif isinstance(message, EndJob):
+        elif isinstance(message, EndJobMessage):
             self._stopped = max(self._stopped, rank.clock)
 
     def _handle_timer(self, rank: _Rank, at: float) -> None:
@@ -238,12 +238,12 @@ class Cluster:
             self._finish(rank, task)
             self._send_pending(rank)
         elif rank.task is not None:
-            node.begun_tasks.record_slice(rank.task)
+            node.begun_tasks.record_executed_task_slice(rank.task)
         inbox = rank.inbox
         while inbox:
             source, message = inbox.popleft()
             self._process_message(rank, source, message, rank.clock)
-        node.tick(rank.clock)
+        node.perform_due_actions(rank.clock)
         if rank.task is None:
             self._run_slice(rank)
         else:
@@ -277,7 +277,7 @@ class Cluster:
         if rank.is_busy:
             self._send_pending(rank)
             self._set_timer(rank, rank.clock)
-        elif (wake := node.next_tick_time()) != rank.wake:
+        elif (wake := node.next_due_action_time()) != rank.wake:
             self._set_timer(rank, wake)
 
     def _rounded_to_block(self, rank: _Rank, seconds: float) -> float:
@@ -287,7 +287,7 @@ class Cluster:
 
     def _next_action_time(self, rank: _Rank) -> float:
         """Return the time at which a rank with a task of many slices acts next if no message arrives."""
-        wake = rank.node.next_tick_time()
+        wake = rank.node.next_due_action_time()
         return rank.task_end if wake == NEVER else min(rank.task_end, rank.next_check_after(wake))
 
     def _finish(self, rank: _Rank, task: Task) -> None:

@@ -74,7 +74,7 @@ class DirectoriesWorkload(Workload):
         """The number of files that are not copied yet."""
         return self._uncopied_files
 
-    def first_tasks(self) -> list[NewTask]:
+    def first_tasks_of_phase(self) -> list[NewTask]:
         """Return the task with which the job begins."""
         return [self._task(_TOP if self._directories > 1 else _DIRECTORY, 0, self._directories)]
 
@@ -116,7 +116,7 @@ class DirectoriesWorkload(Workload):
         if not self._rules.divides or kind not in (_NAMES, _FILES) or task.cost < MIN_DIVISIBLE_COST:
             return ()
         least = ScanNames.min_items_per_portion if kind == _NAMES else CopyFiles.min_items_per_portion
-        portions = self._paces_of(rank).portion_count(kind, end - start, least, hungry=hungry)
+        portions = self._paces_of(rank).task_portion_count(kind, end - start, least, hungry=hungry)
         if portions < 2:
             return ()
         return [self._task(kind, start + at.start, start + at.stop) for at in portion_slices(end - start, portions)]

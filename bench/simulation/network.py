@@ -6,7 +6,7 @@ is determined by the seed and the calls. Memory is proportional to the number of
 ranks.
 
 There are two ways to use a network, which must not be mixed: an event loop calls ``send`` and ``deliver``, or each rank
-gets an ``endpoint``, which implements ``pcopy.engine.transport.Transport``.
+gets an ``endpoint``, which implements ``pcopy.engine.transport.MessageTransport``.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SimulatedNetwork:
 class SimulatedTransport:
     """One rank's end of the network.
 
-    It implements ``pcopy.engine.transport.Transport`` in virtual time: no call ever waits.
+    It implements ``pcopy.engine.transport.MessageTransport`` in virtual time: no call ever waits.
     """
 
     def __init__(self, network: SimulatedNetwork, rank: int) -> None:
@@ -148,7 +148,7 @@ class SimulatedTransport:
         return self._network.size
 
     @property
-    def has_unsent(self) -> bool:
+    def has_unsent_data(self) -> bool:
         """False: the network accepts each message immediately."""
         return False
 
@@ -176,7 +176,7 @@ class SimulatedTransport:
                     raise PeerLost(peer, "its connection closed")
         return arrived
 
-    def expect_close(self, rank: int) -> None:
+    def expect_end_of_connection(self, rank: int) -> None:
         """Ignore the loss of ``rank`` from now on."""
         self._forgiven.add(rank)
 

@@ -86,7 +86,7 @@ class Workload:
         """The number of tasks that have not run."""
         return self._done.count(0)
 
-    def first_tasks(self) -> list[NewTask]:
+    def first_tasks_of_phase(self) -> list[NewTask]:
         """Return the tasks with which the root begins."""
         return [self._spawn(0)]
 

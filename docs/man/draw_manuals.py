@@ -153,7 +153,7 @@ def page_of(program: ProgramCommandLine, common: Texts) -> Page:
 
 
 def option_of(
-    program: ProgramCommandLine, parser: argparse.ArgumentParser, action: argparse.Action, own: Texts, common: Texts
+    program: ProgramCommandLine, parser: argparse.ArgumentParser, action: argparse.ItemAction, own: Texts, common: Texts
 ) -> Option:
     """Return an option with its text, or the help text if the sources ``own`` and ``common`` have none.
 

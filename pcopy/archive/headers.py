@@ -67,7 +67,7 @@ def header_size(member: ArchiveMember) -> int:
     return len(member_header(member))
 
 
-def archive_sizes_of_simple_members(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
+def archived_sizes_of_regular_files(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
     """Return the numbers of bytes that some simple members (regular files without xattrs and holes, with short names)
     take in the archive, with headers and padding. ``sizes`` are in bytes, ``mtimes`` in nanoseconds since 1970.
     """
@@ -78,19 +78,19 @@ def archive_sizes_of_simple_members(sizes: Iterable[int], mtimes: Iterable[int])
     ]
 
 
-def pax_header_of_mtime() -> bytes:
+def pax_mtime_header_block() -> bytes:
     """Return the header block that precedes the pax record of an mtime (``MTIME_RECORD_FORMAT``)."""
     return pax_header(len(MTIME_RECORD_FORMAT % (10**9, 0)))
 
 
-def end_of_simple_header(user: bytes, group: bytes) -> tuple[bytes, int]:
+def trailing_file_header_fields(user: bytes, group: bytes) -> tuple[bytes, int]:
     """Return the end of the ustar header of a regular file, from its type field on, and the sum of its bytes. This end
     is the same for all files of one owner.
 
     The sum, which is a part of the checksum of the header, includes 8 spaces for the checksum field itself. ``user``
     and ``group`` are the names of the owner.
     """
-    end, end_sum = _end_of_ustar_header(user, group, 0)
+    end, end_sum = _trailing_ustar_header_fields(user, group, 0)
     return FILE + bytes(_USTAR_NAME_BYTES) + end, FILE[0] + end_sum + 8 * 32
 
 
@@ -156,7 +156,7 @@ def _ustar_header(member: ArchiveMember, stored: int, seconds: int) -> bytes:
         stored if stored <= _MAX_USTAR_SIZE else 0,
         seconds if 0 <= seconds <= _MAX_USTAR_SIZE else 0,
     )
-    end, end_sum = _end_of_ustar_header(member.user, member.group, member.device)
+    end, end_sum = _trailing_ustar_header_fields(member.user, member.group, member.device)
     total = _byte_sum(name) + _byte_sum(numbers) + 8 * 32 + member.kind[0] + _byte_sum(link) + end_sum
     name, link = name.ljust(_USTAR_NAME_BYTES, b"\0"), link.ljust(_USTAR_NAME_BYTES, b"\0")
     return b"".join((name, numbers, b"%06o\0 " % total, member.kind, link, end))
@@ -168,7 +168,7 @@ def _byte_sum(field: bytes) -> int:
 
 
 @lru_cache(4096)
-def _end_of_ustar_header(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
+def _trailing_ustar_header_fields(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
     """Return the end of a ustar header, from its magic on, and the sum of the bytes of this end.
 
     ``user`` and ``group`` are the names of the owner, ``device`` is the device number (0: none).

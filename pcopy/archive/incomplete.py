@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from pcopy.archive.headers import pax_header, pax_record
 from pcopy.archive.member import TAR_BLOCK_BYTES, TAR_RECORD_BYTES, rounded_up_to_multiple
-from pcopy.archive.reader import InvalidHeader, ReadFunction, is_valid_header, parse_number
+from pcopy.archive.reader import InvalidHeaderError, ReadFunction, is_valid_header, parse_number
 from pcopy.fast_named_tuple import NamedTuple
 
 MAX_TRAILER_NAME_BYTES = 16 << 20
@@ -38,7 +38,7 @@ MORE_INCOMPLETE_TEXT = (
 )
 
 
-class IncompleteNames(NamedTuple):
+class NamesOfIncompleteFiles(NamedTuple):
     """The names of files whose contents in the archive are incomplete. ``has_more`` is True if there were too many to
     list, so that any other file may be incomplete, too.
     """
@@ -50,18 +50,18 @@ class IncompleteNames(NamedTuple):
         """Return True if any file is incomplete."""
         return bool(self.names) or self.has_more
 
-    def problem_text(self, name: bytes, otherwise: str = "") -> str:
+    def error_text_if_incomplete(self, name: bytes, otherwise: str = "") -> str:
         """Return the error text for the member ``name`` if it is listed as incomplete. If it is not, return
         ``otherwise``, the text of any other error.
         """
         return INCOMPLETE_TEXT if name in self.names else otherwise
 
 
-NONE_INCOMPLETE = IncompleteNames()
+NONE_INCOMPLETE = NamesOfIncompleteFiles()
 """The value for an archive without incomplete files."""
 
 
-def trailer_bytes(incomplete: IncompleteNames, end: int) -> bytes:
+def encoded_archive_trailer(incomplete: NamesOfIncompleteFiles, end: int) -> bytes:
     """Return the trailer that lists the files ``incomplete``, to be appended to an archive of ``end`` bytes. ``end``
     and the size of the trailer are multiples of ``TAR_RECORD_BYTES``.
     """
@@ -77,7 +77,7 @@ def trailer_bytes(incomplete: IncompleteNames, end: int) -> bytes:
     )
 
 
-def read_trailer(read: ReadFunction, size: int) -> IncompleteNames:
+def read_archive_trailer(read: ReadFunction, size: int) -> NamesOfIncompleteFiles:
     """Return the names in the trailer of an archive of ``size`` bytes; ``NONE_INCOMPLETE`` if it has no trailer.
 
     ``read(offset, number)`` returns that number of bytes of the archive; exceptions that it raises are passed on. Raise
@@ -92,17 +92,17 @@ def read_trailer(read: ReadFunction, size: int) -> IncompleteNames:
     try:
         is_trailer = len(block) == TAR_BLOCK_BYTES and block[156:157] == _GLOBAL_HEADER_TYPE and is_valid_header(block)
         length = parse_number(block[124:136]) if is_trailer else 0
-    except InvalidHeader:
+    except InvalidHeaderError:
         length = 0
     if not 0 < length <= min(size - at - TAR_BLOCK_BYTES, 2 * MAX_TRAILER_NAME_BYTES):
         raise ValueError("the list of incomplete files at its end is damaged")
     body = b""
     while len(body) < length and (more := read(at + TAR_BLOCK_BYTES + len(body), length - len(body))):
         body += more
-    return _parse_trailer(body)
+    return _parse_archive_trailer(body)
 
 
-def _parse_trailer(body: bytes) -> IncompleteNames:
+def _parse_archive_trailer(body: bytes) -> NamesOfIncompleteFiles:
     """Return the names that the pax records in ``body`` list. Raise ``ValueError`` if the records are damaged."""
     names, has_more, at, size = set[bytes](), False, 0, 0
     start = b" %b=" % _TRAILER_RECORD_KEY
@@ -120,4 +120,4 @@ def _parse_trailer(body: bytes) -> IncompleteNames:
             else:
                 names.add(value[len(_NAME_VALUE_PREFIX) :])
         at = following
-    return IncompleteNames(names, has_more)
+    return NamesOfIncompleteFiles(names, has_more)

@@ -105,7 +105,7 @@ def read_index(stream: BinaryIO, size: int, mtime: int, contents: int | None = N
           unknown.
     """
     _check_first_index_line(stream.readline(_MAX_INDEX_LINE_BYTES), size, mtime)
-    line, frames = _read_parts(stream, size)
+    line, frames = _read_gzip_part_lines(stream, size)
     limit = sum(each for _, each in frames) if frames else NUMBER_LIMIT if contents is None else contents
     points = array("Q")
     while line[:1] != b"e":
@@ -123,7 +123,7 @@ def read_index(stream: BinaryIO, size: int, mtime: int, contents: int | None = N
     return ArchiveIndex(size, mtime, points, end, frames)
 
 
-def _read_parts(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
+def _read_gzip_part_lines(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
     """Read the lines of an index that list the parts of a gzip archive. Return two values: the first line after these,
     and the parts. ``size`` is the size of the archive in bytes. Raise ``ValueError`` if the parts are invalid.
     """

@@ -173,7 +173,7 @@ def rounded_up_to_multiple(size: int, unit: int = TAR_BLOCK_BYTES) -> int:
     return -(-size // unit) * unit
 
 
-class UnsafeName(ValueError):
+class UnsafeMemberNameError(ValueError):
     """Error for a name of a member that leads out of the directory into which the archive is extracted, or that
     contains a NUL. The text of the error is the reason.
     """
@@ -183,20 +183,20 @@ def safe_member_path(name: bytes) -> bytes:
     """Return the path of the member ``name`` below the directory into which the archive is extracted, without a leading
     or trailing slash, ``.`` or double slashes.
 
-    The path is empty for that directory itself. Raise ``UnsafeName`` if the name leads out of that directory, or
-    contains a NUL.
+    The path is empty for that directory itself. Raise ``UnsafeMemberNameError`` if the name leads out of that
+    directory, or contains a NUL.
     """
     if name.startswith(b"/"):
         name = name.lstrip(b"/")
     if b"./" not in name and b"//" not in name and name[-1:] not in (b"/", b"."):
         if b"\0" in name:
-            raise UnsafeName("its name contains a NUL")
+            raise UnsafeMemberNameError("its name contains a NUL")
         return name
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
-        raise UnsafeName("its name contains .., which leads out of the directory that is extracted into")
+        raise UnsafeMemberNameError("its name contains .., which leads out of the directory that is extracted into")
     if b"\0" in name:
-        raise UnsafeName("its name contains a NUL")
+        raise UnsafeMemberNameError("its name contains a NUL")
     return b"/".join(parts)
 
 
@@ -208,7 +208,7 @@ def extraction_refusal_reason(member: ArchiveMember) -> str:
     """
     try:
         path = safe_member_path(member.name)
-    except UnsafeName as unsafe:
+    except UnsafeMemberNameError as unsafe:
         return str(unsafe)
     if not path and member.kind != DIRECTORY:
         return "a member without a name"
@@ -218,14 +218,14 @@ def extraction_refusal_reason(member: ArchiveMember) -> str:
         return (
             f"a symbolic link whose target has {len(member.link):,} bytes: 1 to {MAX_LINK_TARGET_BYTES:,} are allowed"
         )
-    return _link_refusal_reason(member.link) if member.kind == HARD_LINK_MEMBER else ""
+    return _hard_link_refusal_reason(member.link) if member.kind == HARD_LINK_MEMBER else ""
 
 
-def _link_refusal_reason(link: bytes) -> str:
+def _hard_link_refusal_reason(link: bytes) -> str:
     """Return why a hard link to the member ``link`` can never be created; empty if it can."""
     try:
         return "" if safe_member_path(link) else "it is a link to an empty name"
-    except UnsafeName:
+    except UnsafeMemberNameError:
         return "it is a link to an item outside of the directory"
 
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from pcopy.archive.member import MAX_HEADER_BYTES, TAR_BLOCK_BYTES, rounded_up_to_multiple
 from pcopy.archive.reader import (
-    InvalidHeader,
+    InvalidHeaderError,
     ReadFunction,
     full_member_name,
+    hard_link_data_size,
     is_valid_header,
-    link_data_size,
     may_have_data,
     parse_number,
 )
-from pcopy.archive.records import NUMBER_LIMIT, PaxRecords, parse_records
+from pcopy.archive.records import NUMBER_LIMIT, PaxRecords, parse_pax_records
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.native_tar import TarHeaderParser
@@ -34,11 +34,11 @@ _EXTENSION_TYPES = frozenset(b"xXLK")
 _PAX_HEADER_TYPES, _LONG_NAME, _HARD_LINK_TYPE = frozenset(b"xX"), ord("L"), ord("1")
 
 
-class _FullReaderNeeded(Exception):
+class _FullReaderNeededError(Exception):
     """Raised at a header that the quick search cannot interpret, so that ``pcopy.archive.reader`` must read it."""
 
 
-def quick_member_offsets(
+def member_offsets_by_quick_search(
     read: ReadFunction, start: int = 0, in_c: TarHeaderParser | None = None
 ) -> Iterator[int | None]:
     """Generator: search quickly for members, and yield the offsets of those behind the one at ``start``, in ascending
@@ -52,30 +52,30 @@ def quick_member_offsets(
       start: offset of the first header of a member.
       in_c: C functions that find most offsets; None if the C backend is not available.
     """
-    skimming = _OffsetSearch(read)
+    skimming = _MemberOffsetSearch(read)
     at: int | None = start
     try:
         while at is not None:
             if in_c is not None:
-                for offsets, following in skimming.offsets_found_by_c(in_c, at):
+                for offsets, following in skimming.member_offsets_from_c_search(in_c, at):
                     yield from offsets if at > start else offsets[1:]
                     at = following
-            after = skimming.end_of_member(at)
+            after = skimming.member_end_offset(at)
             if after is not None and at > start:
                 yield at
             at = after
-    except _FullReaderNeeded:
+    except _FullReaderNeededError:
         yield None
 
 
-class _OffsetSearch:
+class _MemberOffsetSearch:
     """Reads headers of an archive, and keeps in memory the part (window) of the archive that was read last."""
 
     def __init__(self, read: ReadFunction) -> None:
         self._read = read
         self._window, self._opened = b"", 0
 
-    def _window_bytes(self, at: int, size: int) -> bytes:
+    def _read_bytes_at(self, at: int, size: int) -> bytes:
         """Return ``size`` bytes from the offset ``at`` on; fewer at the end of the archive."""
         offset = at - self._opened
         found = self._window[offset : offset + size] if offset >= 0 else b""
@@ -85,44 +85,44 @@ class _OffsetSearch:
             found = self._window[:size]
         return found
 
-    def offsets_found_by_c(self, in_c: TarHeaderParser, at: int) -> Iterator[tuple[Sequence[int], int]]:
+    def member_offsets_from_c_search(self, in_c: TarHeaderParser, at: int) -> Iterator[tuple[Sequence[int], int]]:
         """Generator: let the C functions ``in_c`` search from the member at the offset ``at`` on. Yield lists of the
         offsets of members, each list with the offset of the member behind them.
 
-        C stops at the member behind the last list: the caller must examine that one with ``end_of_member``.
+        C stops at the member behind the last list: the caller must examine that one with ``member_end_offset``.
         """
         number = 1
-        while number and self._window_bytes(at, TAR_BLOCK_BYTES):
+        while number and self._read_bytes_at(at, TAR_BLOCK_BYTES):
             offsets, at = in_c.member_offsets(self._window, self._opened, at)
             if number := len(offsets):
                 yield offsets, at
 
-    def end_of_member(self, at: int) -> int | None:
+    def member_end_offset(self, at: int) -> int | None:
         """Return the offset at which the member at the offset ``at`` ends; None at the end of the archive. Raise
-        ``_FullReaderNeeded`` at a header that needs ``pcopy.archive.reader``.
+        ``_FullReaderNeededError`` at a header that needs ``pcopy.archive.reader``.
         """
         records, long_name, before = PaxRecords(), b"", 0
         while True:
-            block = self._window_bytes(at, TAR_BLOCK_BYTES)
+            block = self._read_bytes_at(at, TAR_BLOCK_BYTES)
             if len(block) < TAR_BLOCK_BYTES or (block == _ZEROS and not before):
                 return None
-            kind, size = block[156], _size_or_minus_one(block[124:136])
+            kind, size = block[156], _header_number_or_minus_one(block[124:136])
             if kind not in _KNOWN_HEADER_TYPES or size < 0 or not is_valid_header(block):
-                raise _FullReaderNeeded
+                raise _FullReaderNeededError
             if kind not in _EXTENSION_TYPES:
                 return at + TAR_BLOCK_BYTES + rounded_up_to_multiple(self._stored_size(at, block, records, long_name))
             before += size
             if before > MAX_HEADER_BYTES:
-                raise _FullReaderNeeded
+                raise _FullReaderNeededError
             if kind in _PAX_HEADER_TYPES:
-                records = self._relevant_pax_records(at + TAR_BLOCK_BYTES, size)
+                records = self._size_and_name_pax_records(at + TAR_BLOCK_BYTES, size)
             elif kind == _LONG_NAME:
-                long_name = self._window_bytes(at + TAR_BLOCK_BYTES, size).partition(b"\0")[0]
+                long_name = self._read_bytes_at(at + TAR_BLOCK_BYTES, size).partition(b"\0")[0]
             at += TAR_BLOCK_BYTES + rounded_up_to_multiple(size)
 
     def _stored_size(self, at: int, block: bytes, records: PaxRecords, long_name: bytes) -> int:
-        """Return how many bytes of data follow the header ``block`` at the offset ``at``. Raise ``_FullReaderNeeded``
-        if the header does not state that in a valid way.
+        """Return how many bytes of data follow the header ``block`` at the offset ``at``. Raise
+        ``_FullReaderNeededError`` if the header does not state that in a valid way.
 
         ``records`` are the pax records, and ``long_name`` the long name, from the extension headers before it.
         """
@@ -132,34 +132,35 @@ class _OffsetSearch:
         try:
             size = records.number_in_record(b"size", size)
         except ValueError:
-            raise _FullReaderNeeded from None
+            raise _FullReaderNeededError from None
         if at + size > NUMBER_LIMIT - 2 * TAR_BLOCK_BYTES:
-            raise _FullReaderNeeded
+            raise _FullReaderNeededError
         if kind[0] == _HARD_LINK_TYPE:
-            return link_data_size(self._read_block, at + TAR_BLOCK_BYTES, size)
+            return hard_link_data_size(self._read_block, at + TAR_BLOCK_BYTES, size)
         return size
 
     def _read_block(self, at: int) -> bytes:
         """Return the block at the offset ``at``; empty at the end of the archive."""
-        block = self._window_bytes(at, TAR_BLOCK_BYTES)
+        block = self._read_bytes_at(at, TAR_BLOCK_BYTES)
         return block if len(block) == TAR_BLOCK_BYTES else b""
 
-    def _relevant_pax_records(self, at: int, size: int) -> PaxRecords:
+    def _size_and_name_pax_records(self, at: int, size: int) -> PaxRecords:
         """Return the records in a pax header with a body of ``size`` bytes at the offset ``at``. If it contains neither
-        a size nor a name, which alone matter here, return no records. Raise ``_FullReaderNeeded`` if it is invalid.
+        a size nor a name, which alone matter here, return no records. Raise ``_FullReaderNeededError`` if it is
+        invalid.
         """
-        body = self._window_bytes(at, size)
+        body = self._read_bytes_at(at, size)
         if not (b"size=" in body or b"path=" in body or b"sparse.name=" in body):
             return PaxRecords()
         try:
-            return parse_records(body)
+            return parse_pax_records(body)
         except ValueError:
-            raise _FullReaderNeeded from None
+            raise _FullReaderNeededError from None
 
 
-def _size_or_minus_one(field: bytes) -> int:
+def _header_number_or_minus_one(field: bytes) -> int:
     """Return the number in ``field`` of a header; -1 if it is invalid."""
     try:
         return parse_number(field)
-    except InvalidHeader:
+    except InvalidHeaderError:
         return -1

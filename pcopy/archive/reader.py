@@ -1,6 +1,6 @@
 """Reading of members from the headers of an archive (ustar, pax, GNU and older formats), from any offset on.
 
-Whatever the archive contains, each result is a member or a ``ArchiveDamage`` (offset and error). No exception is
+Whatever the archive contains, each result is a member or an ``ArchiveDamage`` (offset and error). No exception is
 raised, except those of reading. After an invalid header the next valid one is searched, as tar does.
 
 An *extension header* precedes the header of a member and contains what does not fit into that: a pax header, or a long
@@ -30,10 +30,10 @@ from pcopy.archive.records import (
     MAX_EXTENTS,
     NUMBER_LIMIT,
     PaxRecords,
-    parse_records,
+    extents_in_pax_records,
+    parse_pax_records,
     parse_sparse_map,
     parse_xattrs,
-    sparse_record_extents,
     to_nanoseconds,
     too_many_extents_error,
 )
@@ -117,17 +117,17 @@ class ArchiveDamage(NamedTuple):
     is_truncated: bool = False
 
 
-class InvalidHeader(Exception):
+class InvalidHeaderError(Exception):
     """Error for an invalid header. The next one is searched from ``next_offset`` on; if None, from the next block."""
 
     next_offset: int | None = None
 
 
-class TruncatedArchive(Exception):
+class TruncatedArchiveError(Exception):
     """Error for an archive that ends within a header, or without its end mark (blocks of zeros)."""
 
 
-def read_members(
+def read_archive_members(
     read: ReadFunction,
     lookup: OwnerIdLookup,
     start: int = 0,
@@ -147,13 +147,13 @@ def read_members(
       global_records: records of the global headers before ``start``; the records of those that are read are added.
       most_extents: a sparse file with more extents is reported as ``ArchiveDamage``.
     """
-    source = ArchiveBlocks(read, most_extents)
+    source = ArchiveBlockReader(read, most_extents)
     shared = {} if global_records is None else global_records
     at = start
     while end is None or at < end:
         try:
             found = _read_member(source, at, shared, lookup)
-        except InvalidHeader as broken:
+        except InvalidHeaderError as broken:
             yield ArchiveDamage(at, b"", str(broken))
             after = broken.next_offset
             following = next_header_offset(source, at + TAR_BLOCK_BYTES if after is None else after)
@@ -172,14 +172,14 @@ def read_members(
             at = found.next
 
 
-def offset_after_damage(source: ArchiveBlocks, damage: ArchiveDamage) -> int:
+def offset_after_damage(source: ArchiveBlockReader, damage: ArchiveDamage) -> int:
     """Return the offset at which the next header after a damaged member is expected: behind its contents if their size
     is known, otherwise at the next block.
     """
     return source.next_header_after.get(damage.offset, damage.offset + TAR_BLOCK_BYTES)
 
 
-def next_header_offset(source: ArchiveBlocks, at: int) -> int | None:
+def next_header_offset(source: ArchiveBlockReader, at: int) -> int | None:
     """Return the offset of the first valid header in ``source`` at ``at`` or later; None if there is none."""
     while block := source.read_block(at):
         if block != _ZEROS and is_valid_header(block):
@@ -188,7 +188,7 @@ def next_header_offset(source: ArchiveBlocks, at: int) -> int | None:
     return None
 
 
-class ArchiveBlocks:
+class ArchiveBlockReader:
     """Reads blocks of the archive. The part (window) that was read last stays in memory."""
 
     def __init__(self, read: ReadFunction, most_extents: int = MAX_EXTENTS) -> None:
@@ -223,7 +223,7 @@ def is_valid_header(block: bytes) -> bool:
     """
     try:
         stated = parse_number(block[148:156])
-    except InvalidHeader:
+    except InvalidHeaderError:
         return False
     field = block[148:156]
     if ((adler32(block) & 0xFFFF) - 1 - stated - sum(field) + 256) % _ADLER_MODULUS == 0:
@@ -235,27 +235,27 @@ def is_valid_header(block: bytes) -> bool:
 def parse_number(field: bytes) -> int:
     """Return the number in ``field`` of a header: octal digits, or the binary form of GNU tar. An empty field is 0.
 
-    Raise ``InvalidHeader`` if the field is not a number, or the number is not between -2**63 and 2**63.
+    Raise ``InvalidHeaderError`` if the field is not a number, or the number is not between -2**63 and 2**63.
     """
     if field[:1] >= b"\x80":
         value = int.from_bytes(field, "big")
         bits = 8 * len(field)
         value -= 1 << (bits if field[0] == 0xFF else bits - 1)
         if not -NUMBER_LIMIT < value < NUMBER_LIMIT:
-            raise InvalidHeader(f"a number that is too large: {value}")
+            raise InvalidHeaderError(f"a number that is too large: {value}")
         return value
     digits = field.lstrip(b" \0").replace(b"\0", b" ").partition(b" ")[0]
     if not _OCTAL.issuperset(digits):
-        raise InvalidHeader(f"a field that should be a number is {field!r}")
+        raise InvalidHeaderError(f"a field that should be a number is {field!r}")
     return int(digits, 8) if digits else 0
 
 
 def _check_member_size(at: int, size: int) -> None:
-    """Raise ``InvalidHeader`` if a member at the offset ``at`` cannot have this ``size``."""
+    """Raise ``InvalidHeaderError`` if a member at the offset ``at`` cannot have this ``size``."""
     if size < 0:
-        raise InvalidHeader("a member of a negative size")
+        raise InvalidHeaderError("a member of a negative size")
     if at + size > NUMBER_LIMIT - 2 * TAR_BLOCK_BYTES:
-        raise InvalidHeader(f"a member of {size} bytes would end beyond the largest offset of a file")
+        raise InvalidHeaderError(f"a member of {size} bytes would end beyond the largest offset of a file")
 
 
 def _text_before_nul(field: bytes) -> bytes:
@@ -276,12 +276,12 @@ class _ExtensionHeaders:
         self.too_long_text = ""
         """Error text if the headers are too long; else empty. The member is then reported as damaged and skipped."""
 
-    def read_extension(
-        self, source: ArchiveBlocks, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]
+    def read_extension_header(
+        self, source: ArchiveBlockReader, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]
     ) -> None:
         """Read the body of an extension header.
 
-        Raise ``InvalidHeader``, with the offset at which the next header may be, or ``TruncatedArchive``.
+        Raise ``InvalidHeaderError``, with the offset at which the next header may be, or ``TruncatedArchiveError``.
 
         Args:
           source: the archive.
@@ -294,24 +294,24 @@ class _ExtensionHeaders:
         self.size += size
         try:
             if self.size <= _max_header_bytes(source.most_extents):
-                self.parse_extension(kind, _read_exactly(source, at, size), shared)
+                self.parse_extension_header(kind, _read_exactly(source, at, size), shared)
                 return
             text = f"a member has headers of {self.size:,} bytes, and at most {MAX_HEADER_BYTES:,} are read"
             self.too_long_text = f"{text}; if they list the holes of a file, --sparse-limit 0 allows more"
             if not has_header_at(source.read_block, after):  # no header follows the body, so its size is wrong
                 after = at
-                raise InvalidHeader(self.too_long_text)
+                raise InvalidHeaderError(self.too_long_text)
             if kind == _GLOBAL:
-                raise InvalidHeader(self.too_long_text)
+                raise InvalidHeaderError(self.too_long_text)
             if kind in (_PAX, _SOLARIS):
                 self.records.update(_essential_records(source, at, size))
-        except InvalidHeader as broken:
+        except InvalidHeaderError as broken:
             broken.next_offset = after
             raise
 
-    def parse_extension(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
+    def parse_extension_header(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
         """Store the ``body`` of an extension header of this ``kind`` in this object, but add the records of a global
-        header to ``shared``. Raise ``InvalidHeader`` if the body is invalid.
+        header to ``shared``. Raise ``InvalidHeaderError`` if the body is invalid.
         """
         if kind == _LONG_NAME:
             self.name = _text_before_nul(body)
@@ -319,20 +319,20 @@ class _ExtensionHeaders:
             self.link = _text_before_nul(body)
         else:
             try:
-                found = parse_records(body)
+                found = parse_pax_records(body)
             except ValueError as error:
-                raise InvalidHeader(str(error)) from None
+                raise InvalidHeaderError(str(error)) from None
             if kind == _GLOBAL:
                 _add_global_records(found, shared)
             else:
                 self.records = found
 
 
-def _essential_records(source: ArchiveBlocks, at: int, size: int) -> dict[bytes, bytes]:
+def _essential_records(source: ArchiveBlockReader, at: int, size: int) -> dict[bytes, bytes]:
     """Return the records with ``_ESSENTIAL_KEYS`` in a pax header that is too long to be read into memory as a whole.
 
-    The body of the header has ``size`` bytes, at the offset ``at``. Raise ``InvalidHeader`` if it is invalid, and
-    ``TruncatedArchive`` if the archive ends within it.
+    The body of the header has ``size`` bytes, at the offset ``at``. Raise ``InvalidHeaderError`` if it is invalid, and
+    ``TruncatedArchiveError`` if the archive ends within it.
     """
     found: dict[bytes, bytes] = {}
     end, window, opened = at + size, b"", at
@@ -344,10 +344,10 @@ def _essential_records(source: ArchiveBlocks, at: int, size: int) -> dict[bytes,
         if not digits.isdigit():
             if not start.strip(b"\0"):
                 break
-            raise InvalidHeader("a pax header has a record without its length")
+            raise InvalidHeaderError("a pax header has a record without its length")
         length, key = int(digits), rest.partition(b"=")[0]
         if not len(digits) < length <= end - at:
-            raise InvalidHeader("a pax header has a record with a wrong length")
+            raise InvalidHeaderError("a pax header has a record with a wrong length")
         if key in _ESSENTIAL_KEYS and length <= _LONGEST_VALUE:
             found[key] = _read_exactly(source, at, length)[len(digits) + len(key) + 2 : -1]
         at += length
@@ -366,16 +366,16 @@ def _max_header_bytes(most_extents: int) -> int:
 def _add_global_records(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
     """Add ``found``, the records of a global header, to ``shared``, the records that apply to all later members.
 
-    Raise ``InvalidHeader`` if the header has records that are not applied to all members, or too many.
+    Raise ``InvalidHeaderError`` if the header has records that are not applied to all members, or too many.
     """
     shared.update({key: value for key, value in found.items() if key in _GLOBAL_KEYS})
     for key in found.cancelled_keys & _GLOBAL_KEYS:
         shared.pop(key, None)
     if sum(map(len, shared.values())) > MAX_HEADER_BYTES:
         shared.clear()
-        raise InvalidHeader(f"global headers of more than {MAX_HEADER_BYTES:,} bytes, the limit, are not applied")
+        raise InvalidHeaderError(f"global headers of more than {MAX_HEADER_BYTES:,} bytes, the limit, are not applied")
     if found.sparse_pairs or any(key.startswith(_SINGLE_FILE_PREFIXES) for key in found):
-        raise InvalidHeader("a global header with attributes, ACLs or a map of holes, which are not applied")
+        raise InvalidHeaderError("a global header with attributes, ACLs or a map of holes, which are not applied")
 
 
 class _LocatedHeader(NamedTuple):
@@ -389,12 +389,12 @@ class _LocatedHeader(NamedTuple):
 
 
 def _read_member(
-    source: ArchiveBlocks, start: int, shared: dict[bytes, bytes], lookup: OwnerIdLookup
+    source: ArchiveBlockReader, start: int, shared: dict[bytes, bytes], lookup: OwnerIdLookup
 ) -> FoundMember | ArchiveDamage | None:
     """Return the member whose first header is at the offset ``start``; None at the end of the archive.
 
-    Return a ``ArchiveDamage`` if the member is invalid but its header is valid, or if the archive is truncated. Raise
-    ``InvalidHeader`` if a header is invalid. ``shared`` are the records of global headers; new ones are added.
+    Return an ``ArchiveDamage`` if the member is invalid but its header is valid, or if the archive is truncated. Raise
+    ``InvalidHeaderError`` if a header is invalid. ``shared`` are the records of global headers; new ones are added.
     """
     before = _ExtensionHeaders()
     at = start
@@ -403,7 +403,7 @@ def _read_member(
             kind, size = block[156:157], parse_number(block[124:136])
             _check_member_size(at, size)
             if kind in _EXTENSIONS:
-                before.read_extension(source, at + TAR_BLOCK_BYTES, kind, size, shared)
+                before.read_extension_header(source, at + TAR_BLOCK_BYTES, kind, size, shared)
             elif kind != _VOLUME:
                 if shared:
                     before.records.add_missing_records(shared)
@@ -412,42 +412,43 @@ def _read_member(
             if kind in (_GLOBAL, _VOLUME):
                 before.size = 0
                 start = at
-    except TruncatedArchive as cut:
+    except TruncatedArchiveError as cut:
         return ArchiveDamage(start, b"", str(cut), is_truncated=True)
     return None
 
 
-def _read_header(source: ArchiveBlocks, at: int, *, is_first: bool) -> bytes:
+def _read_header(source: ArchiveBlockReader, at: int, *, is_first: bool) -> bytes:
     """Return the block of the header at the offset ``at``; empty at the end mark of the archive.
 
-    ``is_first`` is True if no extension header precedes it. Raise ``InvalidHeader`` if the block is no header, or if
-    the end mark follows an extension header. Raise ``TruncatedArchive`` if the archive ends before the block does.
+    ``is_first`` is True if no extension header precedes it. Raise ``InvalidHeaderError`` if the block is no header, or
+    if the end mark follows an extension header. Raise ``TruncatedArchiveError`` if the archive ends earlier.
     """
     block = source.read_block(at)
     if not block:
-        raise TruncatedArchive(
+        raise TruncatedArchiveError(
             "the archive is truncated: its end is missing" if is_first else "the archive ends here, within a member"
         )
     if block == _ZEROS:
         if not is_first:
-            raise InvalidHeader("an extension header that no member follows")
+            raise InvalidHeaderError("an extension header that no member follows")
         return b""
     if not is_valid_header(block):
-        raise InvalidHeader("no header of a member: its checksum is wrong" + ("" if at else "; is this a tar archive?"))
+        hint = "" if at else "; is this a tar archive?"
+        raise InvalidHeaderError(f"no header of a member: its checksum is wrong{hint}")
     return block
 
 
-def _read_exactly(source: ArchiveBlocks, at: int, size: int) -> bytes:
-    """Return ``size`` bytes of ``source`` from the offset ``at`` on. Raise ``TruncatedArchive`` if there are fewer."""
+def _read_exactly(source: ArchiveBlockReader, at: int, size: int) -> bytes:
+    """Return ``size`` bytes of ``source`` from ``at`` on. Raise ``TruncatedArchiveError`` if there are fewer."""
     body = source.read_bytes(at, size)
     while len(body) < size and (more := source.read_bytes(at + len(body), size - len(body))):
         body += more
     if len(body) < size:
-        raise TruncatedArchive("the archive ends here, within a member")
+        raise TruncatedArchiveError("the archive ends here, within a member")
     return body
 
 
-def is_old_directory(kind: bytes, name: bytes) -> bool:
+def is_pre_ustar_directory(kind: bytes, name: bytes) -> bool:
     """Return True if a member with the type ``kind`` of a file is a directory, because ``name`` ends with a slash, as
     in formats before ustar. No data follow its header.
     """
@@ -455,13 +456,11 @@ def is_old_directory(kind: bytes, name: bytes) -> bool:
 
 
 def may_have_data(kind: bytes, name: bytes) -> bool:
-    """Return True if data may follow the header of a member of this type and name. For a hard link, ``link_data_size``
-    decides.
-    """
-    return kind not in _WITHOUT_DATA and not is_old_directory(kind, name)
+    """Return True if data may follow the header of such a member. For a hard link, ``hard_link_data_size`` decides."""
+    return kind not in _WITHOUT_DATA and not is_pre_ustar_directory(kind, name)
 
 
-def link_data_size(block: Callable[[int], bytes], data: int, size: int) -> int:
+def hard_link_data_size(block: Callable[[int], bytes], data: int, size: int) -> int:
     """Return the number of bytes of data that follow the header of a hard link: ``size`` or 0.
 
     Most programs write no data for a hard link, whatever size its header contains; but pax(1) allows data. So if there
@@ -506,7 +505,7 @@ def _member_type(block: bytes, name: bytes) -> tuple[bytes, str]:
     member of unknown type is taken as a file.
     """
     kind = block[156:157]
-    if is_old_directory(kind, name):
+    if is_pre_ustar_directory(kind, name):
         return DIRECTORY, ""
     if kind in _KNOWN_TYPES:
         return kind, ""
@@ -515,22 +514,22 @@ def _member_type(block: bytes, name: bytes) -> tuple[bytes, str]:
     return FILE, f"is of a type that is not known here, {kind!r}: it is taken as a file"
 
 
-def _stored_data_size(source: ArchiveBlocks, head: _LocatedHeader, records: PaxRecords, name: bytes) -> int:
-    """Return the number of bytes of data that follow the header ``head``. Raise ``ValueError`` or ``InvalidHeader`` if
-    its size is invalid. ``records`` are the pax records before it.
+def _stored_data_size(source: ArchiveBlockReader, head: _LocatedHeader, records: PaxRecords, name: bytes) -> int:
+    """Return the number of bytes of data that follow the header ``head``. Raise ``ValueError`` or
+    ``InvalidHeaderError`` if its size is invalid. ``records`` are the pax records before it.
     """
     kind, data = head.block[156:157], head.at + TAR_BLOCK_BYTES
     if not may_have_data(kind, name):
         return 0
     stored = records.number_in_record(b"size", parse_number(head.block[124:136]))
     _check_member_size(head.at, stored)
-    return stored if kind != HARD_LINK_MEMBER else link_data_size(source.read_block, data, stored)
+    return stored if kind != HARD_LINK_MEMBER else hard_link_data_size(source.read_block, data, stored)
 
 
 def _build_member(
-    source: ArchiveBlocks, head: _LocatedHeader, before: _ExtensionHeaders, lookup: OwnerIdLookup
+    source: ArchiveBlockReader, head: _LocatedHeader, before: _ExtensionHeaders, lookup: OwnerIdLookup
 ) -> FoundMember | ArchiveDamage:
-    """Make a member from the header ``head`` and from the extension headers ``before`` it; return a ``ArchiveDamage``
+    """Make a member from the header ``head`` and from the extension headers ``before`` it; return an ``ArchiveDamage``
     instead if the member is invalid.
     """
     start, at, block = head
@@ -568,7 +567,7 @@ def _build_member(
             raise ValueError("its link contains a NUL")
         if min(member.uid, member.gid) < 0 or max(member.uid, member.gid) >= 1 << 32:
             raise ValueError("its owner or group is not a valid number")
-    except (ValueError, InvalidHeader) as error:
+    except (ValueError, InvalidHeaderError) as error:
         return ArchiveDamage(start, name, str(error))
     return FoundMember(
         start, member, contents.data, contents.stored, source.next_header_after.pop(start), trouble, remark
@@ -587,11 +586,11 @@ class ContentsLocation(NamedTuple):
 
 
 def _contents_location(
-    source: ArchiveBlocks, head: _LocatedHeader, records: PaxRecords, ordinary: ContentsLocation
+    source: ArchiveBlockReader, head: _LocatedHeader, records: PaxRecords, ordinary: ContentsLocation
 ) -> ContentsLocation:
     """Return where the contents of a file are in the archive. If it is not stored as sparse, that is ``ordinary``.
 
-    Raise ``ValueError`` or ``InvalidHeader`` if the list of its extents is invalid.
+    Raise ``ValueError`` or ``InvalidHeaderError`` if the list of its extents is invalid.
     """
     data, stored = ordinary.data, ordinary.stored
     if head.block[156:157] == _OLD_SPARSE and is_old_gnu_header(head.block):
@@ -617,14 +616,16 @@ def _header_name(block: bytes) -> bytes:
 
 
 def _device_number(block: bytes) -> int:
-    """Return the device number (st_rdev) in the header ``block``. Raise ``InvalidHeader`` if it is invalid."""
+    """Return the device number (st_rdev) in the header ``block``. Raise ``InvalidHeaderError`` if it is invalid."""
     major, minor = parse_number(block[329:337]), parse_number(block[337:345])
     if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
-        raise InvalidHeader("its device number is invalid")
+        raise InvalidHeaderError("its device number is invalid")
     return os.makedev(major, minor)
 
 
-def _pax_sparse_map(source: ArchiveBlocks, data: int, stored: int, records: PaxRecords) -> tuple[Extents, int, int]:
+def _pax_sparse_map(
+    source: ArchiveBlockReader, data: int, stored: int, records: PaxRecords
+) -> tuple[Extents, int, int]:
     """Return the extents of a sparse file in one of the pax formats, its size with holes in bytes, and the number of
     bytes at the beginning of its stored contents that the list of the extents takes.
 
@@ -638,7 +639,7 @@ def _pax_sparse_map(source: ArchiveBlocks, data: int, stored: int, records: PaxR
         )
     else:
         size = records.number_in_record(b"GNU.sparse.size", records.number_in_record(b"GNU.sparse.realsize", -1))
-        extents, used = sparse_record_extents(records, source.most_extents), 0
+        extents, used = extents_in_pax_records(records, source.most_extents), 0
     return checked_extents(extents, size), size, used
 
 
@@ -646,11 +647,11 @@ _PAIRS_IN_BLOCK = 21
 """Number of extents in a block that continues the header of a sparse file in the old GNU format."""
 
 
-def _old_gnu_sparse_map(source: ArchiveBlocks, head: _LocatedHeader) -> tuple[Extents, int, int]:
+def _old_gnu_sparse_map(source: ArchiveBlockReader, head: _LocatedHeader) -> tuple[Extents, int, int]:
     """Return the extents of a sparse file in the old GNU format, its size with holes in bytes, and the number of bytes
     of the blocks behind the header in which the list of the extents continues.
 
-    Raise ``ValueError`` or ``InvalidHeader`` if the list is invalid.
+    Raise ``ValueError`` or ``InvalidHeaderError`` if the list is invalid.
     """
     start, at, block = head
     found = array("q")

@@ -120,7 +120,7 @@ def to_nanoseconds(seconds: int) -> int:
     return seconds * 10**9
 
 
-def parse_records(body: bytes) -> PaxRecords:
+def parse_pax_records(body: bytes) -> PaxRecords:
     """Return the records in the ``body`` of a pax header. Each is ``LENGTH KEY=VALUE`` and a newline; LENGTH is the
     number of bytes of the whole record.
 
@@ -205,7 +205,7 @@ def _parse_extent_numbers(digits: Sequence[bytes]) -> array[int]:
         raise ValueError("its map of holes holds a number that is too large") from None
 
 
-def sparse_record_extents(records: PaxRecords, most: int) -> Extents:
+def extents_in_pax_records(records: PaxRecords, most: int) -> Extents:
     """Return the extents of a sparse file in the formats GNU.sparse 0.0 and 0.1, which list them in pax records. Raise
     ``ValueError`` if they are invalid, or more than ``most``.
     """

@@ -18,15 +18,26 @@ from itertools import islice
 from typing import Any
 
 from pcopy.checkpoint.directory import AnyPath, check_trusted_directory, create_file
-from pcopy.checkpoint.framing import RecordFrame, damaged_file_error, read_frames, value_error_as_damage, write_frame
-from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE, run_base_file_name, run_directory_name
-from pcopy.checkpoint.record import checked_labelled_counts, checked_task, is_tuple_of_ints, unpickle_primitives
+from pcopy.checkpoint.framing import (
+    RecordFrame,
+    damaged_file_error,
+    read_record_frames,
+    value_error_as_damaged_file_error,
+    write_record_frame,
+)
+from pcopy.checkpoint.layout import (
+    JOB_FORMAT_VERSION,
+    OTHER_VERSION_ADVICE,
+    initial_tasks_file_name,
+    run_directory_name,
+)
+from pcopy.checkpoint.record import checked_labelled_counts, is_tuple_of_ints, task_from_fields, unpickle_primitives
 from pcopy.engine.backlog import FULL_FRAME_BYTES
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import LabelledCounts, Task, task_batches
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.syncer import sync_if_supported
+from pcopy.fsio.syncer import sync_file_if_supported
 from pcopy.text import printable_path
 
 RUN_BASE_FORMAT = "pcopy-base"
@@ -36,7 +47,7 @@ _SHARES_PER_FRAME = 1024
 """Maximum number of shares (labelled parts of the counts) that are written together, in one frame of the file."""
 
 
-class RunBaseHeader(NamedTuple):
+class InitialTasksFileHeader(NamedTuple):
     """First part of a base file, the file with the tasks with which a rank begins a run.
 
     Attributes:
@@ -54,8 +65,8 @@ class RunBaseHeader(NamedTuple):
     counts: tuple[int, ...]
 
 
-def write_run_base(
-    directory: bytes, header: RunBaseHeader, shares: Iterable[LabelledCounts], tasks: Iterable[Task]
+def write_initial_tasks(
+    directory: bytes, header: InitialTasksFileHeader, shares: Iterable[LabelledCounts], tasks: Iterable[Task]
 ) -> None:
     """Write the base of one rank, that is, the tasks with which it begins a run, as a file in ``directory``; bring the
     file to stable storage. The caller must sync ``directory``.
@@ -68,11 +79,11 @@ def write_run_base(
         shares: parts of the counts in ``header``, each under a label; for rank 0 only.
         tasks: tasks with which the rank begins the run.
     """
-    with create_file(os.path.join(directory, run_base_file_name(header.rank))) as file:
+    with create_file(os.path.join(directory, initial_tasks_file_name(header.rank))) as file:
 
         def write(value: object) -> None:
             """Append ``value`` as a frame."""
-            write_frame(file, dump_primitives(value))
+            write_record_frame(file, dump_primitives(value))
 
         write((RUN_BASE_FORMAT, JOB_FORMAT_VERSION, *header))
         remaining = iter(shares)
@@ -83,25 +94,25 @@ def write_run_base(
             write([tuple(task) for task in batch])
             count += len(batch)
         write(count)
-        sync_if_supported(file.fileno())
+        sync_file_if_supported(file.fileno())
 
 
-def run_base_path(job_dir: AnyPath, run: int, rank: int) -> bytes:
+def initial_tasks_path(job_dir: AnyPath, run: int, rank: int) -> bytes:
     """Return the path of the file with the tasks with which ``rank`` begins ``run``."""
-    return os.path.join(os.fsencode(job_dir), run_directory_name(run), run_base_file_name(rank))
+    return os.path.join(os.fsencode(job_dir), run_directory_name(run), initial_tasks_file_name(rank))
 
 
-def read_run_base_header(job_dir: AnyPath, run: int, rank: int) -> RunBaseHeader:
+def read_initial_tasks_header(job_dir: AnyPath, run: int, rank: int) -> InitialTasksFileHeader:
     """Return the header of the base file of ``rank`` in ``run``, the file with the tasks with which the rank begins.
 
     Raise ``RequestRefused`` if the file is missing, is damaged, is that of another rank or run, or does not belong to
     the caller alone.
     """
-    path = run_base_path(job_dir, run, rank)
-    return _checked_run_base_header(path, next(read_frames(path), RecordFrame(0, b"")), run, rank)
+    path = initial_tasks_path(job_dir, run, rank)
+    return _checked_initial_tasks_header(path, next(read_record_frames(path), RecordFrame(0, b"")), run, rank)
 
 
-def read_run_base_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task]:
+def read_initial_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task]:
     """Return an iterator over the tasks with which ``rank`` begins ``run``, from the rank's base file. It has about 1
     MiB of them in memory.
 
@@ -128,12 +139,12 @@ def _labelled_counts_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterato
     """
     check_trusted_directory(os.fsencode(job_dir))
     check_trusted_directory(os.path.join(os.fsencode(job_dir), run_directory_name(run)))
-    path = run_base_path(job_dir, run, rank)
-    read = read_frames(path)
-    _checked_run_base_header(path, next(read, RecordFrame(0, b"")), run, rank)
+    path = initial_tasks_path(job_dir, run, rank)
+    read = read_record_frames(path)
+    _checked_initial_tasks_header(path, next(read, RecordFrame(0, b"")), run, rank)
     count = 0
     for frame in read:
-        with value_error_as_damage(path, frame.offset):
+        with value_error_as_damaged_file_error(path, frame.offset):
             value = unpickle_primitives(frame.payload)
         if type(value) is int:
             if value != count or next(read, None) is not None:
@@ -144,41 +155,41 @@ def _labelled_counts_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterato
                 )
             return
         if type(value) is tuple:
-            with value_error_as_damage(path, frame.offset):
+            with value_error_as_damaged_file_error(path, frame.offset):
                 yield from checked_labelled_counts(value)
             continue
         if type(value) is not list:
             raise damaged_file_error(path, frame.offset, "the record contains neither tasks nor their number")
-        with value_error_as_damage(path, frame.offset):
-            yield from map(checked_task, value)
+        with value_error_as_damaged_file_error(path, frame.offset):
+            yield from map(task_from_fields, value)
         count += len(value)
     raise RequestRefused(f"{printable_path(path)}: damaged: it ends after {count} tasks, and more were written")
 
 
-def _checked_run_base_header(path: bytes, frame: RecordFrame, run: int, rank: int) -> RunBaseHeader:
+def _checked_initial_tasks_header(path: bytes, frame: RecordFrame, run: int, rank: int) -> InitialTasksFileHeader:
     """Return the header in ``frame``, the first part of the base file ``path``. Raise ``RequestRefused`` if it is not
     that of ``run`` and ``rank``.
     """
-    fields = read_first_frame(path, frame, RUN_BASE_FORMAT)
+    fields = first_frame_fields(path, frame, RUN_BASE_FORMAT)
     if (
-        len(fields) != len(RunBaseHeader._fields)
+        len(fields) != len(InitialTasksFileHeader._fields)
         or not is_tuple_of_ints(fields[:-1])
         or not is_tuple_of_ints(fields[-1])
     ):
         raise damaged_file_error(path, frame.offset, "the record is not the header of a file with the tasks of a rank")
-    header = RunBaseHeader(*fields)
+    header = InitialTasksFileHeader(*fields)
     if (header.run, header.rank) != (run, rank):
         raise damaged_file_error(path, frame.offset, f"the file was written for run {header.run}, rank {header.rank}")
     return header
 
 
-def read_first_frame(path: bytes, frame: RecordFrame, name: str) -> tuple[Any, ...]:
+def first_frame_fields(path: bytes, frame: RecordFrame, name: str) -> tuple[Any, ...]:
     """Return the fields in ``frame``, the first part of the file ``path``, without the name and the version of the
     format, which come first.
 
     Raise ``RequestRefused`` unless the file has the format ``name`` and the version that this pcopy reads.
     """
-    with value_error_as_damage(path, frame.offset):
+    with value_error_as_damaged_file_error(path, frame.offset):
         value = unpickle_primitives(frame.payload)
     if type(value) is not tuple or len(value) < 2 or value[0] != name or type(value[1]) is not int:
         raise damaged_file_error(path, 0, f"the file does not have the format {name}")

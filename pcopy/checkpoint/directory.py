@@ -50,11 +50,11 @@ def _opened_parent(path: bytes) -> Iterator[tuple[int, bytes]]:
     Raise ``OSError``.
     """
     above, name = os.path.split(path)
-    with closing_descriptor(_open_by_components(above)) as directory:
+    with closing_descriptor(_open_directory_by_components(above)) as directory:
         yield directory, name or b"."
 
 
-def _open_by_components(path: bytes) -> int:
+def _open_directory_by_components(path: bytes) -> int:
     """Return a descriptor (O_PATH) of the directory ``path``, for use as the start of relative paths. Raise
     ``OSError``.
 
@@ -67,9 +67,11 @@ def _open_by_components(path: bytes) -> int:
             try:
                 directory = open_with_retries(part, _OPEN_PATH_FLAGS, dir_fd=directory)
             except NotADirectoryError:  # a symbolic link, or not a directory
-                from pcopy.fsio.named_file import open_directory_of  # imported here because most jobs do not need it
+                from pcopy.fsio.named_file import (
+                    open_parent_directory,  # imported here because most jobs do not need it
+                )
 
-                return open_directory_of(os.path.join(path, b"")).descriptor
+                return open_parent_directory(os.path.join(path, b"")).descriptor
     return directory
 
 

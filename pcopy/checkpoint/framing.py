@@ -27,12 +27,12 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from pcopy.checkpoint.directory import AnyPath, create_file, opened_trusted_file
-from pcopy.checkpoint.layout import facts_file_name, run_directory_name
-from pcopy.checkpoint.record import TaskFactRecord
+from pcopy.checkpoint.layout import run_directory_name, task_record_file_name
+from pcopy.checkpoint.record import EpochTaskRecord
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
-from pcopy.fsio.syncer import sync_if_supported
+from pcopy.fsio.syncer import sync_file_if_supported
 from pcopy.text import printable_path
 
 _FRAME_HEADER = struct.Struct(">Q16s")
@@ -58,7 +58,7 @@ class RecordFrame(NamedTuple):
     payload: bytes
 
 
-def write_frame(file: BinaryIO, payload: bytes) -> None:
+def write_record_frame(file: BinaryIO, payload: bytes) -> None:
     """Append ``payload`` to ``file``, after a header with its length and a digest, by which a reader recognizes data
     that are incomplete or damaged. Do not sync the file. ``file`` is unbuffered; ``payload`` is one or more pickles
     of protocol 5. Raise ``OSError``.
@@ -69,9 +69,9 @@ def write_frame(file: BinaryIO, payload: bytes) -> None:
             view = view[file.write(view) :]
 
 
-def read_frames(path: AnyPath) -> Iterator[RecordFrame]:
-    """Yield the frames (parts with a digest, as ``write_frame`` writes them) of a file, one at a time in memory. Ignore
-    an incomplete last frame, which a crash may leave.
+def read_record_frames(path: AnyPath) -> Iterator[RecordFrame]:
+    """Yield the frames (parts with a digest, as ``write_record_frame`` writes them) of a file, one at a time in memory.
+    Ignore an incomplete last frame, which a crash may leave.
 
     Raise ``RequestRefused``, with path and offset, if the file is damaged or cannot be read, does not belong to the
     caller, or if another user may write to it.
@@ -81,9 +81,9 @@ def read_frames(path: AnyPath) -> Iterator[RecordFrame]:
         at, end = 0, os.fstat(file.fileno()).st_size
         while at < end:
             try:
-                payload = _complete_payload(file, at, end)
+                payload = _payload_if_complete(file, at, end)
                 if payload is None:
-                    _refuse_unless_torn_tail(file, name, at, end)
+                    _refuse_unless_incomplete_tail(file, name, at, end)
                     return
             except OSError as error:
                 raise damaged_file_error(name, at, f"cannot be read: {error.strerror}") from None
@@ -92,8 +92,8 @@ def read_frames(path: AnyPath) -> Iterator[RecordFrame]:
 
 
 def read_frame_heads(path: AnyPath) -> Iterator[RecordFrame]:
-    """Yield the frames (parts with a digest, as ``write_frame`` writes them) of a file, but only the first bytes of
-    each, and without verifying the digests. For displays that must not read whole files. Stop at the first frame
+    """Yield the frames (parts with a digest, as ``write_record_frame`` writes them) of a file, but only the first bytes
+    of each, and without verifying the digests. For displays that must not read whole files. Stop at the first frame
     that is incomplete.
 
     Raise ``RequestRefused`` if the file does not belong to the caller, or another user may write to it. Raise
@@ -121,7 +121,7 @@ def damaged_file_error(path: AnyPath, offset: int, why: str) -> RequestRefused:
 
 
 @contextmanager
-def value_error_as_damage(path: AnyPath, offset: int) -> Iterator[None]:
+def value_error_as_damaged_file_error(path: AnyPath, offset: int) -> Iterator[None]:
     """Context manager: if its block raises ``ValueError``, raise ``RequestRefused`` instead, which says that the file
     ``path`` is damaged at the byte ``offset``.
     """
@@ -140,7 +140,7 @@ def _frame_digest(payload: bytes) -> bytes:
     return digest.digest()
 
 
-def _complete_payload(file: BinaryIO, at: int, end: int) -> bytes | None:
+def _payload_if_complete(file: BinaryIO, at: int, end: int) -> bytes | None:
     """Return the data of the frame (part of the file with a digest) at the offset ``at``; None if it is incomplete or
     its digest is wrong. ``end`` is the size of the file.
     """
@@ -154,7 +154,7 @@ def _complete_payload(file: BinaryIO, at: int, end: int) -> bytes | None:
     return payload if len(payload) == length and _frame_digest(payload) == digest else None
 
 
-def _refuse_unless_torn_tail(file: BinaryIO, path: bytes, at: int, end: int) -> None:
+def _refuse_unless_incomplete_tail(file: BinaryIO, path: bytes, at: int, end: int) -> None:
     """Raise ``RequestRefused`` unless the frame at the offset ``at``, which is bad, is a torn tail: the incomplete end
     of a file that a crash leaves. ``end`` is the size of the file.
     """
@@ -187,7 +187,7 @@ def _has_complete_frame(file: BinaryIO, start: int, end: int) -> bool:
         block = file.read(_SEARCH_BYTES)
         found = block.find(_PICKLE_START)
         while found >= 0:
-            if _complete_payload(file, at + found - _FRAME_HEADER.size, end) is not None:
+            if _payload_if_complete(file, at + found - _FRAME_HEADER.size, end) is not None:
                 return True
             found = block.find(_PICKLE_START, found + 1)
         at += max(len(block) - 1, 1)  # blocks overlap by one byte, since the two bytes may lie in two blocks
@@ -210,7 +210,7 @@ class RecordFileWriter:
         self._length = 0
         self._failed = False
 
-    def append(self, record: TaskFactRecord) -> None:
+    def append(self, record: EpochTaskRecord) -> None:
         """Append ``record`` to the file, which the first call creates; return once the record is on stable storage.
 
         Raise ``OSError``. After a first error every further call raises an ``OSError``, too.
@@ -219,9 +219,9 @@ class RecordFileWriter:
             raise OSError(errno.EIO, "an earlier record could not be written")
         try:
             if self._file is None:
-                self._file = create_file(os.path.join(self._directory, facts_file_name(self._rank)))
-            write_frame(self._file, record.pack())
-            sync_if_supported(self._file.fileno())
+                self._file = create_file(os.path.join(self._directory, task_record_file_name(self._rank)))
+            write_record_frame(self._file, record.pack_as_bytes())
+            sync_file_if_supported(self._file.fileno())
             if not self._length:
                 sync_directory_at(self._directory)
             self._length = self._file.tell()

@@ -46,11 +46,11 @@ class RemainingTasksFinder:
         self._sorter = ExternalSorter(open_spool, JOIN_MEMORY_BYTES)
         self._where = where
 
-    def add_spawned(self, task: Task) -> None:
+    def add_spawned_task(self, task: Task) -> None:
         """Add a spawned task. May raise ``OSError`` of a temporary file, as may the other methods."""
         self._sorter.add(pack_task_id(task.id), dump_primitives(tuple(task)))
 
-    def add_done(self, packed: bytes) -> None:
+    def add_done_task_id(self, packed: bytes) -> None:
         """Add the id of a task that is done, packed by ``pack_task_id``."""
         self._sorter.add(packed, _DONE_VALUE)
 

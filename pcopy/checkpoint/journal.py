@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from pcopy.background import BackgroundThread
-from pcopy.checkpoint.record import TaskFactCollector, TaskFactRecord
+from pcopy.checkpoint.record import EpochTaskRecord, TaskRecordCollector
 from pcopy.engine.messages import ABANDONED_EPOCH
 from pcopy.engine.task import LabelledCounts, Task, TaskId
 from pcopy.errors import RESOURCE_EXCEPTIONS, SYNC_FAILED_TEXT, resource_error_text
@@ -30,15 +30,15 @@ WAIT_FOR_STORAGE_AT_BYTES = 64 << 20
 """Bytes of facts (records of spawned and done tasks) not yet on storage from which on the rank begins no new task."""
 
 
-class RecordStore(Protocol):
+class TaskRecordStore(Protocol):
     """Protocol: writes the records of one rank to the job directory. Used by the journal's thread only."""
 
-    def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def store_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
         """On rank 0, before the first record of a new job: write ``tasks``, with which ``phase`` begins. Without later
         records the job is resumed from these.
         """
 
-    def append(self, record: TaskFactRecord) -> None:
+    def append(self, record: EpochTaskRecord) -> None:
         """Append the record; return once it is on stable storage. Raise ``OSError`` or ``PcopyError``."""
 
     def remove_job(self) -> None:
@@ -48,7 +48,7 @@ class RecordStore(Protocol):
         """Release all resources; no records follow."""
 
 
-class TaskFactJournal:
+class ThreadedTaskJournal:
     """Records which tasks one rank has spawned and which are done (facts), so that the job can be resumed. A thread
     writes the records to stable storage, after it has synced the files that the rank has written. Implements
     ``pcopy.engine.journal.TaskJournal``.
@@ -56,7 +56,7 @@ class TaskFactJournal:
     The methods are called by the rank's main thread and do not wait for storage, except ``close``.
     """
 
-    def __init__(self, collector: TaskFactCollector, store: RecordStore, sync: Callable[[], None]) -> None:
+    def __init__(self, collector: TaskRecordCollector, store: TaskRecordStore, sync: Callable[[], None]) -> None:
         """Create the journal of one rank.
 
         Args:
@@ -93,7 +93,7 @@ class TaskFactJournal:
         return self.data_loss_reason is not None
 
     @property
-    def needs_checkpoint_cut(self) -> bool:
+    def needs_checkpoint(self) -> bool:
         """True if so many facts (tasks spawned and done) have been gathered in memory that they should be written
         now.
         """
@@ -109,18 +109,18 @@ class TaskFactJournal:
             and self._collector.memory_bytes + self._pending_bytes >= WAIT_FOR_STORAGE_AT_BYTES
         )
 
-    def record_base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def record_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
         """On rank 0: keep ``tasks``, with which a new job begins in ``phase``, until the first record is stored; then
         the thread writes both.
         """
         self._base = phase, tuple(tasks)
 
-    def record_spawned(self, task: Task) -> None:
+    def record_spawned_task(self, task: Task) -> None:
         """Add to the next record that ``task`` was spawned."""
         if not self._is_recording_over:
-            self._collector.add_spawned(task)
+            self._collector.add_spawned_task(task)
 
-    def record_done(
+    def record_done_task(
         self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
     ) -> None:
         """Add to the next record that ``task`` is done, with its ``counts`` (``shares`` are labelled parts of them),
@@ -128,7 +128,7 @@ class TaskFactJournal:
         only in memory until ``task`` used it.
         """
         if not self._is_recording_over:
-            self._collector.add_done(task.id, counts, completed, shares)
+            self._collector.add_done_task(task.id, counts, completed, shares)
 
     def end_epoch(self, epoch: int, phase: int) -> None:
         """Pass what was gathered since the last call to the thread, which stores it as the record of ``epoch``
@@ -185,23 +185,23 @@ class TaskFactJournal:
         while (action := self._actions.get()) is not None:
             action()
 
-    def _store_record(self, record: TaskFactRecord, size: int) -> None:
+    def _store_record(self, record: EpochTaskRecord, size: int) -> None:
         """Make ``record`` durable: first store the tasks with which the job begins, if they were not stored yet, then
         sync the data that this rank has written, then append ``record``. Runs in the thread.
 
         ``size`` is the memory in bytes that ``record`` took before it was packed. The tasks come first because other
         ranks wait for them and a sync may take long. That is safe, because they do not say that any task is done.
         """
-        if not self._is_recording_over and self._store_base() and self._sync_data() and not self._is_abandoned:
+        if not self._is_recording_over and self._store_initial_tasks() and self._sync_data() and not self._is_abandoned:
             self._append_record(record)
         self._pending_bytes -= size
 
-    def _store_base(self) -> bool:
+    def _store_initial_tasks(self) -> bool:
         """Store the tasks with which the job begins, if there are any that were not stored yet; return False if that
         fails.
         """
         base, self._base = self._base, None
-        return base is None or self._try_store(partial(self._store.store_base, *base))
+        return base is None or self._try_action_on_store(partial(self._store.store_initial_tasks, *base))
 
     def _sync_data(self) -> bool:
         """Bring the files that this rank has written to stable storage; return False if that fails."""
@@ -213,12 +213,12 @@ class TaskFactJournal:
             )
         return not self.has_lost_data
 
-    def _append_record(self, record: TaskFactRecord) -> None:
+    def _append_record(self, record: EpochTaskRecord) -> None:
         """Append ``record`` to the store. If that succeeds, its epoch (part of the run) becomes the durable one."""
-        if self._try_store(partial(self._store.append, record)):
+        if self._try_action_on_store(partial(self._store.append, record)):
             self.durable_epoch = record.epoch
 
-    def _try_store(self, action: Callable[[], None]) -> bool:
+    def _try_action_on_store(self, action: Callable[[], None]) -> bool:
         """Call ``action``, which writes to the store; on an error stop recording and return False."""
         try:
             action()

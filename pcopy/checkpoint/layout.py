@@ -65,28 +65,28 @@ def run_directory_name(run: int) -> bytes:
     return b"run-%d" % run
 
 
-def run_base_file_name(rank: int) -> bytes:
+def initial_tasks_file_name(rank: int) -> bytes:
     """Return the name of the file with the tasks with which ``rank`` begins a run; it lies in the directory of the
     run.
     """
     return b"base-%d" % rank
 
 
-def facts_file_name(rank: int) -> bytes:
+def task_record_file_name(rank: int) -> bytes:
     """Return the name of the file in which ``rank`` records its spawned and done tasks; it lies in the directory of the
     run.
     """
     return b"facts-%d" % rank
 
 
-def mark_records_not_durable(path: bytes) -> None:
+def mark_records_untrusted_after_reboot(path: bytes) -> None:
     """Create a file in the job directory ``path`` which says that its records are not to be trusted once this host has
     been rebooted. Used if this host cannot bring the copied files to stable storage.
 
     Raise ``OSError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    os.close(open_with_retries(os.path.join(path, _not_durable_file_name()), flags, 0o600))
+    os.close(open_with_retries(os.path.join(path, _untrusted_records_marker_name()), flags, 0o600))
     sync_directory_at(path)
 
 
@@ -94,30 +94,31 @@ def has_distrusted_records(path: bytes) -> bool:
     """Return True if a record in the job directory ``path`` may count files as done whose data were lost when a host
     was rebooted.
 
-    Files created by ``mark_records_not_durable`` show this. Such a file is harmless only if it is from a host on which
-    this run has ranks, and that host has not been rebooted since. Raise ``OSError``.
+    Files created by ``mark_records_untrusted_after_reboot`` show this. Such a file is harmless only if it is from a
+    host on which this run has ranks, and that host has not been rebooted since. Raise ``OSError``.
     """
     these_boots = {b"not-durable-" + boot.encode() for boot in (boot_id(), *boot_ids_of_job) if boot}
-    return any(name not in these_boots for name in _not_durable_file_names(path))
+    return any(name not in these_boots for name in _untrusted_records_marker_names(path))
 
 
 def remove_current_run_file(path: bytes) -> None:
     """Remove from the job directory ``path`` the file that names the current run, so that the job counts as not
-    recorded and cannot be resumed. Also remove the files created by ``mark_records_not_durable``. Raise ``OSError``.
+    recorded and cannot be resumed. Also remove the files created by ``mark_records_untrusted_after_reboot``. Raise
+    ``OSError``.
     """
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(path, CURRENT_RUN_FILE))
-    for name in _not_durable_file_names(path):
+    for name in _untrusted_records_marker_names(path):
         os.unlink(os.path.join(path, name))
     sync_directory_at(path)
 
 
-def _not_durable_file_name() -> bytes:
+def _untrusted_records_marker_name() -> bytes:
     """Return the name of the file by which this host says that its records are not to be trusted after a reboot."""
     return b"not-durable-" + boot_id().encode()
 
 
-def _not_durable_file_names(path: bytes) -> list[bytes]:
+def _untrusted_records_marker_names(path: bytes) -> list[bytes]:
     """Return the names of the files in the job directory ``path`` by which hosts say that their records are not to be
     trusted after a reboot. Raise ``OSError``.
     """

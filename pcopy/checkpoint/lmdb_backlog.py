@@ -18,8 +18,8 @@ from typing import TypeVar
 import lmdb
 
 from pcopy.engine.backlog import FULL_FRAME_BYTES, TaskBacklog
-from pcopy.fsio.named_file import stable_directory_path
-from pcopy.libc import free_bytes
+from pcopy.fsio.named_file import rename_proof_directory_path
+from pcopy.libc import free_space_in_bytes
 from pcopy.text import printable_path, printable_text
 
 FIRST_MAP_BYTES = 64 << 20
@@ -82,12 +82,12 @@ class LmdbBacklog(TaskBacklog):
             raise self._spool_error(errno.EIO, "a frame is missing from the database")
         self._oldest += 1
         with suppress(lmdb.Error):  # deleting writes, and a full disk must not prevent reading
-            self._delete_read_frames()
+            self._delete_frames_already_read()
         if self._oldest == self._next and self._map_size > FIRST_MAP_BYTES:
             self._close_database()  # because the file never shrinks; the next frame gets a new database
         return frame
 
-    def _delete_read_frames(self) -> None:
+    def _delete_frames_already_read(self) -> None:
         """Delete the groups of tasks that have been read from the database, so that later ones can use their space."""
         assert self._database is not None
         with self._database.begin(write=True) as transaction:
@@ -105,13 +105,13 @@ class LmdbBacklog(TaskBacklog):
                     self._database = self._open_database()
                 return action(self._database)
             except lmdb.MapFullError:
-                self._double_map()
+                self._double_memory_map_size()
             except lmdb.Error as error:
                 if isinstance(error, lmdb.DiskError) or self._is_file_system_full():
                     raise self._spool_error(errno.ENOSPC, f"no room for waiting tasks: {error}") from error
                 raise self._spool_error(errno.EIO, f"waiting tasks cannot be stored: {error}") from error
 
-    def _double_map(self) -> None:
+    def _double_memory_map_size(self) -> None:
         """Double the size of the memory map, because the database is full. Raise ``OSError``."""
         assert self._database is not None
         try:
@@ -127,7 +127,7 @@ class LmdbBacklog(TaskBacklog):
         """
         status = os.statvfs(self._spool)
         try:
-            return free_bytes(status) < MIN_FREE_BYTES
+            return free_space_in_bytes(status) < MIN_FREE_BYTES
         except OSError:  # the free space is unknown
             return False
 
@@ -136,7 +136,7 @@ class LmdbBacklog(TaskBacklog):
         because its directory had mode 0700.
         """
         self._map_size = FIRST_MAP_BYTES
-        with stable_directory_path(self._spool) as spool:
+        with rename_proof_directory_path(self._spool) as spool:
             place = tempfile.mkdtemp(prefix=b"pcopy-spool-", dir=spool)
             try:
                 return lmdb.open(

@@ -42,14 +42,14 @@ def unpack_task_id(packed: bytes) -> TaskId:
     return run, rank, number
 
 
-def added_counters(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+def elementwise_counter_sums(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     """Return two sequences of counters added element by element. The shorter one is extended by zeros."""
     both = tuple(map(add, first, second))
     return (*both, *first[len(both) :], *second[len(both) :])
 
 
 class RecordHead(NamedTuple):
-    """First part of a packed record: the numbers of a ``TaskFactRecord`` without its tasks. A reader that needs no
+    """First part of a packed record: the numbers of an ``EpochTaskRecord`` without its tasks. A reader that needs no
     tasks reads only this part.
 
     ``run``, ``rank`` and ``size`` are the number of the run, the rank and the number of ranks. ``epoch`` is the part of
@@ -70,7 +70,7 @@ class RecordHead(NamedTuple):
     checkpoint_cut_time: int
 
 
-class TaskFactRecord(NamedTuple):
+class EpochTaskRecord(NamedTuple):
     """Record of what one rank did in one epoch (numbered part of the run): the tasks that were spawned and the tasks
     that became done. A job is resumed from these records.
     """
@@ -102,7 +102,7 @@ class TaskFactRecord(NamedTuple):
     on stable storage once all ranks' records of the epoch are.
     """
 
-    def pack(self) -> bytes:
+    def pack_as_bytes(self) -> bytes:
         """Return the record as bytes: a series of pickles, so that a reader can load one at a time.
 
         The pickles are a ``RecordHead``, the packed ids of done tasks, the shares, and tuples of spawned tasks.
@@ -132,7 +132,7 @@ def read_record_head(payload: bytes) -> RecordHead:
     return _load_record_head(io.BytesIO(payload))
 
 
-def read_record_facts(payload: bytes) -> tuple[RecordHead, bytes, tuple[LabelledCounts, ...], Iterator[Task]]:
+def unpack_task_record(payload: bytes) -> tuple[RecordHead, bytes, tuple[LabelledCounts, ...], Iterator[Task]]:
     """Return what the packed record ``payload`` contains: the head, the packed ids of done tasks, the shares (labelled
     parts of the counts), and an iterator over the spawned tasks.
 
@@ -171,12 +171,12 @@ def _spawned_tasks(stream: io.BytesIO, count: int, end: int) -> Iterator[Task]:
         if type(some) is not tuple:
             raise ValueError("not the tasks of a record")
         count -= len(some)
-        yield from map(checked_task, some)
+        yield from map(task_from_fields, some)
     if count:
         raise ValueError("not as many tasks as the head of the record says")
 
 
-def checked_task(fields: Any) -> Task:
+def task_from_fields(fields: Any) -> Task:
     """Return the task that was packed as the plain tuple ``fields``. Raise ``ValueError`` if it is not a task."""
     try:
         task = Task(*fields)
@@ -242,7 +242,7 @@ def _load_record_head(stream: io.BytesIO) -> RecordHead:
     return head
 
 
-class TaskFactCollector:
+class TaskRecordCollector:
     """Collects in memory what one rank will record at the next cut: the tasks that were spawned or became done since
     the last cut.
     """
@@ -266,12 +266,12 @@ class TaskFactCollector:
         self.memory_bytes = 0
         """Approximate bytes of memory that the collected tasks and counts take."""
 
-    def add_spawned(self, task: Task) -> None:
+    def add_spawned_task(self, task: Task) -> None:
         """Add ``task`` to the spawned tasks of the next record."""
         self._spawned[task.id] = task
-        self.memory_bytes += task.memory_bytes
+        self.memory_bytes += task.memory_use_in_bytes
 
-    def add_done(
+    def add_done_task(
         self,
         task_id: TaskId,
         counts: Sequence[int],
@@ -296,7 +296,7 @@ class TaskFactCollector:
                 self._done += pack_task_id(each)
                 self.memory_bytes += TASK_ID_BYTES
             else:
-                self.memory_bytes -= task.memory_bytes
+                self.memory_bytes -= task.memory_use_in_bytes
         self._counts += [0] * (len(counts) - len(self._counts))
         for index in compress(range(len(counts)), counts):  # nearly all are 0
             self._counts[index] += counts[index]
@@ -312,11 +312,11 @@ class TaskFactCollector:
         """Set the number of the phase that is written into the records from now on."""
         self._phase = phase
 
-    def take_record(self, epoch: int) -> TaskFactRecord:
+    def take_record(self, epoch: int) -> EpochTaskRecord:
         """Return what was collected so far as the record of ``epoch`` (numbered part of the run); begin to collect
         anew.
         """
-        record = TaskFactRecord(
+        record = EpochTaskRecord(
             self._run,
             self._rank,
             self._ranks,

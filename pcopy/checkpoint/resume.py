@@ -26,33 +26,39 @@ from typing import Protocol
 
 from pcopy.checkpoint import directory
 from pcopy.checkpoint.base import (
-    RunBaseHeader,
-    read_first_frame,
+    InitialTasksFileHeader,
+    first_frame_fields,
+    initial_tasks_path,
+    read_initial_tasks_header,
     read_labelled_counts,
-    read_run_base_header,
-    run_base_path,
-    write_run_base,
+    write_initial_tasks,
 )
-from pcopy.checkpoint.base import read_run_base_tasks as read_run_base_tasks
+from pcopy.checkpoint.base import read_initial_tasks as read_initial_tasks
 from pcopy.checkpoint.directory import AnyPath, check_trusted_directory, create_run_directory, remove_run_directory
 from pcopy.checkpoint.framing import (
     RecordFrame,
     damaged_file_error,
     read_frame_heads,
-    read_frames,
-    value_error_as_damage,
-    write_frame,
+    read_record_frames,
+    value_error_as_damaged_file_error,
+    write_record_frame,
 )
 from pcopy.checkpoint.join import RemainingTasksFinder, tasks_by_rank
 from pcopy.checkpoint.layout import (
     CURRENT_RUN_FILE,
     JOB_FORMAT_VERSION,
     RUN_DIRECTORY_PATTERN,
-    facts_file_name,
     names_of_entries,
     run_directory_name,
+    task_record_file_name,
 )
-from pcopy.checkpoint.record import TASK_ID_BYTES, added_counters, is_tuple_of_ints, read_record_facts, read_record_head
+from pcopy.checkpoint.record import (
+    TASK_ID_BYTES,
+    elementwise_counter_sums,
+    is_tuple_of_ints,
+    read_record_head,
+    unpack_task_record,
+)
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import LabelledCounts, Task
@@ -86,7 +92,7 @@ class JobProgress(NamedTuple):
     """
 
 
-class TaskReplacement(Protocol):
+class TaskReplacer(Protocol):
     """Protocol: replaces remaining tasks of a resumed job that cannot run as they are, for example because a directory
     of the destination has vanished.
     """
@@ -96,7 +102,7 @@ class TaskReplacement(Protocol):
         Called once, before the other methods.
         """
 
-    def are_counts_void(self, label: bytes) -> bool:
+    def are_counts_to_be_subtracted(self, label: bytes) -> bool:
         """Return True if the work that was counted under ``label`` will be repeated, so that its counts must be
         subtracted.
         """
@@ -143,7 +149,7 @@ def write_first_run(
     if is_run_recorded(job):
         raise RequestRefused(f"{printable_path(job)}: holds a job that has begun; resume it, or remove the directory")
     first = JobProgress(run, size, phase, 0, tuple(counts))
-    _write_run(job, first, tasks, io.BytesIO)
+    _write_files_of_new_run(job, first, tasks, io.BytesIO)
     return first
 
 
@@ -171,7 +177,7 @@ def write_next_run(
     size: int,
     *,
     address: Callable[[Task], Task | None] | None = None,
-    replacement: TaskReplacement | None = None,
+    replacement: TaskReplacer | None = None,
     open_spool: OpenSpool,
     least_counts: Mapping[int, int] = MappingProxyType({}),
 ) -> JobProgress:
@@ -198,19 +204,23 @@ def write_next_run(
     new = JobProgress(old.run + 1, size, old.phase, 0, old.counts, old.checkpoint_cut_time)
     with closing(_remaining_tasks(job, old, open_spool)) as remaining:
         tasks: Iterable[Task] = remaining
-        shares = _recorded_shares(job, old)
+        shares = _recorded_labelled_counts(job, old)
         if replacement is not None:
             replacement.examine_tasks(old.run, remaining)
             tasks = replacement.replacement_tasks()
             new = new._replace(
-                counts=_counts_without_shares(
-                    old.counts, (share for share in shares if replacement.are_counts_void(share[0]))
+                counts=_counts_minus_labelled_counts(
+                    old.counts, (share for share in shares if replacement.are_counts_to_be_subtracted(share[0]))
                 )
             )
-            shares = (share for share in _recorded_shares(job, old) if not replacement.are_counts_void(share[0]))
+            shares = (
+                share
+                for share in _recorded_labelled_counts(job, old)
+                if not replacement.are_counts_to_be_subtracted(share[0])
+            )
         new = new._replace(counts=_counts_raised_to_minimum(new.counts, least_counts))
         kept = (task for task in map(address, tasks) if task is not None) if address else tasks
-        _write_run(job, new, kept, open_spool, shares)
+        _write_files_of_new_run(job, new, kept, open_spool, shares)
     with directory.opened_trusted_directory(job) as descriptor:
         runs = names_of_entries(descriptor)
     for name in runs:
@@ -229,7 +239,7 @@ def _counts_raised_to_minimum(counts: tuple[int, ...], least_counts: Mapping[int
     return tuple(raised)
 
 
-def _counts_without_shares(counts: tuple[int, ...], shares: Iterator[LabelledCounts]) -> tuple[int, ...]:
+def _counts_minus_labelled_counts(counts: tuple[int, ...], shares: Iterator[LabelledCounts]) -> tuple[int, ...]:
     """Return ``counts``, a number for each counter, minus ``shares`` (labelled parts of them). Used if the work under
     these labels is repeated.
     """
@@ -241,17 +251,17 @@ def _counts_without_shares(counts: tuple[int, ...], shares: Iterator[LabelledCou
     return tuple(reduced)
 
 
-def _recorded_shares(job: bytes, old: JobProgress) -> Iterator[LabelledCounts]:
+def _recorded_labelled_counts(job: bytes, old: JobProgress) -> Iterator[LabelledCounts]:
     """Yield the shares (parts of the counts, each under a label) of all complete records of the run ``old``, and those
     with which it began. A label may occur several times.
     """
     yield from read_labelled_counts(job, old.run)
     for rank in range(old.size):
-        for _, shares, _ in _complete_records(job, old, rank):
+        for _, shares, _ in _records_used_by_resume(job, old, rank):
             yield from shares
 
 
-def _write_run(
+def _write_files_of_new_run(
     job: bytes, new: JobProgress, tasks: Iterable[Task], open_spool: OpenSpool, shares: Iterable[LabelledCounts] = ()
 ) -> None:
     """Write the files with which the ranks begin the run ``new`` (their tasks, and on rank 0 the counts) durably, then
@@ -271,7 +281,9 @@ def _write_run(
         with closing(tasks_by_rank(tasks, new.size, open_spool)) as ranks:
             for rank, own in enumerate(ranks):
                 phase, counts = (-1, ()) if rank else (new.phase, new.counts)
-                write_run_base(path, RunBaseHeader(new.run, rank, new.size, phase, counts), () if rank else shares, own)
+                write_initial_tasks(
+                    path, InitialTasksFileHeader(new.run, rank, new.size, phase, counts), () if rank else shares, own
+                )
         sync_directory_at(path)
         sync_directory_at(job)
     except BaseException:
@@ -279,7 +291,7 @@ def _write_run(
             remove_run_directory(path)
         raise
     frame = io.BytesIO()
-    write_frame(frame, dump_primitives((CURRENT_RUN_FORMAT, JOB_FORMAT_VERSION, new.run, new.size)))
+    write_record_frame(frame, dump_primitives((CURRENT_RUN_FORMAT, JOB_FORMAT_VERSION, new.run, new.size)))
     with directory.opened_trusted_directory(job) as descriptor:
         directory.replace_file(descriptor, CURRENT_RUN_FILE, frame.getvalue())
 
@@ -289,7 +301,7 @@ def read_current_run(job: bytes) -> tuple[int, int]:
     ``RequestRefused`` if the file ``current`` there is missing or damaged, or if another user could change it.
     """
     path = os.path.join(job, CURRENT_RUN_FILE)
-    numbers = read_first_frame(path, next(read_frames(path), RecordFrame(0, b"")), CURRENT_RUN_FORMAT)
+    numbers = first_frame_fields(path, next(read_record_frames(path), RecordFrame(0, b"")), CURRENT_RUN_FORMAT)
     if len(numbers) != 2 or not is_tuple_of_ints(numbers) or min(numbers) < 1:
         raise damaged_file_error(path, 0, "the record is not the number of a run and its number of ranks")
     return numbers[0], numbers[1]
@@ -309,7 +321,7 @@ def recorded_counts(job: bytes) -> tuple[int, ...] | None:
         return None
 
 
-def last_checkpoint_cut_time(job: bytes) -> int:
+def last_checkpoint_time(job: bytes) -> int:
     """Return the time before which everything that the job has written is on stable storage: rank 0 ended the last
     epoch (part of the run) then whose records are on stable storage on all ranks. Return 0 if there is none.
 
@@ -319,20 +331,22 @@ def last_checkpoint_cut_time(job: bytes) -> int:
     return _recorded_progress(job, read_frame_heads).checkpoint_cut_time if is_run_recorded(job) else 0
 
 
-def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[RecordFrame]] = read_frames) -> JobProgress:
+def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[RecordFrame]] = read_record_frames) -> JobProgress:
     """Return how far the job has come, from the heads (numbers without tasks) of its records.
 
-    ``read`` yields the parts of a file: ``read_frames``, which verifies them, or ``read_frame_heads``, which is faster.
-    Raise ``RequestRefused`` if a file is missing or damaged, or if another user could change it.
+    ``read`` yields the parts of a file: ``read_record_frames``, which verifies them, or ``read_frame_heads``, which is
+    faster. Raise ``RequestRefused`` if a file is missing or damaged, or if another user could change it.
     """
     check_trusted_directory(job)
     run, size = read_current_run(job)
     check_trusted_directory(os.path.join(job, run_directory_name(run)))
-    headers = [read_run_base_header(job, run, rank) for rank in range(size)]
+    headers = [read_initial_tasks_header(job, run, rank) for rank in range(size)]
     for header in headers:
         if header.size != size:
             raise damaged_file_error(
-                run_base_path(job, run, header.rank), 0, f"was written for {header.size} ranks, but the run has {size}"
+                initial_tasks_path(job, run, header.rank),
+                0,
+                f"was written for {header.size} ranks, but the run has {size}",
             )
     epochs: _EpochFacts = {}
     last = min(_last_complete_epoch(job, header, epochs, read) for header in headers)
@@ -340,23 +354,23 @@ def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[RecordFrame]
     for number in range(1, last + 1):
         epoch_phase, counted, began = epochs[number]
         phase = phase if epoch_phase < 0 else epoch_phase
-        counts = added_counters(counts, counted)
+        counts = elementwise_counter_sums(counts, counted)
     return JobProgress(run, size, phase, last, counts, began)
 
 
 def _last_complete_epoch(
-    job: bytes, base: RunBaseHeader, epochs: _EpochFacts, read: Callable[[bytes], Iterator[RecordFrame]]
+    job: bytes, base: InitialTasksFileHeader, epochs: _EpochFacts, read: Callable[[bytes], Iterator[RecordFrame]]
 ) -> int:
     """Read the records of one rank, that of ``base``, and add the phase, counts and time of each epoch (numbered part
     of the run) to ``epochs``. Return the last epoch up to which the rank has all records; 0 if there is none.
     ``read`` yields the parts of a file, with or without verifying them.
     """
-    path = os.path.join(job, run_directory_name(base.run), facts_file_name(base.rank))
+    path = os.path.join(job, run_directory_name(base.run), task_record_file_name(base.rank))
     if not os.path.lexists(path):
         return 0
     complete = latest = 0
     for frame in read(path):
-        with value_error_as_damage(path, frame.offset):
+        with value_error_as_damaged_file_error(path, frame.offset):
             head = read_record_head(frame.payload)
         if (head.run, head.rank, head.size) != (base.run, base.rank, base.size):
             raise damaged_file_error(
@@ -370,7 +384,7 @@ def _last_complete_epoch(
         if latest == complete + 1:
             complete = latest
             phase, counts, began = epochs.get(latest, (-1, (), 0))
-            is_other, counts = base.rank > 0, added_counters(counts, head.counts)
+            is_other, counts = base.rank > 0, elementwise_counter_sums(counts, head.counts)
             epochs[latest] = (phase, counts, began) if is_other else (head.phase, counts, head.checkpoint_cut_time)
     return complete
 
@@ -384,26 +398,26 @@ def _remaining_tasks(job: bytes, progress: JobProgress, open_spool: OpenSpool) -
         RemainingTasksFinder(open_spool, where=printable_path(os.path.join(job, run_directory_name(progress.run))))
     ) as join:
         for rank in range(progress.size):
-            for task in read_run_base_tasks(job, progress.run, rank):
-                join.add_spawned(task)
-            for done, _, spawned in _complete_records(job, progress, rank):
+            for task in read_initial_tasks(job, progress.run, rank):
+                join.add_spawned_task(task)
+            for done, _, spawned in _records_used_by_resume(job, progress, rank):
                 for task in spawned:
-                    join.add_spawned(task)
+                    join.add_spawned_task(task)
                 for at in range(0, len(done), TASK_ID_BYTES):
-                    join.add_done(done[at : at + TASK_ID_BYTES])
+                    join.add_done_task_id(done[at : at + TASK_ID_BYTES])
         yield from join.remaining_tasks()
 
 
-def _complete_records(
+def _records_used_by_resume(
     job: bytes, progress: JobProgress, rank: int
 ) -> Iterator[tuple[bytes, tuple[LabelledCounts, ...], Iterator[Task]]]:
     """Yield for each record of a rank that a resume uses, that is, up to ``progress.epoch``: the packed ids of done
     tasks, the shares (labelled parts of the counts), and an iterator over the spawned tasks.
     """
-    path = os.path.join(job, run_directory_name(progress.run), facts_file_name(rank))
-    for frame in read_frames(path) if progress.epoch else ():
-        with value_error_as_damage(path, frame.offset):
-            head, done, shares, spawned = read_record_facts(frame.payload)
+    path = os.path.join(job, run_directory_name(progress.run), task_record_file_name(rank))
+    for frame in read_record_frames(path) if progress.epoch else ():
+        with value_error_as_damaged_file_error(path, frame.offset):
+            head, done, shares, spawned = unpack_task_record(frame.payload)
         if head.epoch > progress.epoch:
             return
         yield done, shares, _tasks_reporting_damage(path, frame.offset, spawned)
@@ -413,5 +427,5 @@ def _tasks_reporting_damage(path: bytes, offset: int, tasks: Iterator[Task]) -> 
     """Yield ``tasks``, which are unpacked from the file ``path`` at the byte ``offset``. If they are damaged
     (``ValueError``), raise ``RequestRefused`` with path and offset.
     """
-    with value_error_as_damage(path, offset):
+    with value_error_as_damaged_file_error(path, offset):
         yield from tasks

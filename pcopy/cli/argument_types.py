@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pcopy.fsio.preserve import CAP_CHOWN, are_ids_mapped, has_capability
+from pcopy.fsio.preserve import CAP_CHOWN, are_ids_mapped_in_namespace, has_capability
 from pcopy.text import printable_path
 from pcopy.units import parse_size
 
@@ -70,8 +70,8 @@ def _refuse_ids_outside_user_namespace(uid: int, gid: int) -> None:
     if _FAKEROOT_VARIABLE in os.environ or (not os.geteuid() and not has_capability(CAP_CHOWN)):
         return  # Under fakeroot, chown(2) to any ID succeeds.
     for kind, word, number, is_mapped in (
-        ("user", "uid", uid, are_ids_mapped(uid, -1)),
-        ("group", "gid", gid, are_ids_mapped(-1, gid)),
+        ("user", "uid", uid, are_ids_mapped_in_namespace(uid, -1)),
+        ("group", "gid", gid, are_ids_mapped_in_namespace(-1, gid)),
     ):
         if not is_mapped:
             raise ValueError(
@@ -178,7 +178,7 @@ def parse_ranks(text: str) -> int:
     return parse_positive(text)
 
 
-def parse_in_flight(text: str) -> int:
+def parse_in_flight_count(text: str) -> int:
     """Return the value of ``--in-flight``; 0 stands for ``auto``.
 
     Raise ``ValueError`` if ``text`` is neither ``auto`` nor a number from 1 to ``MAX_IN_FLIGHT``.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pcopy.cli.argument_types import (
     converter_for_argparse,
     parse_block_size,
-    parse_in_flight,
+    parse_in_flight_count,
     parse_non_negative,
     parse_positive,
     parse_rate,
@@ -45,9 +45,9 @@ def add_ranks_option(parser: Any, program: str, work: str, number: Any = parse_p
 def add_in_flight_option(parser: Any) -> None:
     """Add ``--in-flight`` (operations that a process runs at the same time) to a parser or a group of options.
 
-    After parsing, ``checked_in_flight`` returns the value of the option.
+    After parsing, ``checked_in_flight_count`` returns the value of the option.
     """
-    parser.add_argument("--in-flight", metavar="N", type=converter_for_argparse(parse_in_flight), default=0,
+    parser.add_argument("--in-flight", metavar="N", type=converter_for_argparse(parse_in_flight_count), default=0,
         help="file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number "
         "as long as that makes the job faster)")  # fmt: skip
 
@@ -67,7 +67,7 @@ def add_limit_options(parser: Any, *, has_contents: bool = True) -> None:
         "(default 0: no limit)")  # fmt: skip
 
 
-def checked_in_flight(values: Namespace) -> int:
+def checked_in_flight_count(values: Namespace) -> int:
     """Return the value of ``--in-flight``; 0 stands for ``auto``.
 
     Raise ``RequestRefused`` if more than 1 is requested and file operations are not performed by the C backend: the

@@ -40,7 +40,7 @@ def add_compare_options(parser: ArgumentParser) -> None:
         "differ in ...")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=converter_for_argparse(parse_non_negative), default=0,
         help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond)")  # fmt: skip
-    add("--output", metavar="CLASS:FILE", action="append", type=converter_for_argparse(_parse_class_and_file),
+    add("--output", metavar="CLASS:FILE", action="append", type=converter_for_argparse(_parse_path_class_and_file),
         default=[],
         help=f"list in FILE the paths of a class: {', '.join(_PATH_CLASSES)}, or {_DIFFER_CLASS_PREFIX}size and so on; "
         "may be given several times; classes with the same FILE come into one list")  # fmt: skip
@@ -110,7 +110,7 @@ def _hint_for_property_synonym(word: str) -> str:
     return f"; it is called {meant}" if meant else ""
 
 
-def _parse_class_and_file(text: str) -> tuple[str, bytes]:
+def _parse_path_class_and_file(text: str) -> tuple[str, bytes]:
     """Return the two parts of ``text``, a value of ``--output``: the class of paths and the path of the file.
 
     Raise ``ValueError`` if ``text`` does not have the form ``CLASS:FILE``.

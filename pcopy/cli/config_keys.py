@@ -24,7 +24,7 @@ from pcopy.text import printable_path, printable_text
 if TYPE_CHECKING:
     from argparse import Action, ArgumentParser
 
-    from pcopy.cli.mistakes import OptionAdvice
+    from pcopy.cli.mistakes import UnknownOptionAdvice
 
 PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod")
 """All programs. A configuration file may contain a mapping for each of them, with keys for that program alone."""
@@ -75,7 +75,7 @@ class ConfigurableProgram(Protocol):
     and options.
     """
 
-    option_advice: OptionAdvice
+    option_advice: UnknownOptionAdvice
 
     @property
     def name(self) -> str: ...
@@ -85,7 +85,7 @@ class ConfigurableProgram(Protocol):
     def options_settable_by_files(self, given: Collection[str]) -> Collection[str] | None: ...
 
 
-class FileSetting(NamedTuple):
+class ConfigFileSetting(NamedTuple):
     """An option that a configuration file sets.
 
     Fields:
@@ -103,7 +103,7 @@ class FileSetting(NamedTuple):
     value: YamlValue
     origin: str
 
-    def is_one_of(self, options: Collection[str]) -> bool:
+    def is_among_options(self, options: Collection[str]) -> bool:
         """Return True if this option is among ``options``: names such as ``verify``, or names with a value
         (``hash=none``).
 
@@ -141,7 +141,7 @@ class ConfigKeyConverter:
         self._parser = program.parser()
         self._actions = _parser_options_by_key(self._parser)
 
-    def settings_in_mapping(self, path: bytes, mapping: Mapping[str, YamlValue]) -> list[FileSetting]:
+    def settings_in_mapping(self, path: bytes, mapping: Mapping[str, YamlValue]) -> list[ConfigFileSetting]:
         """Return the settings in ``mapping``, the part of a configuration file that is meant for this program alone.
 
         ``path`` is the path of the file, for messages. Raise ``RequestRefused`` if a key or a value is not valid for
@@ -155,7 +155,7 @@ class ConfigKeyConverter:
 
     def settings_for_key(
         self, key: str, value: YamlValue, place: str, *, is_program_mapping: bool = False
-    ) -> list[FileSetting]:
+    ) -> list[ConfigFileSetting]:
         """Return the setting for ``key: value`` in a file, as a list of one; an empty list if the key is meant for
         other programs.
 
@@ -178,13 +178,13 @@ class ConfigKeyConverter:
         siblings = [config_key_of_option(one) for one in self._parser._actions if one.dest == action.dest]
         words: list[str] = []
         try:
-            words = _words_of_option(action, name, value, siblings)
+            words = _command_words_of_option(action, name, value, siblings)
             for some in words_in_batches(words):
                 self._parser.parse_known_args(some)
         except (RequestRefused, ValueError) as error:
             hint = "" if is_program_mapping else _hint_for_other_program(words, name, program)
-            raise RequestRefused(f"{place}: {key}: {_without_option_and_help_hint(str(error))}{hint}") from None
-        return [FileSetting(name, action.dest, tuple(words), value, place)]
+            raise RequestRefused(f"{place}: {key}: {_message_without_option_and_help(str(error))}{hint}") from None
+        return [ConfigFileSetting(name, action.dest, tuple(words), value, place)]
 
     def _unknown_key_message(self, key: str, is_own: bool) -> str:
         """Return the message for a key in a file that this program does not accept: the reason and, if possible, the
@@ -251,7 +251,7 @@ def _hint_for_other_program(words: Sequence[str], name: str, program: str) -> st
     return f"; {other} accepts it: put it below {other}: if it is meant for that program"
 
 
-def _without_option_and_help_hint(text: str) -> str:
+def _message_without_option_and_help(text: str) -> str:
     """Return ``text``, an error message of a parser, without the option's name at its start and the reference to
     ``--help`` at its end.
     """
@@ -259,7 +259,7 @@ def _without_option_and_help_hint(text: str) -> str:
     return printable_text(re.sub(r"; see \w+ --help$", "", text))
 
 
-def _words_of_option(action: Action, name: str, value: YamlValue, siblings: Sequence[str]) -> list[str]:
+def _command_words_of_option(action: Action, name: str, value: YamlValue, siblings: Sequence[str]) -> list[str]:
     """Return the words of a command line that set an option to the ``value`` in a file.
 
     Args:
@@ -275,12 +275,12 @@ def _words_of_option(action: Action, name: str, value: YamlValue, siblings: Sequ
     if isinstance(value, YamlString) and value.plain and value in _YAML_NULL_WORDS:
         raise ValueError("has no value: write one, or leave the line out")
     if action.nargs == 0 or (has_optional_value(action) and value in (*_YAML_TRUE_WORDS, *_YAML_FALSE_WORDS)):
-        return _words_of_flag(action, name, value)
+        return _command_words_of_flag(action, name, value)
     if action.metavar == "TABLE" and isinstance(value, dict):
         return [f"--{name}={','.join(f'{size}={_require_text(count)}' for size, count in value.items())}"]
     if not isinstance(value, list):
         return [f"--{name}={_checked_path_value(action, _require_text(value))}"]
-    if not collects_values(action):
+    if not is_value_collecting_option(action):
         raise ValueError("takes one value, and no list")
     if not value and action.metavar == "LIST":
         raise ValueError(f"the list is empty; to select none, write the line 'no-{name.removeprefix('no-')}: all'")
@@ -297,7 +297,7 @@ def _words_of_option(action: Action, name: str, value: YamlValue, siblings: Sequ
     return words
 
 
-def _words_of_flag(action: Action, name: str, value: YamlValue) -> list[str]:
+def _command_words_of_flag(action: Action, name: str, value: YamlValue) -> list[str]:
     """Return the words of a command line for an option (``action``) that takes no value, or whose value may be omitted.
 
     In a file its ``value`` is true or false, or for an option that is counted (``-v``) also 0, 1 or 2. ``name`` is its
@@ -311,9 +311,9 @@ def _words_of_flag(action: Action, name: str, value: YamlValue) -> list[str]:
     if is_plain and value in _YAML_TRUE_WORDS:
         return [f"--{name}={action.const}" if has_optional_value(action) else f"--{name}"]
     if not _is_counted_option(action):
-        raise ValueError(f"write true or false{_found_value_text(value)}")
+        raise ValueError(f"write true or false{_found_value_message_end(value)}")
     if not (is_plain and isinstance(value, str) and value in ("0", "1", "2")):
-        raise ValueError(f"write 0, 1 or 2{_found_value_text(value)}")
+        raise ValueError(f"write 0, 1 or 2{_found_value_message_end(value)}")
     return [f"--{name}"] * int(value)
 
 
@@ -327,12 +327,12 @@ def _is_counted_option(action: Action) -> bool:
     return type(action).__name__ == "_CountAction"
 
 
-def collects_values(action: Action) -> bool:
+def is_value_collecting_option(action: Action) -> bool:
     """Return True if an option (``action``) may be given several times and collects its values."""
     return type(action).__name__ == "_AppendAction"
 
 
-def _found_value_text(value: YamlValue) -> str:
+def _found_value_message_end(value: YamlValue) -> str:
     """Return the end of an error message: that ``value`` was found in the file instead of a valid value."""
     if (
         isinstance(value, YamlString)

@@ -21,9 +21,9 @@ from pcopy.cli.config_files import read_config_file
 from pcopy.cli.config_keys import (
     PATTERN_OPTIONS,
     PROGRAMS,
+    ConfigFileSetting,
     ConfigKeyConverter,
     ConfigurableProgram,
-    FileSetting,
     config_key_of_option,
     words_in_batches,
 )
@@ -74,7 +74,7 @@ _FILTER_OPTIONS = PATTERN_OPTIONS | {"newer-than", "older-than", "larger-than", 
 _OUTPUT_OPTIONS = frozenset(("errors", "log", "metrics", "report"))
 
 
-class GivenOption(NamedTuple):
+class CommandLineOption(NamedTuple):
     """An option on the command line.
 
     Fields:
@@ -88,25 +88,25 @@ class GivenOption(NamedTuple):
     dest: str
     raw_value: Any
 
-    def is_one_of(self, options: Collection[str]) -> bool:
+    def is_among_options(self, options: Collection[str]) -> bool:
         """Return True if this option is among ``options``: names such as ``verify``, or names with a value
         (``hash=none``).
         """
         return self.name in options or f"{self.name}={self.raw_value}" in options
 
 
-def given_options(words: Sequence[str], parser: ArgumentParser) -> list[GivenOption]:
+def command_line_options(words: Sequence[str], parser: ArgumentParser) -> list[CommandLineOption]:
     """Return the options in ``words`` (those of a command line), in their order.
 
     ``parser`` is modified, and must not be used afterwards.
     """
     import argparse
 
-    found: list[GivenOption] = []
+    found: list[CommandLineOption] = []
 
     class Recorder(argparse.Action):
         def __call__(self, _parser: Any, _values: Any, raw: Any, _option: Any = None) -> None:
-            found.append(GivenOption(self.metavar[0], self.metavar[1], raw))  # type: ignore[index]
+            found.append(CommandLineOption(self.metavar[0], self.metavar[1], raw))  # type: ignore[index]
 
     # Replace the actions by recorders, which keep the order of the options: a namespace has no order.
     for option, action in list(parser._option_string_actions.items()):
@@ -130,7 +130,7 @@ class Configuration:
 
     def __init__(self, program: ConfigurableProgram, files: Sequence[bytes]) -> None:
         self.files = files
-        self.settings: list[FileSetting] = []
+        self.settings: list[ConfigFileSetting] = []
         keys = ConfigKeyConverter(program)
         for path in files:
             own, others = [], []
@@ -146,8 +146,8 @@ class Configuration:
             self.settings = _merge_settings(self.settings, _merge_settings(others, own))
 
     def settings_in_effect(
-        self, given: Sequence[GivenOption], only_dests: Collection[str] | None = None
-    ) -> list[FileSetting]:
+        self, given: Sequence[CommandLineOption], only_dests: Collection[str] | None = None
+    ) -> list[ConfigFileSetting]:
         """Return the settings in files that take effect although the command line has the options ``given``.
 
         ``only_dests``: the attributes (``dest``) that files may set for this command line; None: all.
@@ -174,9 +174,9 @@ class EffectiveOptions(NamedTuple):
       option: they contradict another option, or need one that is not given.
     """
 
-    given: list[GivenOption]
-    settings: list[FileSetting]
-    ignored_settings: list[FileSetting]
+    given: list[CommandLineOption]
+    settings: list[ConfigFileSetting]
+    ignored_settings: list[ConfigFileSetting]
 
 
 def effective_options(program: ConfigurableProgram, words: Sequence[str], files: Sequence[bytes]) -> EffectiveOptions:
@@ -184,7 +184,7 @@ def effective_options(program: ConfigurableProgram, words: Sequence[str], files:
 
     Raise ``RequestRefused`` if a file is not valid.
     """
-    options = given_options(words, program.parser())
+    options = command_line_options(words, program.parser())
     only = program.options_settable_by_files({option.dest for option in options})
     configuration = Configuration(program, files)
     settings = configuration.settings_in_effect(options, only)
@@ -210,18 +210,18 @@ def parse_with_config_files(
     counting = effective_options(program, words, files)
     settings = counting.settings
     # Files first, the command line last: for most options the last value replaces the others.
-    with _adding_setting_origins(settings):
+    with _errors_with_setting_origins(settings):
         parser, values = program.parser(), Namespace()
-        for some in (*words_in_batches(words_of_settings(settings)), words):
+        for some in (*words_in_batches(command_words_of_settings(settings)), words):
             values, _ = parser.parse_known_args(some, values)
         if settings and values.verbose and not values.quiet:
             listed = ", ".join(f"{setting.name} ({setting.origin})" for setting in settings)
             print_error(program.name, f"set by files: {listed}")
-        values.filter_origins = _filter_origins(counting)
+        values.filter_origins = _origins_of_filter_options(counting)
         return make(values)
 
 
-def _filter_origins(effective: EffectiveOptions) -> tuple[str, ...]:
+def _origins_of_filter_options(effective: EffectiveOptions) -> tuple[str, ...]:
     """Return where the filters (such as ``--exclude``) are set: ``FILE:LINE``, or "the command line". Empty if no file
     sets any.
     """
@@ -232,7 +232,7 @@ def _filter_origins(effective: EffectiveOptions) -> tuple[str, ...]:
 
 
 @contextmanager
-def _adding_setting_origins(settings: Sequence[FileSetting]) -> Iterator[None]:
+def _errors_with_setting_origins(settings: Sequence[ConfigFileSetting]) -> Iterator[None]:
     """Context manager: if its block raises ``RequestRefused``, append to the message which file and line set the
     option.
 
@@ -250,12 +250,12 @@ def _adding_setting_origins(settings: Sequence[FileSetting]) -> Iterator[None]:
         raise RequestRefused(f"{text}{where}", refused.status) from None
 
 
-def words_of_settings(settings: Iterable[FileSetting]) -> list[str]:
+def command_words_of_settings(settings: Iterable[ConfigFileSetting]) -> list[str]:
     """Return the words of a command line that have the same effect as ``settings``, which files contain."""
     return [word for setting in settings for word in setting.words]
 
 
-def _is_message_about_setting(text: str, setting: FileSetting) -> bool:
+def _is_message_about_setting(text: str, setting: ConfigFileSetting) -> bool:
     """Return True if the error message ``text`` is about ``setting``.
 
     That is so if it contains the name of the option, or begins with the option's value, a path. A message that filters
@@ -269,13 +269,13 @@ def _is_message_about_setting(text: str, setting: FileSetting) -> bool:
     return any(re.match(rf"{re.escape(printable_path(os.fsencode(path)))}[: ]", text) for path in paths)
 
 
-def _text_values_of_setting(setting: FileSetting) -> list[str]:
+def _text_values_of_setting(setting: ConfigFileSetting) -> list[str]:
     """Return those values of a setting that are texts; a setting may have a list of values."""
     values = setting.value if isinstance(setting.value, list) else [setting.value]
     return [value for value in values if isinstance(value, str)]
 
 
-def _merge_settings(lower: Sequence[FileSetting], higher: Sequence[FileSetting]) -> list[FileSetting]:
+def _merge_settings(lower: Sequence[ConfigFileSetting], higher: Sequence[ConfigFileSetting]) -> list[ConfigFileSetting]:
     """Return the settings of two sources (such as files) together; those of ``higher`` take precedence.
 
     The result contains all settings of ``higher``. A setting of ``lower`` is left out if ``higher`` sets the same
@@ -293,18 +293,18 @@ def _merge_settings(lower: Sequence[FileSetting], higher: Sequence[FileSetting])
     return [*kept, *higher]
 
 
-def _are_conflicting_options(setting: FileSetting, other: FileSetting | GivenOption) -> bool:
+def _are_conflicting_options(setting: ConfigFileSetting, other: ConfigFileSetting | CommandLineOption) -> bool:
     """Return True if ``setting`` and ``other`` are options that exclude each other, according to
     ``CONFLICTING_OPTIONS``.
     """
     for one, another in CONFLICTING_OPTIONS:
         for mine, theirs in ((one, another), (another, one)):
-            if setting.is_one_of(mine) and other.is_one_of(theirs) and setting.name != other.name:
+            if setting.is_among_options(mine) and other.is_among_options(theirs) and setting.name != other.name:
                 return True
     return False
 
 
-def _has_required_option(setting: FileSetting, others: Iterable[FileSetting | GivenOption]) -> bool:
+def _has_required_option(setting: ConfigFileSetting, others: Iterable[ConfigFileSetting | CommandLineOption]) -> bool:
     """Return False if the setting needs another option (``_REQUIRED_OPTIONS``) that is not among ``others``."""
     needed = _REQUIRED_OPTIONS.get(setting.name)
-    return not needed or any(other.is_one_of(needed) for other in others)
+    return not needed or any(other.is_among_options(needed) for other in others)

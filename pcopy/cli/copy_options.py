@@ -40,7 +40,7 @@ _ALL_ATTRIBUTES = "all"
 _COPY_DEFAULTS = Options()
 
 
-def _parse_existing(text: str) -> str:
+def _parse_existing_file_policy(text: str) -> str:
     """Return ``text``, the value of ``--existing``. Raise ``ValueError`` if it is not one of ``EXISTING_CHOICES``."""
     if text not in EXISTING_CHOICES:
         hint = similar_choice_hint(text, EXISTING_CHOICES) or " (rsync's --existing is not in this version)"
@@ -72,7 +72,7 @@ def add_common_options(parser: ArgumentParser, program: str) -> None:
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
         help="replace files only if the source is newer, or of equal time and another size; the same as "
         "--existing newer")  # fmt: skip
-    add("--existing", metavar="WHAT", type=converter_for_argparse(_parse_existing), default=None,
+    add("--existing", metavar="WHAT", type=converter_for_argparse(_parse_existing_file_policy), default=None,
         help="when to replace existing files: replace (always), changed (if size or contents differ; contents "
         "are compared where only times differ; other metadata are set), newer (as -u), skip (never), fail (never; "
         f"they count as failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip

@@ -16,7 +16,7 @@ from pcopy.jobs.paths import absolute_path
 from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.text import printable_path
 from pcopy.units import parse_size
-from pcopy.walk.selection import Select
+from pcopy.walk.selection import ItemFilters
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -43,9 +43,11 @@ def add_filter_options(
     words = f"P: a pattern as in .gitignore, for paths below {root}; the last one that\nmatches decides"
     group = parser.add_argument_group(f"which items are {done}", words)
     add = group.add_argument
-    add("--exclude", metavar="P", dest="patterns", action="append", type=converter_for_argparse(_exclude_pattern_line),
+    add("--exclude", metavar="P", dest="patterns", action="append",
+        type=converter_for_argparse(_line_of_exclude_pattern),
         help="leave out items that match; directories that are left out are not read")  # fmt: skip
-    add("--include", metavar="P", dest="patterns", action="append", type=converter_for_argparse(_include_pattern_line),
+    add("--include", metavar="P", dest="patterns", action="append",
+        type=converter_for_argparse(_line_of_include_pattern),
         help="select items that match, even if an earlier --exclude matches them")  # fmt: skip
     add("--exclude-from", metavar="FILE", dest="patterns", action="append",
         type=converter_for_argparse(_lines_of_pattern_file),
@@ -70,7 +72,7 @@ def add_filter_options(
     return group
 
 
-def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_selected: bool = False) -> Select:
+def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_selected: bool = False) -> ItemFilters:
     """Return the selection of items that the filters in ``values`` define.
 
     Ages are counted back from now.
@@ -93,7 +95,7 @@ def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_se
             f"--include {included} re-includes items, but nothing is excluded; to select only these: {alone}"
         )
     _refuse_absolute_patterns(patterns, paths, deletes_selected=deletes_selected)
-    return Select(
+    return ItemFilters(
         patterns=patterns,
         newer_than=newer or "",
         older_than=older or "",
@@ -104,15 +106,16 @@ def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_se
     )
 
 
-def reads_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
+def has_patterns_from_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
     """Return True if an ``--exclude-from`` in ``words`` reads patterns from standard input.
 
     ``parser`` is modified, and must not be used afterwards.
     """
-    from pcopy.cli.configuration import given_options
+    from pcopy.cli.configuration import command_line_options
 
     return any(
-        option.name == "exclude-from" and is_standard_input(option.raw_value) for option in given_options(words, parser)
+        option.name == "exclude-from" and is_standard_input(option.raw_value)
+        for option in command_line_options(words, parser)
     )
 
 
@@ -181,12 +184,12 @@ def _nanoseconds_since_epoch(text: str, now: int) -> int:
         raise ValueError("neither an age as in 7d or 12h, nor a date as in 2026-11-24 or 2026-11-24T18:00") from None
 
 
-def _exclude_pattern_line(text: str) -> Sequence[bytes]:
+def _line_of_exclude_pattern(text: str) -> Sequence[bytes]:
     """Return the pattern of ``--exclude`` as a line of a pattern file."""
     return _single_pattern_line(text)
 
 
-def _include_pattern_line(text: str) -> Sequence[bytes]:
+def _line_of_include_pattern(text: str) -> Sequence[bytes]:
     """Return the pattern of ``--include`` as a line of a pattern file."""
     return _single_pattern_line(text, includes=True)
 

@@ -15,7 +15,7 @@ from pcopy.jobs.control import job_limits_text, send_control_request
 from pcopy.jobs.directories import last_change_of_job, state_directory, unfinished_jobs
 from pcopy.jobs.job_choice import discard_job, job_list_lines, path_of_named_job, print_to_stderr
 from pcopy.jobs.job_file import job_name
-from pcopy.jobs.leftovers import remove_temporaries
+from pcopy.jobs.leftovers import remove_temporary_files
 from pcopy.jobs.listing import source_and_destination
 from pcopy.jobs.lock import lock_holders_if_any
 from pcopy.jobs.suggestions import joined_sentences
@@ -32,7 +32,7 @@ def run_job_command(arguments: CopyArguments) -> str | None:
     print. Raise ``PcopyError`` if the command fails.
     """
     command = arguments.job_request
-    if not command.is_any_requested or command.resume is not None:
+    if not command.is_any_command_requested or command.resume is not None:
         return None
     if not is_reporting_rank(os.environ):
         return ""
@@ -43,13 +43,13 @@ def run_job_command(arguments: CopyArguments) -> str | None:
         text = json.dumps(state) if arguments.output.json else job_limits_text(state) or "no limits, all ranks active"
         return "" if arguments.output.quiet else text
     if command.discard is not None and len(command.discard) == 1:
-        _discard_one(command.discard[0], arguments.program)
+        _discard_job(command.discard[0], arguments.program)
         return "" if arguments.output.quiet else "discarded"
     if command.older_than is None:
         jobs = {path_of_named_job(word): printable_path(word) for word in command.discard or ()}
     else:
         jobs = _unfinished_jobs_older_than(command.older_than)
-    _discard_all(jobs, arguments.program, quiet=arguments.output.quiet)
+    _discard_jobs(jobs, arguments.program, quiet=arguments.output.quiet)
     return "" if jobs or arguments.output.quiet else "nothing to discard"
 
 
@@ -64,15 +64,15 @@ def _path_of_running_job(word: bytes) -> bytes:
         raise RequestRefused(joined_sentences(str(refused), "a job of --checkpoint none cannot be changed")) from None
 
 
-def _discard_one(word: bytes, program: str) -> None:
+def _discard_job(word: bytes, program: str) -> None:
     """Remove the job that ``word`` means (a job's name, or a directory), and its temporary files in the destination.
 
     ``program`` is the program's name, for messages. Raise ``RequestRefused`` if the job cannot be removed.
     """
-    discard_job(word, partial(remove_temporaries, report=partial(print_error, program)), print_to_stderr)
+    discard_job(word, partial(remove_temporary_files, report=partial(print_error, program)), print_to_stderr)
 
 
-def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
+def _discard_jobs(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
     """Remove the ``jobs``; if one cannot be removed, report that and go on with the next.
 
     The keys are the directories of the jobs, the values their names for messages. Unless ``quiet``, print a line for
@@ -82,7 +82,7 @@ def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
     failures = []
     for path, name in jobs.items():
         try:
-            _discard_one(path, program)
+            _discard_job(path, program)
         except RequestRefused as refused:
             failures.append(refused)
         else:

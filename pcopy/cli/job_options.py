@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pcopy.jobs.control import ControlRequest
     from pcopy.jobs.lifecycle import CheckpointSettings
-    from pcopy.tools.arguments import JobRequest
+    from pcopy.tools.arguments import StoredJobRequest
 
 CHECKPOINT_STORE_CHOICES = ("auto", "pickle", "lmdb")
 """The values of ``--checkpoint-store``."""
@@ -119,9 +119,9 @@ def checkpoint_settings(values: Namespace) -> CheckpointSettings:
 
 def requested_job_command(
     values: Namespace, operands: Sequence[bytes], words: Sequence[str], new_parser: Callable[[], ArgumentParser]
-) -> JobRequest:
-    """Return the command on stored jobs that the options request (such as ``--resume``); an empty ``JobRequest()`` if
-    they request a copy.
+) -> StoredJobRequest:
+    """Return the command on stored jobs that the options request (such as ``--resume``); an empty
+    ``StoredJobRequest()`` if they request a copy.
 
     Args:
         values: the parsed options.
@@ -132,17 +132,17 @@ def requested_job_command(
     Raise ``RequestRefused``, naming the option, for a combination that is not possible.
     """
     from pcopy.jobs.control import ControlRequest
-    from pcopy.tools.arguments import JobRequest
+    from pcopy.tools.arguments import StoredJobRequest
 
     modes = [mode for mode in OPTIONS_BY_JOB_COMMAND if getattr(values, mode) not in (None, False)]
     if not modes:
-        return JobRequest()
+        return StoredJobRequest()
     mode = modes[0]
     if len(modes) > 1:
         raise RequestRefused(f"--{mode} and --{modes[1]}: one at a time; see pcopy --help")
     discard, change = None, ControlRequest()
     if mode == "control":
-        change, operands = control_request(operands), ()
+        change, operands = job_control_request(operands), ()
     if mode == "discard":
         discard, operands = (*values.discard, *operands), ()
         if bool(discard) == (values.older_than is not None):
@@ -162,12 +162,12 @@ def requested_job_command(
             why = "a job goes on as it began" if mode == "resume" else "it copies nothing"
             raise RequestRefused(f"{option} cannot be given with --{mode}: {why}; leave it out")
     older_than = None if values.older_than is None else age_in_seconds(values.older_than)
-    return JobRequest(
+    return StoredJobRequest(
         values.resume, values.jobs, discard, frozenset(given) - {mode}, older_than, values.control, change
     )
 
 
-def control_request(words: Sequence[bytes]) -> ControlRequest:
+def job_control_request(words: Sequence[bytes]) -> ControlRequest:
     """Return the changes of a running job that the ``words`` after ``--control JOB`` request.
 
     Raise ``RequestRefused`` if there are none, for an unknown word, or for two words that contradict each other.

@@ -32,7 +32,7 @@ def add_mirror_options(parser: ArgumentParser) -> None:
         "begins with a slash, and must be on the file system of DST")  # fmt: skip
 
 
-def deletion_fields(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:
+def deletion_option_fields(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:
     """Return the values of the options about deletion and backups as fields of ``Options`` (the options of a job).
 
     Args:

@@ -78,7 +78,7 @@ PCOPY_ADVICE: Mapping[str, str] = {
 """Options of cp, rsync and other programs that pcopy does not have; the value says what to write instead."""
 
 
-class OptionAdvice(NamedTuple):
+class UnknownOptionAdvice(NamedTuple):
     """The advice of one ``program`` on options that it does not have.
 
     ``by_option`` maps each spelling that users may try to a text that says what to write instead.
@@ -88,8 +88,8 @@ class OptionAdvice(NamedTuple):
     by_option: Mapping[str, str]
 
 
-ADVICE_OF_PCOPY = OptionAdvice("pcopy", PCOPY_ADVICE)
-ADVICE_OF_PSYNC = OptionAdvice(
+ADVICE_OF_PCOPY = UnknownOptionAdvice("pcopy", PCOPY_ADVICE)
+ADVICE_OF_PSYNC = UnknownOptionAdvice(
     "psync",
     {
         **{option: advice.replace("pcopy", "psync") for option, advice in PCOPY_ADVICE.items()},
@@ -102,7 +102,7 @@ ADVICE_OF_PSYNC = OptionAdvice(
         "--decompress": "psync makes trees equal; pcopy --decompress SRC DST writes decompressed files",
     },
 )
-ADVICE_OF_PVERIFY = OptionAdvice(
+ADVICE_OF_PVERIFY = UnknownOptionAdvice(
     "pverify",
     {
         "--signature": "name the signature's file before PATH, or write --create SIGNATURE to make one",
@@ -131,7 +131,7 @@ _LIST_ADVICE = {
     "--from0": "write -0 together with --from LIST",
 }
 
-ADVICE_OF_PRM = OptionAdvice(
+ADVICE_OF_PRM = UnknownOptionAdvice(
     "prm",
     {
         "--bwlimit": "no contents are moved; --oplimit N limits operations",
@@ -148,7 +148,7 @@ ADVICE_OF_PRM = OptionAdvice(
 
 _MODE_ADVICE = "is a mode of chmod: write who it is for, as in a-w, or --mode=-w"
 
-ADVICE_OF_PCHMOD = OptionAdvice(
+ADVICE_OF_PCHMOD = UnknownOptionAdvice(
     "pchmod",
     {
         "--bwlimit": "no contents are moved; --oplimit N limits operations",
@@ -174,7 +174,7 @@ ADVICE_OF_PCHMOD = OptionAdvice(
     },
 )
 
-ADVICE_OF_PSTRIPE = OptionAdvice(
+ADVICE_OF_PSTRIPE = UnknownOptionAdvice(
     "pstripe",
     {
         **dict.fromkeys(("-c", "--stripe-count"), "write --stripe COUNT"),
@@ -186,7 +186,7 @@ ADVICE_OF_PSTRIPE = OptionAdvice(
 
 _USE_LAUNCHER = "one process of each host works: start it by mpiexec or srun, and leave this out"
 
-ADVICE_OF_PBCAST = OptionAdvice(
+ADVICE_OF_PBCAST = UnknownOptionAdvice(
     "pbcast",
     {
         **dict.fromkeys(("-n", "--ranks", "-w", "--hosts", "-N", "-g"), _USE_LAUNCHER),
@@ -199,7 +199,7 @@ ADVICE_OF_PBCAST = OptionAdvice(
     },
 )
 
-ADVICE_OF_PDBENCH = OptionAdvice(
+ADVICE_OF_PDBENCH = UnknownOptionAdvice(
     "pdbench",
     {
         **dict.fromkeys(
@@ -232,7 +232,7 @@ _RARE_TAR_OPTIONS = (
     *("--starting-file", "--suffix", "--test-label", "--uncompress", "--unquote", "--usage", "--volno-file"),
 )
 
-ADVICE_OF_PTAR = OptionAdvice(
+ADVICE_OF_PTAR = UnknownOptionAdvice(
     "ptar",
     {
         **dict.fromkeys(("-r", "--append", "-u", "--update", "-A", "--catenate", "--concatenate", "--delete"),
@@ -299,7 +299,7 @@ ADVICE_OF_PTAR = OptionAdvice(
     },
 )  # fmt: skip
 
-ADVICE_OF_PWALK = OptionAdvice(
+ADVICE_OF_PWALK = UnknownOptionAdvice(
     "pwalk",
     {
         "--bwlimit": "no contents are moved; --oplimit N limits operations",
@@ -324,7 +324,7 @@ ADVICE_OF_PWALK = OptionAdvice(
 )
 
 
-def refuse_unknown_options(advice: OptionAdvice, others: Sequence[str], known: Collection[str]) -> None:
+def refuse_unknown_options(advice: UnknownOptionAdvice, others: Sequence[str], known: Collection[str]) -> None:
     """Raise ``RequestRefused`` if there is an option among ``others``, the words that argparse did not recognise.
 
     Args:
@@ -337,7 +337,7 @@ def refuse_unknown_options(advice: OptionAdvice, others: Sequence[str], known: C
             raise _unknown_option_error(advice, word, known)
 
 
-def refuse_unknown_letters(advice: OptionAdvice, words: Sequence[str], flags: str, valued: str) -> None:
+def refuse_unknown_letters(advice: UnknownOptionAdvice, words: Sequence[str], flags: str, valued: str) -> None:
     """Raise ``RequestRefused`` if a bundle of single-letter options, such as ``-arv``, contains an unknown letter.
 
     Args:
@@ -352,7 +352,7 @@ def refuse_unknown_letters(advice: OptionAdvice, words: Sequence[str], flags: st
             raise _unknown_letter_error(advice, rest[0], word)
 
 
-def _unknown_option_error(advice_table: OptionAdvice, word: str, known: Collection[str]) -> RequestRefused:
+def _unknown_option_error(advice_table: UnknownOptionAdvice, word: str, known: Collection[str]) -> RequestRefused:
     """Return the exception for the option ``word``, which the program does not have.
 
     The message contains what ``advice_table`` says about that option, or else the most similar one of the program's
@@ -370,7 +370,7 @@ def _unknown_option_error(advice_table: OptionAdvice, word: str, known: Collecti
     return RequestRefused(f"unknown option {name}{hint}; {advice} (for a file of that name write ./{name})")
 
 
-def with_nearest_choice(message: str) -> str:
+def message_with_nearest_choice(message: str) -> str:
     """Improve ``message``, an error message of argparse. If it is about an invalid value of an option, return a shorter
     message that names the most similar valid value. Return other messages unchanged.
     """
@@ -394,7 +394,7 @@ def similar_choice_hint(word: str, choices: Collection[str], dashes: str = "") -
     return f"; the nearest is {dashes}{near}" if near else ""
 
 
-def _unknown_letter_error(advice: OptionAdvice, letter: str, word: str) -> RequestRefused:
+def _unknown_letter_error(advice: UnknownOptionAdvice, letter: str, word: str) -> RequestRefused:
     """Return the exception for ``letter``, a single-letter option in the bundle ``word`` that the program does not
     have.
 

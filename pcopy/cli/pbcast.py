@@ -19,7 +19,7 @@ from pcopy.errors import RequestRefused
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import BroadcastArguments
 
 
@@ -45,13 +45,15 @@ exit status:
   or refused, nothing was touched; 70 internal error; 75 stopped early
 """
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
         from pcopy.tools.broadcast import BROADCAST_TOOL, BroadcastJob
 
-        return Command(BROADCAST_TOOL, lambda words: self.parse(words, BroadcastJob))
+        return ToolEntryPoint(BROADCAST_TOOL, lambda words: self.parse_command_line(words, BroadcastJob))
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> BroadcastArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> BroadcastArguments:
         from pcopy.tools.arguments import BroadcastArguments
 
         if len(paths) < 2:

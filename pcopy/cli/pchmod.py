@@ -19,8 +19,8 @@ from pcopy.text import printable_path
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
-    from pcopy.tools.arguments import ChangeArguments
+    from pcopy.launch.tool import ToolEntryPoint
+    from pcopy.tools.arguments import ChmodArguments
 
 _UNCHANGED_OWNER = (-1, -1)
 """The value of ``--owner`` if it is not given: user and group ID that mean "leave unchanged"."""
@@ -53,14 +53,16 @@ exit status:
   70 internal error; 75 stopped early: the same command continues
 """
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
-        from pcopy.tools.change import CHANGE_TOOL, ChangeJob
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
+        from pcopy.tools.change import CHANGE_TOOL, ChmodJob
 
-        return Command(CHANGE_TOOL, lambda words: self.parse(words, ChangeJob))
+        return ToolEntryPoint(CHANGE_TOOL, lambda words: self.parse_command_line(words, ChmodJob))
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ChangeArguments:
-        from pcopy.tools.arguments import ChangeArguments
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> ChmodArguments:
+        from pcopy.tools.arguments import ChmodArguments
 
         owner, group = values.owner
         group = values.group if values.group >= 0 else group
@@ -68,7 +70,7 @@ exit status:
         access, default = _read_acls(values.acl_from)
         if access and mode:
             raise RequestRefused("--acl-from gives the permissions, too: leave MODE out")
-        return ChangeArguments(self.tree_arguments(values, paths, "changed"), (mode, owner, group, access, default))
+        return ChmodArguments(self.tree_arguments(values, paths, "changed"), (mode, owner, group, access, default))
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is changed").add_argument
@@ -86,11 +88,11 @@ exit status:
         )
         add("--acl-from", metavar="FILE", default=None,
             help="the ACL of FILE; if FILE is a directory, directories also get its default ACL")  # fmt: skip
-        self.add_list_options(add, "changed")
+        self.add_path_list_options(add, "changed")
         add("--dry-run", action="store_true", help="list what would be changed, and how; change nothing")
         add("-R", "--recursive", action="store_true", help="no effect: trees are changed by default")
         add_filter_options(parser, done="changed")
-        self.add_operation_options(parser, "change")
+        self.add_process_and_limit_options(parser, "change")
         add_output_options(parser, has_item_log=True)
 
 
@@ -112,7 +114,7 @@ def _requested_mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _M
     if values.mode is not None and values.reference is not None:
         raise RequestRefused("--mode and --reference both set the mode: leave one out")
     if values.reference is not None:
-        with _opened_for_status("--reference", values.reference) as descriptor:
+        with _file_opened_for_status("--reference", values.reference) as descriptor:
             return _ModeAndPaths(f"{stat.S_IMODE(os.fstat(descriptor).st_mode):05o}", paths)
     if values.mode is not None:
         if not _is_valid_mode(values.mode):
@@ -159,19 +161,19 @@ def _is_valid_mode(text: str) -> bool:
 
 
 @contextmanager
-def _opened_for_status(option: str, file: str) -> Iterator[int]:
+def _file_opened_for_status(option: str, file: str) -> Iterator[int]:
     """Context manager: open ``file`` with O_PATH, only to read its metadata; yield the descriptor, and close it at the
     end.
 
     ``option`` is the option whose value is ``file``, for the message. Raise ``RequestRefused`` if the file cannot be
     opened.
     """
-    from pcopy.fsio.named_file import opened_for_status
+    from pcopy.fsio.named_file import item_opened_for_status
 
     path = os.fsencode(file)
     with ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(opened_for_status(path))
+            descriptor = stack.enter_context(item_opened_for_status(path))
         except OSError as error:
             advice = "; name a file that is there" if isinstance(error, FileNotFoundError) else ""
             raise RequestRefused(f"{option} {printable_path(path)}: {error.strerror}{advice}") from None
@@ -192,7 +194,7 @@ def _read_acls(file: str | None) -> tuple[bytes, bytes]:
     from pcopy.fsio.nodes import proc_path_of_descriptor
     from pcopy.tasks.change.intended_metadata import acl_of_mode
 
-    with _opened_for_status("--acl-from", file) as descriptor:
+    with _file_opened_for_status("--acl-from", file) as descriptor:
         found = {ACCESS_ACL_XATTR: acl_of_mode(os.fstat(descriptor).st_mode), DEFAULT_ACL_XATTR: b""}
         for name in found:
             try:

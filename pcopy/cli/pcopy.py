@@ -13,7 +13,7 @@ from pcopy.cli.argument_types import (
 )
 from pcopy.cli.common_options import (
     add_output_options,
-    checked_in_flight,
+    checked_in_flight_count,
     output_settings,
     refuse_invalid_file_names,
     refuse_unused_stripe_table,
@@ -26,7 +26,12 @@ from pcopy.cli.copy_options import (
     add_tuning_options,
     add_verification_options,
 )
-from pcopy.cli.filter_options import add_filter_options, is_standard_input, reads_standard_input, requested_selection
+from pcopy.cli.filter_options import (
+    add_filter_options,
+    has_patterns_from_standard_input,
+    is_standard_input,
+    requested_selection,
+)
 from pcopy.cli.job_options import (
     JOB_COMMAND_USAGES,
     NO_CHECKPOINT_WORD,
@@ -35,7 +40,7 @@ from pcopy.cli.job_options import (
     checkpoint_settings,
     requested_job_command,
 )
-from pcopy.cli.mirror_options import add_mirror_options, deletion_fields
+from pcopy.cli.mirror_options import add_mirror_options, deletion_option_fields
 from pcopy.cli.mistakes import ADVICE_OF_PCOPY
 from pcopy.cli.program import ProgramCommandLine
 from pcopy.errors import RequestRefused
@@ -43,13 +48,18 @@ from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.jobs.paths import absolute_path
 from pcopy.launch import interrupts
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
-from pcopy.tasks.base.job import EXISTING_CHOICES_THAT_KEEP, Options, Preserve, message_refusing_existing_choice
+from pcopy.tasks.base.job import (
+    EXISTING_CHOICES_THAT_KEEP,
+    Options,
+    PreservedMetadataKinds,
+    message_refusing_existing_choice,
+)
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import CopyArguments
 
 _OPTIONS_WITH_PATHS = (
@@ -96,9 +106,9 @@ exit status:
   nothing was touched; 70 internal error; 75 stopped early
 """
 
-    def answer_without_ranks(self, words: Sequence[str]) -> str | None:
+    def output_if_no_ranks_needed(self, words: Sequence[str]) -> str | None:
         """Return the text to print if no ranks are needed, as for ``--help`` or ``--jobs``; None if they are needed."""
-        if (text := super().answer_without_ranks(words)) is not None:
+        if (text := super().output_if_no_ranks_needed(words)) is not None:
             return text
         if not any(word == "--jobs" or word.startswith(("--discard", "--control")) for word in words):
             return None
@@ -106,10 +116,10 @@ exit status:
         from pcopy.launch.launcher import is_reporting_rank
 
         interrupts.restore_keyboard_interrupt()
-        return run_job_command(self.parse(words, use_config_files=is_reporting_rank(os.environ)))
+        return run_job_command(self.parse_command_line(words, use_config_files=is_reporting_rank(os.environ)))
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
         from pcopy.tools.copy import CopyJob, CopyTool
 
         def prepare(words: Sequence[str], arguments: CopyArguments) -> CopyJob:
@@ -119,7 +129,9 @@ exit status:
 
             return DryRunJob(words, arguments)
 
-        return Command(CopyTool(self.name), lambda words: self.parse(words, partial(prepare, words)))
+        return ToolEntryPoint(
+            CopyTool(self.name), lambda words: self.parse_command_line(words, partial(prepare, words))
+        )
 
     def options_settable_by_files(self, given: Collection[str]) -> Collection[str] | None:
         """Return the options (attributes of the namespace) that files may set if ``given`` are on the command line.
@@ -129,7 +141,9 @@ exit status:
         """
         return next((may - {"older_than"} for mode, may in OPTIONS_BY_JOB_COMMAND.items() if mode in given), None)
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> CopyArguments:
         from pcopy.tools.arguments import CopyArguments
 
         if "-t" in words:
@@ -137,14 +151,14 @@ exit status:
         refuse_unused_stripe_table(values)
         refuse_invalid_file_names(values, "signature", "manifest", "errors", "log")
         asked = requested_job_command(values, paths, words, self.parser)
-        if asked.is_any_requested:
+        if asked.is_any_command_requested:
             paths = (b"",)  # A command on stored jobs has no SRC, and an empty DST.
         elif not paths:
             raise RequestRefused(
                 f"SRC and DST are missing: {self.main_usage}{self._path_as_value_hint(words)}; see pcopy --help"
             )
         elif len(paths) == 1:
-            hint = self._path_as_value_hint(words) or _hint_about_quoted_pair(paths[0])
+            hint = self._path_as_value_hint(words) or _hint_about_quoted_src_and_dst(paths[0])
             raise RequestRefused(
                 f"DST is missing after {printable_path(paths[0])}: {self.main_usage}{hint}; see pcopy --help"
             )
@@ -154,7 +168,7 @@ exit status:
             destination=paths[-1],
             no_target_directory=values.no_target_directory,
             ranks=values.ranks,
-            in_flight=checked_in_flight(values),
+            in_flight=checked_in_flight_count(values),
             options=Options(
                 preserve=_preserved_attributes(values.preserve or [])._replace(chown=values.chown),
                 existing=existing,
@@ -184,12 +198,12 @@ exit status:
                 sequential=_is_sequential_inplace(values, existing),
                 dereference=values.dereference,
                 one_file_system=values.one_file_system,
-                files_from=_files_from_path(values, words, self.parser),
+                files_from=_path_of_path_list(values, words, self.parser),
                 select=requested_selection(values, paths, deletes_selected=values.delete or values.mirror),
                 nul_separated=values.nul_separated,
-                itemize=output_options.reports_items,
+                itemize=output_options.is_reporting_each_item,
                 dry_run=values.dry_run,
-                **deletion_fields(values, paths, self.name),
+                **deletion_option_fields(values, paths, self.name),
                 **_requested_compression(values, existing),
             ),
             output=output_options,
@@ -206,9 +220,9 @@ exit status:
 
         Empty if there is no such option.
         """
-        from pcopy.cli.configuration import given_options
+        from pcopy.cli.configuration import command_line_options
 
-        for option in given_options(words, self.parser()):
+        for option in command_line_options(words, self.parser()):
             value = os.fsencode(option.raw_value) if isinstance(option.raw_value, str) else b""
             if os.path.isdir(value) or (os.path.lexists(value) and option.name not in _OPTIONS_WITH_PATHS):
                 return f" (--{option.name} has taken {printable_path(value)} as its value)"
@@ -218,7 +232,7 @@ exit status:
         """Add the options of ``pcopy`` to ``parser``, in the groups and the order of the help."""
         add_common_options(parser, self.name)
         older = "only files with an mtime before WHEN; with --discard: jobs that no run has worked on since"
-        self.add_list_options(add_filter_options(parser, done="copied", older_help=older))
+        self.add_path_list_options(add_filter_options(parser, done="copied", older_help=older))
         add_mirror_options(parser)
         self.add_compression_options(parser)
         add_attribute_options(parser)
@@ -228,7 +242,7 @@ exit status:
         add_tuning_options(parser)
         add_lustre_options(parser)
 
-    def add_list_options(self, group: Any) -> None:
+    def add_path_list_options(self, group: Any) -> None:
         """Add ``--files-from`` and ``-0``, which name a list of paths to copy, to a ``group`` of options."""
         add = group.add_argument
         add("--files-from", metavar="FILE", help="copy what FILE lists (-: standard input), a path below SRC on each "
@@ -249,7 +263,7 @@ exit status:
         add("--decompress", action="store_true", help="write each regular file NAME.zst as NAME; others are copied")
 
 
-def _hint_about_quoted_pair(path: bytes) -> str:
+def _hint_about_quoted_src_and_dst(path: bytes) -> str:
     """Return a hint for a message that DST is missing, if ``path`` seems to be SRC and DST in one pair of quotes.
 
     Else the result is empty.
@@ -307,7 +321,7 @@ def _is_sequential_inplace(values: Namespace, existing: str) -> bool:
     return True
 
 
-def _files_from_path(values: Namespace, words: Sequence[str], new_parser: Callable[[], ArgumentParser]) -> bytes:
+def _path_of_path_list(values: Namespace, words: Sequence[str], new_parser: Callable[[], ArgumentParser]) -> bytes:
     """Return the absolute path of the list of paths that ``--files-from`` names, ``-`` for standard input, or an empty
     path for no list.
 
@@ -322,7 +336,7 @@ def _files_from_path(values: Namespace, words: Sequence[str], new_parser: Callab
         return b""
     if not name:
         raise RequestRefused("--files-from: the empty string names no file; see pcopy --help")
-    if is_standard_input(name) and reads_standard_input(words, new_parser()):
+    if is_standard_input(name) and has_patterns_from_standard_input(words, new_parser()):
         raise RequestRefused(
             "--files-from - and --exclude-from - both read standard input: name a file for one of them"
         )
@@ -342,7 +356,7 @@ def _requested_compression(values: Namespace, existing: str) -> dict[str, Any]:
     return compression_option_fields(values, existing)
 
 
-def _preserved_attributes(requests: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
+def _preserved_attributes(requests: Sequence[tuple[str, Sequence[str]]]) -> PreservedMetadataKinds:
     """Return the attributes that copies get from their sources, as ``--preserve`` and ``--no-preserve`` request.
 
     ``requests`` has an entry for each of these options, in their order: "preserve" or "no_preserve", and the
@@ -357,8 +371,8 @@ def _preserved_attributes(requests: Sequence[tuple[str, Sequence[str]]]) -> Pres
         else:
             kept = kept.union(words) if replaced else set(words)
             replaced = True
-    return Preserve(**{name: name in kept for name in PRESERVABLE_METADATA})  # type: ignore[arg-type]
+    return PreservedMetadataKinds(**{name: name in kept for name in PRESERVABLE_METADATA})  # type: ignore[arg-type]
 
 
 PCOPY = PcopyCommandLine()
-main, help_or_version, parse = PCOPY.main, PCOPY.help_or_version, PCOPY.parse
+main, help_or_version, parse = PCOPY.main, PCOPY.help_or_version_text, PCOPY.parse_command_line

@@ -29,7 +29,7 @@ from pcopy.text import printable_path
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import BenchArguments
 
 BENCHMARK_TEST_NAMES = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
@@ -74,13 +74,15 @@ exit status:
   nothing was touched; 70 internal error; 75 stopped early
 """
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
         from pcopy.tools.bench import BENCH_TOOL, BenchJob
 
-        return Command(BENCH_TOOL, lambda words: self.parse(words, BenchJob))
+        return ToolEntryPoint(BENCH_TOOL, lambda words: self.parse_command_line(words, BenchJob))
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> BenchArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> BenchArguments:
         from pcopy.tools.arguments import BenchArguments
 
         if len(paths) != 1:
@@ -122,7 +124,7 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is measured").add_argument
-        add("--tests", metavar="LIST", type=converter_for_argparse(parse_tests), default=(),
+        add("--tests", metavar="LIST", type=converter_for_argparse(parse_measurement_names), default=(),
             help=f"measure only these, separated by commas: {', '.join(BENCHMARK_TEST_NAMES)} "
             "(default: all)")  # fmt: skip
         add("--files", metavar="N", type=converter_for_argparse(parse_positive), default=DEFAULT_NUMBER_OF_FILES,
@@ -131,7 +133,7 @@ exit status:
             type=converter_for_argparse(lambda text: parse_positive_size(text, "a file holds")),
         default=DEFAULT_FILE_SIZE,
             help="bytes that each rank writes at most (default 32M)")  # fmt: skip
-        add("--blocks", metavar="LIST", type=converter_for_argparse(parse_blocks), default=DEFAULT_BLOCK_SIZES,
+        add("--blocks", metavar="LIST", type=converter_for_argparse(parse_block_sizes), default=DEFAULT_BLOCK_SIZES,
             help="bytes of one write or read, or several sizes, separated by commas (default 64K,1M,8M)")  # fmt: skip
         add(
             "--dry-run",
@@ -148,7 +150,7 @@ exit status:
         how.add_argument(
             "--in-flight",
             metavar="N",
-            type=converter_for_argparse(parse_in_flight),
+            type=converter_for_argparse(parse_in_flight_count),
             default=None,
             help=f"operations in progress in each rank: 1, 4 and so on up to N (default {DEFAULT_MAX_IN_FLIGHT})",
         )
@@ -160,7 +162,7 @@ exit status:
         )
 
 
-def parse_tests(text: str) -> tuple[str, ...]:
+def parse_measurement_names(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated list of measurements. Raise ``ValueError`` for an unknown one."""
     chosen = tuple(text.split(","))
     for name in chosen:
@@ -169,12 +171,12 @@ def parse_tests(text: str) -> tuple[str, ...]:
     return chosen
 
 
-def parse_blocks(text: str) -> tuple[int, ...]:
+def parse_block_sizes(text: str) -> tuple[int, ...]:
     """Return the sizes in a comma-separated list, in bytes, each once. Raise ``ValueError`` for an invalid one."""
     return tuple(dict.fromkeys(parse_positive_size(word, "a block holds") for word in text.split(",")))
 
 
-def parse_in_flight(text: str) -> int:
+def parse_in_flight_count(text: str) -> int:
     """Return the number in ``text``, the value of ``--in-flight``.
 
     Raise ``ValueError`` if it is not a number from 1 to ``MAX_IN_FLIGHT``.

@@ -13,7 +13,7 @@ from pcopy.cli.tree_program import TreeProgramCommandLine
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import RemoveArguments
 
 
@@ -41,13 +41,15 @@ exit status:
   70 internal error; 75 stopped early: the same command continues
 """
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
         from pcopy.tools.remove import REMOVE_TOOL, RemoveJob
 
-        return Command(REMOVE_TOOL, lambda words: self.parse(words, RemoveJob))
+        return ToolEntryPoint(REMOVE_TOOL, lambda words: self.parse_command_line(words, RemoveJob))
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> RemoveArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> RemoveArguments:
         from pcopy.tools.arguments import RemoveArguments
 
         force = values.force
@@ -59,13 +61,13 @@ exit status:
         add = parser.add_argument_group("what is removed").add_argument
         add("--yes", action="store_true", help="do not ask (required if there is no terminal)")
         add("-f", "--force", action="store_true", help="do not ask, and ignore a PATH that does not exist")
-        self.add_list_options(add, "removed")
+        self.add_path_list_options(add, "removed")
         add("--dry-run", action="store_true", help="list what would be removed, and how much; change nothing")
         add("-r", "-R", "--recursive", action="store_true",
             help="remove directories that --from lists with all their contents, not only if they are empty by then; "
             "a PATH is always removed with its contents")  # fmt: skip
         add_filter_options(parser, done="removed", older_help="only items, also directories, with an mtime before WHEN")
-        self.add_operation_options(parser, "remove")
+        self.add_process_and_limit_options(parser, "remove")
         add_output_options(parser, has_item_log=True)
 
 

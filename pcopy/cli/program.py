@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
 from pcopy.cli.common_options import INPLACE_CHOICES, INSECURE_LINKS_OPTION, PROGRESS_CHOICES
-from pcopy.cli.mistakes import OptionAdvice, refuse_unknown_letters, refuse_unknown_options, with_nearest_choice
+from pcopy.cli.mistakes import (
+    UnknownOptionAdvice,
+    message_with_nearest_choice,
+    refuse_unknown_letters,
+    refuse_unknown_options,
+)
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
@@ -33,7 +38,7 @@ from pcopy.text import printable_text
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.report.streams import StandardStreams
 
 SYSTEM_CONFIG_FILE = b"/etc/pcopy.yaml"
@@ -87,7 +92,7 @@ class ProgramCommandLine(ABC):
     """Single-letter options without a value, which may be bundled, as in ``-arv``."""
     value_letters = "n"
     """Single-letter options with a value, each of which may be the last one of a bundle."""
-    option_advice: OptionAdvice
+    option_advice: UnknownOptionAdvice
     """The name of the program, and its advice to users who write options of other programs."""
     status_if_output_lost = errors.EXIT_INCOMPLETE
     """The exit status if standard output could not be written; a higher status because of another error remains."""
@@ -99,7 +104,7 @@ class ProgramCommandLine(ABC):
         """Add all options of the program to ``parser``."""
 
     @abstractmethod
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> Any:
+    def arguments_from_options(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> Any:
         """Return the arguments of the program's job, converted from the options and operands of the command line.
 
         Args:
@@ -111,7 +116,7 @@ class ProgramCommandLine(ABC):
         """
 
     @abstractmethod
-    def load_command(self) -> Command:
+    def load_command(self) -> ToolEntryPoint:
         """Import the modules that run a job of this program, and return the command, which contains their functions."""
 
     @property
@@ -130,19 +135,19 @@ class ProgramCommandLine(ABC):
         if INSECURE_LINKS_OPTION in _words_before_double_dash(
             list(map(os.fsdecode, words))
         ):  # Checked before the command line is parsed, because that reads files, to which the option applies.
-            from pcopy.fsio.named_file import trust_all_links
+            from pcopy.fsio.named_file import set_symbolic_link_trust
 
-            trust_all_links(True)
+            set_symbolic_link_trust(True)
         with tolerant_standard_streams() as streams:
             streams.is_output_essential = self.needs_standard_output
             try:
-                status = self._run(words, streams)
+                status = self._run_command_line(words, streams)
             except KeyboardInterrupt:  # Raised only until the ranks handle signals themselves; nothing is changed yet.
                 sys.stderr.write(interrupts.interrupted_line(self.name))
                 status = interrupts.INTERRUPTED_STATUS
-            return streams.final_status(status, self.name, self.status_if_output_lost)
+            return streams.exit_status_after_flush(status, self.name, self.status_if_output_lost)
 
-    def _run(self, words: Sequence[str], streams: StandardStreams) -> int:
+    def _run_command_line(self, words: Sequence[str], streams: StandardStreams) -> int:
         """Do what the command line ``words`` requests, and return the exit status.
 
         If no ranks are needed (as for ``--help``), print the answer; else run a job on the ranks. Each error is printed
@@ -152,7 +157,7 @@ class ProgramCommandLine(ABC):
 
         try:
             try:
-                text = self.answer_without_ranks(words)
+                text = self.output_if_no_ranks_needed(words)
             except RequestRefused as refused:
                 if not is_reporting_rank(os.environ):
                     return refused.status
@@ -183,11 +188,11 @@ class ProgramCommandLine(ABC):
 
             return report_unexpected_exception(self.name, error)
 
-    def answer_without_ranks(self, words: Sequence[str]) -> str | None:
+    def output_if_no_ranks_needed(self, words: Sequence[str]) -> str | None:
         """Return the text to print if no ranks are needed to answer the command line; None if they are needed."""
-        if (text := self.help_or_version(words)) is not None or "--show-config" not in words:
+        if (text := self.help_or_version_text(words)) is not None or "--show-config" not in words:
             return text
-        parsed = self.parse_words(words)
+        parsed = self.parse_options_and_operands(words)
         if not parsed.values.show_config:
             return None
         from pcopy.cli.show_config import effective_config_text
@@ -199,7 +204,7 @@ class ProgramCommandLine(ABC):
             else ""
         )
 
-    def help_or_version(self, argv: Sequence[bytes | str]) -> str | None:
+    def help_or_version_text(self, argv: Sequence[bytes | str]) -> str | None:
         """Return the text that ``--version`` or ``-h`` in ``argv`` prints, without a final newline; None if neither is
         given.
 
@@ -210,12 +215,12 @@ class ProgramCommandLine(ABC):
             return f"{self.name} {__version__} (kernel {backend_name()})"
         return self.parser().format_help().rstrip() if _is_help_requested(words, self.flag_letters) else None
 
-    def parse(
+    def parse_command_line(
         self, argv: Sequence[bytes | str], convert: Callable[[Any], Any] | None = None, *, use_config_files: bool = True
     ) -> Any:
         """Parse ``argv``, the command line without the program's name, and return the arguments of the program's job.
 
-        The caller has called ``help_or_version`` before.
+        The caller has called ``help_or_version_text`` before.
 
         Args:
             convert: a function that is called with the arguments; its result is returned instead. None: no conversion.
@@ -223,19 +228,19 @@ class ProgramCommandLine(ABC):
 
         Raise ``RequestRefused`` with a message of one line if the command line or a configuration file is not valid.
         """
-        parsed = self.parse_words(argv)
+        parsed = self.parse_options_and_operands(argv)
         if not (use_config_files and parsed.config_files):
-            return self._converted_arguments(parsed, parsed.values, convert)
+            return self._arguments_of_parsed_command_line(parsed, parsed.values, convert)
         from pcopy.cli.configuration import parse_with_config_files
 
         return parse_with_config_files(
             self,
             parsed.option_words,
             parsed.config_files,
-            lambda values: self._converted_arguments(parsed, values, convert),
+            lambda values: self._arguments_of_parsed_command_line(parsed, values, convert),
         )
 
-    def _converted_arguments(
+    def _arguments_of_parsed_command_line(
         self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
     ) -> Any:
         """Return the arguments of the program's job for the command line ``parsed``.
@@ -244,10 +249,10 @@ class ProgramCommandLine(ABC):
         called with the arguments, and its result is returned instead.
         """
         paths = tuple(os.fsencode(word) for word in parsed.operands)
-        arguments = self.arguments_of(values, paths, parsed.option_words)
+        arguments = self.arguments_from_options(values, paths, parsed.option_words)
         return arguments if convert is None else convert(arguments)
 
-    def parse_words(self, argv: Sequence[bytes | str]) -> ParsedCommandLine:
+    def parse_options_and_operands(self, argv: Sequence[bytes | str]) -> ParsedCommandLine:
         """Parse ``argv`` into options and operands.
 
         Raise ``RequestRefused`` for an unknown option or an invalid value.
@@ -285,7 +290,7 @@ class ProgramCommandLine(ABC):
         class Parser(argparse.ArgumentParser):
             def error(self, message: str) -> NoReturn:
                 message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
-                raise RequestRefused(f"{printable_text(with_nearest_choice(message))}; see {name} --help")
+                raise RequestRefused(f"{printable_text(message_with_nearest_choice(message))}; see {name} --help")
 
         class HelpFormatter(argparse.RawDescriptionHelpFormatter):
             def _format_action_invocation(self, action: argparse.Action) -> str:

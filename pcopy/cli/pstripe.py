@@ -15,7 +15,7 @@ from pcopy.errors import RequestRefused
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import StripeArguments
 
 
@@ -44,13 +44,15 @@ exit status:
   touched; 70 internal error; 75 stopped early: the same command continues
 """
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
         from pcopy.tools.stripe import STRIPE_TOOL, StripeJob
 
-        return Command(STRIPE_TOOL, lambda words: self.parse(words, StripeJob))
+        return ToolEntryPoint(STRIPE_TOOL, lambda words: self.parse_command_line(words, StripeJob))
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> StripeArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> StripeArguments:
         from pcopy.tools.arguments import StripeArguments
 
         tree = self.tree_arguments(values, paths, "examined")
@@ -75,7 +77,7 @@ exit status:
         add("--dry-run", action="store_true", help="print how many files would get another layout; change nothing")
         self.add_recursive_option(add, "examined")
         add_filter_options(parser, done="examined")
-        self.add_operation_options(parser, "work", limits=False)
+        self.add_process_and_limit_options(parser, "work", limits=False)
         add_output_options(parser)
 
 

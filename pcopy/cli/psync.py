@@ -50,23 +50,25 @@ exit status:
   75 stopped early
 """
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> CopyArguments:
         """Return the arguments of the copy. ``--mirror`` is implied, unless a command on stored jobs (such as
         ``--resume``) is given.
 
         As ``--mirror`` does, this ignores a policy for existing files (``--existing``) that a configuration file sets.
         If the command line sets one, that policy is used, and ``--delete`` is implied instead.
         """
-        from pcopy.cli.configuration import given_options
+        from pcopy.cli.configuration import command_line_options
 
         if all(getattr(values, mode) in (None, False) for mode in OPTIONS_BY_JOB_COMMAND):
-            if any(option.dest == "existing" for option in given_options(words, self.parser())):
+            if any(option.dest == "existing" for option in command_line_options(words, self.parser())):
                 values.delete = True
             else:
                 values.existing, values.mirror = None, True
-        return super().arguments_of(values, paths, words)
+        return super().arguments_from_options(values, paths, words)
 
-    def _converted_arguments(
+    def _arguments_of_parsed_command_line(
         self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
     ) -> Any:
         """Return the arguments of the copy for the command line ``parsed``. Error messages name psync instead of pcopy.
@@ -75,12 +77,12 @@ exit status:
         called with the arguments, and its result is returned instead.
         """
         try:
-            return super()._converted_arguments(parsed, values, convert)
+            return super()._arguments_of_parsed_command_line(parsed, values, convert)
         except RequestRefused as refused:
             message = str(refused).replace("see pcopy --help", "see psync --help")
             raise RequestRefused(message.replace("pcopy reaches", "psync reaches"), refused.status) from None
 
-    def add_list_options(self, group: Any) -> None:
+    def add_path_list_options(self, group: Any) -> None:
         """Add no options, only the default values of ``--files-from`` and ``-0``.
 
         psync takes no list of paths: a list would not show which items SRC lacks, so nothing could be deleted.

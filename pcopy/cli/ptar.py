@@ -16,7 +16,7 @@ from pcopy.cli.common_options import (
     add_output_options,
     add_ranks_option,
     add_termination_option,
-    checked_in_flight,
+    checked_in_flight_count,
     output_settings,
     refuse_invalid_file_names,
 )
@@ -29,7 +29,7 @@ from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.report.streams import StandardStreams
     from pcopy.tasks.base.job import Options
     from pcopy.tools.arguments import ArchiveArguments
@@ -65,23 +65,23 @@ exit status:
     _operation_letter = ""
     """The letter of the operation that the command line requests: c, x or t.
 
-    If the command line is not valid, it may be empty or have several letters; ``arguments_of`` refuses that.
+    If the command line is not valid, it may be empty or have several letters; ``arguments_from_options`` refuses that.
     """
 
-    def _run(self, words: Sequence[str], streams: StandardStreams) -> int:
+    def _run_command_line(self, words: Sequence[str], streams: StandardStreams) -> int:
         """Run the program, and return the exit status.
 
         An archive is listed without ranks, unless its signature is requested.
         """
         # The operation selects the command to run, so it must be known before the options are parsed.
-        self._operation_letter = _operation_letters_in(words)
-        if self._operation_letter == "t" and self.help_or_version(words) is None and "--show-config" not in words:
-            if not self._computes_signature(words):
+        self._operation_letter = _requested_operation_letters(words)
+        if self._operation_letter == "t" and self.help_or_version_text(words) is None and "--show-config" not in words:
+            if not self._is_parallel_signature_requested(words):
                 return self._list_archive(words, streams)
             streams.is_output_essential = True
-        return super()._run(words, streams)
+        return super()._run_command_line(words, streams)
 
-    def _computes_signature(self, words: Sequence[str]) -> bool:
+    def _is_parallel_signature_requested(self, words: Sequence[str]) -> bool:
         """Return True if the command line ``words`` requests the signature of the archive's contents, and several ranks
         can compute it.
         """
@@ -90,7 +90,7 @@ exit status:
         if not any(word.startswith("--signature") for word in map(os.fsdecode, words)):
             return False
         try:
-            arguments = self.parse(words)
+            arguments = self.parse_command_line(words)
         except PcopyError:  # ``_list_archive`` parses the command line again, and reports the error.
             return False
         from pcopy.tools.sign_archive import is_signed_in_parallel
@@ -107,7 +107,7 @@ exit status:
             return EXIT_OK
         streams.is_output_essential = True
         try:
-            arguments = self.parse(words)
+            arguments = self.parse_command_line(words)
             from pcopy.tools.list_archive import list_archive
 
             return list_archive(arguments)
@@ -115,22 +115,22 @@ exit status:
             print_error(self.name, error)
             return error.status
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
 
         if self._operation_letter == "x":
             from pcopy.tools.extract import UNPACK_TOOL, UnpackJob
 
-            return Command(UNPACK_TOOL, lambda words: self.parse(words, UnpackJob))
+            return ToolEntryPoint(UNPACK_TOOL, lambda words: self.parse_command_line(words, UnpackJob))
         if self._operation_letter == "t":
             from pcopy.tools.sign_archive import SIGN_ARCHIVE_TOOL, SignArchiveJob
 
-            return Command(SIGN_ARCHIVE_TOOL, lambda words: self.parse(words, SignArchiveJob))
+            return ToolEntryPoint(SIGN_ARCHIVE_TOOL, lambda words: self.parse_command_line(words, SignArchiveJob))
         from pcopy.tools.archive import ARCHIVE_TOOL, ArchiveJob
 
-        return Command(ARCHIVE_TOOL, lambda words: self.parse(words, ArchiveJob))
+        return ToolEntryPoint(ARCHIVE_TOOL, lambda words: self.parse_command_line(words, ArchiveJob))
 
-    def parse_words(self, argv: Sequence[bytes | str]) -> Any:
+    def parse_options_and_operands(self, argv: Sequence[bytes | str]) -> Any:
         """Parse ``argv`` into options and operands; the first word may have tar's old form without a dash (``tar cf``).
 
         Raise ``RequestRefused`` for an unknown option or an invalid value.
@@ -138,9 +138,11 @@ exit status:
         words = list(map(os.fsdecode, argv))
         if words and words[0][:1] in ("c", "x", "t") and not words[0].strip(_LETTERS_WITHOUT_DASH):
             words[0] = "-" + words[0]
-        return super().parse_words(words)
+        return super().parse_options_and_operands(words)
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ArchiveArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> ArchiveArguments:
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import ArchiveArguments
 
@@ -180,8 +182,8 @@ exit status:
             paths,
             directory=os.fsencode(values.directory or ""),
             ranks=values.ranks,
-            in_flight=checked_in_flight(values),
-            options=options if mode == "extract" else _with_content_options(values, options),
+            in_flight=checked_in_flight_count(values),
+            options=options if mode == "extract" else _options_for_create_and_list(values, options),
             output=output_options._replace(
                 verbose=2 if output_options.verbose and mode != "list" else output_options.verbose
             ),
@@ -251,7 +253,7 @@ exit status:
         add_output_options(parser, has_item_log=True, verbose_items="; and the outcome of each item but directories")
 
 
-def _with_content_options(values: Namespace, options: Options) -> Options:
+def _options_for_create_and_list(values: Namespace, options: Options) -> Options:
     """Return ``options`` with the values of the options that only the operations -c (create) and -t (list) use."""
     signature = os.fsencode(values.signature or "")
     return options._replace(
@@ -269,7 +271,7 @@ _LETTERS_WITHOUT_DASH = "cxtvfpSzqh"
 """Letters that may be written without a dash in the first word, as in ``tar cf``."""
 
 
-def _operation_letters_in(words: Sequence[str]) -> str:
+def _requested_operation_letters(words: Sequence[str]) -> str:
     """Return the letters of the operations (c, x, t) that ``words`` request, sorted; more than one is an error."""
     found = {"--create": "c", "--extract": "x", "--get": "x", "--list": "t"}
     modes = set()

@@ -16,7 +16,7 @@ from pcopy.cli.common_options import (
     add_limit_options,
     add_output_options,
     add_ranks_option,
-    checked_in_flight,
+    checked_in_flight_count,
     output_settings,
     refuse_invalid_file_names,
 )
@@ -30,7 +30,7 @@ from pcopy.text import count_with_noun
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import VerifyArguments
 
 
@@ -73,13 +73,15 @@ exit status:
   be read; 70 internal error
 """
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
         from pcopy.tools.verify import VERIFY_TOOL, prepared_verification_job
 
-        return Command(VERIFY_TOOL, lambda words: self.parse(words, prepared_verification_job))
+        return ToolEntryPoint(VERIFY_TOOL, lambda words: self.parse_command_line(words, prepared_verification_job))
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> VerifyArguments:
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import VerifyArguments
 
@@ -102,7 +104,7 @@ exit status:
             create=os.fsencode(values.create or ""),
             manifest=os.fsencode(values.manifest or ""),
             ranks=values.ranks,
-            in_flight=checked_in_flight(values),
+            in_flight=checked_in_flight_count(values),
             options=Options(
                 hash=values.hash or "",
                 block_size=values.block_size,

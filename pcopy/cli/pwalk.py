@@ -20,15 +20,15 @@ from pcopy.text import printable_path
 from pcopy.walk.expression import (
     ADVICE_FOR_UNSUPPORTED_TESTS,
     ARGUMENT_COUNTS,
-    argument_count,
-    begins_expression,
-    parse_expression,
+    argument_count_of_test,
+    can_begin_expression,
+    parse_find_expression,
 )
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.launch.tool import Command
+    from pcopy.launch.tool import ToolEntryPoint
     from pcopy.tools.arguments import WalkArguments
 
 
@@ -58,13 +58,13 @@ exit status:
   70 internal error; 75 stopped early
 """
 
-    def load_command(self) -> Command:
-        from pcopy.launch.tool import Command
+    def load_command(self) -> ToolEntryPoint:
+        from pcopy.launch.tool import ToolEntryPoint
         from pcopy.tools.walk import WALK_TOOL, WalkJob
 
-        return Command(WALK_TOOL, lambda words: self.parse(words, WalkJob))
+        return ToolEntryPoint(WALK_TOOL, lambda words: self.parse_command_line(words, WalkJob))
 
-    def parse_words(self, argv: Sequence[bytes | str]) -> ParsedCommandLine:
+    def parse_options_and_operands(self, argv: Sequence[bytes | str]) -> ParsedCommandLine:
         """Parse ``argv`` into options, paths and the words of an expression as in find(1).
 
         All words from the first one that can begin an expression belong to the expression, except options with two
@@ -72,19 +72,19 @@ exit status:
         """
         words = list(map(os.fsdecode, argv))
         end = words.index("--") if "--" in words else len(words)
-        start = next((at for at, word in enumerate(words[:end]) if begins_expression(word)), None)
+        start = next((at for at, word in enumerate(words[:end]) if can_begin_expression(word)), None)
         for option, value in pairwise(words[:end]):
             if option == "--sort" and value.startswith("-"):
                 raise RequestRefused(f"--sort {value}: write --sort={value}, with an equals sign")
-        self._refuse_unknown_tests(words[: end if start is None else start])
+        self._refuse_unknown_find_tests(words[: end if start is None else start])
         if start is None:
-            return super().parse_words(words)
+            return super().parse_options_and_operands(words)
         before, rest, expression = words[:start], words[start:], []
         valued = {name for action in self.parser()._actions if action.nargs is None for name in action.option_strings}
         # Separate the options with two dashes, which may be anywhere, from the words of the expression.
         while rest:
             word = rest.pop(0)
-            count = argument_count(word)
+            count = argument_count_of_test(word)
             if word.startswith("--"):
                 before.append(word)
                 if word in valued and rest:
@@ -92,9 +92,9 @@ exit status:
             else:
                 expression += [word, *rest[:count]]
                 del rest[:count]
-        return super().parse_words(before)._replace(expression=tuple(expression))
+        return super().parse_options_and_operands(before)._replace(expression=tuple(expression))
 
-    def _converted_arguments(
+    def _arguments_of_parsed_command_line(
         self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
     ) -> Any:
         """Return the arguments of the walk for the command line ``parsed``, including the expression of tests (such as
@@ -104,9 +104,9 @@ exit status:
         called with the arguments, and its result is returned instead.
         """
         values.expression = parsed.expression
-        return super()._converted_arguments(parsed, values, convert)
+        return super()._arguments_of_parsed_command_line(parsed, values, convert)
 
-    def _refuse_unknown_tests(self, words: Sequence[str]) -> None:
+    def _refuse_unknown_find_tests(self, words: Sequence[str]) -> None:
         """Raise ``RequestRefused`` if one of ``words`` looks like a test of find(1), such as ``-foo``, but pwalk has no
         such test.
         """
@@ -119,24 +119,26 @@ exit status:
                 hint = similar_choice_hint(word[1:], [test[1:] for test in ARGUMENT_COUNTS], "-")
                 raise RequestRefused(f"unknown test {word}{hint}; see {self.name} --help")
 
-    def refuse_with_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
+    def refuse_conflicts_with_path_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
         """Raise ``RequestRefused`` for operands, options and tests of find that cannot be combined with ``--from``.
 
         ``listing`` is the value of ``--from``, and ``paths`` are the operands.
         """
         if requested_selection(values, ()).has_filters:
             raise RequestRefused("--from lists single items, to which filters do not apply: write tests, as -path")
-        super().refuse_with_list(values, listing, paths)
+        super().refuse_conflicts_with_path_list(values, listing, paths)
         walks = {"-maxdepth", "-mindepth", "-xdev", "-mount", "-prune"}.intersection(values.expression)
         if walks:
             raise RequestRefused(f"{min(walks)}: with --from no directory is entered; leave it out")
 
-    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> WalkArguments:
+    def arguments_from_options(
+        self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
+    ) -> WalkArguments:
         from pcopy.tools.arguments import WalkArguments
 
         now = time.time_ns()
         try:
-            expression = parse_expression(values.expression, now)
+            expression = parse_find_expression(values.expression, now)
         except ValueError as error:
             raise RequestRefused(f"{error}; see {self.name} --help") from None
         tree = self.tree_arguments(values, paths if values.listing is not None else paths or (b".",), "walked")
@@ -175,7 +177,7 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is walked").add_argument
-        self.add_list_options(add, "listed")
+        self.add_path_list_options(add, "listed")
         add = parser.add_argument_group("what is written").add_argument
         add("-o", "--output", metavar="FILE", action="append", default=[],
             help="write the list to FILE, not to standard output; its name ends in .jsonl (a saved listing), "
@@ -195,7 +197,7 @@ exit status:
             "ctime; in descending order with a - before KEY, as in --sort=-size")  # fmt: skip
         add("--force", action="store_true", help="replace an existing FILE, whatever it contains")
         add_filter_options(parser, done="listed")
-        self.add_operation_options(parser, "walk")
+        self.add_process_and_limit_options(parser, "walk")
         add_output_options(parser)
 
 

@@ -14,14 +14,14 @@ from itertools import groupby
 from pcopy.cli.config_keys import (
     COMMAND_LINE_ONLY,
     COMMAND_LINE_ONLY_BY_PROGRAM,
+    ConfigFileSetting,
     ConfigurableProgram,
-    FileSetting,
-    collects_values,
     config_key_of_option,
+    is_value_collecting_option,
 )
-from pcopy.cli.configuration import GivenOption, effective_options
+from pcopy.cli.configuration import CommandLineOption, effective_options
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.signature.plain_yaml import quoted_if_needed
+from pcopy.signature.plain_yaml import yaml_scalar_text
 from pcopy.text import printable_path
 
 _COMMAND_LINE = "command line"
@@ -66,12 +66,12 @@ def effective_config_text(
     for dest, actions in groups.items():
         occurrences = [one for setting in settings if setting.dest == dest for one in _occurrences_of_setting(setting)]
         occurrences += [_occurrence_of_option(option, actions) for option in options if option.dest == dest]
-        lines += _lines_of_set_option(actions, occurrences) if occurrences else _lines_of_default_option(actions)
+        lines += _lines_of_specified_option(actions, occurrences) if occurrences else _lines_of_default_option(actions)
     lines += [f"# {setting.name}: has no effect with the other options  # {setting.origin}" for setting in idle]
     return "\n".join(lines)
 
 
-def _occurrences_of_setting(setting: FileSetting) -> Iterator[_OptionOccurrence]:
+def _occurrences_of_setting(setting: ConfigFileSetting) -> Iterator[_OptionOccurrence]:
     """Yield an ``_OptionOccurrence`` for each value that ``setting``, of a file, gives to its option; one if the option
     takes no value.
     """
@@ -82,7 +82,7 @@ def _occurrences_of_setting(setting: FileSetting) -> Iterator[_OptionOccurrence]
         yield _OptionOccurrence(name, value if equals else None, setting.origin)
 
 
-def _occurrence_of_option(option: GivenOption, actions: Sequence[Action]) -> _OptionOccurrence:
+def _occurrence_of_option(option: CommandLineOption, actions: Sequence[Action]) -> _OptionOccurrence:
     """Return the ``_OptionOccurrence`` for an option on the command line.
 
     Some single letters stand for an option with a value (``-u`` for ``--existing newer``); the result is then for that
@@ -99,7 +99,7 @@ def _option_with_value(actions: Sequence[Action]) -> Action:
     return next((action for action in actions if action.nargs != 0), actions[0])
 
 
-def _lines_of_set_option(actions: Sequence[Action], occurrences: Sequence[_OptionOccurrence]) -> list[str]:
+def _lines_of_specified_option(actions: Sequence[Action], occurrences: Sequence[_OptionOccurrence]) -> list[str]:
     """Return the YAML lines for an option that is set by a file or the command line.
 
     Args:
@@ -107,7 +107,7 @@ def _lines_of_set_option(actions: Sequence[Action], occurrences: Sequence[_Optio
         occurrences: their occurrences in ascending precedence; unless the values are collected, the last is in effect.
     """
     action, last = _option_with_value(actions), occurrences[-1]
-    if collects_values(action):
+    if is_value_collecting_option(action):
         return _lines_of_list_option(occurrences)
     if last.value is not None:
         return [f"{last.name}: {_yaml_scalar(last.value)}  # {last.origin}"]
@@ -137,7 +137,7 @@ def _lines_of_default_option(actions: Sequence[Action]) -> list[str]:
     """Return the YAML lines for an option at its default; ``actions`` are the options that set the same attribute."""
     action = _option_with_value(actions)
     name = config_key_of_option(action)
-    if collects_values(action) and action.metavar != "LIST":
+    if is_value_collecting_option(action) and action.metavar != "LIST":
         return [f"{config_key_of_option(action)}: []  # {_DEFAULT}" for action in actions]
     if action.nargs == 0:
         return [f"{name}: {'0' if _is_counted_option(action) else 'false'}  # {_DEFAULT}"]
@@ -171,4 +171,4 @@ def _is_counted_option(action: Action) -> bool:
 
 def _yaml_scalar(text: str) -> str:
     """Return ``text`` as a YAML scalar, quoted where necessary."""
-    return text if _NUMBER_PATTERN.fullmatch(text) or text == "false" else quoted_if_needed(text)
+    return text if _NUMBER_PATTERN.fullmatch(text) or text == "false" else yaml_scalar_text(text)

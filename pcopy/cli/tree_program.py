@@ -12,7 +12,7 @@ from pcopy.cli.common_options import (
     add_max_errors_option,
     add_ranks_option,
     add_termination_option,
-    checked_in_flight,
+    checked_in_flight_count,
     output_settings,
     refuse_invalid_file_names,
 )
@@ -23,7 +23,7 @@ from pcopy.errors import RequestRefused
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.tools.arguments import TreeArguments
+    from pcopy.tools.arguments import TreeProgramArguments
 
 
 class TreeProgramCommandLine(ProgramCommandLine):
@@ -43,7 +43,7 @@ class TreeProgramCommandLine(ProgramCommandLine):
         """
         add("-r", "-R", "--recursive", action="store_true", help=f"no effect: trees are {done} by default")
 
-    def add_list_options(self, add: Any, done: str) -> None:
+    def add_path_list_options(self, add: Any, done: str) -> None:
         """Add ``--from`` and ``-0``, by which the user gives a file with a list of paths.
 
         Args:
@@ -56,7 +56,7 @@ class TreeProgramCommandLine(ProgramCommandLine):
         add("-0", "--null", dest="nul", action="store_true",
             help="the paths in --from end with a NUL, as find -print0 writes them")  # fmt: skip
 
-    def add_operation_options(self, parser: ArgumentParser, work: str, *, limits: bool = True) -> Any:
+    def add_process_and_limit_options(self, parser: ArgumentParser, work: str, *, limits: bool = True) -> Any:
         """Add the options about processes and limits to ``parser``, and return their group, to which the caller can add
         others.
 
@@ -73,7 +73,7 @@ class TreeProgramCommandLine(ProgramCommandLine):
         add_termination_option(how)
         return how
 
-    def tree_arguments(self, values: Namespace, paths: tuple[bytes, ...], done: str) -> TreeArguments:
+    def tree_arguments(self, values: Namespace, paths: tuple[bytes, ...], done: str) -> TreeProgramArguments:
         """Return the arguments that all programs on trees have in common.
 
         Args:
@@ -84,7 +84,7 @@ class TreeProgramCommandLine(ProgramCommandLine):
         Raise ``RequestRefused`` if options and operands are not valid together.
         """
         from pcopy.tasks.base.job import Options
-        from pcopy.tools.arguments import TreeArguments
+        from pcopy.tools.arguments import TreeProgramArguments
 
         listing = getattr(values, "listing", None)
         if listing is None:
@@ -92,14 +92,14 @@ class TreeProgramCommandLine(ProgramCommandLine):
                 raise RequestRefused(f"-0 says how the paths in --from end: give --from, too; see {self.name} --help")
             self._refuse_missing_paths(paths, done)
         else:
-            self.refuse_with_list(values, listing, paths)
+            self.refuse_conflicts_with_path_list(values, listing, paths)
         refuse_invalid_file_names(
             values, *(name for name in ("errors", "log") if name in values), refuse_directories=False
         )
-        return TreeArguments(
+        return TreeProgramArguments(
             paths,
             ranks=values.ranks,
-            in_flight=checked_in_flight(values),
+            in_flight=checked_in_flight_count(values),
             options=Options(
                 sync=False,
                 max_errors=values.max_errors,
@@ -113,7 +113,7 @@ class TreeProgramCommandLine(ProgramCommandLine):
             nul_separated=getattr(values, "nul", False),
         )
 
-    def refuse_with_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
+    def refuse_conflicts_with_path_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
         """Raise ``RequestRefused`` for operands and options that cannot be combined with ``--from``.
 
         ``listing`` is the value of ``--from``, and ``paths`` are the operands.

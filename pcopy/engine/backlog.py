@@ -57,9 +57,9 @@ class TaskBacklog(ABC):
         because storage has failed.
         """
         self._open_frame.append(task)
-        self._open_frame_bytes += task.memory_bytes
+        self._open_frame_bytes += task.memory_use_in_bytes
         self.count += 1
-        self.memory_bytes += task.memory_bytes
+        self.memory_bytes += task.memory_use_in_bytes
 
     def append(self, task: Task) -> None:
         """Add ``task`` to the frame (group of tasks to be written together) that is being filled; write the frame if it
@@ -84,7 +84,7 @@ class TaskBacklog(ABC):
         else:
             tasks = [Task(*fields) for fields in load_primitives(frame)]
         self.count -= len(tasks)
-        self.memory_bytes -= sum(task.memory_bytes for task in tasks)
+        self.memory_bytes -= sum(task.memory_use_in_bytes for task in tasks)
         return tasks
 
     def pop_all(self) -> Iterator[Task]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pcopy.engine.messages import SubtreeReady
+from pcopy.engine.messages import SubtreeReadyMessage
 
 ReportCombiner = Callable[[Sequence[bytes]], bytes]
 """Function that returns the final report of a rank (packed statistics, which the engine does not interpret), combined
@@ -19,7 +19,7 @@ The function is called when all tasks of the rank and of the ranks below it are 
 """
 
 
-class UpwardBarrier:
+class SubtreeReadyBarrier:
     """One rank's part in the first half of the barrier at the end of a job: in the tree of ranks, each rank waits until
     its child ranks have reported that they are ready, and then reports to its parent.
     """
@@ -37,18 +37,18 @@ class UpwardBarrier:
         """
         self._child_reports: list[bytes] = []
 
-    def record_child_ready(self, child: int, ready: SubtreeReady) -> None:
-        """Record that the rank ``child`` and all ranks below it are ready. Keep their report until ``ready_message``
-        combines it.
+    def record_child_ready(self, child: int, ready: SubtreeReadyMessage) -> None:
+        """Record that the rank ``child`` and all ranks below it are ready. Keep their report until
+        ``subtree_ready_message`` combines it.
         """
         self.awaited_children.discard(child)
         if ready.report:
             self._child_reports.append(ready.report)
 
-    def ready_message(self) -> SubtreeReady:
+    def subtree_ready_message(self) -> SubtreeReadyMessage:
         """Combine this rank's final report with those of its child ranks; return the message that reports to the parent
         rank that this rank and all ranks below it are ready.
         """
         self.combined_report = self.combine_reports(self._child_reports)
         self._child_reports.clear()
-        return SubtreeReady(self.combined_report)
+        return SubtreeReadyMessage(self.combined_report)

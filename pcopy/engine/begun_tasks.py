@@ -37,7 +37,7 @@ class BegunTasks:
         return len(self._runnable) + len(self._waiting)
 
     @property
-    def is_nothing_runnable(self) -> bool:
+    def has_no_runnable_task(self) -> bool:
         """True if no begun task can run: there is none, or all of them wait for an operation in progress (a ticket).
 
         A note (a short task that brings data to this rank) may be begun then even without a free slot, because notes
@@ -52,26 +52,26 @@ class BegunTasks:
         self.slots = slots
         self.has_room = not self._runnable and len(self._waiting) < slots
 
-    def begin(self, task: Task) -> None:
+    def begin_task(self, task: Task) -> None:
         """Add ``task``, which begins now and can run."""
         self._runnable.append(task)
         self.has_room = False
         if self.has_untried_received_tasks and task.owner == ANY_RANK:
             self._begun_since_received.append(task)
 
-    def suspend(self, task: Task) -> None:
+    def suspend_task(self, task: Task) -> None:
         """Mark ``task`` as waiting for an operation in progress (a ticket)."""
         self._remove_runnable(task)
         self._waiting.append(task)
         self.has_room = not self._runnable and len(self._waiting) < self.slots
 
-    def resume(self, task: Task) -> None:
+    def resume_task(self, task: Task) -> None:
         """Mark ``task``, which waited for an operation in progress (a ticket), as able to run."""
         self._waiting.remove(task)
         self._runnable.append(task)
         self.has_room = False
 
-    def record_slice(self, task: Task) -> None:
+    def record_executed_task_slice(self, task: Task) -> None:
         """Record that ``task`` has run up to a yield or its end. If it was begun after tasks arrived from another rank,
         ``has_untried_received_tasks`` becomes False.
         """
@@ -86,7 +86,7 @@ class BegunTasks:
     def _remove_runnable(self, task: Task) -> None:
         """Remove ``task`` from the tasks that can run. Raise ``InvariantBroken`` if it is not one of them."""
         if self.has_untried_received_tasks:
-            self.record_slice(task)
+            self.record_executed_task_slice(task)
         try:
             self._runnable.remove(task)
         except ValueError:
@@ -94,7 +94,7 @@ class BegunTasks:
             raise InvariantBroken(f"rank {self._rank} ends the task {task.id}, which {what}") from None
         self.has_room = not self._runnable and len(self._waiting) < self.slots
 
-    def record_received(self, number: int) -> None:
+    def record_received_tasks(self, number: int) -> None:
         """Record that ``number`` tasks have arrived from another rank. ``has_untried_received_tasks`` becomes True
         until a task that begins later has run.
         """

@@ -18,7 +18,7 @@ from __future__ import annotations
 from math import inf
 
 from pcopy.engine.journal import NEVER_DURABLE, RankEpoch
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.messages import ABANDONED_EPOCH, CounterSums
 
 DURABILITY_POLL_SECONDS = 0.02
@@ -32,14 +32,14 @@ are more, rank 0 skips its next regular cut, because storage is too slow for mor
 """
 
 
-class CheckpointCutSchedule:
+class CheckpointSchedule:
     """Decides when one rank makes a cut: ends its epoch and passes the gathered facts (tasks spawned and done) on to be
     written. Only rank 0 cuts at regular times, and waits for storage at the end of a phase.
 
     The other ranks cut with rank 0, because its messages carry the number of its epoch.
     """
 
-    def __init__(self, epochs: RankEpoch, limits: Limits) -> None:
+    def __init__(self, epochs: RankEpoch, limits: EngineLimits) -> None:
         self._epochs = epochs
         self._longest_interval = limits.checkpoint_cut_interval
         self._interval = min(
@@ -65,7 +65,7 @@ class CheckpointCutSchedule:
         """
         return self._epochs.journal is not None and self._epochs.journal.must_wait_for_storage
 
-    def is_checkpoint_cut_due(self, rank: int, report: CounterSums | None, now: float) -> bool:
+    def is_checkpoint_due(self, rank: int, report: CounterSums | None, now: float) -> bool:
         """Return True if this rank must make a cut now: end its epoch (part of the run) and pass its records on to be
         written.
 
@@ -78,9 +78,9 @@ class CheckpointCutSchedule:
             now: time in seconds.
         """
         journal = self._epochs.journal
-        if journal is None or self._epochs.is_abandoned:
+        if journal is None or self._epochs.is_recording_abandoned:
             return False
-        if journal.needs_checkpoint_cut or self._epochs.has_failed:
+        if journal.needs_checkpoint or self._epochs.must_abandon_records:
             return True
         if rank or now < self._next_cut:
             return False
@@ -104,7 +104,7 @@ class CheckpointCutSchedule:
             halted: True if the job is being stopped.
             phase: the phase that has ended.
         """
-        if self._epochs.journal is None or not (self._epochs.has_made_checkpoint_cut or needed):
+        if self._epochs.journal is None or not (self._epochs.has_made_checkpoint or needed):
             return True
         if halted and report.durable_epoch == NEVER_DURABLE:
             self.are_all_records_durable = False
@@ -115,7 +115,7 @@ class CheckpointCutSchedule:
         if halted:  # the patience begins with the stop, however long the phase has waited for storage before
             self._deadline = min(self._deadline, now + self._patience)
         durable, target = report.durable_epoch, self._target_epoch
-        if self._epochs.is_abandoned:
+        if self._epochs.is_recording_abandoned:
             durable, target = self._epochs.durable_epoch, ABANDONED_EPOCH
         if durable < target and now <= self._deadline:
             return False

@@ -13,14 +13,22 @@ from collections import deque
 from collections.abc import Callable
 
 from pcopy import libc
-from pcopy.engine.messages import Abort, CounterQuery, CounterSums, Halt, RingToken, TaskReply, TaskRequest
-from pcopy.engine.node import RankNode
+from pcopy.engine.messages import (
+    AbortMessage,
+    CounterQuery,
+    CounterSums,
+    HaltMessage,
+    RingToken,
+    TaskReply,
+    TaskRequest,
+)
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.states import RankState
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import OperationTicket, WakeDescriptor
 from pcopy.engine.ticket import TaskGenerator as TaskGenerator
 from pcopy.engine.ticket import TaskOutcome as TaskOutcome
-from pcopy.engine.transport import Transport
+from pcopy.engine.transport import MessageTransport
 from pcopy.errors import (
     EXIT_INTERNAL,
     EXIT_STOPPED,
@@ -90,15 +98,15 @@ class RankDriver:
 
     def __init__(
         self,
-        node: RankNode,
-        transport: Transport,
+        node: RankStateMachine,
+        transport: MessageTransport,
         run_task: Callable[[Task], TaskGenerator],
         *,
         host: str,
         program: str = "pcopy",
         status_if_refused: int = EXIT_STOPPED,
         on_report: Callable[[int, CounterSums], None] | None = None,
-        stop_reason: Callable[[], Halt | None] = lambda: None,
+        stop_reason: Callable[[], HaltMessage | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wake: WakeDescriptor | None = None,
     ) -> None:
@@ -152,60 +160,60 @@ class RankDriver:
         that reason; on all other ranks it is empty.
         """
         try:
-            return self._run()
+            return self._run_job()
         finally:
             self._close_suspended_tasks()  # last, after all messages and errors have been sent, because it may block
 
-    def _run(self) -> int:
+    def _run_job(self) -> int:
         """Run the job; return its exit status, or raise ``JobAborted``. Tasks that still wait for an operation stay
         open; the caller closes them.
         """
         node = self._node
         try:
             if node.rank == 0:
-                node.start(self._clock())
+                node.begin_job(self._clock())
             while node.state not in (RankState.CLOSED, RankState.ABORTED):
-                self._run_step_despite_peer_loss()
+                self._run_loop_step_despite_peer_loss()
             self._send_queued_messages()
             self._report_sums(node)
         except PeerLost as error:
             self._is_root_lost = error.rank == 0
             status = self._status_if_refused if error.ended_itself else EXIT_INTERNAL
-            node.abort(f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n", status)
+            node.abort_job(f"{self._program}: {error}; noticed by rank {node.rank} on {self._host}\n", status)
         except RESOURCE_EXCEPTIONS as error:
             text = f"{self._program}: rank {node.rank} on {self._host} cannot go on: {resource_error_text(error)}\n"
-            node.abort(text, self._status_if_refused)
+            node.abort_job(text, self._status_if_refused)
         except Exception:
-            node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\n{current_traceback()}")
+            node.abort_job(f"{self._program}: rank {node.rank} on {self._host} failed:\n{current_traceback()}")
         finally:
             while self._runnable:
                 self._runnable.popleft()[1].close()
-            self._cancel_tickets()
+            self._cancel_awaited_operations()
         if node.abort_reason is not None:
             raise JobAborted(self._forward_abort(node.abort_reason), node.abort_reason.status)
         self._transport.close()
         return node.status
 
-    def _run_step_despite_peer_loss(self) -> None:
+    def _run_loop_step_despite_peer_loss(self) -> None:
         """Run one step. If the connection to another rank is lost, raise ``PeerLost`` only ``PEER_LOSS_GRACE_SECONDS``
         seconds later: until then rank 0, which may know how that rank died, can abort the job with a better reason.
         """
         try:
-            self._run_step()
+            self._run_loop_step()
         except PeerLost as error:
             if self._lost_peer is not None or 0 in (self._node.rank, error.rank):
                 raise
             self._lost_peer, self._loss_time = error, self._clock()
-            self._transport.expect_close(error.rank)
+            self._transport.expect_end_of_connection(error.rank)
         if self._lost_peer is not None and self._clock() > self._loss_time + PEER_LOSS_GRACE_SECONDS:
             raise self._lost_peer
 
-    def _run_step(self) -> None:
+    def _run_loop_step(self) -> None:
         """Receive messages, handle a request to stop, send messages, run tasks for ``TASK_SLICE_SECONDS`` seconds."""
         node = self._node
         self._send_queued_messages()
         self._receive_messages(
-            0.0 if self._is_busy() else min(max(0.0, node.next_tick_time() - self._clock()), LONGEST_SLEEP)
+            0.0 if self._is_busy() else min(max(0.0, node.next_due_action_time() - self._clock()), LONGEST_SLEEP)
         )
         now = self._clock()
         # Ask for the reason even if the job is stopping already: ``stop_reason`` also records that this rank makes
@@ -215,7 +223,7 @@ class RankDriver:
             self._stop_tasks(now)
         if self._suspended:
             self._resume_tasks()
-        node.tick(now)
+        node.perform_due_actions(now)
         self._report_sums(node)
         self._send_queued_messages()  # so that an answer to a message does not wait until the tasks have run
         self._run_tasks(now + TASK_SLICE_SECONDS)
@@ -243,14 +251,14 @@ class RankDriver:
             now = self._clock()
             if not isinstance(message, _MESSAGES_OF_IDLE_RANKS):
                 self._last_active = now
-            node.receive(source, message, now)
+            node.receive_message(source, message, now)
         if node.state is RankState.BARRIER and before is not RankState.BARRIER:
             for rank in range(node.size):
                 if rank not in (node.parent, node.rank):
                     # A rank that has received Close may disconnect before this rank receives its own.
-                    self._transport.expect_close(rank)
+                    self._transport.expect_end_of_connection(rank)
 
-    def _report_sums(self, node: RankNode) -> None:
+    def _report_sums(self, node: RankStateMachine) -> None:
         """Pass the sums of the counters over all ranks to the function ``on_report``, if there are newer sums than at
         the last call.
         """
@@ -277,7 +285,7 @@ class RankDriver:
                     if clock() >= deadline:
                         ready.popleft()
                         ready.append((task, slices, until if self._is_ending else 0.0))
-                        node.begun_tasks.record_slice(task)
+                        node.begun_tasks.record_executed_task_slice(task)
                         return
             except StopIteration as end:
                 outcome: TaskOutcome = end.value
@@ -299,7 +307,7 @@ class RankDriver:
         """
         reason = self._stop_reason()
         if reason is not None and self._node.halt_reason is None:
-            self._node.halt(reason, now)
+            self._node.halt_job(reason, now)
         return reason is not None
 
     def _suspend_task(self, ticket: OperationTicket) -> None:
@@ -312,7 +320,7 @@ class RankDriver:
         self._suspended.append(_SuspendedTask(task, slices, ticket))
         if not node.queue.is_work(task):
             raise InvariantBroken(f"rank {node.rank}: a note must not wait for a ticket: {task}")
-        node.begun_tasks.suspend(task)
+        node.begun_tasks.suspend_task(task)
         if self._is_ending:
             ticket.cancel()
 
@@ -324,7 +332,7 @@ class RankDriver:
         for each in [each for each in self._suspended if each.ticket.is_done]:
             self._suspended.remove(each)
             self._runnable.append((each.task, each.slices, until))
-            self._node.begun_tasks.resume(each.task)
+            self._node.begun_tasks.resume_task(each.task)
 
     def _stop_tasks(self, now: float) -> None:
         """Stop this rank's tasks, because the job is being stopped; called again in each step.
@@ -335,7 +343,7 @@ class RankDriver:
         """
         if not self._is_ending:
             self._is_ending = True
-            self._cancel_tickets()
+            self._cancel_awaited_operations()
         for each in list(self._runnable):
             task, slices, until = each
             if until <= now and self._node.queue.is_droppable(task):
@@ -343,7 +351,7 @@ class RankDriver:
                 slices.close()
                 self._node.drop_task(task, now)
 
-    def _cancel_tickets(self) -> None:
+    def _cancel_awaited_operations(self) -> None:
         """Cancel the operations (tickets) that suspended tasks wait for, as far as these have not begun."""
         for each in self._suspended:
             each.ticket.cancel()
@@ -359,22 +367,22 @@ class RankDriver:
         until = self._clock() + FAILED_JOB_TICKET_WAIT_SECONDS
         while self._suspended:
             if self._clock() > until:
-                libc.keep_until_process_ends(self._suspended)
+                libc.keep_in_memory_until_exit(self._suspended)
                 return
             for each in [each for each in self._suspended if each.ticket.is_done]:
                 self._suspended.remove(each)
                 each.slices.close()
             if self._suspended:
-                self._await_ticket()
+                self._wait_for_suspended_operation()
 
-    def _await_ticket(self) -> None:
+    def _wait_for_suspended_operation(self) -> None:
         """Sleep until an operation of a suspended task may be done, up to ``LONGEST_SLEEP`` seconds. The job is being
         aborted, so messages that arrive are dropped.
         """
         try:
             self._transport.poll(LONGEST_SLEEP, 0.0, self._wake)
         except PeerLost as error:
-            self._transport.expect_close(error.rank)
+            self._transport.expect_end_of_connection(error.rank)
         except (PcopyError, OSError):
             time.sleep(_TICKET_POLL_SECONDS)
         if self._wake is not None:
@@ -386,7 +394,7 @@ class RankDriver:
         while outbox:
             self._transport.send(*outbox.popleft())
 
-    def _forward_abort(self, abort: Abort) -> str:
+    def _forward_abort(self, abort: AbortMessage) -> str:
         """Send the queued messages, which include ``abort``, to other ranks; return the text that this rank must print.
 
         Rank 0 prints the reason of every abort. Another rank prints only its own failure, and only if the connection of
@@ -398,12 +406,12 @@ class RankDriver:
         while self._clock() < end and not self._is_root_lost:
             try:
                 self._send_queued_messages()
-                if root and not self._transport.has_unsent:
+                if root and not self._transport.has_unsent_data:
                     break
                 self._transport.poll(0.05)
             except PeerLost as error:
                 self._is_root_lost = error.rank == 0  # rank 0 has printed the reason, or can't any more
-                self._transport.expect_close(error.rank)
+                self._transport.expect_end_of_connection(error.rank)
             except OSError:  # possibly the error that has aborted the job
                 break
         return abort.text if root or (abort.rank == self._node.rank and not self._is_root_lost) else ""

@@ -53,7 +53,7 @@ class TaskJournal(Protocol):
         """
 
     @property
-    def needs_checkpoint_cut(self) -> bool:
+    def needs_checkpoint(self) -> bool:
         """True if so many records have been gathered in memory that the rank should make a cut now: end its epoch (part
         of the run), so that they are written.
         """
@@ -62,15 +62,15 @@ class TaskJournal(Protocol):
     def must_wait_for_storage(self) -> bool:
         """True if so many records are not yet on storage that the rank should begin no task for the moment."""
 
-    def record_base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def record_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
         """On rank 0: record the tasks with which a new job begins in ``phase``. A resumed job starts from these if
         there are no later records.
         """
 
-    def record_spawned(self, task: Task) -> None:
+    def record_spawned_task(self, task: Task) -> None:
         """Record that ``task`` was spawned."""
 
-    def record_done(
+    def record_done_task(
         self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
     ) -> None:
         """Record that ``task`` is done. The tasks that ``task`` spawned have been recorded before.
@@ -106,7 +106,7 @@ class RankEpoch:
         """True if the job is being stopped. No other phase begins then, so the existing records remain valid."""
 
     @property
-    def has_made_checkpoint_cut(self) -> bool:
+    def has_made_checkpoint(self) -> bool:
         """True if this rank has made at least one cut in this run: it has ended an epoch and passed its records on to
         be written.
         """
@@ -119,22 +119,22 @@ class RankEpoch:
         """
         if self.journal is None:
             return 0
-        is_over = self.journal.has_failed and self.is_ending and not self.is_abandoned
+        is_over = self.journal.has_failed and self.is_ending and not self.is_recording_abandoned
         return NEVER_DURABLE if self.journal.has_lost_data or is_over else self.journal.durable_epoch
 
     @property
-    def is_abandoned(self) -> bool:
+    def is_recording_abandoned(self) -> bool:
         """True if this rank has given up recording the job, whose existing records are removed."""
         return self.number == ABANDONED_EPOCH
 
     @property
-    def has_failed(self) -> bool:
+    def must_abandon_records(self) -> bool:
         """True if the records of the job must be abandoned because this rank cannot record tasks any longer. False
         while the job is being stopped: the records made so far then remain valid.
         """
         return self.journal is not None and self.journal.has_failed and not self.is_ending
 
-    def record_done(
+    def record_done_task(
         self,
         task: Task,
         counts: Sequence[int] = (),
@@ -146,7 +146,7 @@ class RankEpoch:
         done only now.
         """
         if self.journal:
-            self.journal.record_done(task, counts, completed, shares)
+            self.journal.record_done_task(task, counts, completed, shares)
 
     def enter_epoch(self, number: int, phase: int) -> None:
         """Advance this rank to the epoch (part of the run) with this number; the journal writes one record for each
@@ -155,7 +155,7 @@ class RankEpoch:
         If ``number`` is ``ABANDONED_EPOCH``, the journal abandons the records instead. ``phase`` is the current phase
         of this rank.
         """
-        if self.is_abandoned:
+        if self.is_recording_abandoned:
             return
         if self.journal and number == ABANDONED_EPOCH:
             self.number = ABANDONED_EPOCH
@@ -169,7 +169,7 @@ class RankEpoch:
         be recorded any longer, enter ``ABANDONED_EPOCH``, which abandons the records. ``phase`` is the current phase of
         this rank.
         """
-        self.enter_epoch(ABANDONED_EPOCH if self.has_failed else self.number + 1, phase)
+        self.enter_epoch(ABANDONED_EPOCH if self.must_abandon_records else self.number + 1, phase)
 
 
 class MessageOutbox(deque[tuple[int, Message]]):

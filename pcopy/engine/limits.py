@@ -7,7 +7,7 @@ from __future__ import annotations
 from pcopy.fast_named_tuple import NamedTuple
 
 
-class Limits(NamedTuple):
+class EngineLimits(NamedTuple):
     """Limits of the engine, the code that distributes tasks over the ranks. Times are in seconds, sizes in bytes."""
 
     message_bytes: int = 16 << 20

@@ -3,8 +3,8 @@
 On the wire a message is a pickle of one tuple of primitive values, ``(code of the type, field, ...)``. The unpickler
 that reads it refuses every reference to a class or function, so a message cannot run code.
 
-A *message of work* can give its receiver tasks: ``StartPhase``, ``AddressedTasks``, and a ``TaskReply`` with tasks. The
-termination detector, which finds out when a phase is over on all ranks, counts these messages only.
+A *message of work* can give its receiver tasks: ``StartPhaseMessage``, ``AddressedTasksMessage``, and a ``TaskReply``
+with tasks. The termination detector, which finds out when a phase is over on all ranks, counts these messages only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pcopy.errors import EXIT_INTERNAL, InvariantBroken
 from pcopy.fast_named_tuple import NamedTuple
 
 CREDIT_ACCOUNT_OF_SENDER = -1
-"""Value of ``CreditStamp.account`` that means: the credits of the message were issued by its sender."""
+"""Value of ``TerminationCreditStamp.account`` that means: the credits of the message were issued by its sender."""
 
 
-class CreditStamp(NamedTuple):
+class TerminationCreditStamp(NamedTuple):
     """Credits that each message of work (one that can give its receiver tasks) carries. The termination detector must
     get all of them back before a phase is over (see ``pcopy.engine.termination``).
 
@@ -36,23 +36,23 @@ class CreditStamp(NamedTuple):
     depth: int = 0
 
 
-class StartPhase(NamedTuple):
+class StartPhaseMessage(NamedTuple):
     """Message that begins the phase number ``phase`` on its receiver. Each rank sends it to its child ranks in the tree
     of ranks. It counts as a message of work (one that can give its receiver tasks).
     """
 
     phase: int
-    stamp: CreditStamp = CreditStamp()
+    stamp: TerminationCreditStamp = TerminationCreditStamp()
 
 
-class AddressedTasks(NamedTuple):
+class AddressedTasksMessage(NamedTuple):
     """Message with tasks of ``phase`` that only the receiver may run. A message of work: it carries credits of the
     termination detector (``stamp``).
     """
 
     phase: int
     tasks: tuple[Task, ...]
-    stamp: CreditStamp = CreditStamp()
+    stamp: TerminationCreditStamp = TerminationCreditStamp()
 
 
 class TaskRequest(NamedTuple):
@@ -75,10 +75,10 @@ class TaskReply(NamedTuple):
     phase: int
     sequence: int
     tasks: tuple[Task, ...]
-    stamp: CreditStamp = CreditStamp()
+    stamp: TerminationCreditStamp = TerminationCreditStamp()
 
 
-class CreditReturn(NamedTuple):
+class CreditReturnMessage(NamedTuple):
     """Message by which a rank without work returns credits to the rank that has issued them. So Dijkstra and Scholten's
     detector finds out that the phase is over.
     """
@@ -159,7 +159,7 @@ write its records.
 """
 
 
-class Halt(NamedTuple):
+class HaltMessage(NamedTuple):
     """Message that stops the job in order: ranks drop their queued tasks, and end running tasks at their next yield. A
     rank that wants to stop the job sends it up the tree of ranks; rank 0 then sends it down to all ranks.
 
@@ -172,7 +172,7 @@ class Halt(NamedTuple):
     code: int = 0
 
 
-class Abort(NamedTuple):
+class AbortMessage(NamedTuple):
     """Message that ends the job immediately because a rank has failed.
 
     Attributes:
@@ -186,7 +186,7 @@ class Abort(NamedTuple):
     status: int = EXIT_INTERNAL
 
 
-class EndJob(NamedTuple):
+class EndJobMessage(NamedTuple):
     """Message that ends the job, because all phases are over. Each rank passes it on to its child ranks in the tree of
     ranks. ``status`` is the exit status of every rank.
     """
@@ -194,7 +194,7 @@ class EndJob(NamedTuple):
     status: int
 
 
-class SubtreeReady(NamedTuple):
+class SubtreeReadyMessage(NamedTuple):
     """Message from a rank to its parent in the tree of ranks, in the barrier at the end of a job: the sender and all
     ranks below it have ended their work and await no reply.
     """
@@ -205,27 +205,27 @@ class SubtreeReady(NamedTuple):
     """
 
 
-class CloseTransport(NamedTuple):
+class CloseTransportMessage(NamedTuple):
     """Message that rank 0 sends down the tree of ranks at the end of a job: all ranks are ready, so each may close its
     connections.
     """
 
 
 Message = (
-    StartPhase
-    | AddressedTasks
+    StartPhaseMessage
+    | AddressedTasksMessage
     | TaskRequest
     | TaskReply
-    | CreditReturn
+    | CreditReturnMessage
     | RingToken
     | CounterQuery
     | CounterSums
     | EpochMarker
-    | Halt
-    | Abort
-    | EndJob
-    | SubtreeReady
-    | CloseTransport
+    | HaltMessage
+    | AbortMessage
+    | EndJobMessage
+    | SubtreeReadyMessage
+    | CloseTransportMessage
 )
 """Any message between ranks."""
 
@@ -234,7 +234,7 @@ OutgoingMessages = list[tuple[int, Message]]
 
 _MESSAGE_TYPES = dict(enumerate(get_args(Message)))
 _MESSAGE_CODES = {kind: code for code, kind in _MESSAGE_TYPES.items()}
-_WORK_MESSAGES = (StartPhase, AddressedTasks, TaskReply)
+_WORK_MESSAGES = (StartPhaseMessage, AddressedTasksMessage, TaskReply)
 
 
 def dump_primitives(value: Any) -> bytes:
@@ -287,7 +287,7 @@ def decode_message(data: bytes | bytearray | memoryview) -> Message:
             message: Message = kind(*values)
             return message
         fields = dict(zip(kind._fields, values, strict=True))
-        fields["stamp"] = CreditStamp(*fields["stamp"])
+        fields["stamp"] = TerminationCreditStamp(*fields["stamp"])
         if "tasks" in fields:
             fields["tasks"] = tuple(Task(*task) for task in fields["tasks"])
         message = kind(**fields)

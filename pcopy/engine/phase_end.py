@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from math import inf
 from typing import Protocol
 
-from pcopy.engine.commit import DURABILITY_POLL_SECONDS, CheckpointCutSchedule
+from pcopy.engine.commit import DURABILITY_POLL_SECONDS, CheckpointSchedule
 from pcopy.engine.journal import NEVER_DURABLE
-from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Halt, OutgoingMessages
+from pcopy.engine.limits import EngineLimits
+from pcopy.engine.messages import HaltMessage, OutgoingMessages
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.task import NewTask
 from pcopy.fast_named_tuple import NamedTuple
@@ -32,10 +32,10 @@ class PhaseDirector(Protocol):
         is over. ``totals`` are the exact sums of the counters over all ranks.
         """
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         """Return the tasks that rank 0 adds to its queue when ``phase`` begins."""
 
-    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: HaltMessage | None) -> int:
         """Return the exit status of the job, which all ranks get. ``totals`` are the exact sums of the counters over
         all ranks; ``halted`` is the reason why the job is stopped early, or None.
         """
@@ -58,7 +58,7 @@ class PhaseEndState:
     """
 
     def __init__(
-        self, director: PhaseDirector, limits: Limits, counter_tree: CounterTree, cut_schedule: CheckpointCutSchedule
+        self, director: PhaseDirector, limits: EngineLimits, counter_tree: CounterTree, cut_schedule: CheckpointSchedule
     ) -> None:
         self._director = director
         self._limits = limits
@@ -83,7 +83,7 @@ class PhaseEndState:
         """True if the director has decided that no phase follows the one that is over."""
         return self._next is not None and self._next.phase is None
 
-    def query_counters(self, now: float) -> OutgoingMessages:
+    def start_counter_query(self, now: float) -> OutgoingMessages:
         """Start a query for the counters of all ranks; return the messages to send. Set ``next_query_time``."""
         asked = self._counter_tree.start_query()
         interval = min(self._limits.progress_interval, self._counter_tree.steering.query_interval)
@@ -100,16 +100,16 @@ class PhaseEndState:
         """
         if self._final_query:
             return []
-        asked = self.query_counters(now)
+        asked = self.start_counter_query(now)
         self._final_query = self._counter_tree.sequence
         return asked
 
-    def next_phase(self, now: float, phase: int, halted: Halt | None, *, resumed: bool) -> PhaseDecision | None:
+    def next_phase(self, now: float, phase: int, halted: HaltMessage | None, *, resumed: bool) -> PhaseDecision | None:
         """Return what follows ``phase``: another phase or the end of the job. Return None while rank 0 has to wait; the
         caller then repeats the call.
 
         Rank 0 waits until all ranks have answered the query for the exact sums, and until the records of the phase's
-        tasks are on stable storage (see ``CheckpointCutSchedule.make_phase_durable``).
+        tasks are on stable storage (see ``CheckpointSchedule.make_phase_durable``).
 
         Args:
             now: time in seconds.

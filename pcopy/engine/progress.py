@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pcopy.engine.messages import CounterQuery, CounterSums, OutgoingMessages
-from pcopy.engine.steering import NoSteering, RankSteering, ReportedNumbers
+from pcopy.engine.steering import NullRankSteering, RankSteering, ReportedNumbers
 
 
 def parent_rank(rank: int, fan_out: int) -> int:
@@ -46,7 +46,7 @@ class CounterTree:
         fan_out: int,
         counters: list[int],
         durable: Callable[[], int] = lambda: 0,
-        steering: RankSteering = NoSteering(),  # noqa: B008 (it has no state)
+        steering: RankSteering = NullRankSteering(),  # noqa: B008 (it has no state)
     ) -> None:
         """Create one rank's part.
 
@@ -82,30 +82,32 @@ class CounterTree:
         ranks.
         """
         totals = self.latest_sums.totals if self.latest_sums else tuple(self._counters)
-        return self._begin_answer(CounterQuery(self.sequence + 1, totals, self.steering.orders()))
+        return self._begin_answering_query(
+            CounterQuery(self.sequence + 1, totals, self.steering.orders_for_all_ranks())
+        )
 
     def receive_query(self, query: CounterQuery) -> OutgoingMessages:
         """Process a query for the counters, which the parent rank has sent; return the messages to send. A query that
         is not newer than the last one is ignored.
         """
-        return self._begin_answer(query) if query.sequence > self.sequence else []
+        return self._begin_answering_query(query) if query.sequence > self.sequence else []
 
-    def _begin_answer(self, query: CounterQuery) -> OutgoingMessages:
+    def _begin_answering_query(self, query: CounterQuery) -> OutgoingMessages:
         """Begin to answer ``query`` of the parent rank: forward it to the child ranks, whose numbers this rank needs.
         Return the messages to send.
 
         If some child has not answered the previous query, that query is answered first, with the last known numbers of
         that child. A rank without children answers ``query`` at once.
         """
-        out = self._finish_answer() if self._is_answer_pending else []
+        out = self._finish_answering_query() if self._is_answer_pending else []
         self.sequence, self.totals = query.sequence, query.totals
-        self.steering.apply_orders(query.orders)
-        self._own_report = self.steering.numbers_to_report()
+        self.steering.apply_orders_of_rank_0(query.orders)
+        self._own_report = self.steering.numbers_to_report_to_rank_0()
         self._missing_children = set(self._children)
         self._is_answer_pending = True
         out.extend((child, query) for child in self._children)
         if not self._missing_children:
-            out += self._finish_answer()
+            out += self._finish_answering_query()
         return out
 
     def receive_answer(self, source: int, answer: CounterSums) -> OutgoingMessages:
@@ -116,7 +118,7 @@ class CounterTree:
         if answer.sequence != self.sequence or source not in self._missing_children:
             return []
         self._missing_children.discard(source)
-        return [] if self._missing_children else self._finish_answer()
+        return [] if self._missing_children else self._finish_answering_query()
 
     def _silent_ranks(self) -> set[int]:
         """Return the ranks at or below the child ranks that have not answered in time, so that their numbers in the
@@ -135,7 +137,7 @@ class CounterTree:
                 silent.update(answer.silent_ranks)
         return silent
 
-    def _finish_answer(self) -> OutgoingMessages:
+    def _finish_answering_query(self) -> OutgoingMessages:
         """Add this rank's counters to the last known sums of its child ranks. Return the answer to the parent as a
         message to send; on rank 0, store the sums in ``latest_sums`` instead and return an empty list.
         """
@@ -150,5 +152,5 @@ class CounterTree:
         if self._rank:
             return [(self._parent, answer)]
         self.totals, self.latest_sums = totals, answer
-        self.steering.receive_sums(answer.reported_sums)
+        self.steering.receive_sums_of_reported_numbers(answer.reported_sums)
         return []

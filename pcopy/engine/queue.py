@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from pcopy.engine.backlog import OpenSpool, SpoolFileBacklog, TaskBacklog
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.task import ANY_RANK, Task
 
 _OVERFLOW_BACKLOG_KEY = -2
@@ -41,7 +41,7 @@ class _TaskStack:
         self.tasks: deque[Task] = deque()
         self.cost = 0
 
-    def push(self, task: Task) -> None:
+    def push_task(self, task: Task) -> None:
         self.tasks.append(task)
         self.cost += task.cost
 
@@ -51,7 +51,7 @@ class _TaskStack:
         self.cost -= task.cost
         return task
 
-    def pop_oldest(self) -> Task:
+    def pop_oldest_task(self) -> Task:
         """Remove and return the task that arrived first."""
         task = self.tasks.popleft()
         self.cost -= task.cost
@@ -65,7 +65,7 @@ class TaskQueue:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: EngineLimits,
         open_spool: OpenSpool = io.BytesIO,
         open_overflow: Callable[[], TaskBacklog] | None = None,
         is_work: Callable[[Task], bool] = lambda task: task.owner == ANY_RANK,
@@ -115,7 +115,7 @@ class TaskQueue:
         return count
 
     @property
-    def addressed_count(self) -> int:
+    def addressed_task_count(self) -> int:
         """Number of queued tasks that only this rank may run."""
         return len(self._addressed_tasks)
 
@@ -141,7 +141,7 @@ class TaskQueue:
         """
         self._phase = phase
 
-    def push(self, task: Task) -> None:
+    def push_task(self, task: Task) -> None:
         """Add ``task`` to the queue: on disk if it belongs to a later phase, or if memory is full and any rank may run
         the task; otherwise in memory.
         """
@@ -174,10 +174,10 @@ class TaskQueue:
         if task.owner != ANY_RANK:
             self._addressed_tasks.append(task)
         elif task.may_find_work:
-            self._scans.push(task)
+            self._scans.push_task(task)
         else:
-            self._other_work.push(task)
-        self._bytes_in_memory += task.memory_bytes
+            self._other_work.push_task(task)
+        self._bytes_in_memory += task.memory_use_in_bytes
         self.peak_bytes = max(self.peak_bytes, self._bytes_in_memory)
 
     def _load_from_backlog(self) -> bool:
@@ -205,11 +205,11 @@ class TaskQueue:
             task = self._scans.pop_newest()
         else:
             task = self._other_work.pop_newest()
-        self._bytes_in_memory -= task.memory_bytes
+        self._bytes_in_memory -= task.memory_use_in_bytes
         return task
 
     @property
-    def is_note_next(self) -> bool:
+    def is_next_task_note(self) -> bool:
         """True if the task to run next is a note (a short task that brings data to this rank).
 
         Notes do not overtake other tasks addressed to this rank: if such a task is work and comes before a note, this
@@ -218,7 +218,7 @@ class TaskQueue:
         return bool(self._addressed_tasks) and not self.is_work(self._addressed_tasks[0])
 
     @property
-    def is_addressed_next(self) -> bool:
+    def is_next_task_addressed(self) -> bool:
         """True if the task to run next is one that only this rank may run. Reading this loads tasks from disk if memory
         has none.
         """
@@ -230,7 +230,7 @@ class TaskQueue:
         """Return the size in bytes of the queued tasks of the current phase."""
         return self._bytes_in_memory + sum(backlog.memory_bytes for backlog in self._current_backlogs())
 
-    def pop_half(self, running: bool) -> tuple[Task, ...]:
+    def pop_half_of_stealable_tasks(self, running: bool) -> tuple[Task, ...]:
         """Remove and return tasks to give to another rank: about half of those that any rank may run, by cost, the
         oldest first, at most as many as fit into one message.
 
@@ -244,14 +244,14 @@ class TaskQueue:
             half = stack.cost / 2
             while len(stack.tasks) > 1 and (stack.cost > half or not half):
                 task = stack.tasks[0]
-                if given and task.memory_bytes > room:
+                if given and task.memory_use_in_bytes > room:
                     break
-                room -= task.memory_bytes
-                given.append(stack.pop_oldest())
+                room -= task.memory_use_in_bytes
+                given.append(stack.pop_oldest_task())
         left = len(self._scans.tasks) + len(self._other_work.tasks)
         if not given and left > (0 if running else 1):
-            given.append((self._other_work if self._other_work.tasks else self._scans).pop_oldest())
-        self._bytes_in_memory -= sum(task.memory_bytes for task in given)
+            given.append((self._other_work if self._other_work.tasks else self._scans).pop_oldest_task())
+        self._bytes_in_memory -= sum(task.memory_use_in_bytes for task in given)
         return tuple(given)
 
     def pop_only_stealable(self) -> Task | None:
@@ -263,7 +263,7 @@ class TaskQueue:
         if len(self._scans.tasks) + len(self._other_work.tasks) != 1 or self._current_backlogs():
             return None
         task = (self._scans if self._scans.tasks else self._other_work).pop_newest()
-        self._bytes_in_memory -= task.memory_bytes
+        self._bytes_in_memory -= task.memory_use_in_bytes
         return task
 
     def is_droppable(self, task: Task) -> bool:
@@ -278,7 +278,7 @@ class TaskQueue:
         """
         self._push_in_memory(task)
 
-    def drop(self, task: Task) -> int:
+    def drop_one_task(self, task: Task) -> int:
         """Drop ``task``, which has begun or was not queued yet, because the job is being stopped. It is kept for
         ``pop_dropped`` if that may return it. Return the number of dropped tasks, which is 1.
         """
@@ -316,5 +316,5 @@ class TaskQueue:
                 backlog.close()
         self._backlogs.clear()
         self._scans, self._other_work = _TaskStack(), _TaskStack()
-        self._bytes_in_memory = sum(task.memory_bytes for task in self._addressed_tasks)
+        self._bytes_in_memory = sum(task.memory_use_in_bytes for task in self._addressed_tasks)
         return dropped

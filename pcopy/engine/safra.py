@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import CreditStamp, Message, OutgoingMessages, RingToken
-from pcopy.engine.states import TransitionTable, checked_transition
+from pcopy.engine.messages import Message, OutgoingMessages, RingToken, TerminationCreditStamp
+from pcopy.engine.states import TransitionTable, checked_next_state
 from pcopy.engine.termination import DijkstraScholtenTerminationDetector
 from pcopy.errors import InvariantBroken
 
@@ -60,7 +60,7 @@ class SafraTerminationDetector:
         self.token_state = RingTokenState.AWAY
 
     @property
-    def is_terminated(self) -> bool:
+    def is_phase_over_on_all_ranks(self) -> bool:
         """On rank 0: True if the phase is over on all ranks."""
         return self.token_state is RingTokenState.TERMINATED
 
@@ -77,34 +77,34 @@ class SafraTerminationDetector:
             self._token = None
         self._phase = phase
 
-    def count_sent_work(self, *, starting: bool = False) -> CreditStamp:
+    def count_sent_work_message(self, *, starting: bool = False) -> TerminationCreditStamp:
         """Count a message of work (one that can give its receiver tasks) that this rank sends. Return an empty stamp:
         unlike the other detector, this one needs no credits in messages. ``starting`` has no effect.
         """
         self._surplus += 1
-        return CreditStamp()
+        return TerminationCreditStamp()
 
-    def count_received_work(self, source: int, stamp: CreditStamp) -> OutgoingMessages:
+    def count_received_work_message(self, source: int, stamp: TerminationCreditStamp) -> OutgoingMessages:
         """Count a message of work (one that can give its receiver tasks) that this rank has received from ``source``;
         return an empty list. ``stamp`` has no effect. Raise ``InvariantBroken`` if the phase is over.
         """
-        if self.is_terminated:
+        if self.is_phase_over_on_all_ranks:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
         self._surplus -= 1
         self._is_black = True
         return []
 
-    def advance_while_idle(self) -> OutgoingMessages:
+    def advance_termination_detection(self) -> OutgoingMessages:
         """Pass the token on if this rank has it; return the message to send. Called while this rank is idle. On rank 0,
-        first check whether the token has shown that the phase is over on all ranks; if so, set ``is_terminated`` and
-        keep the token.
+        first check whether the token has shown that the phase is over on all ranks; if so, set
+        ``is_phase_over_on_all_ranks`` and keep the token.
         """
         if self.token_state is not RingTokenState.HELD or (self._token is not None and self._token.phase > self._phase):
             return []
         if self._rank:
             assert self._token is not None
             token = RingToken(self._phase, self._token.surplus + self._surplus, self._token.is_black or self._is_black)
-        elif self._found_no_work():
+        elif self._has_token_proved_termination():
             self._set_state(RingTokenState.TERMINATED)
             return []
         else:
@@ -114,7 +114,7 @@ class SafraTerminationDetector:
         self._set_state(RingTokenState.AWAY)
         return [(self._next_rank, token)]
 
-    def _found_no_work(self) -> bool:
+    def _has_token_proved_termination(self) -> bool:
         """On rank 0, which is idle and has the token: return True if the token shows that the phase is over: no rank
         has work, and no message that can bring work is in transit.
         """
@@ -123,7 +123,7 @@ class SafraTerminationDetector:
         token = self._token
         return token is not None and not token.is_black and not self._is_black and token.surplus + self._surplus == 0
 
-    def handle_detector_message(self, source: int, message: Message) -> OutgoingMessages:
+    def handle_termination_message(self, source: int, message: Message) -> OutgoingMessages:
         """Receive the token, ``message``, from the rank ``source``; return an empty list. Raise ``InvariantBroken`` if
         this rank has the token already, if the token is of an earlier phase, or if ``message`` is something else.
         """
@@ -134,7 +134,7 @@ class SafraTerminationDetector:
         return []
 
     def _set_state(self, probe: RingTokenState) -> None:
-        self.token_state = checked_transition(TOKEN_STATE_TRANSITIONS, self.token_state, probe, self._rank)
+        self.token_state = checked_next_state(TOKEN_STATE_TRANSITIONS, self.token_state, probe, self._rank)
 
 
 TERMINATION_DETECTORS = ("tree", "ring")

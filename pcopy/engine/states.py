@@ -14,7 +14,7 @@ TransitionTable = Mapping[S, frozenset[S]]
 """For each state of a state machine, the states that may follow it."""
 
 
-def checked_transition(table: TransitionTable[S], state: S, following: S, rank: int) -> S:
+def checked_next_state(table: TransitionTable[S], state: S, following: S, rank: int) -> S:
     """Return ``following``, the new state, if ``table`` allows it after ``state``; otherwise raise ``InvariantBroken``.
     ``rank`` is named in the error.
     """
@@ -31,8 +31,8 @@ class RankState(Enum):
     - WORKING: a phase is running.
     - STOPPING: the last phase is over; this rank still waits until its child ranks are ready, or for the reply to its
       request for tasks.
-    - BARRIER: this rank and all ranks below it are ready to close; this rank waits for the message ``CloseTransport``,
-      which says that all ranks are.
+    - BARRIER: this rank and all ranks below it are ready to close; this rank waits for the message
+      ``CloseTransportMessage``, which says that all ranks are.
     - CLOSED: final state: all ranks are ready, and no message is in transit.
     - ABORTED: final state: this rank or another one has failed.
     """

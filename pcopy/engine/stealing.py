@@ -13,25 +13,25 @@ from __future__ import annotations
 
 from random import Random
 
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.messages import TaskReply, TaskRequest
-from pcopy.engine.steering import AllowedTasks, RankSteering
+from pcopy.engine.steering import RankSteering, RankTaskRestriction
 
 _PATIENCE_PER_IDLE_TIME = 1 / 8
 """An idle rank lets the receiver of its request for tasks delay the reply (patience). The longest patience is this
-fraction of the time for which the rank has been idle, if that is more than ``Limits.longest_steal_wait``.
+fraction of the time for which the rank has been idle, if that is more than ``EngineLimits.longest_steal_wait``.
 """
 
 LONGEST_STEAL_PATIENCE = 0.25
 """Maximum seconds for which an idle rank lets another rank delay the reply to a request for tasks."""
 
 
-class StealingThief:
+class WorkStealingThief:
     """Requests tasks from other ranks when this rank is idle (work stealing). At most one request is unanswered at any
     time.
     """
 
-    def __init__(self, rank: int, size: int, random: Random, limits: Limits, steering: RankSteering) -> None:
+    def __init__(self, rank: int, size: int, random: Random, limits: EngineLimits, steering: RankSteering) -> None:
         self._rank = rank
         self._size = size
         self._random = random
@@ -46,16 +46,16 @@ class StealingThief:
         self.next_request_time = 0.0
         """Earliest time in seconds at which this rank may request tasks again."""
 
-    def reset_patience(self, now: float) -> None:
+    def reset_patience_of_task_requests(self, now: float) -> None:
         """Begin again with the shortest patience (time for which the receiver of a request may delay its reply),
         because a phase has begun or tasks have arrived. Idle time is counted from ``now``.
         """
         self._patience = self._limits.first_steal_wait
         self._idle_since = self.next_request_time = now
 
-    def record_busy_until(self, now: float) -> None:
+    def record_last_busy_time(self, now: float) -> None:
         """Record that this rank had work until ``now``, from when its idle time is counted. Reduce the patience (time
-        for which the receiver of a request may delay its reply) to at most ``Limits.longest_steal_wait``.
+        for which the receiver of a request may delay its reply) to at most ``EngineLimits.longest_steal_wait``.
         """
         self._idle_since = now
         self._patience = min(self._patience, self._limits.longest_steal_wait)
@@ -66,7 +66,9 @@ class StealingThief:
 
         That is so if no request is unanswered, there are other ranks, and this rank may begin any task.
         """
-        return not (self.is_request_pending or self._size == 1 or self._steering.allowed_tasks is not AllowedTasks.ALL)
+        return not (
+            self.is_request_pending or self._size == 1 or self._steering.allowed_tasks is not RankTaskRestriction.ALL
+        )
 
     def next_task_request(self, phase: int, now: float) -> tuple[int, TaskRequest] | None:
         """Return the rank to ask for tasks (chosen at random) and the request to send to it. Return None if no request
@@ -82,7 +84,7 @@ class StealingThief:
         self._request_deadline = now + patience
         return victim, TaskRequest(phase, self._sequence, patience)
 
-    def receive_reply(self, reply: TaskReply, now: float) -> bool:
+    def receive_task_reply(self, reply: TaskReply, now: float) -> bool:
         """Process a reply to a request for tasks, and determine when the next request is due. Return False if ``reply``
         answers an earlier request than the latest one.
         """
@@ -90,7 +92,7 @@ class StealingThief:
             return False
         self.is_request_pending = False
         if reply.tasks:
-            self.reset_patience(now)
+            self.reset_patience_of_task_requests(now)
         else:
             self.next_request_time = max(now, self._request_deadline)
             share = min((now - self._idle_since) * _PATIENCE_PER_IDLE_TIME, LONGEST_STEAL_PATIENCE)

@@ -21,7 +21,7 @@ tuples of all ranks have the same length.
 """
 
 
-class AllowedTasks(Enum):
+class RankTaskRestriction(Enum):
     """Which of its queued tasks a rank may begin. Rank 0 restricts this while the user has paused the job or has
     limited the number of active ranks.
 
@@ -43,46 +43,46 @@ class RankSteering(Protocol):
     bytes per second) to the rank, and numbers of the rank to rank 0. No method blocks.
     """
 
-    allowed_tasks: AllowedTasks
+    allowed_tasks: RankTaskRestriction
     """Which of its queued tasks this rank may begin now."""
     query_interval: float
     """Maximum time in seconds between two queries by which rank 0 asks all ranks for their counters and sends them its
-    orders. If ``Limits.progress_interval`` is shorter, that time is used.
+    orders. If ``EngineLimits.progress_interval`` is shorter, that time is used.
     """
 
-    def orders(self) -> Orders:
+    def orders_for_all_ranks(self) -> Orders:
         """On rank 0: return the orders that the next query is to carry to all ranks."""
 
-    def apply_orders(self, orders: Orders) -> None:
+    def apply_orders_of_rank_0(self, orders: Orders) -> None:
         """Let this rank act on ``orders``, which rank 0 has sent. They replace the previous orders."""
 
-    def numbers_to_report(self) -> ReportedNumbers:
+    def numbers_to_report_to_rank_0(self) -> ReportedNumbers:
         """Return the numbers that this rank reports to rank 0, summed since the start of the run. Called once for each
         query of rank 0.
         """
 
-    def receive_sums(self, reported: Sequence[float]) -> None:
+    def receive_sums_of_reported_numbers(self, reported: Sequence[float]) -> None:
         """On rank 0: process ``reported``, the reported numbers summed over all ranks. A rank that has not answered the
         latest query is included with its previous numbers.
         """
 
 
-class NoSteering:
+class NullRankSteering:
     """Implementation of ``RankSteering`` for a job that is not controlled while it runs: every rank may begin all
     tasks, and reports no numbers.
     """
 
-    allowed_tasks = AllowedTasks.ALL
+    allowed_tasks = RankTaskRestriction.ALL
     query_interval = inf
 
-    def orders(self) -> Orders:
+    def orders_for_all_ranks(self) -> Orders:
         return ()
 
-    def apply_orders(self, orders: Orders) -> None:
+    def apply_orders_of_rank_0(self, orders: Orders) -> None:
         pass
 
-    def numbers_to_report(self) -> ReportedNumbers:
+    def numbers_to_report_to_rank_0(self) -> ReportedNumbers:
         return ()
 
-    def receive_sums(self, reported: Sequence[float]) -> None:
+    def receive_sums_of_reported_numbers(self, reported: Sequence[float]) -> None:
         pass

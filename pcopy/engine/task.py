@@ -66,7 +66,7 @@ class Task(NamedTuple):
     owner: int = ANY_RANK
 
     @property
-    def memory_bytes(self) -> int:
+    def memory_use_in_bytes(self) -> int:
         """Bytes of memory that the task takes while it is queued."""
         return TASK_OVERHEAD_BYTES + len(self.payload)
 
@@ -79,9 +79,9 @@ def task_batches(tasks: Iterable[Task], limit: int) -> Iterator[tuple[Task, ...]
     batch: list[Task] = []
     size = 0
     for task in tasks:
-        if batch and size + task.memory_bytes > limit:
+        if batch and size + task.memory_use_in_bytes > limit:
             yield tuple(batch)
             batch, size = [], 0
         batch.append(task)
-        size += task.memory_bytes
+        size += task.memory_use_in_bytes
     yield tuple(batch)

@@ -29,12 +29,18 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import CREDIT_ACCOUNT_OF_SENDER, CreditReturn, CreditStamp, Message, OutgoingMessages
-from pcopy.engine.states import TransitionTable, checked_transition
+from pcopy.engine.messages import (
+    CREDIT_ACCOUNT_OF_SENDER,
+    CreditReturnMessage,
+    Message,
+    OutgoingMessages,
+    TerminationCreditStamp,
+)
+from pcopy.engine.states import TransitionTable, checked_next_state
 from pcopy.errors import InvariantBroken
 
 
-class TreeEngagement(Enum):
+class TreeEngagementState(Enum):
     """State of a rank in the tree of engaged ranks, by which the termination detector finds out when a phase is over.
 
     States:
@@ -48,10 +54,10 @@ class TreeEngagement(Enum):
     TERMINATED = "terminated"
 
 
-ENGAGEMENT_TRANSITIONS: TransitionTable[TreeEngagement] = {
-    TreeEngagement.DETACHED: frozenset({TreeEngagement.ENGAGED}),
-    TreeEngagement.ENGAGED: frozenset({TreeEngagement.DETACHED, TreeEngagement.TERMINATED}),
-    TreeEngagement.TERMINATED: frozenset({TreeEngagement.ENGAGED}),
+ENGAGEMENT_TRANSITIONS: TransitionTable[TreeEngagementState] = {
+    TreeEngagementState.DETACHED: frozenset({TreeEngagementState.ENGAGED}),
+    TreeEngagementState.ENGAGED: frozenset({TreeEngagementState.DETACHED, TreeEngagementState.TERMINATED}),
+    TreeEngagementState.TERMINATED: frozenset({TreeEngagementState.ENGAGED}),
 }
 """For each state of a rank in the tree of engaged ranks, the states that may follow it."""
 
@@ -76,7 +82,7 @@ class DijkstraScholtenTerminationDetector:
     """Termination detector on one rank: finds out when a phase is over on all ranks, by the algorithm of Dijkstra and
     Scholten. Ranks with work form a tree whose root is rank 0.
 
-    ``RankNode`` calls it for each message of work (one that can give its receiver tasks) that the rank sends or
+    ``RankStateMachine`` calls it for each message of work (one that can give its receiver tasks) that the rank sends or
     receives. Methods return the detector's own messages, to be sent by the caller, as (destination, message).
     """
 
@@ -87,84 +93,88 @@ class DijkstraScholtenTerminationDetector:
         self._held = 0  # credits of the parent's account
         self._issued = 0  # credits of this rank's account that have not been returned
         self._depth = 0
-        self.engagement = TreeEngagement.DETACHED
+        self.engagement = TreeEngagementState.DETACHED
 
     @property
-    def is_terminated(self) -> bool:
+    def is_phase_over_on_all_ranks(self) -> bool:
         """On rank 0: True if the phase is over on all ranks."""
-        return self.engagement is TreeEngagement.TERMINATED
+        return self.engagement is TreeEngagementState.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
         """Begin to detect the end of ``phase``. Rank 0 becomes the root of the tree of ranks with work. Raise
         ``InvariantBroken`` if the last phase is not over on this rank.
         """
-        if self.engagement is TreeEngagement.ENGAGED or self._issued:
+        if self.engagement is TreeEngagementState.ENGAGED or self._issued:
             raise InvariantBroken(f"phase {phase} begins while {self._phase} is not over on rank {self._rank}")
         self._phase = phase
         self._parent = -1
         self._held = self._depth = 0
         if not self._rank:
-            self._set_state(TreeEngagement.ENGAGED)
+            self._set_state(TreeEngagementState.ENGAGED)
 
-    def count_sent_work(self, *, starting: bool = False) -> CreditStamp:
+    def count_sent_work_message(self, *, starting: bool = False) -> TerminationCreditStamp:
         """Record that this rank sends a message of work (one that can give its receiver tasks). Return the stamp that
         the message must carry: credits, which the receiver returns when it has no more work.
 
         ``starting``: True if the message begins a phase on its receiver; it then carries credits of this rank itself.
         Raise ``InvariantBroken`` if this rank is not engaged, that is, not in the tree of ranks with work.
         """
-        if self.engagement is not TreeEngagement.ENGAGED:
+        if self.engagement is not TreeEngagementState.ENGAGED:
             raise InvariantBroken(f"rank {self._rank} sends work while it is {self.engagement.value}")
         part = self._held >> _CREDIT_SHARE_BITS
         if part and self._depth >= MAX_ENGAGEMENT_DEPTH and not starting:
             self._held -= part
-            return CreditStamp(self._parent, part, self._depth - 1)
+            return TerminationCreditStamp(self._parent, part, self._depth - 1)
         self._issued += CREDITS_PER_MESSAGE
-        return CreditStamp(self._rank, CREDITS_PER_MESSAGE, self._depth)
+        return TerminationCreditStamp(self._rank, CREDITS_PER_MESSAGE, self._depth)
 
-    def count_received_work(self, source: int, stamp: CreditStamp) -> OutgoingMessages:
+    def count_received_work_message(self, source: int, stamp: TerminationCreditStamp) -> OutgoingMessages:
         """Record that this rank has received a message of work of the current phase from ``source``. Either this rank
         keeps the credits in ``stamp``, or the returned list has the message that sends them back.
 
         Raise ``InvariantBroken`` if the phase is over.
         """
         account = source if stamp.account == CREDIT_ACCOUNT_OF_SENDER else stamp.account
-        if self.engagement is TreeEngagement.TERMINATED:
+        if self.engagement is TreeEngagementState.TERMINATED:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
-        if self.engagement is TreeEngagement.DETACHED:
-            self._set_state(TreeEngagement.ENGAGED)
+        if self.engagement is TreeEngagementState.DETACHED:
+            self._set_state(TreeEngagementState.ENGAGED)
             self._parent, self._held, self._depth = account, stamp.credits, stamp.depth + 1
             return []
         if account == self._parent:
             self._held += stamp.credits
             return []
-        home = CreditReturn(self._phase, stamp.credits)
-        return self.handle_detector_message(source, home) if account == self._rank else [(account, home)]
+        home = CreditReturnMessage(self._phase, stamp.credits)
+        return self.handle_termination_message(source, home) if account == self._rank else [(account, home)]
 
-    def advance_while_idle(self) -> OutgoingMessages:
+    def advance_termination_detection(self) -> OutgoingMessages:
         """Leave the tree of engaged ranks if all credits that this rank issued have been returned; return the message
-        that returns its own credits. On rank 0, set ``is_terminated`` instead.
+        that returns its own credits. On rank 0, set ``is_phase_over_on_all_ranks`` instead.
 
         Called while this rank is idle, again after each event.
         """
-        if self.engagement is not TreeEngagement.ENGAGED or self._issued:
+        if self.engagement is not TreeEngagementState.ENGAGED or self._issued:
             return []
         if not self._rank:
-            self._set_state(TreeEngagement.TERMINATED)
+            self._set_state(TreeEngagementState.TERMINATED)
             return []
-        self._set_state(TreeEngagement.DETACHED)
-        return [(self._parent, CreditReturn(self._phase, self._held))]
+        self._set_state(TreeEngagementState.DETACHED)
+        return [(self._parent, CreditReturnMessage(self._phase, self._held))]
 
-    def handle_detector_message(self, source: int, message: Message) -> OutgoingMessages:
+    def handle_termination_message(self, source: int, message: Message) -> OutgoingMessages:
         """Take back the credits that ``message`` from the rank ``source`` returns; return an empty list.
 
         Raise ``InvariantBroken`` if ``message`` does not return credits, is of another phase, or returns more credits
         than were issued.
         """
-        if not isinstance(message, CreditReturn) or message.phase != self._phase or message.credits > self._issued:
+        if (
+            not isinstance(message, CreditReturnMessage)
+            or message.phase != self._phase
+            or message.credits > self._issued
+        ):
             raise InvariantBroken(f"{message} unexpectedly received from rank {source} in phase {self._phase}")
         self._issued -= message.credits
         return []
 
-    def _set_state(self, engagement: TreeEngagement) -> None:
-        self.engagement = checked_transition(ENGAGEMENT_TRANSITIONS, self.engagement, engagement, self._rank)
+    def _set_state(self, engagement: TreeEngagementState) -> None:
+        self.engagement = checked_next_state(ENGAGEMENT_TRANSITIONS, self.engagement, engagement, self._rank)

@@ -11,7 +11,7 @@ from pcopy.engine.messages import Message
 from pcopy.engine.ticket import WakeDescriptor
 
 
-class Transport(Protocol):
+class MessageTransport(Protocol):
     """Protocol: sends and receives the messages of one rank over the network that connects ``size`` ranks.
 
     Messages from one rank to another arrive exactly once, whole, and in the order in which they were sent. No method
@@ -25,7 +25,7 @@ class Transport(Protocol):
     def size(self) -> int: ...
 
     @property
-    def has_unsent(self) -> bool:
+    def has_unsent_data(self) -> bool:
         """True if some bytes of a sent message still wait in this process, because the network has not taken them."""
 
     def send(self, destination: int, message: Message) -> None:
@@ -44,10 +44,10 @@ class Transport(Protocol):
             wake: the call also returns when the descriptor of ``wake`` is readable.
 
         Raise ``PeerLost`` when the connection of another rank was closed and all messages that it sent before were
-        returned. This is not raised for ranks passed to ``expect_close``.
+        returned. This is not raised for ranks passed to ``expect_end_of_connection``.
         """
 
-    def expect_close(self, rank: int) -> None:
+    def expect_end_of_connection(self, rank: int) -> None:
         """Treat the end of the connection to ``rank`` as expected from now on: ``poll`` does not raise ``PeerLost`` for
         it.
         """

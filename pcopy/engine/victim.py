@@ -15,7 +15,7 @@ from math import inf
 from pcopy.engine.begun_tasks import BegunTasks
 from pcopy.engine.messages import TaskRequest
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.steering import AllowedTasks, RankSteering
+from pcopy.engine.steering import RankSteering, RankTaskRestriction
 from pcopy.engine.task import ANY_RANK, NewTask, Task, TaskId
 from pcopy.fast_named_tuple import NamedTuple
 
@@ -33,7 +33,7 @@ tasks within the last ``HUNGRY_SECONDS`` seconds; then shorter tasks are divided
 """
 
 
-class _PendingRequest(NamedTuple):
+class _PendingTaskRequest(NamedTuple):
     """An unanswered request for tasks, which the rank ``source`` has sent to this rank."""
 
     source: int
@@ -42,7 +42,7 @@ class _PendingRequest(NamedTuple):
     """Time in seconds at which the request must be answered."""
 
 
-class StealingVictim:
+class WorkStealingVictim:
     """Answers the requests of other ranks for this rank's tasks (work stealing), and chooses the task that this rank
     begins next.
     """
@@ -71,40 +71,40 @@ class StealingVictim:
         self._divide = divide
         self._replace_by_portions = replace_by_portions
         self._steering = steering
-        self._pending: list[_PendingRequest] = []
+        self._pending: list[_PendingTaskRequest] = []
         self._hungry_until = -inf
         self._last_undivided: TaskId | None = None  # the last task that ``divide`` left undivided
         self.now = 0.0
         """Current time in seconds. The node updates it."""
 
     @property
-    def are_other_ranks_hungry(self) -> bool:
+    def are_other_ranks_without_work(self) -> bool:
         """True if another rank is without work: it has requested tasks from this rank within the last
         ``HUNGRY_SECONDS`` seconds.
         """
         return self.now < self._hungry_until
 
-    def assume_no_hungry_ranks(self) -> None:
+    def forget_ranks_without_work(self) -> None:
         """Assume that no other rank is without work, since a new phase begins. Requests that have not been answered
         will still be answered.
         """
         self._hungry_until = -inf
 
-    def receive_request(self, source: int, request: TaskRequest, now: float) -> None:
-        """Record a request from rank ``source``. ``due_replies`` answers it when there are tasks to give or the time
-        ``request.patience`` is over.
+    def receive_task_request(self, source: int, request: TaskRequest, now: float) -> None:
+        """Record a request from rank ``source``. ``task_requests_to_answer_now`` answers it when there are tasks to
+        give or the time ``request.patience`` is over.
         """
         self._hungry_until = now + HUNGRY_SECONDS
-        self._pending.append(_PendingRequest(source, request, now + request.patience))
+        self._pending.append(_PendingTaskRequest(source, request, now + request.patience))
 
     @property
-    def next_deadline(self) -> float:
+    def next_reply_deadline(self) -> float:
         """Time in seconds at which the first unanswered request of another rank must be answered; infinity if there is
         none.
         """
         return min((each.deadline for each in self._pending), default=inf)
 
-    def due_replies(self, phase: int, now: float) -> list[tuple[int, TaskRequest, tuple[Task, ...]]]:
+    def task_requests_to_answer_now(self, phase: int, now: float) -> list[tuple[int, TaskRequest, tuple[Task, ...]]]:
         """Remove and return the requests of other ranks that are to be answered now, in order of arrival, with the
         tasks to give: (source, request, tasks).
 
@@ -120,7 +120,7 @@ class StealingVictim:
             return []
         answers, asking, self._pending = [], self._pending, []
         # A rank that may not begin tasks gives away even those that it has just received.
-        has_some = not self._under_way.has_untried_received_tasks or self._is_restricted
+        has_some = not self._under_way.has_untried_received_tasks or self._is_restricted_to_own_tasks
         for each in asking:
             is_current = each.request.phase == phase
             tasks = self._tasks_to_give() if is_current and has_some else ()
@@ -139,15 +139,15 @@ class StealingVictim:
         If there is only one such task, it is divided first if possible.
         """
         task = self._queue.pop_only_stealable()
-        if task is not None and (task.id == self._last_undivided or not self._try_divide(task, hungry=True)):
+        if task is not None and (task.id == self._last_undivided or not self._try_to_divide_task(task, hungry=True)):
             self._last_undivided = task.id
             self._queue.put_back(task)
-        return self._queue.pop_half(len(self._under_way) > 0 or self._is_restricted)
+        return self._queue.pop_half_of_stealable_tasks(len(self._under_way) > 0 or self._is_restricted_to_own_tasks)
 
     @property
-    def _is_restricted(self) -> bool:
+    def _is_restricted_to_own_tasks(self) -> bool:
         """True if this rank may not begin the tasks that any rank may run, so that other ranks may have all of them."""
-        return self._steering.allowed_tasks is not AllowedTasks.ALL
+        return self._steering.allowed_tasks is not RankTaskRestriction.ALL
 
     def can_begin_task(self) -> bool:
         """Return True if this rank may begin a task now.
@@ -157,13 +157,13 @@ class StealingVictim:
         """
         if not (self._under_way.has_room and len(self._queue)):
             return False
-        if self._is_restricted:
-            return self._queue.is_addressed_next and (
-                self._steering.allowed_tasks is AllowedTasks.ADDRESSED or self._queue.is_note_next
+        if self._is_restricted_to_own_tasks:
+            return self._queue.is_next_task_addressed and (
+                self._steering.allowed_tasks is RankTaskRestriction.ADDRESSED or self._queue.is_next_task_note
             )
         return (
-            not self.are_other_ranks_hungry
-            or self._queue.addressed_count > 0
+            not self.are_other_ranks_without_work
+            or self._queue.addressed_task_count > 0
             or self._queue.stealable_count > len(self._under_way)
         )
 
@@ -174,11 +174,11 @@ class StealingVictim:
         task that has begun.
         """
         task = self._queue.pop()
-        if task is not None and self._try_divide(task, hungry=self.are_other_ranks_hungry):
+        if task is not None and self._try_to_divide_task(task, hungry=self.are_other_ranks_without_work):
             task = self._queue.pop()
         return task
 
-    def _try_divide(self, task: Task, *, hungry: bool) -> bool:
+    def _try_to_divide_task(self, task: Task, *, hungry: bool) -> bool:
         """Replace ``task`` by portions (tasks that each do a part of its work), if that is allowed and worthwhile;
         return True if it was replaced. Shorter tasks are divided, too, if another rank has no work (``hungry``).
         """

@@ -34,8 +34,8 @@ from pcopy.fsio.preserve import (
     CAP_FSETID,
     CAP_SETFCAP,
     CAP_SYS_ADMIN,
-    Preserve,
-    are_ids_mapped,
+    PreservedMetadataKinds,
+    are_ids_mapped_in_namespace,
     has_capability,
 )
 from pcopy.fsio.problem import MetadataProblem, Problem
@@ -139,7 +139,7 @@ NO_XATTRS = CopiedXattrs()
 """The ``CopiedXattrs`` of an item without extended attributes."""
 
 
-def is_xattr_copied(name: str, preserve: Preserve) -> bool:
+def is_xattr_copied(name: str, preserve: PreservedMetadataKinds) -> bool:
     """Return True if ``preserve`` says that the extended attribute ``name`` is copied.
 
     Attributes that belong to a file system or to this host (``XattrKind.NEVER``) are never copied.
@@ -150,7 +150,7 @@ def is_xattr_copied(name: str, preserve: Preserve) -> bool:
     return preserve.xattr and kind is not XattrKind.NEVER
 
 
-def is_xattr_removed(name: str, preserve: Preserve) -> bool:
+def is_xattr_removed(name: str, preserve: PreservedMetadataKinds) -> bool:
     """Return True if the extended attribute ``name`` is removed from an existing target that is updated, because its
     source lacks it.
 
@@ -164,7 +164,7 @@ def is_xattr_removed(name: str, preserve: Preserve) -> bool:
 
 
 def read_xattrs(
-    handle: ItemHandle, preserve: Preserve, names: list[str] | None = None, *, follow: bool = True
+    handle: ItemHandle, preserve: PreservedMetadataKinds, names: list[str] | None = None, *, follow: bool = True
 ) -> CopiedXattrs:
     """Return the extended attributes of the source ``handle`` that its copy keeps, as ``preserve`` says.
 
@@ -186,7 +186,7 @@ def read_xattrs(
             return _xattrs_without_listing(handle, error, preserve, follow=follow)
     if not names:
         return NO_XATTRS
-    incomplete_mark.raise_if_incomplete_mark_listed(names)
+    incomplete_mark.raise_if_incomplete_file_mark_listed(names)
     found: list[tuple[str, bytes]] = []
     unread: list[tuple[str, int]] = []
     rights = _ALL_PERMISSIONS
@@ -201,7 +201,7 @@ def read_xattrs(
                 continue
             rights = _OWNER_PERMISSIONS if name == ACCESS_ACL_XATTR else rights
             if is_kept:
-                unread.append(_unread_xattr_entry(f"getxattr {name}", error, by_name=not follow))
+                unread.append(_failed_xattr_read(f"getxattr {name}", error, by_name=not follow))
             continue
         if is_kept:
             found.append((name, value))
@@ -210,7 +210,9 @@ def read_xattrs(
     return CopiedXattrs(tuple(found), tuple(unread), rights)
 
 
-def _xattrs_without_listing(handle: ItemHandle, error: OSError, preserve: Preserve, *, follow: bool) -> CopiedXattrs:
+def _xattrs_without_listing(
+    handle: ItemHandle, error: OSError, preserve: PreservedMetadataKinds, *, follow: bool
+) -> CopiedXattrs:
     """Return those extended attributes of the source ``handle`` that can be read although listxattr(2) failed with
     ``error``. With ``follow`` a symbolic link is followed.
 
@@ -219,9 +221,9 @@ def _xattrs_without_listing(handle: ItemHandle, error: OSError, preserve: Preser
     """
     if error.errno in XATTR_UNSUPPORTED_ERRNOS:
         return NO_XATTRS
-    unread = (_unread_xattr_entry("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
+    unread = (_failed_xattr_read("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
     if isinstance(handle, int):
-        incomplete_mark.raise_if_marked_incomplete(handle)
+        incomplete_mark.raise_if_file_marked_incomplete(handle)
     try:
         acl = os.getxattr(handle, ACCESS_ACL_XATTR, follow_symlinks=follow)
     except OSError as refused:
@@ -239,7 +241,7 @@ def mode_without_acl(acl: bytes) -> int:
     return posix_acl.mode_without_acl(acl)
 
 
-def _unread_xattr_entry(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
+def _failed_xattr_read(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
     """Return (name of the failed operation, errno) for an extended attribute that could not be read because of
     ``error``. Raise ``Problem`` if the item was accessed by its name (``by_name``) and that name no longer exists.
     """
@@ -259,7 +261,7 @@ def list_xattrs(handle: ItemHandle) -> list[str]:
         raise Problem.from_error("listxattr", error) from error
 
 
-def read_item_metadata(handle: ItemHandle, status: os.stat_result, preserve: Preserve) -> ItemMetadata:
+def read_item_metadata(handle: ItemHandle, status: os.stat_result, preserve: PreservedMetadataKinds) -> ItemMetadata:
     """Return all metadata of a source, whose ``status`` is given; ``preserve`` says which extended attributes are read.
     Raise ``Problem`` if the source is marked as half written, or if its name no longer exists.
     """
@@ -335,11 +337,11 @@ def _is_chown_failure_excused(error: OSError, uid: int, gid: int) -> bool:
     these ids do not exist here: a user namespace does not map them (EINVAL), or an idmapped mount (EOVERFLOW).
     """
     if error.errno == errno.EINVAL:
-        return not are_ids_mapped(uid, gid)
+        return not are_ids_mapped_in_namespace(uid, gid)
     return error.errno == errno.EOVERFLOW or (error.errno == errno.EPERM and not has_capability(CAP_CHOWN))
 
 
-def mode_of_copy(attributes: ItemMetadata, preserve: Preserve, owned: bool, umask: int) -> int:
+def mode_of_copy(attributes: ItemMetadata, preserve: PreservedMetadataKinds, owned: bool, umask: int) -> int:
     """Return the permission bits of the copy.
 
     Args:
@@ -356,7 +358,7 @@ def mode_of_copy(attributes: ItemMetadata, preserve: Preserve, owned: bool, umas
 def apply_item_metadata(
     handle: ItemHandle,
     attributes: ItemMetadata,
-    preserve: Preserve,
+    preserve: PreservedMetadataKinds,
     umask: int,
     *,
     existing: os.stat_result | None = None,
@@ -391,7 +393,7 @@ def apply_item_metadata(
         writer.attempt_call("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
         if not are_times_portable(attributes.atime, attributes.mtime):
             writer.report_altered_times(attributes.atime, attributes.mtime)
-    return writer.outcome(attributes)
+    return writer.metadata_outcome(attributes)
 
 
 def are_times_portable(atime: int, mtime: int) -> bool:
@@ -404,7 +406,7 @@ def are_times_portable(atime: int, mtime: int) -> bool:
 class MetadataWriter:
     """Sets the metadata of one item, step by step, and records the first problem.
 
-    Every step is tried, even if an earlier one failed. ``outcome`` returns the outcome or raises the problem.
+    Every step is tried, even if an earlier one failed. ``metadata_outcome`` returns the outcome or raises the problem.
     """
 
     def __init__(self, handle: ItemHandle, *, is_link: bool) -> None:
@@ -444,7 +446,7 @@ class MetadataWriter:
         self.excused = True
         self.unsupported.add(feature)
 
-    def outcome(self, attributes: ItemMetadata) -> MetadataOutcome:
+    def metadata_outcome(self, attributes: ItemMetadata) -> MetadataOutcome:
         """Return the outcome after all steps; ``attributes`` are the metadata that were to be set. Raise
         ``MetadataProblem`` if some of them could not be set, or could not be read from the source.
         """
@@ -484,7 +486,9 @@ class MetadataWriter:
         if mode & stat.S_ISGID and not has_capability(CAP_FSETID):
             self.excused |= not self.has_mode(mode)  # without CAP_FSETID chmod(2) may clear the bit and still succeed
 
-    def set_owner(self, attributes: ItemMetadata, preserve: Preserve, kept: os.stat_result | None) -> bool:
+    def set_owner(
+        self, attributes: ItemMetadata, preserve: PreservedMetadataKinds, kept: os.stat_result | None
+    ) -> bool:
         """Set owner and group as ``preserve`` says; ``attributes`` are the metadata of the source. Return True if the
         copy may have set-id bits.
 
@@ -582,9 +586,9 @@ def _is_xattr_privilege_missing(name: str, value: bytes, error: OSError) -> bool
     privilege, or because the ACL ``value`` names an id that is not mapped in this process's user namespace.
     """
     if error.errno == errno.EINVAL and name in POSIX_ACL_XATTRS:
-        from pcopy.fsio.posix_acl import has_unmapped_id  # imported here, since few copies need it
+        from pcopy.fsio.posix_acl import has_unmapped_user_or_group  # imported here, since few copies need it
 
-        return has_unmapped_id(value)
+        return has_unmapped_user_or_group(value)
     return error.errno == errno.EPERM and lacks_privilege_to_set_xattr(name)
 
 
@@ -618,7 +622,7 @@ def lacks_privilege_to_set_xattr(name: str) -> bool:
     return name.startswith(("trusted.", "security.")) and not has_capability(CAP_SYS_ADMIN)
 
 
-def remove_extra_xattrs(handle: ItemHandle, attributes: ItemMetadata, preserve: Preserve) -> None:
+def remove_extra_xattrs(handle: ItemHandle, attributes: ItemMetadata, preserve: PreservedMetadataKinds) -> None:
     """Remove the extended attributes that an existing item has and its source (``attributes``) lacks; raise
     ``Problem``. Attributes remain that belong to the file system, or that this process has no privilege to remove. If
     some attributes of the source could not be read, nothing is removed.

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, record_unsyncable, sync_file, sync_if_supported
+from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, record_unsyncable_device, sync_file, sync_file_if_supported
 
 is_mtime_set_on_close: dict[int, bool] = {}
 """By st_dev: True if the server sets the modification time of a file when the file is closed after writing.
@@ -31,7 +31,7 @@ Each value is (start in seconds of time.monotonic(), operation such as "fsync", 
 
 
 @contextmanager
-def open_directory_entries(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+def entries_of_open_directory(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
     """Context manager: yield an iterator over the entries that an open directory has now; raise ``OSError``.
 
     The directory is rewound first, since a descriptor continues where the last listing ended. On btrfs, a listing also
@@ -44,7 +44,7 @@ def open_directory_entries(directory: int) -> Iterator[Iterator[os.DirEntry[str]
 
 def names_in_directory(directory: int) -> list[bytes]:
     """Return all names in an open directory; raise ``OSError``."""
-    with open_directory_entries(directory) as entries:
+    with entries_of_open_directory(directory) as entries:
         return [os.fsencode(entry.name) for entry in entries]
 
 
@@ -90,7 +90,7 @@ def close_after_write(descriptor: int, *, sync: bool = False, store: bool = Fals
     try:
         if sync:
             with errors_as_problem("fsync"), record_sync_under_way("fsync", descriptor):
-                sync_if_supported(descriptor)
+                sync_file_if_supported(descriptor)
         elif store:
             sync_data(descriptor)
     except Problem:
@@ -157,7 +157,7 @@ def raise_if_data_lost(descriptor: int, number: int) -> None:
     """
     if number in SYNC_UNSUPPORTED_ERRNOS:
         with errors_as_problem("stat"):
-            record_unsyncable(descriptor, number)
+            record_unsyncable_device(descriptor, number)
     elif number:
         raise Problem("fdatasync", number)
 

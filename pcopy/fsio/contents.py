@@ -55,12 +55,12 @@ DIRECT_IO_ALIGNMENT = 4096
 
 class IncrementalDigest(Protocol):
     """Protocol of an object that computes the digest of a file's contents, which are passed to it in order: ``update``
-    adds data, ``zeros`` adds ``count`` zero bytes, the contents of a hole.
+    adds data, ``add_zero_bytes`` adds ``count`` zero bytes, the contents of a hole.
     """
 
     def update(self, data: memoryview | bytes) -> None: ...
 
-    def zeros(self, count: int) -> None: ...
+    def add_zero_bytes(self, count: int) -> None: ...
 
 
 def may_have_holes(status: os.stat_result) -> bool:
@@ -113,7 +113,7 @@ def digest_hole(start: int, end: int, digest: IncrementalDigest | None) -> Itera
     """
     if end > start:
         if digest is not None:
-            digest.zeros(end - start)
+            digest.add_zero_bytes(end - start)
         yield UntransferredBytes(end - start)
 
 
@@ -143,14 +143,16 @@ def digest_contents(
     extents = data_extents(descriptor, start, end, on_source=on_source) if may_have_holes else iter([(start, end)])
     for first, after in extents:
         yield from digest_hole(at, first, digest)
-        for _, piece in read_pieces(descriptor, first, after, size=BUFFER_BYTES, on_source=on_source, direct=direct):
+        for _, piece in read_file_in_pieces(
+            descriptor, first, after, size=BUFFER_BYTES, on_source=on_source, direct=direct
+        ):
             digest.update(piece)
             yield len(piece)
         at = after
     yield from digest_hole(at, end, digest)
 
 
-def read_pieces(
+def read_file_in_pieces(
     descriptor: int, start: int, end: int, *, size: int = BYTES_PER_READ, on_source: bool = True, direct: bool = False
 ) -> Iterator[tuple[int, memoryview]]:
     """Generator: read the bytes of an open file from ``start`` to ``end``; yield pairs (offset, piece).
@@ -185,7 +187,7 @@ def read_pieces(
             at += got
 
 
-def read_pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
+def read_file_in_pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
     """Generator: read a file up to its end, whatever its st_size; yield pairs (offset, piece); raise ``Problem``.
 
     Files in /proc show the size 0 but have contents.
@@ -200,11 +202,11 @@ def read_pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
         at += len(data)
 
 
-def digest_to_end(descriptor: int, digest: IncrementalDigest) -> Iterator[int]:
+def digest_file_to_end(descriptor: int, digest: IncrementalDigest) -> Iterator[int]:
     """Generator: read a file up to its end, whatever its st_size, and add its contents to ``digest``; yield the number
     of bytes of each step; raise ``Problem``.
     """
-    return digest_pieces(read_pieces_to_end(descriptor), digest)
+    return digest_pieces(read_file_in_pieces_to_end(descriptor), digest)
 
 
 def digest_pieces(pieces_read: Iterator[tuple[int, bytes]], digest: IncrementalDigest) -> Iterator[int]:
@@ -297,7 +299,7 @@ MAX_GENERATED_BYTES = 64 << 20
 """A generated file with more bytes than this is an error: reading some of them, such as trace_pipe, never ends."""
 
 
-class GeneratedFileSystems:
+class PseudoFileSystemCache:
     """Remembers for each st_dev whether the operating system generates the files of that file system (such as /proc),
     so that statfs(2) is called once for each.
     """
@@ -305,7 +307,7 @@ class GeneratedFileSystems:
     def __init__(self) -> None:
         self._is_generated: dict[int, bool] = {}
 
-    def is_generated(self, descriptor: int, device: int) -> bool:
+    def is_on_pseudo_file_system(self, descriptor: int, device: int) -> bool:
         """Return True if the item ``descriptor``, whose st_dev is ``device``, lies on a file system whose files are
         generated; raise ``Problem``.
         """
@@ -318,7 +320,7 @@ class GeneratedFileSystems:
         return is_generated
 
 
-def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
+def pieces_of_pseudo_file(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
     """Generator: read a file that the operating system generates (such as one in /proc), and whose st_size is ``size``
     (0: unknown); yield pairs (offset, piece).
 
@@ -340,8 +342,8 @@ def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
         yield at - len(data), data
 
 
-def generated_contents(descriptor: int, size: int) -> bytes:
+def contents_of_pseudo_file(descriptor: int, size: int) -> bytes:
     """Return the contents of a file that the operating system generates (such as one in /proc), and whose st_size is
     ``size`` (0: unknown). Raise ``Problem``, also if the file does not end within ``MAX_GENERATED_BYTES``.
     """
-    return b"".join(data for _, data in generated_pieces(descriptor, size))
+    return b"".join(data for _, data in pieces_of_pseudo_file(descriptor, size))

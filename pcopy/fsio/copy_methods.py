@@ -15,7 +15,7 @@ from pcopy.fsio.identity import OVERLAY_TYPE, XFS_TYPE
 from pcopy.fsio.retries import open_with_retries
 
 
-class TransferTraits(NamedTuple):
+class FileSystemTransferTraits(NamedTuple):
     """What makes copies of large files to a file system of this type faster.
 
     Fields:
@@ -35,13 +35,13 @@ class TransferTraits(NamedTuple):
     keeps_times_on_close: bool = False
 
 
-_LOCAL_TRAITS = TransferTraits(is_local=True, keeps_times_on_close=True)
+_LOCAL_TRAITS = FileSystemTransferTraits(is_local=True, keeps_times_on_close=True)
 """Traits, for the copy of large files, of file systems in memory or with a cache of their own."""
-_LOCAL_DISK_TRAITS = TransferTraits(is_local=True, gains_by_early_write_back=True, keeps_times_on_close=True)
+_LOCAL_DISK_TRAITS = FileSystemTransferTraits(is_local=True, gains_by_early_write_back=True, keeps_times_on_close=True)
 """Traits, for the copy of large files, of local file systems that use the system's page cache."""
-_ONE_SERVER_TRAITS = TransferTraits(has_server_copy=True)
+_ONE_SERVER_TRAITS = FileSystemTransferTraits(has_server_copy=True)
 """Traits, for the copy of large files, of network file systems on one server."""
-_MANY_SERVERS_TRAITS = TransferTraits(keeps_times_on_close=True)
+_MANY_SERVERS_TRAITS = FileSystemTransferTraits(keeps_times_on_close=True)
 """Traits, for the copy of large files, of file systems that are distributed over many servers."""
 
 TRAITS_BY_FILE_SYSTEM_TYPE = {
@@ -69,7 +69,7 @@ TRAITS_BY_FILE_SYSTEM_TYPE = {
     0x7461636F: _MANY_SERVERS_TRAITS,  # OCFS2
 }
 """What makes copies of large files faster, by the type of the file system (f_type of statfs(2)). FUSE and unlisted
-types have the defaults of ``TransferTraits``: all False.
+types have the defaults of ``FileSystemTransferTraits``: all False.
 """
 
 
@@ -92,7 +92,7 @@ def keeps_times_on_close(path: bytes) -> bool:
     Also return True if the type cannot be read: opening the directory for the job reports the error later.
     """
     kind = _file_system_type(path)
-    return kind is None or TRAITS_BY_FILE_SYSTEM_TYPE.get(kind, TransferTraits()).keeps_times_on_close
+    return kind is None or TRAITS_BY_FILE_SYSTEM_TYPE.get(kind, FileSystemTransferTraits()).keeps_times_on_close
 
 
 def _file_system_type(path: bytes) -> int | None:
@@ -107,13 +107,13 @@ def _file_system_type(path: bytes) -> int | None:
         return None
 
 
-class TransferTraitsCache:
+class FileSystemTransferTraitsCache:
     """Remembers the traits of each file system that a rank has met, by st_dev."""
 
     def __init__(self) -> None:
-        self._traits: dict[int, TransferTraits] = {}
+        self._traits: dict[int, FileSystemTransferTraits] = {}
 
-    def traits_of(self, device: int, descriptor: int) -> TransferTraits:
+    def transfer_traits_of_file_system(self, device: int, descriptor: int) -> FileSystemTransferTraits:
         """Return the traits of the file system whose st_dev is ``device``; ``descriptor`` is open on it.
 
         If the type cannot be read, the traits are those of an unknown type: all False.
@@ -121,9 +121,9 @@ class TransferTraitsCache:
         ways = self._traits.get(device)
         if ways is None:
             try:
-                ways = TRAITS_BY_FILE_SYSTEM_TYPE.get(libc.type_of_file_system(descriptor), TransferTraits())
+                ways = TRAITS_BY_FILE_SYSTEM_TYPE.get(libc.type_of_file_system(descriptor), FileSystemTransferTraits())
             except OSError:
-                ways = TransferTraits()
+                ways = FileSystemTransferTraits()
             self._traits[device] = ways
         return ways
 

@@ -18,17 +18,17 @@ import os
 from collections.abc import Callable, Generator, Iterator
 
 from pcopy.fsio.contents import (
-    GeneratedFileSystems,
     IncrementalDigest,
+    PseudoFileSystemCache,
     data_extents,
     digest_contents,
     digest_hole,
-    generated_pieces,
     may_have_holes,
-    read_pieces_to_end,
+    pieces_of_pseudo_file,
+    read_file_in_pieces_to_end,
 )
-from pcopy.fsio.copy_methods import TransferTraitsCache
-from pcopy.fsio.memory_copy import DEFAULT_PAGE_CACHE_POLICY, CopyThroughMemory, PageCachePolicy, write_all
+from pcopy.fsio.copy_methods import FileSystemTransferTraitsCache
+from pcopy.fsio.memory_copy import DEFAULT_PAGE_CACHE_POLICY, PageCachePolicy, UserSpaceFileCopier, write_all
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.throttle import Throttle, UntransferredBytes, throttled_steps
 
@@ -67,11 +67,11 @@ class ContentsCopier:
         self._cache_policy = cache_policy
         self._clone_errno: dict[tuple[int, int], int] = {}
         self._without_copy_file_range: set[tuple[int, int]] = set()
-        self.transfer_traits = TransferTraitsCache()
+        self.transfer_traits = FileSystemTransferTraitsCache()
         self.throttle = Throttle()
-        self.generated_file_systems = GeneratedFileSystems()
+        self.generated_file_systems = PseudoFileSystemCache()
 
-    def clone(self, source: int, target: int, devices: tuple[int, int]) -> bool:
+    def clone_file(self, source: int, target: int, devices: tuple[int, int]) -> bool:
         """Make the file ``target`` share all blocks of ``source`` (FICLONE). Return False if that is impossible, or
         excluded by ``--reflink never``.
 
@@ -95,7 +95,7 @@ class ContentsCopier:
             raise Problem("clone", refused, text="it cannot be cloned, which --reflink always requires")
         return False
 
-    def copy_all(
+    def copy_all_contents(
         self,
         source: int,
         target: int,
@@ -118,11 +118,11 @@ class ContentsCopier:
                 holes are skipped.
         """
         size = status.st_size
-        if self.generated_file_systems.is_generated(source, devices[0]):
-            yield from _write_and_digest_pieces(generated_pieces(source, size), target, digest)
+        if self.generated_file_systems.is_on_pseudo_file_system(source, devices[0]):
+            yield from _write_and_digest_pieces(pieces_of_pseudo_file(source, size), target, digest)
         elif not size:
-            yield from _write_and_digest_pieces(read_pieces_to_end(source), target, digest)
-        elif self.clone(source, target, devices):
+            yield from _write_and_digest_pieces(read_file_in_pieces_to_end(source), target, digest)
+        elif self.clone_file(source, target, devices):
             if digest is None:
                 yield UntransferredBytes(size)
             else:
@@ -132,11 +132,11 @@ class ContentsCopier:
         else:
             if self._sparse and may_have_holes(status):
                 extend(size)
-            yield from self.copy_range(
+            yield from self.copy_byte_range(
                 source, target, 0, size, devices, may_have_holes=may_have_holes(status), digest=digest
             )
 
-    def copy_range(
+    def copy_byte_range(
         self,
         source: int,
         target: int,
@@ -166,7 +166,7 @@ class ContentsCopier:
             and self._can_use_copy_file_range(target, devices)
         )
         at = start
-        with CopyThroughMemory(
+        with UserSpaceFileCopier(
             source, target, end - start, digest, self.transfer_traits, devices[1], self._cache_policy
         ) as passage:
             passage.throttle = self.throttle
@@ -179,7 +179,7 @@ class ContentsCopier:
                     yield from passage.copy(at, after)
                 at = after
             yield from digest_hole(at, end, passage.digest)
-            passage.finish(start, end)
+            passage.wait_for_helper_threads(start, end)
 
     def _can_use_copy_file_range(self, target: int, devices: tuple[int, int]) -> bool:
         """Return True if copy_file_range(2) may be used to copy to the file ``target``. ``devices`` are the st_dev of
@@ -190,7 +190,7 @@ class ContentsCopier:
         """
         if self._reflink == "never" or any(self._cache_policy):
             return False
-        return self.transfer_traits.traits_of(devices[1], target).has_server_copy
+        return self.transfer_traits.transfer_traits_of_file_system(devices[1], target).has_server_copy
 
     def _copy_file_range(
         self, source: int, target: int, start: int, end: int, devices: tuple[int, int]
@@ -206,7 +206,7 @@ class ContentsCopier:
         while at < end:
             piece = min(COPY_FILE_RANGE_BYTES, end - at)
             if self.throttle.is_on:
-                piece = self.throttle.piece_size(piece)
+                piece = self.throttle.bytes_to_copy_next(piece)
                 yield from self.throttle.charge_bytes(piece)
             try:
                 moved = os.copy_file_range(source, target, piece, at, at)

@@ -16,20 +16,20 @@ import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 
-from pcopy.fsio.close import close_ignoring_errors, closing_descriptor, open_directory_entries
+from pcopy.fsio.close import close_ignoring_errors, closing_descriptor, entries_of_open_directory
 from pcopy.fsio.identity import (
     FUSE_TYPE,
     OVERLAY_TYPE,
-    Identity,
     IdentityComparison,
+    ItemIdentity,
     identity_mark_of,
     may_be_on_file_system_type,
 )
-from pcopy.fsio.mounted import ExpectedMounts, MountRoot, mount_id_of
-from pcopy.fsio.mounts import LinkFollowingData, MountCodes
+from pcopy.fsio.mounted import ExpectedMounts, MountRootIdentity, mount_id_of
+from pcopy.fsio.mounts import LinkFollowingData, MountCodeTable
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import TRANSIENT_ERRNOS, TRANSIENT_OPEN_ERRNOS, call_with_retries
-from pcopy.fsio.source import open_item_to_read, status_of
+from pcopy.fsio.source import open_item_to_read, status_of_open_item
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Flags of open(2) for directories that are read."""
@@ -63,7 +63,7 @@ Four are for the item that the thread processes: a directory and a file on each 
 for every two threads one more task may be under way.
 """
 
-_CacheEntry = tuple[int, Identity]
+_CacheEntry = tuple[int, ItemIdentity]
 """The descriptor of an open directory, and the directory's identity."""
 
 OPEN_DIRECTORIES_PER_TASK = 2 * MIN_CACHED_DIRECTORIES
@@ -81,7 +81,7 @@ class PinnedDescriptors:
 
     Users are tasks, and batches of system calls in threads, which cannot be interrupted. If a descriptor were closed
     while it is in use, its number could be reused for another directory. A cache that drops a descriptor calls
-    ``close_when_unpinned`` instead of closing it.
+    ``close_descriptor_when_unpinned`` instead of closing it.
     """
 
     def __init__(self) -> None:
@@ -94,11 +94,11 @@ class PinnedDescriptors:
     def __len__(self) -> int:
         return len(self._users)
 
-    def pin(self, descriptor: int) -> None:
+    def pin_descriptor(self, descriptor: int) -> None:
         """Add a user of ``descriptor``."""
         self._users[descriptor] += 1
 
-    def unpin(self, descriptor: int) -> None:
+    def unpin_descriptor(self, descriptor: int) -> None:
         """Remove a user of ``descriptor``. Close the descriptor if it has no other user and no cache contains it."""
         self._users[descriptor] -= 1
         if not self._users[descriptor]:
@@ -107,31 +107,31 @@ class PinnedDescriptors:
                 self._to_close.remove(descriptor)
                 close_ignoring_errors(descriptor)
 
-    def keep_open_for_task(self, descriptor: int) -> None:
+    def keep_descriptor_open_for_task(self, descriptor: int) -> None:
         """Keep ``descriptor`` open while the running task needs it, even if a cache drops it. If more than
         ``OPEN_DIRECTORIES_PER_TASK`` descriptors are kept for the task then, release the least recently used one.
         """
         if self.task_descriptors is None:
             return
         if descriptor not in self.task_descriptors:
-            self.pin(descriptor)
+            self.pin_descriptor(descriptor)
             self.task_descriptors[descriptor] = None
         self.task_descriptors.move_to_end(descriptor)
         if len(self.task_descriptors) > OPEN_DIRECTORIES_PER_TASK:
-            self.unpin(self.task_descriptors.popitem(last=False)[0])
+            self.unpin_descriptor(self.task_descriptors.popitem(last=False)[0])
 
-    def release_from_task(self, descriptor: int) -> None:
+    def release_descriptor_from_task(self, descriptor: int) -> None:
         """If ``descriptor`` is kept open for the running task, remove the task from its users."""
         if self.task_descriptors is not None and descriptor in self.task_descriptors:
             del self.task_descriptors[descriptor]
-            self.unpin(descriptor)
+            self.unpin_descriptor(descriptor)
 
     def release_descriptors_of_task(self, descriptors: TaskDescriptors) -> None:
         """Release all ``descriptors`` that were kept open for a task, after the task has ended."""
         while descriptors:
-            self.unpin(descriptors.popitem()[0])
+            self.unpin_descriptor(descriptors.popitem()[0])
 
-    def close_when_unpinned(self, descriptor: int) -> None:
+    def close_descriptor_when_unpinned(self, descriptor: int) -> None:
         """Close ``descriptor`` immediately, or as soon as it has no users; for use by a cache that drops it."""
         if descriptor in self._users:
             self._to_close.add(descriptor)
@@ -191,7 +191,7 @@ it.
 """
 
 
-def open_no_directory(parent: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
+def decline_to_open_directory(parent: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
     """Return None. This ``DirectoryOpener`` is for a backend that cannot open directories in C: the Python code of this
     module opens every directory.
     """
@@ -209,7 +209,7 @@ class DirectoryCache:
         self,
         capacity: int = MAX_CACHED_DIRECTORIES,
         pins: PinnedDescriptors | None = None,
-        fast_opener: DirectoryOpener = open_no_directory,
+        fast_opener: DirectoryOpener = decline_to_open_directory,
     ) -> None:
         """Create an empty cache.
 
@@ -238,21 +238,21 @@ class DirectoryCache:
         """
         self._entries[base, path] = entry
         while len(self._entries) > self._capacity:
-            self.pins.close_when_unpinned(self._entries.popitem(last=False)[1][0])
+            self.pins.close_descriptor_when_unpinned(self._entries.popitem(last=False)[1][0])
 
-    def discard(self, base: int, path: bytes) -> None:
+    def discard_directory(self, base: int, path: bytes) -> None:
         """Drop the directory with the relative ``path`` below the root number ``base`` from the cache, and close its
         descriptor as soon as no other task or thread uses it.
         """
         entry = self._entries.pop((base, path), None)
         if entry is not None:
-            self.pins.release_from_task(entry[0])
-            self.pins.close_when_unpinned(entry[0])
+            self.pins.release_descriptor_from_task(entry[0])
+            self.pins.close_descriptor_when_unpinned(entry[0])
 
     def close(self) -> None:
         """Drop all directories from the cache. A descriptor that is in use is closed when its last user releases it."""
         while self._entries:
-            self.pins.close_when_unpinned(self._entries.popitem()[1][0])
+            self.pins.close_descriptor_when_unpinned(self._entries.popitem()[1][0])
 
 
 class DirectoriesBelowRoot:
@@ -269,7 +269,7 @@ class DirectoriesBelowRoot:
         cache: DirectoryCache | None = None,
         root_number: int = 0,
         followed_links: LinkFollowingData | None = None,
-        expected_mounts: Mapping[bytes, MountRoot] | None = None,
+        expected_mounts: Mapping[bytes, MountRootIdentity] | None = None,
         one_host: bool = True,
     ) -> None:
         """Store the arguments; nothing is opened yet.
@@ -288,7 +288,7 @@ class DirectoriesBelowRoot:
         """
         self._base = base
         self._root_number = root_number
-        self.mount_codes = MountCodes(code, os.fstat(base).st_dev, followed_links)
+        self.mount_codes = MountCodeTable(code, os.fstat(base).st_dev, followed_links)
         self._checks_mounts = expected_mounts is not None
         self.expected_mounts = ExpectedMounts(base, expected_mounts or {}, on_source=on_source, one_host=one_host)
         self._on_source = on_source
@@ -301,21 +301,21 @@ class DirectoriesBelowRoot:
         times.
         """
 
-    def open(self, path: bytes, identity: Identity | None = None) -> int:
+    def open(self, path: bytes, identity: ItemIdentity | None = None) -> int:
         """Return the descriptor of the directory ``path``.
 
         The descriptor still belongs to the cache. It stays open until the running task has opened
         ``OPEN_DIRECTORIES_PER_TASK`` other directories. Raise ``Problem`` if ``path`` is no directory, or if it is
         certainly not the directory with ``identity`` (None: any).
         """
-        entry = self._cached_or_new_entry(path)
-        if identity is not None and identity.compare(entry[1]) is IdentityComparison.OTHER:
-            self.discard(path)
+        entry = self._cached_or_opened_directory(path)
+        if identity is not None and identity.compare_with_identity(entry[1]) is IdentityComparison.OTHER:
+            self.discard_directory(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
-        self._cache.pins.keep_open_for_task(entry[0])
+        self._cache.pins.keep_descriptor_open_for_task(entry[0])
         return entry[0]
 
-    def _cached_or_new_entry(self, path: bytes) -> _CacheEntry:
+    def _cached_or_opened_directory(self, path: bytes) -> _CacheEntry:
         """Return descriptor and identity of the directory ``path``, from the cache or, if it is not cached, by opening
         it. Raise ``Problem``.
         """
@@ -331,15 +331,15 @@ class DirectoriesBelowRoot:
             above = self._cache.get(self._root_number, prefix) if prefix else None
         at, code = (above[0], above[1].mount_code) if above else (self._base, self.mount_codes.root_code)
         if not path:
-            return self._add_to_cache(path, self._reopen_base(at), code)
+            return self._add_to_cache(path, self._reopen_root_directory(at), code)
         for name in path[len(prefix) :].strip(b"/").split(b"/"):
             child = prefix + b"/" + name if prefix else name
-            if (opened := self._open_by_backend(child, at, name, code)) is not None:
+            if (opened := self._open_directory_by_backend(child, at, name, code)) is not None:
                 prefix, entry = child, opened
                 at = entry[0]
                 continue
             try:
-                entered = self._open_child_with_retries(at, name)
+                entered = self._open_child_directory_with_retries(at, name)
             except OSError as error:
                 is_missing = self._on_source and error.errno == errno.ENOENT
                 number = error.errno or errno.EIO
@@ -349,7 +349,7 @@ class DirectoriesBelowRoot:
             at, code = entered, entry[1].mount_code
         return entry
 
-    def _open_by_backend(self, path: bytes, at: int, name: bytes, parent_code: int) -> _CacheEntry | None:
+    def _open_directory_by_backend(self, path: bytes, at: int, name: bytes, parent_code: int) -> _CacheEntry | None:
         """Open the directory ``path`` by the backend's function for that, in one C call. Return its descriptor and
         identity; return None, with nothing left open, if that is not possible or if a file system is mounted at the
         directory.
@@ -370,33 +370,33 @@ class DirectoriesBelowRoot:
         if device != self.mount_codes.device_of_mount_code(parent_code):  # a mount point: the slow path checks it
             close_ignoring_errors(descriptor)
             return None
-        entry = descriptor, Identity(parent_code, inode, mark)
+        entry = descriptor, ItemIdentity(parent_code, inode, mark)
         self._cache.add(self._root_number, path, entry)
         return entry
 
-    def _reopen_base(self, base: int) -> int:
+    def _reopen_root_directory(self, base: int) -> int:
         """Open the root directory once more, and return a descriptor with a file offset of its own.
 
         The descriptor ``base`` may share its file offset with other roots and with forked ranks. Listing the directory
         through it would move that offset.
         """
         try:
-            return self._open_child_with_retries(base, b".")
+            return self._open_child_directory_with_retries(base, b".")
         except OSError as error:
             if error.errno != errno.EACCES:
                 raise Problem.from_error("open", error, on_source=self._on_source) from error
         with errors_as_problem("dup", on_source=self._on_source):
             return os.dup(base)  # readable but not searchable: its names can still be listed
 
-    def _open_child_with_retries(self, at: int, name: bytes) -> int:
+    def _open_child_directory_with_retries(self, at: int, name: bytes) -> int:
         """Open the directory ``name`` in the open directory ``at``, and return its descriptor; try again after errors
         that may be transient. Raise ``OSError``.
         """
         return call_with_retries(
-            lambda: self._open_child(at, name), TRANSIENT_ERRNOS if self._on_source else TRANSIENT_OPEN_ERRNOS
+            lambda: self._open_child_directory(at, name), TRANSIENT_ERRNOS if self._on_source else TRANSIENT_OPEN_ERRNOS
         )
 
-    def _open_child(self, at: int, name: bytes) -> int:
+    def _open_child_directory(self, at: int, name: bytes) -> int:
         """Open the directory ``name`` in the open directory ``at``, and return its descriptor. If the directory may not
         be read, the descriptor is an O_PATH one. Raise ``OSError``.
         """
@@ -417,40 +417,44 @@ class DirectoriesBelowRoot:
         Only directories of the target get an identity mark: in a source, only its owner could forge an identity.
         """
         try:
-            status = status_of(descriptor, on_source=self._on_source)
+            status = status_of_open_item(descriptor, on_source=self._on_source)
             outside = self.mount_codes.device_of_mount_code(parent_code)
             if self._checks_mounts:
                 self.expected_mounts.check_item_is_on_expected_mount(path, descriptor, status, outside)
             is_within = status.st_dev == outside
-            label = b"" if is_within else self.expected_mounts.label(path, descriptor, status.st_dev)
+            label = (
+                b""
+                if is_within
+                else self.expected_mounts.host_independent_file_system_id(path, descriptor, status.st_dev)
+            )
         except Problem:
             close_ignoring_errors(descriptor)
             raise
         mark = b"" if self._on_source else identity_mark_of(descriptor, created_by_job=True)
         entry = (
             descriptor,
-            Identity(
+            ItemIdentity(
                 self.mount_codes.mount_code_of_directory(path, status.st_dev, parent_code, label), status.st_ino, mark
             ),
         )
         self._cache.add(self._root_number, path, entry)
         return entry
 
-    def identity(self, path: bytes, *, created_by_job: bool = True) -> Identity:
+    def identity_of_directory(self, path: bytes, *, created_by_job: bool = True) -> ItemIdentity:
         """Return the identity of the directory ``path``: mount code, inode number and mark. Raise ``Problem``. A
         directory of the source gets no mark.
 
         ``created_by_job``: False if the directory may be older than this job. On an overlay file system such a
         directory gets no mark, because the first write to it would change the mark.
         """
-        descriptor, identity = self._cached_or_new_entry(path)
+        descriptor, identity = self._cached_or_opened_directory(path)
         return (
             identity if created_by_job else identity._replace(mark=identity_mark_of(descriptor, created_by_job=False))
         )
 
     def identity_of_listed_directory(
         self, path: bytes, inode: int, parent_code: int, *, accepts_mounts: bool = False
-    ) -> Identity:
+    ) -> ItemIdentity:
         """Return the identity of the directory ``path``, which a listing of its parent shows with the inode number
         ``inode``. The caller compares or stores it to recognise the directory later.
 
@@ -466,7 +470,7 @@ class DirectoriesBelowRoot:
             parent_code: mount code of the parent.
             accepts_mounts: True if another mount of the parent's file system (a bind mount) at ``path`` is accepted.
         """
-        identity = self.identity(path)
+        identity = self.identity_of_directory(path)
         is_expected = identity.inode == inode or identity.mount_code != parent_code or path in self.expected_mounts
         if not (
             is_expected
@@ -476,15 +480,15 @@ class DirectoriesBelowRoot:
                 else self._do_listings_show_other_inodes(path, inode)
             )
         ):
-            self.discard(path)
+            self.discard_directory(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
         return identity
 
     def _is_on_other_mount_than_parent(self, path: bytes) -> bool:
         """Return True if ``path`` lies on another mount than its parent, perhaps a mount of the same file system."""
         with errors_as_problem("statx", on_source=self._on_source):
-            return mount_id_of(self._cached_or_new_entry(path)[0]) != mount_id_of(
-                self._cached_or_new_entry(path.rpartition(b"/")[0])[0]
+            return mount_id_of(self._cached_or_opened_directory(path)[0]) != mount_id_of(
+                self._cached_or_opened_directory(path.rpartition(b"/")[0])[0]
             )
 
     def _do_listings_show_other_inodes(self, path: bytes, inode: int) -> bool:
@@ -495,7 +499,7 @@ class DirectoriesBelowRoot:
         with ``inode``. A result of True is remembered for the whole file system.
         """
         above, _, name = path.rpartition(b"/")
-        parent, identity = self._cached_or_new_entry(above)
+        parent, identity = self._cached_or_opened_directory(above)
         device = self.mount_codes.device_of_mount_code(identity.mount_code)
         if device in self._devices_with_other_inodes:
             return True
@@ -503,26 +507,26 @@ class DirectoriesBelowRoot:
         if not differ:
             with (
                 errors_as_problem("readdir", on_source=self._on_source),
-                closing_descriptor(self._open_child_with_retries(parent, b".")) as listed,
-                open_directory_entries(listed) as entries,
+                closing_descriptor(self._open_child_directory_with_retries(parent, b".")) as listed,
+                entries_of_open_directory(listed) as entries,
             ):
                 differ = any(os.fsencode(each.name) == name and each.inode() == inode for each in entries)
         if differ:
             self._devices_with_other_inodes.add(device)
         return differ
 
-    def ancestors(self, path: bytes) -> Iterator[tuple[bytes, Identity]]:
+    def ancestors(self, path: bytes) -> Iterator[tuple[bytes, ItemIdentity]]:
         """Generator: yield (path, identity) of each directory above ``path``, from the root directory down; raise
         ``Problem``.
         """
         names = path.split(b"/")
         for depth in range(len(names)):
             above = b"/".join(names[:depth])
-            yield above, self.identity(above)
+            yield above, self.identity_of_directory(above)
 
-    def discard(self, path: bytes) -> None:
+    def discard_directory(self, path: bytes) -> None:
         """Drop the directory ``path`` from the cache, and close it as soon as no task or thread uses it."""
-        self._cache.discard(self._root_number, path)
+        self._cache.discard_directory(self._root_number, path)
 
     def close(self) -> None:
         """Close all cached directories, including those of other roots that share the cache, but not the root
@@ -531,20 +535,20 @@ class DirectoriesBelowRoot:
         self._cache.close()
 
 
-def list_names(source: int) -> Iterator[bytes]:
+def list_names_in_directory(source: int) -> Iterator[bytes]:
     """Generator: yield the names in the open directory ``source`` of a source tree. Raise ``Problem``, at the first
     name or later.
     """
-    for entry in list_entries(source):
+    for entry in list_directory_entries(source):
         yield entry.name.encode(_ENCODING, _ERRORS)
 
 
-def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
+def list_directory_entries(directory: int) -> Iterator[os.DirEntry[str]]:
     """Generator: yield the entries of an open ``directory`` of a source tree. Raise ``Problem``, at the first entry or
     later.
     """
     try:
-        with open_directory_entries(directory) as entries:
+        with entries_of_open_directory(directory) as entries:
             yield from entries
     except OSError as error:
         raise listing_problem(error.errno or errno.EIO) from error
@@ -578,7 +582,7 @@ def entry_count(directory: int, *, counts_sockets: bool) -> int:
     Args:
         counts_sockets: False if sockets are not counted, because they do not count as part of a dataset.
     """
-    with open_directory_entries(directory) as entries:
+    with entries_of_open_directory(directory) as entries:
         if not counts_sockets:
             return sum(not _is_socket(entry) for entry in entries)
         last = deque(enumerate(entries, 1), maxlen=1)

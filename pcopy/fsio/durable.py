@@ -17,7 +17,13 @@ from typing import BinaryIO
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, open_for_sync, sync_file, sync_file_system, sync_if_supported
+from pcopy.fsio.syncer import (
+    SYNC_UNSUPPORTED_ERRNOS,
+    open_file_system_for_sync,
+    sync_file,
+    sync_file_if_supported,
+    sync_file_system,
+)
 from pcopy.fsio.temporary import CREATE_FLAGS
 
 _PROC_FD_PATH = b"/proc/self/fd/%d"
@@ -63,7 +69,7 @@ def replacing_file(
         uses_unnamed_file: create the file with O_TMPFILE where that is supported, and give it the name ``temporary``
             only when it is complete. Then nothing is left behind if the process is killed.
     """
-    descriptor = _create_unnamed(directory, mode) if uses_unnamed_file else -1
+    descriptor = _create_unnamed_file(directory, mode) if uses_unnamed_file else -1
     is_named = descriptor < 0
     with unsupported_errors_as_problem("create", "cannot create files with a leading dot"):
         if is_named:
@@ -77,7 +83,7 @@ def replacing_file(
                 stream.flush()
             if durability is not Durability.NOTHING:
                 with errors_as_problem("fsync"):
-                    sync_if_supported(stream.fileno())
+                    sync_file_if_supported(stream.fileno())
             if not is_named:
                 # Only a link to /proc/self/fd/N gives a name to an O_TMPFILE file without privileges (open(2)).
                 with errors_as_problem("link"):
@@ -115,7 +121,7 @@ def unsupported_errors_as_problem(operation: str, lacking: str) -> Iterator[None
             raise Problem(operation, error.errno, text=f"the file system {lacking} ({error.strerror})") from error
 
 
-def _create_unnamed(directory: int, mode: int) -> int:
+def _create_unnamed_file(directory: int, mode: int) -> int:
     """Create a file without a name (O_TMPFILE) with the permission bits ``mode`` on the file system of the open
     ``directory``; return its descriptor.
 
@@ -142,7 +148,7 @@ def sync_directory(directory: int) -> None:
         sync_file(directory)
     except OSError as error:
         if error.errno == errno.EBADF:
-            with errors_as_problem("open"), closing_descriptor(open_for_sync(directory)) as opened:
+            with errors_as_problem("open"), closing_descriptor(open_file_system_for_sync(directory)) as opened:
                 sync_file_system(opened)
         elif error.errno not in SYNC_UNSUPPORTED_ERRNOS:
             raise Problem.from_error("fsync", error) from error

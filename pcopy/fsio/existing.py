@@ -18,7 +18,7 @@ from pcopy.fsio.close import close_after_failure, close_after_read
 from pcopy.fsio.contents import BYTES_PER_READ, borrowed_buffer
 from pcopy.fsio.problem import Problem, TargetChangedProblem, errors_as_problem, source_changed_problem
 from pcopy.fsio.retries import call_with_retries
-from pcopy.fsio.source import FileVersion, check_file_is_unchanged, open_item_to_read, status_of
+from pcopy.fsio.source import FileContentVersion, check_file_is_unchanged, open_item_to_read, status_of_open_item
 from pcopy.fsio.throttle import Throttle
 
 MAX_TIME_NS = 2**63 - 1
@@ -153,7 +153,7 @@ def has_same_contents(
         close_after_failure(existing)
         raise
     close_after_read(existing)
-    check_file_is_unchanged(reading, FileVersion.from_status(source))
+    check_file_is_unchanged(reading, FileContentVersion.from_status(source))
     return same
 
 
@@ -178,7 +178,7 @@ def _are_contents_equal(reading: int, size: int, existing: int, throttle: Thrott
                 return True
             at += got
             yield
-            yield from throttle.charge_and_wait(got)
+            yield from throttle.charge_limits_and_wait(got)
 
 
 def _read_fully(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> int:
@@ -204,7 +204,7 @@ def open_existing_file(directory: int, name: bytes, present: os.stat_result) -> 
     with errors_as_problem("open"):
         descriptor = open_item_to_read(directory, name)
     try:
-        status = status_of(descriptor)
+        status = status_of_open_item(descriptor)
         # Another item may have taken the name since it was examined.
         if (status.st_dev, status.st_ino) != (present.st_dev, present.st_ino) or not stat.S_ISREG(status.st_mode):
             raise TargetChangedProblem
@@ -214,7 +214,7 @@ def open_existing_file(directory: int, name: bytes, present: os.stat_result) -> 
     return descriptor
 
 
-def has_same_link_text(
+def has_same_symlink_text(
     source: int, source_name: bytes, target: int, target_name: bytes, *, on_source: bool = True
 ) -> bool:
     """Return True if two symbolic links have the same text; raise ``Problem``. Each is given by an open directory
@@ -222,10 +222,12 @@ def has_same_link_text(
 
     ``on_source``: True if the first link is in the source; False if it is a copy that has no final name yet.
     """
-    return _link_text(source, source_name, on_source=on_source) == _link_text(target, target_name, on_source=False)
+    return _symlink_text(source, source_name, on_source=on_source) == _symlink_text(
+        target, target_name, on_source=False
+    )
 
 
-def _link_text(directory: int, name: bytes, *, on_source: bool) -> bytes:
+def _symlink_text(directory: int, name: bytes, *, on_source: bool) -> bytes:
     """Return the text of the symbolic link ``name`` in an open directory; raise ``Problem``. ``on_source``: True if the
     link is in the source. If such a link was removed or replaced, the source counts as changed.
     """

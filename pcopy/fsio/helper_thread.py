@@ -33,23 +33,23 @@ class HelperThread:
         """True if no thread could be started, None before the first call."""
 
     @property
-    def pending(self) -> int:
+    def pending_call_count(self) -> int:
         """Number of submitted calls that may still be unfinished. Reading it raises the exception of a call that has
         finished with one.
         """
         while self._pending and not self._results.empty():
-            self._await_next_call()
+            self._await_end_of_next_call()
         return self._pending
 
-    def submit(self, action: Callable[..., object], *arguments: Any) -> None:
+    def submit_call(self, action: Callable[..., object], *arguments: Any) -> None:
         """Make the helper thread run ``action(*arguments)`` after the calls that were submitted before; start the
         thread at the first call.
 
-        An exception of ``action`` is raised later, by ``wait`` or ``pending``. If no thread can be started, ``action``
-        runs now and its exception is raised here.
+        An exception of ``action`` is raised later, by ``wait`` or ``pending_call_count``. If no thread can be started,
+        ``action`` runs now and its exception is raised here.
         """
         if self._runs_inline is None:
-            self._start()
+            self._start_thread()
         if self._runs_inline:
             action(*arguments)
         else:
@@ -61,9 +61,9 @@ class HelperThread:
         raise that.
         """
         while self._pending > remaining:
-            self._await_next_call()
+            self._await_end_of_next_call()
 
-    def wait_ignoring_errors(self) -> None:
+    def wait_for_calls_ignoring_errors(self) -> None:
         """Wait until all calls are finished, and ignore their exceptions.
 
         For use after an error that is being reported already.
@@ -72,29 +72,29 @@ class HelperThread:
             self._pending -= 1
             self._results.get()
 
-    def _await_next_call(self) -> None:
+    def _await_end_of_next_call(self) -> None:
         """Wait until one more call is finished. If the call has raised an exception, raise that."""
         self._pending -= 1
         error = self._results.get()
         if error is not None:
             raise error
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
         """Start the thread. If that fails, calls run in the caller's thread from now on."""
         try:
-            BackgroundThread(self._run_calls)
+            BackgroundThread(self._run_submitted_calls)
             self._runs_inline = False
         except OSError:
             self._runs_inline = True
 
-    def _run_calls(self) -> None:
+    def _run_submitted_calls(self) -> None:
         """Run the submitted calls one after the other, for ever. This is the function of the helper thread."""
         while True:
             action, arguments = self._calls.get()
             error: BaseException | None = None
             try:
                 action(*arguments)
-            except BaseException as raised:  # raised again by ``_await_next_call``, in the caller's thread
+            except BaseException as raised:  # raised again by ``_await_end_of_next_call``, in the caller's thread
                 error = raised
             del action, arguments  # they refer to a buffer that the caller reuses as soon as this call is finished
             self._results.put(error)

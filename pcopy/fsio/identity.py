@@ -7,10 +7,10 @@ bytes. Any later item with the same inode number has another mark. The mark is m
 it, and all hosts get the same. If the file system has no handles, the mark is made from the time of birth, which comes
 from a coarse clock. If it has neither, the mark is empty, and two identities with the same number cannot be told apart.
 
-``identity_of`` and ``identity_mark_of`` take an open descriptor, O_PATH or not (some 3 us). While a descriptor is open,
-its inode number is not reused; so a name with the same st_dev and st_ino leads to that very item. An identity is needed
-for items that are opened again later. Compare identities with ``compare``, which has a third result for "unknown".
-``==`` only shows whether two values are equal.
+``identity_of_open_item`` and ``identity_mark_of`` take an open descriptor, O_PATH or not (some 3 us). While a
+descriptor is open, its inode number is not reused; so a name with the same st_dev and st_ino leads to that very item.
+An identity is needed for items that are opened again later. Compare identities with ``compare_with_identity``, which
+has a third result for "unknown". ``==`` only shows whether two values are equal.
 
 Rules:
 - FUSE assigns new inode numbers whenever the operating system has dropped an inode from its cache, and its handles
@@ -48,7 +48,7 @@ _OVERLAY_HANDLES = (_HANDLE_TYPE.pack(0xF8), _HANDLE_TYPE.pack(0xFB))  # OVL_FIL
 
 
 class IdentityComparison(Enum):
-    """Result of comparing two identities of items (``Identity``).
+    """Result of comparing two identities of items (``ItemIdentity``).
 
     - ``SAME``: both identify the same item.
     - ``OTHER``: they identify two different items.
@@ -60,7 +60,7 @@ class IdentityComparison(Enum):
     UNKNOWN = "untold"
 
 
-class Identity(NamedTuple):
+class ItemIdentity(NamedTuple):
     """Identifies an item: mount code (a number for its file system), inode number, and mark (bytes that differ for a
     later item with the same number; may be empty).
 
@@ -71,7 +71,7 @@ class Identity(NamedTuple):
     inode: int
     mark: bytes = b""
 
-    def compare(self, other: Identity) -> IdentityComparison:
+    def compare_with_identity(self, other: ItemIdentity) -> IdentityComparison:
         """Return whether ``other``, which was read at another time or by another host, identifies the same item."""
         if self[:2] != other[:2]:
             return IdentityComparison.OTHER
@@ -80,7 +80,7 @@ class Identity(NamedTuple):
         return IdentityComparison.SAME if self.mark == other.mark else IdentityComparison.OTHER
 
 
-def identity_of(descriptor: int, status: os.stat_result, mount: int, *, created_by_job: bool) -> Identity:
+def identity_of_open_item(descriptor: int, status: os.stat_result, mount: int, *, created_by_job: bool) -> ItemIdentity:
     """Return the identity of an open item: mount code, inode number and mark.
 
     Args:
@@ -88,7 +88,7 @@ def identity_of(descriptor: int, status: os.stat_result, mount: int, *, created_
         mount: mount code of the item, or of the directory that contains it.
         created_by_job: True if this job created the item; other items have no mark on an overlay.
     """
-    return Identity(mount, status.st_ino, identity_mark_of(descriptor, created_by_job=created_by_job))
+    return ItemIdentity(mount, status.st_ino, identity_mark_of(descriptor, created_by_job=created_by_job))
 
 
 def identity_mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
@@ -99,7 +99,7 @@ def identity_mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
     no mark on an overlay file system.
     """
     try:
-        handle = libc.file_handle(descriptor)
+        handle = libc.kernel_file_handle(descriptor)
     except OSError:
         handle = b""
     kind = handle[:4]  # the handle's type

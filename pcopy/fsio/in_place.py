@@ -17,12 +17,12 @@ from pcopy.fsio import incomplete_mark
 from pcopy.fsio.attributes import ItemMetadata, remove_extra_xattrs
 from pcopy.fsio.close import close_after_failure, closing_descriptor
 from pcopy.fsio.data import set_file_size
-from pcopy.fsio.nodes import open_path_only, proc_path_of_descriptor
-from pcopy.fsio.preserve import CAP_CHOWN, Preserve, has_capability
+from pcopy.fsio.nodes import open_o_path_descriptor, proc_path_of_descriptor
+from pcopy.fsio.preserve import CAP_CHOWN, PreservedMetadataKinds, has_capability
 from pcopy.fsio.problem import MetadataProblem, Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import status_of
-from pcopy.fsio.syncer import sync_if_supported
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.syncer import sync_file_if_supported
 
 _OPEN_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOT_WRITABLE_ERRNOS = (
@@ -45,12 +45,12 @@ class OverwrittenFile(NamedTuple):
     original_mode_and_owner: tuple[int, int, int]
 
 
-def open_for_overwrite(
+def open_file_for_overwrite(
     directory: int,
     name: bytes,
     present: os.stat_result,
     source: os.stat_result,
-    preserve: Preserve,
+    preserve: PreservedMetadataKinds,
     job: str,
     temporary: bytes,
 ) -> OverwrittenFile | None:
@@ -85,17 +85,17 @@ def open_for_overwrite(
             return None
         raise Problem.from_error("open", error) from error
     try:
-        status = status_of(descriptor)
+        status = status_of_open_item(descriptor)
         # Another item may have taken the name, or the file may have got another link, since it was examined.
         is_same = (status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
         if not is_same or (status.st_uid != os.geteuid() and not has_capability(CAP_CHOWN)):
             close_after_failure(descriptor)
             return None
         # Set the mark before truncating: after a crash, a truncated file without a mark would look complete.
-        mark = incomplete_mark.incomplete_mark_to_set(directory, name, descriptor, status, job)
-        incomplete_mark.set_incomplete_mark(directory, name, descriptor, status, mark, temporary)
+        mark = incomplete_mark.incomplete_file_mark_to_set(directory, name, descriptor, status, job)
+        incomplete_mark.set_incomplete_file_mark(directory, name, descriptor, status, mark, temporary)
         if not _take_ownership(descriptor, status, preserve):
-            incomplete_mark.remove_incomplete_mark(directory, name, descriptor)
+            incomplete_mark.remove_incomplete_file_mark(directory, name, descriptor)
             close_after_failure(descriptor)
             return None
         set_file_size(descriptor, 0)
@@ -105,7 +105,7 @@ def open_for_overwrite(
     return OverwrittenFile(descriptor, mark.original_mode_and_owner)
 
 
-def _take_ownership(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
+def _take_ownership(descriptor: int, status: os.stat_result, preserve: PreservedMetadataKinds) -> bool:
     """Make this process's user the owner of the open file that will be overwritten, with mode 0600, so that no other
     user can read it meanwhile. Return False if that is not permitted. Raise ``Problem``.
 
@@ -138,31 +138,31 @@ def mark_file_complete(directory: int, name: bytes, inode: int, job: str, *, syn
         sync: True if the contents must be brought to stable storage first.
     """
     try:
-        path_only = open_path_only(directory, name, on_source=False)
+        path_only = open_o_path_descriptor(directory, name, on_source=False)
     except Problem as problem:
         if problem.errno == errno.ENOENT:
             incomplete_mark.remove_stale_sidecar(directory, incomplete_mark.sidecar_name(name), job, is_complete=True)
             return
         raise
     with closing_descriptor(path_only), errors_as_problem("chmod"):
-        status = status_of(path_only)
+        status = status_of_open_item(path_only)
         if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
             incomplete_mark.remove_stale_sidecar(directory, incomplete_mark.sidecar_name(name), job, is_complete=True)
             return
         try:
-            _sync_and_remove_mark(directory, name, path_only, sync)
+            _sync_and_remove_incomplete_file_mark(directory, name, path_only, sync)
         except Problem as problem:
             if problem.errno != errno.EACCES or status.st_uid != os.geteuid():
                 raise
             handle, mode = proc_path_of_descriptor(path_only), stat.S_IMODE(status.st_mode)
             os.chmod(handle, mode | 0o600)  # an ordinary user needs write permission to remove the attribute
             try:
-                _sync_and_remove_mark(directory, name, path_only, sync)
+                _sync_and_remove_incomplete_file_mark(directory, name, path_only, sync)
             finally:
                 os.chmod(handle, mode)
 
 
-def _sync_and_remove_mark(directory: int, name: bytes, path_only: int, sync: bool) -> None:
+def _sync_and_remove_incomplete_file_mark(directory: int, name: bytes, path_only: int, sync: bool) -> None:
     """Remove the mark of an overwritten file, given by its directory, its name and an O_PATH descriptor
     (``path_only``). If ``sync`` is True, bring its contents to stable storage first. Raise ``Problem``.
     """
@@ -173,8 +173,8 @@ def _sync_and_remove_mark(directory: int, name: bytes, path_only: int, sync: boo
     with closing_descriptor(descriptor):
         if sync:
             with errors_as_problem("fsync"):
-                sync_if_supported(descriptor)
-        incomplete_mark.remove_incomplete_mark(directory, name, descriptor)
+                sync_file_if_supported(descriptor)
+        incomplete_mark.remove_incomplete_file_mark(directory, name, descriptor)
 
 
 def status_before_overwrite(over: tuple[int, ...]) -> os.stat_result:
@@ -185,7 +185,9 @@ def status_before_overwrite(over: tuple[int, ...]) -> os.stat_result:
     return os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
 
 
-def remove_xattrs_of_overwritten_file(descriptor: int, attributes: ItemMetadata, preserve: Preserve) -> None:
+def remove_xattrs_of_overwritten_file(
+    descriptor: int, attributes: ItemMetadata, preserve: PreservedMetadataKinds
+) -> None:
     """Remove the extended attributes that the overwritten file had and its source lacks; ``attributes`` are the
     metadata of the source.
 
@@ -206,5 +208,5 @@ def incomplete_file_problem(problem: Problem) -> Problem:
     text = "the file in the destination is incomplete"
     if problem.strerror != os.strerror(problem.errno or 0):
         text = f"{problem.strerror}; {text}"
-    fields = problem.packed
-    return Problem.from_packed((*fields[:2], text, *fields[3:]))
+    fields = problem.problem_as_tuple
+    return Problem.from_packed_tuple((*fields[:2], text, *fields[3:]))

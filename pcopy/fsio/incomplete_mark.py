@@ -13,7 +13,7 @@ the owner that the file had before. Rules:
   *sidecar*. Its name is derived from the name of the marked file, and it contains that file's identity. If only the
   inode number of the identity can be compared, the mark is not ``is_certain``: the number may belong to another file by
   now, and FUSE assigns new numbers at each mount.
-- The mark is no metadata of the file: it is never copied, and only ``remove_incomplete_mark`` removes it.
+- The mark is no metadata of the file: it is never copied, and only ``remove_incomplete_file_mark`` removes it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ from functools import cache
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor, names_in_directory
 from pcopy.fsio.durable import replacing_file
-from pcopy.fsio.identity import FUSE_TYPE, Identity, IdentityComparison, identity_of, may_be_on_file_system_type
-from pcopy.fsio.preserve import CAP_SYS_ADMIN, has_capability, maps_all_ids
+from pcopy.fsio.identity import (
+    FUSE_TYPE,
+    IdentityComparison,
+    ItemIdentity,
+    identity_of_open_item,
+    may_be_on_file_system_type,
+)
+from pcopy.fsio.preserve import CAP_SYS_ADMIN, are_all_user_ids_mapped, has_capability
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import READ_FLAGS, status_of
-from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX, is_private_file, remove_if_present
+from pcopy.fsio.source import READ_FLAGS, status_of_open_item
+from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX, is_private_file, remove_item_if_present
 
 INCOMPLETE_MARK_XATTRS = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
 """Names of the extended attribute that is the mark: that of root, and that of other users."""
@@ -47,7 +53,7 @@ _MAX_INCOMPLETE_MARK_BYTES = 4096
 """Maximum bytes that are read of the mark of an incomplete file; a mark has about a hundred."""
 
 
-class IncompleteMark(NamedTuple):
+class IncompleteFileMark(NamedTuple):
     """Contents of the mark of a file that ``--inplace`` overwrites: name of the job that does so, and the file's former
     st_mode, owner and group.
 
@@ -70,7 +76,7 @@ class IncompleteMark(NamedTuple):
         return b"%s %o %d %d\n" % (self.job.encode(), self.mode, self.uid, self.gid)
 
     @classmethod
-    def from_bytes(cls, text: bytes) -> IncompleteMark:
+    def from_bytes(cls, text: bytes) -> IncompleteFileMark:
         """Return the mark that is stored as the bytes ``text``.
 
         If ``text`` is malformed, the result has an empty job name, which matches no job. It then shows only that the
@@ -95,17 +101,17 @@ def _can_use_trusted_xattrs() -> bool:
 
     Root in a user namespace of its own may not.
     """
-    return has_capability(CAP_SYS_ADMIN) and maps_all_ids()
+    return has_capability(CAP_SYS_ADMIN) and are_all_user_ids_mapped()
 
 
-def _incomplete_mark_xattr_name() -> str:
+def _incomplete_file_mark_xattr_name() -> str:
     """Return the name of the extended attribute in which this process stores the mark of an incomplete file."""
     return INCOMPLETE_MARK_XATTRS[0] if _can_use_trusted_xattrs() else INCOMPLETE_MARK_XATTRS[1]
 
 
-def find_incomplete_mark(
+def find_incomplete_file_mark(
     directory: int, name: bytes, status: os.stat_result, descriptor: int | None = None
-) -> IncompleteMark | None:
+) -> IncompleteFileMark | None:
     """Return the mark by which ``--inplace`` shows that it has not completed a file, or None if the file has none;
     raise ``Problem``.
 
@@ -118,32 +124,34 @@ def find_incomplete_mark(
     is_open = descriptor is not None
     path = b"/proc/self/fd/%d/%s" % (directory, name) if descriptor is None else descriptor
     try:
-        return IncompleteMark.from_bytes(os.getxattr(path, _incomplete_mark_xattr_name(), follow_symlinks=is_open))
+        return IncompleteFileMark.from_bytes(
+            os.getxattr(path, _incomplete_file_mark_xattr_name(), follow_symlinks=is_open)
+        )
     except OSError as error:
         if error.errno in _XATTR_UNSUPPORTED_ERRNOS:
-            return _incomplete_mark_in_sidecar(directory, name, status)
+            return _incomplete_file_mark_in_sidecar(directory, name, status)
         if error.errno in _NO_INCOMPLETE_MARK_ERRNOS:
             return None
-        raise Problem.from_error(f"getxattr {_incomplete_mark_xattr_name()}", error) from error
+        raise Problem.from_error(f"getxattr {_incomplete_file_mark_xattr_name()}", error) from error
 
 
-def incomplete_mark_to_set(
+def incomplete_file_mark_to_set(
     directory: int, name: bytes, descriptor: int, status: os.stat_result, job: str
-) -> IncompleteMark:
+) -> IncompleteFileMark:
     """Return the mark that ``job`` has to set on an open file before it overwrites the file; raise ``Problem``.
 
     The file may have an older mark, because it was overwritten before without success. If that can be trusted, mode and
     owner in the new mark are those in the older one; else those of ``status``. The older mark is read through the
     descriptor: if it were read by name, the directory's owner could substitute the mark of another file.
     """
-    older = find_incomplete_mark(directory, name, status, descriptor) if is_private_file(status) else None
+    older = find_incomplete_file_mark(directory, name, status, descriptor) if is_private_file(status) else None
     if older is not None and older.is_certain and older.job and (_can_use_trusted_xattrs() or older.job == job):
         return older._replace(job=job)
-    return IncompleteMark(job, status.st_mode, status.st_uid, status.st_gid)
+    return IncompleteFileMark(job, status.st_mode, status.st_uid, status.st_gid)
 
 
-def set_incomplete_mark(
-    directory: int, name: bytes, descriptor: int, status: os.stat_result, mark: IncompleteMark, temporary: bytes
+def set_incomplete_file_mark(
+    directory: int, name: bytes, descriptor: int, status: os.stat_result, mark: IncompleteFileMark, temporary: bytes
 ) -> None:
     """Mark the open file ``name`` in ``directory`` as incomplete, before ``--inplace`` overwrites it; raise
     ``Problem``.
@@ -158,11 +166,11 @@ def set_incomplete_mark(
             attributes).
     """
     try:
-        os.setxattr(descriptor, _incomplete_mark_xattr_name(), mark.to_bytes())
+        os.setxattr(descriptor, _incomplete_file_mark_xattr_name(), mark.to_bytes())
     except OSError as error:
         if error.errno not in _XATTR_UNSUPPORTED_ERRNOS:
-            raise Problem.from_error(f"setxattr {_incomplete_mark_xattr_name()}", error) from error
-        identity = identity_of(descriptor, status, 0, created_by_job=False)
+            raise Problem.from_error(f"setxattr {_incomplete_file_mark_xattr_name()}", error) from error
+        identity = identity_of_open_item(descriptor, status, 0, created_by_job=False)
         with errors_as_problem("open"):
             reopened = open_with_retries(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         with closing_descriptor(reopened), replacing_file(reopened, sidecar_name(name), temporary) as stream:
@@ -170,15 +178,15 @@ def set_incomplete_mark(
             stream.write(mark.to_bytes() + b"%d %b\n%b" % target)
 
 
-def remove_incomplete_mark(directory: int, name: bytes, descriptor: int) -> None:
+def remove_incomplete_file_mark(directory: int, name: bytes, descriptor: int) -> None:
     """Remove the mark of an incomplete file, an extended attribute or a sidecar, from the open file ``name`` in
     ``directory``, if it has one; raise ``Problem``.
     """
     try:
-        os.removexattr(descriptor, _incomplete_mark_xattr_name())
+        os.removexattr(descriptor, _incomplete_file_mark_xattr_name())
     except OSError as error:
         if error.errno in _XATTR_UNSUPPORTED_ERRNOS:
-            remove_if_present(directory, sidecar_name(name))
+            remove_item_if_present(directory, sidecar_name(name))
         elif error.errno != errno.ENODATA:
             raise Problem.from_error("removexattr", error) from error
 
@@ -197,14 +205,14 @@ def remove_stale_sidecar(directory: int, sidecar: bytes, job: str, *, is_complet
     try:
         present = os.stat(found.name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
-        remove_if_present(directory, sidecar)
+        remove_item_if_present(directory, sidecar)
     except OSError as error:
         raise Problem.from_error("stat", error) from error
     else:
         if present.st_ino != found.identity.inode and (
             is_complete or not may_be_on_file_system_type(FUSE_TYPE, directory)
         ):
-            remove_if_present(directory, sidecar)
+            remove_item_if_present(directory, sidecar)
 
 
 def remove_stale_sidecars(directory: int, job: str) -> None:
@@ -220,7 +228,7 @@ def remove_stale_sidecars(directory: int, job: str) -> None:
         remove_stale_sidecar(directory, name, job, is_complete=False)
 
 
-def raise_if_incomplete_mark_listed(names: list[str]) -> None:
+def raise_if_incomplete_file_mark_listed(names: list[str]) -> None:
     """Raise ``Problem`` if ``names``, the names of a source file's extended attributes, contain the mark of an
     incomplete file.
     """
@@ -243,7 +251,7 @@ def sidecar_problem() -> Problem:
     return Problem("read", 0, on_source=True, text="it marks another file in this directory as incomplete")
 
 
-def uncertain_mark_problem(name: bytes) -> Problem:
+def uncertain_file_mark_problem(name: bytes) -> Problem:
     """Return the error for the existing file ``name`` of the target, whose mark may belong to another file (not
     ``is_certain``). pcopy neither keeps nor replaces such a file, since it may be incomplete or a new file of the user.
     """
@@ -254,14 +262,14 @@ def uncertain_mark_problem(name: bytes) -> Problem:
     return Problem("create", errno.EEXIST, text=text)
 
 
-def raise_if_marked_incomplete(descriptor: int) -> None:
+def raise_if_file_marked_incomplete(descriptor: int) -> None:
     """Raise ``Problem`` if an open source file has the mark of an incomplete file. For use if its extended attributes
     have not been listed.
     """
-    raise_if_incomplete_mark_listed([name for name in INCOMPLETE_MARK_XATTRS if _has_xattr(descriptor, name)])
+    raise_if_incomplete_file_mark_listed([name for name in INCOMPLETE_MARK_XATTRS if _has_xattr(descriptor, name)])
 
 
-def is_marked_incomplete(descriptor: int) -> bool:
+def is_file_marked_incomplete(descriptor: int) -> bool:
     """Return True if an open file has the extended attribute by which root or another user marks a file as incomplete
     (``--inplace``).
     """
@@ -276,15 +284,15 @@ def _has_xattr(descriptor: int, name: str) -> bool:
     return False
 
 
-class _Sidecar(NamedTuple):
+class _IncompleteFileSidecar(NamedTuple):
     """Contents of a sidecar (a mark file): the mark, and identity and name of the file that is marked."""
 
-    mark: IncompleteMark
-    identity: Identity
+    mark: IncompleteFileMark
+    identity: ItemIdentity
     name: bytes
 
 
-def _incomplete_mark_in_sidecar(directory: int, name: bytes, status: os.stat_result) -> IncompleteMark | None:
+def _incomplete_file_mark_in_sidecar(directory: int, name: bytes, status: os.stat_result) -> IncompleteFileMark | None:
     """Return the mark in the sidecar of the file ``name``; None if there is no sidecar, or if it belongs to another
     file than the one with this ``status``.
 
@@ -296,7 +304,9 @@ def _incomplete_mark_in_sidecar(directory: int, name: bytes, status: os.stat_res
     with errors_as_problem("open"):
         path_only = open_with_retries(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     with closing_descriptor(path_only):
-        likeness = found.identity.compare(identity_of(path_only, status, 0, created_by_job=False))
+        likeness = found.identity.compare_with_identity(
+            identity_of_open_item(path_only, status, 0, created_by_job=False)
+        )
         if likeness is IdentityComparison.OTHER and not may_be_on_file_system_type(FUSE_TYPE, path_only):
             return None
     is_sure = likeness is IdentityComparison.SAME or (
@@ -305,7 +315,7 @@ def _incomplete_mark_in_sidecar(directory: int, name: bytes, status: os.stat_res
     return found.mark._replace(is_certain=is_sure)
 
 
-def _read_sidecar(directory: int, name: bytes) -> _Sidecar | None:
+def _read_sidecar(directory: int, name: bytes) -> _IncompleteFileSidecar | None:
     """Return the contents of the sidecar (the mark file) ``name``; None if it does not exist, is malformed, or may have
     been written by another user.
     """
@@ -317,11 +327,11 @@ def _read_sidecar(directory: int, name: bytes) -> _Sidecar | None:
         raise Problem.from_error("open", error) from error
     # Only a file of this user with mode 0600 and one link is trusted: no other user can have written or planted it.
     with closing_descriptor(sidecar), errors_as_problem("read"):
-        status = status_of(sidecar)
+        status = status_of_open_item(sidecar)
         text = os.read(sidecar, _MAX_INCOMPLETE_MARK_BYTES) if is_private_file(status) and status.st_nlink == 1 else b""
     with suppress(ValueError):
         line, words, of_name = text.split(b"\n", 2)
         inode, mark = words.split(b" ")
-        identity = Identity(0, int(inode), b"" if mark == b"-" else bytes.fromhex(mark.decode()))
-        return _Sidecar(IncompleteMark.from_bytes(line), identity, of_name)
+        identity = ItemIdentity(0, int(inode), b"" if mark == b"-" else bytes.fromhex(mark.decode()))
+        return _IncompleteFileSidecar(IncompleteFileMark.from_bytes(line), identity, of_name)
     return None

@@ -19,7 +19,7 @@ LUSTRE_TYPE = 0x0BD00BD0
 """File system type of Lustre (f_type of statfs(2))."""
 
 
-def _no_layout_deviation(back: bytes) -> str:
+def _empty_layout_deviation_text(back: bytes) -> str:
     """Return an empty text: the layout of the file (``back``, the attribute value) does not differ from the wanted one.
     This is the default of ``LayoutRecipe.deviation``.
     """
@@ -49,7 +49,7 @@ class LayoutRecipe(NamedTuple):
 
     flags: int = 0
     attribute: tuple[str, bytes] | None = None
-    deviation: Callable[[bytes], str] = _no_layout_deviation
+    deviation: Callable[[bytes], str] = _empty_layout_deviation_text
     fallback_reason: str = ""
     is_acceptable: Callable[[bytes], bool] = _accepts_no_other_layout
 
@@ -96,13 +96,13 @@ class LayoutPolicy:
     uses_only_default = True
     """True if every recipe is ``DEFAULT_LAYOUT_RECIPE``, so that callers need not ask for the recipe of each file."""
 
-    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
+    def layout_recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
         """Return how the copy of the open regular file ``source`` is created in the directory ``target``, so that it
         gets the right layout. ``status`` is the status of the source. Raise ``Problem``.
         """
         return DEFAULT_LAYOUT_RECIPE
 
-    def recipes_for_small_files(
+    def layout_recipes_for_small_files(
         self,
         source: int,
         names: Sequence[bytes],
@@ -174,7 +174,7 @@ class LayoutPolicy:
         yield from ()
         return nullcontext()
 
-    def create_sync_anchor(self, directory: int, server: int) -> int:
+    def create_file_on_all_data_servers(self, directory: int, server: int) -> int:
         """Create an anchor, and return its descriptor, or -1 if this file system needs none; raise ``OSError``.
 
         An anchor is an open file without a name (O_TMPFILE) that has data on all data servers. Syncing it makes these
@@ -186,7 +186,7 @@ class LayoutPolicy:
         """
         return -1
 
-    def metadata_servers(self, directory: TargetDirectory) -> tuple[int, ...]:
+    def metadata_server_indices(self, directory: TargetDirectory) -> tuple[int, ...]:
         """Return the indices of the metadata servers that store the names in ``directory``; (0,) if the file system has
         only one.
         """

@@ -33,7 +33,7 @@ from pcopy.fsio.contents import (
     enable_direct_io,
     read_with_retries,
 )
-from pcopy.fsio.copy_methods import TransferTraitsCache
+from pcopy.fsio.copy_methods import FileSystemTransferTraitsCache
 from pcopy.fsio.helper_thread import HelperThread
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import call_with_retries
@@ -91,7 +91,7 @@ DEFAULT_PAGE_CACHE_POLICY = PageCachePolicy()
 """The default treatment of the page cache: contents go through it and stay there."""
 
 
-class CopyThroughMemory:
+class UserSpaceFileCopier:
     """Copies bytes from one open file to another, with helper threads if the range is large. It is a context manager,
     at the end of whose block the helper threads are released.
     """
@@ -102,7 +102,7 @@ class CopyThroughMemory:
         target: int,
         length: int,
         digest: IncrementalDigest | None,
-        known: TransferTraitsCache,
+        known: FileSystemTransferTraitsCache,
         device: int,
         manner: PageCachePolicy,
     ) -> None:
@@ -121,7 +121,7 @@ class CopyThroughMemory:
         self._known_file_systems = known
         self._device = device
         self._cache_policy = manner
-        self._traits = known.traits_of(device, target)
+        self._traits = known.transfer_traits_of_file_system(device, target)
         self._borrowed = ExitStack()
         self._digest_thread: HelperThread | None = None
         self._write_back: BackgroundWriteBack | None = None
@@ -131,7 +131,7 @@ class CopyThroughMemory:
             digest = _ThreadedDigest(digest, self._digest_thread)
         self.digest = digest
         """The digest to which the contents are added in order, or None. Another thread may compute it: it includes all
-        contents only after ``finish``.
+        contents only after ``wait_for_helper_threads``.
         """
         self.throttle = Throttle()
         if manner.drop_cache or (is_large and self._traits.gains_by_early_write_back and not manner.direct):
@@ -160,14 +160,14 @@ class CopyThroughMemory:
         else:
             yield from self._copy_through_page_cache(start, end)
 
-    def finish(self, start: int, end: int) -> None:
+    def wait_for_helper_threads(self, start: int, end: int) -> None:
         """Wait until the helper threads have done their work, after all bytes from ``start`` to ``end`` were copied.
         Raise ``Problem``, also for an error of a helper thread.
         """
         if self._digest_thread is not None:
             self._digest_thread.wait()
         if self._write_back is not None:
-            self._write_back.finish()
+            self._write_back.wait_for_write_back()
         if self._cache_policy.drop_cache:
             drop_cached_pages(self._source, start, end - start)
 
@@ -183,7 +183,7 @@ class CopyThroughMemory:
             if error.errno in _ALLOCATION_FAILURE_ERRNOS:
                 raise Problem.from_error("fallocate", error) from error
             self._known_file_systems.disable_preallocation(self._device)
-            self._traits = self._known_file_systems.traits_of(self._device, self._target)
+            self._traits = self._known_file_systems.transfer_traits_of_file_system(self._device, self._target)
 
     def _copy_through_page_cache(self, start: int, end: int) -> Iterator[int]:
         """Generator: copy the bytes from offset ``start`` to ``end`` through the page cache; yield the number of bytes
@@ -201,7 +201,7 @@ class CopyThroughMemory:
                     digester.wait(count - 1)  # until the previous contents of this buffer are digested
                 size = min(BYTES_PER_READ, end - at)
                 if self.throttle.is_on:
-                    size = self.throttle.piece_size(size)
+                    size = self.throttle.bytes_to_copy_next(size)
                     yield from self.throttle.charge_bytes(size)
                 reading = read_with_retries(self._source, buffer[:size], at, on_source=True)
                 count_read = yield from reading
@@ -213,7 +213,7 @@ class CopyThroughMemory:
                 write_all(self._target, piece, at)
                 at += count_read
                 if storer is not None:
-                    storer.add_written(at - count_read, at)
+                    storer.record_written_range(at - count_read, at)
                 yield count_read
             if digester is not None:
                 digester.wait()  # before the buffers are given back and used for other data
@@ -244,7 +244,7 @@ class CopyThroughMemory:
         """Generator: copy the bytes from offset ``start`` to ``end`` in pieces of ``size`` bytes, while another thread
         reads the next pieces; yield the number of bytes of each piece. Raise ``Problem``.
         """
-        step = self.throttle.piece_size(size)
+        step = self.throttle.bytes_to_copy_next(size)
         starts = range(start, end, step)
         count = _READ_AHEAD_PIECE_COUNT + (1 if self._digest_thread is None else 2)
         with ExitStack() as lent:
@@ -260,7 +260,7 @@ class CopyThroughMemory:
                 while submitted < min(number + _READ_AHEAD_PIECE_COUNT + 1, len(starts)):
                     ahead = starts[submitted]
                     piece = buffers[submitted % count][: min(step, end - ahead)]
-                    reader.submit(_read_until_buffer_is_full, self._source, piece, ahead)
+                    reader.submit_call(_read_until_buffer_is_full, self._source, piece, ahead)
                     submitted += 1
                 reader.wait(submitted - number - 1)
                 piece = buffers[number % count][: min(step, end - at)]
@@ -270,7 +270,7 @@ class CopyThroughMemory:
                     self.digest.update(piece)
                 write_all(self._target, piece, at)
                 if self._write_back is not None:
-                    self._write_back.add_written(at, at + len(piece))
+                    self._write_back.record_written_range(at, at + len(piece))
                 yield len(piece)
             if self._digest_thread is not None:
                 self._digest_thread.wait()
@@ -289,12 +289,12 @@ class BackgroundWriteBack:
         self._start = self._end = -1
         self._previous: tuple[int, int] | None = None
 
-    def add_written(self, start: int, end: int) -> None:
+    def record_written_range(self, start: int, end: int) -> None:
         """Record that the bytes of the target from offset ``start`` to ``end`` were written. If ``WRITE_BACK_SIZE``
         bytes have been written since the last request, start their write-back, unless the storage is still busy with an
         earlier request: then the next request covers them.
 
-        An error of the write-back is raised by a later call of this method, or by ``finish``.
+        An error of the write-back is raised by a later call of this method, or by ``wait_for_write_back``.
         """
         if self._start < 0:
             self._start = start
@@ -303,11 +303,11 @@ class BackgroundWriteBack:
             return
         if self._drops_pages:
             self._thread.wait(_MAX_WRITE_BACK_REQUESTS)
-        elif self._thread.pending:
+        elif self._thread.pending_call_count:
             return  # the storage is slower than the copy: the next request covers more bytes
         self._request_write_back()
 
-    def finish(self) -> None:
+    def wait_for_write_back(self) -> None:
         """Wait for all write-back requests, after the last write. Raise ``Problem``.
 
         Bytes that no request covers are brought to storage by the sync at the end of the job, unless their pages must
@@ -321,7 +321,7 @@ class BackgroundWriteBack:
 
     def _request_write_back(self) -> None:
         """Make the helper thread start the write-back of the bytes that were written since the last request."""
-        self._thread.submit(self._start_write_back, self._start, self._end - self._start)
+        self._thread.submit_call(self._start_write_back, self._start, self._end - self._start)
         self._start = self._end
 
     def _start_write_back(self, start: int, length: int) -> None:
@@ -349,8 +349,8 @@ class BackgroundWriteBack:
 
 
 class _ThreadedDigest:
-    """A digest (``IncrementalDigest``) that a helper thread computes: ``update`` and ``zeros`` return immediately. The
-    caller must not change the data until that thread has processed them.
+    """A digest (``IncrementalDigest``) that a helper thread computes: ``update`` and ``add_zero_bytes`` return
+    immediately. The caller must not change the data until that thread has processed them.
     """
 
     def __init__(self, digest: IncrementalDigest, thread: HelperThread) -> None:
@@ -358,10 +358,10 @@ class _ThreadedDigest:
         self._thread = thread
 
     def update(self, data: memoryview | bytes) -> None:
-        self._thread.submit(self._digest.update, data)
+        self._thread.submit_call(self._digest.update, data)
 
-    def zeros(self, count: int) -> None:
-        self._thread.submit(self._digest.zeros, count)
+    def add_zero_bytes(self, count: int) -> None:
+        self._thread.submit_call(self._digest.add_zero_bytes, count)
 
 
 def write_all(target: int, data: memoryview | bytes, offset: int) -> None:
@@ -421,5 +421,5 @@ def _borrowed_helper_thread() -> Iterator[HelperThread]:
     try:
         yield aide
     finally:
-        aide.wait_ignoring_errors()
+        aide.wait_for_calls_ignoring_errors()
         _idle_threads.append(aide)

@@ -36,7 +36,14 @@ from pcopy.fsio.attributes import (
     remove_xattr,
 )
 from pcopy.fsio.existing import TIME_RESOLUTIONS, are_times_equal
-from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FSETID, Preserve, are_ids_mapped, has_capability
+from pcopy.fsio.preserve import (
+    CAP_CHOWN,
+    CAP_DAC_OVERRIDE,
+    CAP_FSETID,
+    PreservedMetadataKinds,
+    are_ids_mapped_in_namespace,
+    has_capability,
+)
 from pcopy.fsio.problem import Problem, errors_as_problem
 
 _TIME_RESOLUTIONS = (*TIME_RESOLUTIONS, 1_000_000)
@@ -82,12 +89,12 @@ def is_time_equal_as_stored(source: int, present: int, changed: int, window: int
 
 
 @cache
-def _process_groups() -> frozenset[int]:
+def _group_ids_of_process() -> frozenset[int]:
     """Return the group ids of this process: the effective one and the supplementary ones."""
     return frozenset({os.getegid(), *os.getgroups()})
 
 
-def _has_wanted_owner(source: StatusWithOwner, present: StatusWithOwner, preserve: Preserve) -> bool:
+def _has_wanted_owner(source: StatusWithOwner, present: StatusWithOwner, preserve: PreservedMetadataKinds) -> bool:
     """Return True if the existing item ``present`` has the owner and group that ``preserve`` requires: those of
     ``source``, or those given with ``--chown``. Without ``--chown``, an id that this process may not set does not count
     as different.
@@ -100,9 +107,9 @@ def _has_wanted_owner(source: StatusWithOwner, present: StatusWithOwner, preserv
     if named_owner != (-1, -1):
         return False
     if has_capability(CAP_CHOWN):  # ids that the user namespace does not map cannot be set
-        has_user = wanted[0] == present.st_uid or not are_ids_mapped(wanted[0], -1)
-        return has_user and (wanted[1] == present.st_gid or not are_ids_mapped(-1, wanted[1]))
-    return wanted[1] == present.st_gid or present.st_uid != os.geteuid() or wanted[1] not in _process_groups()
+        has_user = wanted[0] == present.st_uid or not are_ids_mapped_in_namespace(wanted[0], -1)
+        return has_user and (wanted[1] == present.st_gid or not are_ids_mapped_in_namespace(-1, wanted[1]))
+    return wanted[1] == present.st_gid or present.st_uid != os.geteuid() or wanted[1] not in _group_ids_of_process()
 
 
 def wanted_mode_bits(source: StatusWithOwner, present: StatusWithOwner) -> int:
@@ -114,12 +121,12 @@ def wanted_mode_bits(source: StatusWithOwner, present: StatusWithOwner) -> int:
     mode = stat.S_IMODE(source.st_mode)
     if mode & SET_ID_BITS and (source.st_uid, source.st_gid) != (present.st_uid, present.st_gid):
         mode &= ~SET_ID_BITS
-    if mode & stat.S_ISGID and not has_capability(CAP_FSETID) and present.st_gid not in _process_groups():
+    if mode & stat.S_ISGID and not has_capability(CAP_FSETID) and present.st_gid not in _group_ids_of_process():
         mode &= ~stat.S_ISGID  # chmod(2) would clear the bit without an error
     return mode
 
 
-def _has_wanted_mode(source: StatusWithOwner, present: StatusWithOwner, preserve: Preserve) -> bool:
+def _has_wanted_mode(source: StatusWithOwner, present: StatusWithOwner, preserve: PreservedMetadataKinds) -> bool:
     """Return True if the existing item ``present`` has the permission bits that it should have as a copy of ``source``,
     or if modes are not preserved.
     """
@@ -128,7 +135,9 @@ def _has_wanted_mode(source: StatusWithOwner, present: StatusWithOwner, preserve
     return wanted_mode_bits(source, present) == stat.S_IMODE(present.st_mode)
 
 
-def _has_wanted_time(source: StatusWithOwner, present: StatusWithOwner, preserve: Preserve, window: int) -> bool:
+def _has_wanted_time(
+    source: StatusWithOwner, present: StatusWithOwner, preserve: PreservedMetadataKinds, window: int
+) -> bool:
     """Return True if the existing item ``present`` has the modification time of ``source``, or if times are not
     preserved. ``window``: difference of times that is ignored, in seconds.
     """
@@ -139,7 +148,9 @@ def _has_wanted_time(source: StatusWithOwner, present: StatusWithOwner, preserve
     return is_time_equal_as_stored(source.st_mtime_ns, present.st_mtime_ns, present.st_ctime_ns, window)
 
 
-def has_metadata_of_source(source: StatusWithOwner, present: StatusWithOwner, preserve: Preserve, window: int) -> bool:
+def has_metadata_of_source(
+    source: StatusWithOwner, present: StatusWithOwner, preserve: PreservedMetadataKinds, window: int
+) -> bool:
     """Return True if an existing item (``present``) has the owner, mode and time that it should have as a copy of
     ``source``.
 
@@ -153,7 +164,7 @@ def has_metadata_of_source(source: StatusWithOwner, present: StatusWithOwner, pr
     )
 
 
-def has_same_xattrs(source: bytes, present: bytes, preserve: Preserve, *, follow: bool = False) -> bool:
+def has_same_xattrs(source: bytes, present: bytes, preserve: PreservedMetadataKinds, *, follow: bool = False) -> bool:
     """Return True if two items have the same extended attributes and ACLs, apart from those that are not copied; raise
     ``OSError``.
 
@@ -242,7 +253,7 @@ class _SourceStatus(NamedTuple):
 
 
 def metadata_difference(
-    handle: ItemHandle, present: os.stat_result, attributes: ItemMetadata, preserve: Preserve, window: int
+    handle: ItemHandle, present: os.stat_result, attributes: ItemMetadata, preserve: PreservedMetadataKinds, window: int
 ) -> MetadataDifference:
     """Return how the metadata of the existing item ``handle`` differ from ``attributes``, the metadata of its source;
     raise ``Problem``.
@@ -266,7 +277,7 @@ def metadata_difference(
 
 
 def _xattr_difference(
-    handle: ItemHandle, attributes: ItemMetadata, preserve: Preserve
+    handle: ItemHandle, attributes: ItemMetadata, preserve: PreservedMetadataKinds
 ) -> tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]:
     """Return two tuples: the extended attributes (name, wanted value) that the existing item ``handle`` lacks or has
     with another value than its source (``attributes``), and the names of those that must be removed. Raise ``Problem``.
@@ -290,7 +301,7 @@ def update_metadata(
     handle: ItemHandle,
     present: os.stat_result,
     attributes: ItemMetadata,
-    preserve: Preserve,
+    preserve: PreservedMetadataKinds,
     difference: MetadataDifference,
 ) -> MetadataOutcome:
     """Set those metadata of the existing item ``handle`` that differ from the source's according to ``difference``;
@@ -319,4 +330,4 @@ def update_metadata(
             writer.set_xattr(name, value)
     if difference.times:
         writer.attempt_call("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
-    return writer.outcome(attributes)
+    return writer.metadata_outcome(attributes)

@@ -30,10 +30,10 @@ from contextlib import suppress
 from pcopy import libc
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.identity import OVERLAY_TYPE, Identity, IdentityComparison, file_system_id, identity_mark_of
+from pcopy.fsio.identity import OVERLAY_TYPE, IdentityComparison, ItemIdentity, file_system_id, identity_mark_of
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, call_with_retries, open_with_retries
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 
 AUTOFS_TYPE = 0x187
 """File system type of the mount point of an automounter (f_type of statfs(2))."""
@@ -50,10 +50,10 @@ _OCTAL_ESCAPE_PATTERN = rb"\\([0-7]{3})"
 """Pattern of an octal escape in a path in /proc/self/mountinfo."""
 
 MountRootTuple = tuple[int, int, int, bytes]
-"""The fields of a ``MountRoot`` as a tuple: f_type, id of the file system, inode number, mark."""
+"""The fields of a ``MountRootIdentity`` as a tuple: f_type, id of the file system, inode number, mark."""
 
 
-class MountRoot(NamedTuple):
+class MountRootIdentity(NamedTuple):
     """Identifies a mounted file system: its type and id, and inode number and mark of its root directory.
 
     ``file_system_type`` is the f_type, ``file_system_id`` the id; 0: unknown. The special value
@@ -65,7 +65,7 @@ class MountRoot(NamedTuple):
     inode: int
     mark: bytes
 
-    def may_be_same_mount(self, other: MountRoot) -> bool:
+    def may_be_same_mount(self, other: MountRootIdentity) -> bool:
         """Return True unless this and ``other`` are certainly the roots of different mounts. ``other`` was read on the
         same host, perhaps in an earlier run of the job.
         """
@@ -73,16 +73,16 @@ class MountRoot(NamedTuple):
             self.file_system_id == other.file_system_id or 0 in (self.file_system_id, other.file_system_id)
         )
 
-    def may_be_same_mount_on_other_host(self, other: MountRoot) -> bool:
+    def may_be_same_mount_on_other_host(self, other: MountRootIdentity) -> bool:
         """Return True unless this and ``other`` are certainly the roots of different mounts. ``other`` was read on
         another host, so the ids of the file systems are not compared: they may differ between hosts.
         """
         if self.file_system_type != other.file_system_type:
             return False
-        this_root, other_root = Identity(0, self.inode, self.mark), Identity(0, other.inode, other.mark)
-        return this_root.compare(other_root) is not IdentityComparison.OTHER
+        this_root, other_root = ItemIdentity(0, self.inode, self.mark), ItemIdentity(0, other.inode, other.mark)
+        return this_root.compare_with_identity(other_root) is not IdentityComparison.OTHER
 
-    def label(self, device: int) -> bytes:
+    def host_independent_file_system_id(self, device: int) -> bytes:
         """Return bytes that distinguish this file system from others, and are the same on all hosts and in all runs of
         the job. ``device`` is its st_dev on this host.
         """
@@ -95,21 +95,23 @@ class MountRoot(NamedTuple):
         return f"type {self.file_system_type:#x}, id {self.file_system_id:#x}, inode {self.inode}"
 
 
-ANY_OTHER_FILE_SYSTEM = MountRoot(0, 0, 0, b"")
+ANY_OTHER_FILE_SYSTEM = MountRootIdentity(0, 0, 0, b"")
 """Stands for any file system other than that of the parent directory.
 
 It is the expected root at a mount point whose contents the job does not process.
 """
 
 
-def mount_root_of(descriptor: int) -> MountRoot:
-    """Return the ``MountRoot`` that identifies the mounted file system whose root directory ``descriptor`` has open;
-    raise ``OSError``.
+def mount_root_of(descriptor: int) -> MountRootIdentity:
+    """Return the ``MountRootIdentity`` that identifies the mounted file system whose root directory ``descriptor`` has
+    open; raise ``OSError``.
     """
     kind, number = file_system_id(descriptor)
     if kind == AUTOFS_TYPE:  # each host has its own autofs mount with other numbers
-        return MountRoot(kind, 0, 0, b"")
-    return MountRoot(kind, number, os.fstat(descriptor).st_ino, identity_mark_of(descriptor, created_by_job=False))
+        return MountRootIdentity(kind, 0, 0, b"")
+    return MountRootIdentity(
+        kind, number, os.fstat(descriptor).st_ino, identity_mark_of(descriptor, created_by_job=False)
+    )
 
 
 def is_file_system_local_to_machine(kind: int, device: int) -> bool:
@@ -181,7 +183,7 @@ class ExpectedMounts:
     A mount point may be a directory or a file.
     """
 
-    def __init__(self, base: int, roots: Mapping[bytes, MountRoot], *, on_source: bool, one_host: bool) -> None:
+    def __init__(self, base: int, roots: Mapping[bytes, MountRootIdentity], *, on_source: bool, one_host: bool) -> None:
         """Store the arguments; nothing is checked yet.
 
         Args:
@@ -210,12 +212,12 @@ class ExpectedMounts:
         return path in self._roots
 
     @property
-    def has_any_mount(self) -> bool:
+    def has_any_expected_mount(self) -> bool:
         """True if at least one mount must exist below the root."""
         return bool(self._roots)
 
     @property
-    def paths(self) -> Iterable[bytes]:
+    def expected_mount_paths(self) -> Iterable[bytes]:
         """The paths below the root at which a mount must exist."""
         return self._roots.keys()
 
@@ -240,11 +242,11 @@ class ExpectedMounts:
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text=text)
         self._accepted_mount_ids.add(number)
 
-    def has_mount_at_or_in(self, directory: bytes) -> bool:
+    def has_expected_mount_at_or_in(self, directory: bytes) -> bool:
         """Return True if a mount must exist at the path ``directory``, or directly below it."""
         return directory in self._roots or directory in self._mount_names
 
-    def mount_names_in(self, directory: bytes) -> set[bytes]:
+    def names_of_expected_mounts_in(self, directory: bytes) -> set[bytes]:
         """Return the names in ``directory`` at which a mount must exist."""
         return self._mount_names.get(directory, set())
 
@@ -301,14 +303,14 @@ class ExpectedMounts:
         """Return the real path of the root directory, with a slash at its end; raise ``OSError``."""
         return os.readlink(b"/proc/self/fd/%d" % self._base).rstrip(b"/") + b"/"
 
-    def label(self, path: bytes, descriptor: int, device: int) -> bytes:
+    def host_independent_file_system_id(self, path: bytes, descriptor: int, device: int) -> bytes:
         """Return bytes that distinguish the file system at ``path`` from others, and are the same on all hosts; raise
         ``Problem``.
 
         ``descriptor`` is the open item at ``path``, ``device`` its st_dev on this host.
         """
         with errors_as_problem("statfs", on_source=self._on_source):
-            return (self._roots.get(path) or mount_root_of(descriptor)).label(device)
+            return (self._roots.get(path) or mount_root_of(descriptor)).host_independent_file_system_id(device)
 
     def check_file_is_on_expected_mount(self, path: bytes, directory: int, name: bytes) -> None:
         """Raise ``Problem`` if the file ``name`` in the open ``directory`` is not on the mount that is expected there,
@@ -318,11 +320,13 @@ class ExpectedMounts:
         with errors_as_problem("open", on_source=self._on_source):
             path_only = open_with_retries(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         with closing_descriptor(path_only):
-            status, parent_status = (status_of(opened, on_source=self._on_source) for opened in (path_only, directory))
+            status, parent_status = (
+                status_of_open_item(opened, on_source=self._on_source) for opened in (path_only, directory)
+            )
             self.check_item_is_on_expected_mount(path, path_only, status, parent_status.st_dev)
 
 
-def _mount_difference(wanted: MountRoot, descriptor: int, status: os.stat_result, parent: int | None) -> str:
+def _mount_difference(wanted: MountRootIdentity, descriptor: int, status: os.stat_result, parent: int | None) -> str:
     """Return, for a message, how an open item differs from ``wanted``, the root of the mount that is expected at its
     path; empty if it does not.
 

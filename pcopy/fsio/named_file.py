@@ -4,7 +4,7 @@ A privileged user (root, most often) names files in directories that other users
 project's directory. Three rules hold for every user:
 
 - A symbolic link, in any component of the path, is followed only if root or the caller (the effective user) owns it.
-  ``trust_all_links`` lifts this rule (``--insecure-links``).
+  ``set_symbolic_link_trust`` lifts this rule (``--insecure-links``).
 - A regular file or a FIFO that is written to must belong to the caller or to root, and other users must not have write
   permission for it.
 - Opening does not block. A FIFO without a reader is refused after ``FIFO_READER_TIMEOUT`` seconds. Reading a FIFO waits
@@ -78,7 +78,7 @@ class WrongFileTypeError(UntrustedFileError):
     """
 
 
-class _LinkTrust:
+class _SymbolicLinkTrustSetting:
     """Holds a setting of this process: whether symbolic links of any owner are followed (the option
     ``--insecure-links``).
     """
@@ -93,11 +93,11 @@ A list is read more than once (first to check it, later to use it), and duplicat
 """
 
 
-def trust_all_links(trusted: bool) -> None:
+def set_symbolic_link_trust(trusted: bool) -> None:
     """Set, for this process and those that it forks, whether symbolic links of any owner are followed (``trusted`` is
     True), or only those of root and the caller.
     """
-    _LinkTrust.trusts_all_links = trusted
+    _SymbolicLinkTrustSetting.trusts_all_links = trusted
 
 
 class OpenedFile(NamedTuple):
@@ -191,13 +191,13 @@ def examine_parent_directory(path: bytes) -> ExaminedItem:
 
 
 @contextmanager
-def opened_for_status(path: bytes) -> Iterator[int]:
+def item_opened_for_status(path: bytes) -> Iterator[int]:
     """Context manager: yield an O_PATH descriptor of the item ``path``, of any type. It can only be used for
     ``os.fstat`` and ``proc_path_of_descriptor``. Raise ``OSError``.
     """
     with _resolved_path(path) as place:
         if place.inherited_number < 0 and place.item < 0:
-            raise _system_error(errno.ENOENT)
+            raise _os_error_for_errno(errno.ENOENT)
         yield place.inherited_number if place.inherited_number >= 0 else place.item
 
 
@@ -214,12 +214,12 @@ def open_named_file_to_read(
     for _ in range(_MAX_OPEN_ATTEMPTS):
         with _resolved_path(path, trust_links=trust_links) as place:
             if place.inherited_number >= 0:
-                return _duplicate_inherited(place.inherited_number, path, os.O_WRONLY, regular=regular)
+                return _duplicate_inherited_descriptor(place.inherited_number, path, os.O_WRONLY, regular=regular)
             if place.item < 0:
-                raise _system_error(errno.ENOENT)
+                raise _os_error_for_errno(errno.ENOENT)
             _check_file_type(os.fstat(place.item), regular=regular)
             try:
-                descriptor = call_with_retries(partial(_open_to_read, place, keep_atime))
+                descriptor = call_with_retries(partial(_open_file_to_read, place, keep_atime))
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOENT):  # the item was replaced after it was examined
                     continue
@@ -228,13 +228,13 @@ def open_named_file_to_read(
                 status = os.fstat(descriptor)
                 _check_file_type(status, regular=regular)
                 if stat.S_ISFIFO(status.st_mode):
-                    _wait_for_writer(descriptor, path)
+                    _wait_for_fifo_writer(descriptor, path)
                 os.set_blocking(descriptor, True)
             except BaseException:
                 close_ignoring_errors(descriptor)
                 raise
             return OpenedFile(descriptor, place.path)
-    raise _repeatedly_replaced_error()
+    raise _item_repeatedly_replaced_error()
 
 
 def open_named_file_to_write(path: bytes) -> OpenedFile:
@@ -247,9 +247,9 @@ def open_named_file_to_write(path: bytes) -> OpenedFile:
     while attempts < _MAX_OPEN_ATTEMPTS:
         with _resolved_path(path) as place:
             if place.inherited_number >= 0:
-                return _duplicate_inherited(place.inherited_number, path, os.O_RDONLY)
+                return _duplicate_inherited_descriptor(place.inherited_number, path, os.O_RDONLY)
             try:
-                return OpenedFile(_open_or_create(place), place.path, is_new=place.item < 0)
+                return OpenedFile(_open_or_create_file(place), place.path, is_new=place.item < 0)
             except OSError as error:
                 if error.errno == errno.ENOENT and place.item < 0:  # in /proc, for example, no file can be created
                     raise
@@ -262,7 +262,7 @@ def open_named_file_to_write(path: bytes) -> OpenedFile:
                 text = f"no program has opened this FIFO for reading in {FIFO_READER_TIMEOUT:.0f} seconds"
                 raise UntrustedFileError(errno.ENXIO, f"{text}; start its reader first")
             time.sleep(_FIFO_RETRY_PAUSE)
-    raise _repeatedly_replaced_error()
+    raise _item_repeatedly_replaced_error()
 
 
 class ParentDirectory(NamedTuple):
@@ -282,7 +282,7 @@ class ParentDirectory(NamedTuple):
     can_sync: bool
 
 
-def open_directory_of(path: bytes) -> ParentDirectory:
+def open_parent_directory(path: bytes) -> ParentDirectory:
     """Open the directory that contains the file ``path``. If the file itself is a symbolic link, it is not followed.
 
     Raise ``OSError``.
@@ -290,7 +290,7 @@ def open_directory_of(path: bytes) -> ParentDirectory:
     directory, name = os.path.split(path)
     with _resolved_path(os.path.join(directory or b".", b".")) as place:
         if place.inherited_number >= 0:
-            raise _system_error(errno.ENOTDIR)
+            raise _os_error_for_errno(errno.ENOTDIR)
         real = os.path.join(place.parent_path, name)
         try:
             descriptor = open_with_retries(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.parent)
@@ -300,13 +300,13 @@ def open_directory_of(path: bytes) -> ParentDirectory:
 
 
 @contextmanager
-def stable_directory_path(path: bytes) -> Iterator[bytes]:
+def rename_proof_directory_path(path: bytes) -> Iterator[bytes]:
     """Context manager: open the directory ``path``, and yield a path that leads to it even if it is renamed during the
     block.
 
     Where /proc is not mounted, the yielded path is its absolute path without symbolic links. Raise ``OSError``.
     """
-    found = open_directory_of(os.path.join(path, b""))
+    found = open_parent_directory(os.path.join(path, b""))
     try:
         fixed = b"/proc/self/fd/%d" % found.descriptor
         yield fixed if os.path.exists(fixed) else found.path
@@ -326,7 +326,7 @@ def real_path(path: bytes) -> bytes:
         return os.path.normpath(os.path.join(real_path(directory or b"."), name))
 
 
-def replacement_obstacle(path: bytes, mode: int, kind: str) -> str:
+def reason_path_cannot_be_replaced(path: bytes, mode: int, kind: str) -> str:
     """Return the reason why a new file cannot replace the existing item ``path``, or an empty text if it can.
 
     Args:
@@ -361,7 +361,7 @@ def _is_fifo(item: int) -> bool:
     return item >= 0 and stat.S_ISFIFO(os.fstat(item).st_mode)
 
 
-def _open_to_read(place: _ResolvedPath, keep_atime: bool) -> int:
+def _open_file_to_read(place: _ResolvedPath, keep_atime: bool) -> int:
     """Open the entry ``place`` of a directory for reading, and return its descriptor. If ``keep_atime`` is True,
     O_NOATIME is used where the system permits it. Raise ``OSError``.
     """
@@ -371,7 +371,7 @@ def _open_to_read(place: _ResolvedPath, keep_atime: bool) -> int:
     return open_with_retries(place.name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=place.parent)
 
 
-def _open_or_create(place: _ResolvedPath) -> int:
+def _open_or_create_file(place: _ResolvedPath) -> int:
     """Open the entry ``place`` of a directory for writing, or create it as a file; return its descriptor. Raise
     ``OSError``.
 
@@ -381,13 +381,13 @@ def _open_or_create(place: _ResolvedPath) -> int:
     if place.item < 0:
         return open_with_retries(place.name, _CREATE_FLAGS, 0o666, dir_fd=place.parent)
     status = os.fstat(place.item)
-    check_writable(status)
+    check_file_is_writable(status)
     access = os.O_RDWR if stat.S_ISREG(status.st_mode) else os.O_WRONLY
     descriptor = call_with_retries(
         partial(os.open, place.name, access | os.O_APPEND | _OPEN_FLAGS, dir_fd=place.parent)
     )
     try:
-        check_writable(os.fstat(descriptor))
+        check_file_is_writable(os.fstat(descriptor))
         os.set_blocking(descriptor, True)
     except BaseException:
         close_ignoring_errors(descriptor)
@@ -395,7 +395,7 @@ def _open_or_create(place: _ResolvedPath) -> int:
     return descriptor
 
 
-def check_writable(status: os.stat_result) -> None:
+def check_file_is_writable(status: os.stat_result) -> None:
     """Raise ``UntrustedFileError`` if the type, owner or mode in ``status`` forbids to write to the file."""
     _check_file_type(status)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
@@ -421,7 +421,7 @@ def _check_file_type(status: os.stat_result, *, regular: bool = False) -> None:
         raise WrongFileTypeError(errno.EINVAL, "it is not a regular file")
 
 
-def _duplicate_inherited(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
+def _duplicate_inherited_descriptor(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
     """Return a duplicate of the descriptor ``number``, with which this program was started. Raise
     ``UntrustedFileError`` if the descriptor is open only for the wrong direction.
 
@@ -459,7 +459,7 @@ def _path_of_descriptor(number: int, path: bytes) -> bytes:
     return found if found.startswith(b"/") else path
 
 
-def _wait_for_writer(descriptor: int, path: bytes) -> None:
+def _wait_for_fifo_writer(descriptor: int, path: bytes) -> None:
     """Wait until the FIFO ``descriptor`` has data, or until a writer has opened it and closed it again. If that takes
     more than ``WAIT_ANNOUNCEMENT_DELAY`` seconds, announce to the user that the FIFO ``path`` has no writer.
     """
@@ -478,9 +478,9 @@ def _resolved_path(path: bytes, *, trust_links: bool = False) -> Iterator[_Resol
     descriptors of the entry are open within the block. With ``trust_links`` it does not matter who owns the links.
     Raise ``OSError``.
     """
-    walk = _PathResolver(path, trust_links=trust_links or _LinkTrust.trusts_all_links)
+    walk = _PathResolver(path, trust_links=trust_links or _SymbolicLinkTrustSetting.trusts_all_links)
     try:
-        yield walk.resolve()
+        yield walk.resolve_path()
     finally:
         walk.close()
 
@@ -494,7 +494,7 @@ class _PathResolver:
 
     def __init__(self, path: bytes, *, trust_links: bool) -> None:
         if not path:
-            raise _system_error(errno.ENOENT)
+            raise _os_error_for_errno(errno.ENOENT)
         self._trust_links = trust_links
         self._remaining: list[bytes] = []
         self._link_count = 0
@@ -511,24 +511,24 @@ class _PathResolver:
                 close_ignoring_errors(descriptor)
         self._directory = self._item = -1
 
-    def resolve(self) -> _ResolvedPath:
+    def resolve_path(self) -> _ResolvedPath:
         """Resolve the path to its end, and return the entry to which it leads. Raise ``OSError``."""
         while self._inherited_number < 0 and self._remaining:
             part, is_last = self._remaining.pop(), not self._remaining
             if part == b"..":
-                self._change_directory(
+                self._enter_directory(
                     open_with_retries(part, _O_PATH_FLAGS | os.O_DIRECTORY, dir_fd=self._directory),
                     os.path.dirname(self._directory_path),
                 )
             elif part not in (b"", b"."):
-                below = self._open_component(part, is_last=is_last)
+                below = self._open_path_component(part, is_last=is_last)
                 if below is None:
                     continue
                 self._item = below
                 if is_last:
                     return _ResolvedPath(self._directory, self._directory_path, part, below)
                 self._item = -1
-                self._change_directory(below, os.path.join(self._directory_path, part))
+                self._enter_directory(below, os.path.join(self._directory_path, part))
         if self._inherited_number >= 0:
             return _ResolvedPath(-1, b"", b"", -1, self._inherited_number)
         self._item = os.dup(self._directory)
@@ -539,10 +539,10 @@ class _PathResolver:
         for a relative path.
         """
         start, above = (b"/", b"/") if path.startswith(b"/") else (b".", os.getcwdb())
-        self._change_directory(open_with_retries(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
+        self._enter_directory(open_with_retries(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
         self._remaining = path.split(b"/")[::-1]
 
-    def _change_directory(self, directory: int, path: bytes) -> None:
+    def _enter_directory(self, directory: int, path: bytes) -> None:
         """Continue the resolution in the open ``directory``, whose path is ``path``, and close the directory that was
         current before.
         """
@@ -550,7 +550,7 @@ class _PathResolver:
             close_ignoring_errors(self._directory)
         self._directory, self._directory_path = directory, path
 
-    def _open_component(self, part: bytes, *, is_last: bool) -> int | None:
+    def _open_path_component(self, part: bytes, *, is_last: bool) -> int | None:
         """Return an O_PATH descriptor of the item ``part`` in the current directory; -1 if ``part`` is the last
         component (``is_last``) and does not exist.
 
@@ -573,7 +573,7 @@ class _PathResolver:
             if is_link:
                 self._follow_link(part, status, os.readlink(b"", dir_fd=item))
             elif not is_last:
-                raise _system_error(errno.ENOTDIR)
+                raise _os_error_for_errno(errno.ENOTDIR)
         except BaseException:
             close_ignoring_errors(item)
             raise
@@ -599,7 +599,7 @@ class _PathResolver:
             raise UntrustedFileError(errno.EPERM, f"{text}: {why}; name what it leads to, or write --insecure-links")
         self._link_count += 1
         if self._link_count > _MAX_LINKS_IN_PATH:
-            raise _system_error(errno.ELOOP)
+            raise _os_error_for_errno(errno.ELOOP)
         if not target.startswith(b"/"):
             self._remaining += target.split(b"/")[::-1]
             return
@@ -609,11 +609,11 @@ class _PathResolver:
             self._open_start_directory(path)
 
 
-def _system_error(number: int) -> OSError:
+def _os_error_for_errno(number: int) -> OSError:
     """Return the ``OSError`` of the errno ``number``, with the system's text."""
     return OSError(number, os.strerror(number))
 
 
-def _repeatedly_replaced_error() -> OSError:
+def _item_repeatedly_replaced_error() -> OSError:
     """Return the error for an item that another program replaced at each of ``_MAX_OPEN_ATTEMPTS`` attempts."""
     return UntrustedFileError(errno.ESTALE, "another program replaces it each time it is opened; name another file")

@@ -9,7 +9,7 @@ removed. If the process is killed between the two calls, the item has both names
 FUSE), so that the item cannot be recognised by its number. They still create a new file only where the name is free
 (O_EXCL). So first an empty file (placeholder) is created under the final name, and rename(2) replaces it by the item.
 If the process is killed between the two calls, the empty file remains. A later run recognises it with
-``is_placeholder_file``, if ``NoReplaceRenamer.needs_placeholders`` shows that pcopy needs placeholders on this file
+``is_placeholder_file``, if ``NonReplacingRenamer.needs_placeholders`` shows that pcopy needs placeholders on this file
 system.
 
 A network file system may send a request twice. Then the first request succeeds, and the second one fails: the final
@@ -25,12 +25,12 @@ from enum import Enum
 from pcopy import libc
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.problem import HARD_LINK_UNSUPPORTED_ERRNOS, Problem
-from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import create_private_file, is_private_file, remove_if_present
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.temporary import create_private_file, is_private_file, remove_item_if_present
 
 _HARD_LINK_KEY = -1
-"""Stands for link(2) in ``NoReplaceRenamer._unsupported``, a record of what file systems do not support. Its other keys
-are flags of renameat2(2).
+"""Stands for link(2) in ``NonReplacingRenamer._unsupported``, a record of what file systems do not support. Its other
+keys are flags of renameat2(2).
 """
 
 _UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -50,7 +50,7 @@ class RenameResult(Enum):
     SOURCE_MISSING = "gone"
 
 
-class NoReplaceRenamer:
+class NonReplacingRenamer:
     """Gives temporary files their final names, and remembers what each file system (by st_dev) supports.
 
     Remembered are the flags of renameat2(2) that are not supported, and whether hard links can be used.
@@ -79,8 +79,8 @@ class NoReplaceRenamer:
         try:
             return self._rename_without_placeholder(directory, probe, device, other) is None
         finally:
-            remove_if_present(directory, probe)
-            remove_if_present(directory, other)
+            remove_item_if_present(directory, probe)
+            remove_item_if_present(directory, other)
 
     def _rename_without_placeholder(
         self, directory: int, temporary: bytes, device: int, name: bytes
@@ -122,20 +122,20 @@ class NoReplaceRenamer:
         except OSError as error:
             raise Problem.from_error("stat", error) from error
         finally:
-            remove_if_present(directory, probe)
+            remove_item_if_present(directory, probe)
         if has_same_inode:
             self._devices_with_links.add(device)
         else:
             self._unsupported.add((device, _HARD_LINK_KEY))
         return has_same_inode
 
-    def may_support_exchange(self, device: int) -> bool:
+    def may_support_name_exchange(self, device: int) -> bool:
         """Return True unless the file system with the st_dev ``device`` is known not to support the exchange of two
         names (RENAME_EXCHANGE).
         """
         return (device, libc.RENAME_EXCHANGE) not in self._unsupported
 
-    def exchange(self, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
+    def exchange_names(self, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
         """Exchange the names of the items ``temporary`` and ``name`` in the open ``directory`` atomically; return False
         if the file system does not support that. ``device`` is the st_dev of the directory.
 
@@ -189,7 +189,7 @@ def _rename_over_placeholder(directory: int, temporary: bytes, name: bytes) -> R
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         except OSError as error:
             if _is_name_of_open_file(placeholder, directory, name):
-                remove_if_present(directory, name)
+                remove_item_if_present(directory, name)
             if error.errno == errno.ENOENT:
                 return RenameResult.SOURCE_MISSING
             raise Problem.from_error("rename", error) from error
@@ -201,7 +201,7 @@ def _rename_over_placeholder(directory: int, temporary: bytes, name: bytes) -> R
 def _is_name_of_open_file(descriptor: int, directory: int, name: bytes) -> bool:
     """Return True if ``name`` is still a name of the open file ``descriptor``. Raise ``Problem``."""
     try:
-        return os.path.samestat(status_of(descriptor), os.stat(name, dir_fd=directory, follow_symlinks=False))
+        return os.path.samestat(status_of_open_item(descriptor), os.stat(name, dir_fd=directory, follow_symlinks=False))
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -221,5 +221,7 @@ def _rename_by_link(directory: int, temporary: bytes, name: bytes) -> bool:
         if error.errno in HARD_LINK_UNSUPPORTED_ERRNOS:
             return False
         raise Problem.from_error("link", error) from error
-    remove_if_present(directory, temporary)  # It may not exist any longer: the server may have received the call twice.
+    remove_item_if_present(
+        directory, temporary
+    )  # It may not exist any longer: the server may have received the call twice.
     return True

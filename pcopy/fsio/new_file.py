@@ -5,18 +5,18 @@
         new.apply_metadata(attributes, preserve, umask)
         new.commit(name)  # close, remove an empty directory in the way, rename, check the name
 
-If the block ends without ``commit`` or ``close_and_keep``, by an error or not, the item is removed. ``close_and_keep``
-closes the item and leaves it under the name with which it was created. There are two uses of that: another task
-continues with the item (``continue_kept_file``) or names it later, or the item has had its final name from the start
-(``create``).
+If the block ends without ``commit`` or ``close_without_removing``, by an error or not, the item is removed.
+``close_without_removing`` closes the item and leaves it under the name with which it was created. There are two uses of
+that: another task continues with the item (``from_file_of_other_task``) or names it later, or the item has had its
+final name from the start (``create``).
 
 An error ends the block with a ``Problem``. The exception is metadata that cannot be set: a file with wrong metadata,
 and a message that says so, are better than no file. Such an error is recorded as the ``metadata_problem`` of the file.
 
 Rule: a file whose size was set before its contents are durable gets its final name only after they are. Otherwise a
 power failure could leave a file with the size and time of its source but without its data, and the next run would take
-it for a complete copy. Therefore ``commit`` of a file whose size was set by ``extend`` first brings the contents to
-stable storage.
+it for a complete copy. Therefore ``commit`` of a file whose size was set by ``extend_to_size`` first brings the
+contents to stable storage.
 
 A file that is overwritten in place (``--inplace``, ``pcopy.fsio.in_place``) is never removed. It has a mark that shows
 that it is incomplete, and the ``Problem`` says so, too.
@@ -46,7 +46,7 @@ from pcopy.fsio.close import (
     must_set_times_after_close,
 )
 from pcopy.fsio.data import set_file_size
-from pcopy.fsio.identity import Identity, identity_of
+from pcopy.fsio.identity import ItemIdentity, identity_of_open_item
 from pcopy.fsio.in_place import (
     OverwrittenFile,
     incomplete_file_problem,
@@ -62,23 +62,23 @@ from pcopy.fsio.layout import (
     inherited_layout_message,
     set_layout,
 )
-from pcopy.fsio.nodes import Node, create_node, proc_path_of_descriptor
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.nodes import LinkOrSpecialFile, create_link_or_special_file, proc_path_of_descriptor
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.problem import MetadataProblem, Problem, directory_not_empty_problem, errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.fsio.temporary import (
     create_private_file,
     is_private_file,
-    remove_if_present,
+    remove_item_if_present,
     rename_and_verify,
-    reopen_temporary,
+    reopen_temporary_file,
     unusual_status_of_new_file,
 )
 
 
 class NewFile:
     """A new regular file that is being written, or (``is_overwriting``) an existing one that is overwritten.
-    ``descriptor`` is open for writing until ``commit`` or ``close_and_keep``; -1 before ``reopen``.
+    ``descriptor`` is open for writing until ``commit`` or ``close_without_removing``; -1 before ``reopen``.
     """
 
     # Defaults are class attributes: setting them for each of many small files takes time.
@@ -94,7 +94,7 @@ class NewFile:
     """Describes the layout that the file has: which servers hold its data (``pcopy.fsio.layout``)."""
     _original_mode_and_owner: tuple[int, ...] = ()
     """Mode, owner and group of an existing file before it was overwritten; empty for a new file."""
-    _kept_identity: Identity | None = None
+    _kept_identity: ItemIdentity | None = None
     _status: os.stat_result | None = None
     _is_done = False
     _is_extended = False
@@ -156,7 +156,7 @@ class NewFile:
         return result.deviation and fewer_stripes_message(result.deviation)
 
     @classmethod
-    def create_temporary(
+    def create_temporary_file(
         cls,
         directory: int,
         temporary: bytes,
@@ -173,8 +173,8 @@ class NewFile:
         return cls(directory, b"", over.descriptor, over.original_mode_and_owner)
 
     @classmethod
-    def continue_kept_file(
-        cls, directory: int, original_name: bytes, made: Identity, before: tuple[int, ...] = ()
+    def from_file_of_other_task(
+        cls, directory: int, original_name: bytes, made: ItemIdentity, before: tuple[int, ...] = ()
     ) -> Self:
         """Return an object for a file that another task created and kept; ``reopen`` opens the file.
 
@@ -191,7 +191,7 @@ class NewFile:
         new._kept_identity = made
         return new
 
-    def allow_reopening(self, *, inherits_acl: bool) -> tuple[int, ...]:
+    def allow_reopening_by_other_ranks(self, *, inherits_acl: bool) -> tuple[int, ...]:
         """Make sure that other ranks can open the new file by its name: remove an ACL that it has inherited. Return the
         mode and owner that the server shows for the file; empty if they are the usual ones. The ranks pass this value
         to ``reopen``, which recognises the file by it.
@@ -200,26 +200,26 @@ class NewFile:
         """
         if inherits_acl or not is_private_file(self.status):
             remove_inherited_file_acl(self.descriptor)
-            self._status = status_of(self.descriptor)
+            self._status = status_of_open_item(self.descriptor)
         return unusual_status_of_new_file(self.status)
 
     def reopen(self, size: int, shown: tuple[int, ...] = (), *, extended: bool = True) -> None:
-        """Open the file that another task created and kept; this object was made by ``continue_kept_file``.
+        """Open the file that another task created and kept; this object was made by ``from_file_of_other_task``.
 
         Raise ``Problem`` if the name leads to another file by now, or if the file does not have this ``size`` in bytes.
 
         Args:
             size: size of the file in bytes.
-            shown: mode and owner that the server showed for the new file, as ``allow_reopening`` returned them; empty
-                if they are the usual ones.
+            shown: mode and owner that the server showed for the new file, as ``allow_reopening_by_other_ranks``
+                returned them; empty if they are the usual ones.
             extended: True if another task may have set the size before the contents were durable. Then ``commit``
                 brings the contents to stable storage.
         """
         assert self._kept_identity is not None
-        self.descriptor = reopen_temporary(self._directory, self._original_name, self._kept_identity, size, shown)
+        self.descriptor = reopen_temporary_file(self._directory, self._original_name, self._kept_identity, size, shown)
         self._is_extended = extended
 
-    def extend(self, size: int) -> None:
+    def extend_to_size(self, size: int) -> None:
         """Set the size of the file to ``size`` bytes before its contents are durable. Raise ``Problem``.
 
         Where nothing is written, a hole remains. ``commit`` brings the contents to stable storage before it renames the
@@ -251,19 +251,19 @@ class NewFile:
     def status(self) -> os.stat_result:
         """Status of the file, read when this property is first used. Raise ``Problem``."""
         if self._status is None:
-            self._status = status_of(self.descriptor)
+            self._status = status_of_open_item(self.descriptor)
         return self._status
 
-    def identity(self, mount: int) -> Identity:
+    def file_identity(self, mount: int) -> ItemIdentity:
         """Return the identity by which other ranks recognise the file: mount code, inode number and mark. ``mount`` is
         the mount code of its directory, a number for the file system. Raise ``Problem``.
         """
-        return identity_of(self.descriptor, self.status, mount, created_by_job=True)
+        return identity_of_open_item(self.descriptor, self.status, mount, created_by_job=True)
 
     def apply_metadata(
         self,
         attributes: ItemMetadata,
-        preserve: Preserve,
+        preserve: PreservedMetadataKinds,
         umask: int,
         *,
         existing: os.stat_result | None = None,
@@ -285,7 +285,12 @@ class NewFile:
                 existing, inherits_acl = status_before_overwrite(self._original_mode_and_owner), True
                 remove_xattrs_of_overwritten_file(self.descriptor, attributes, preserve)
             applied = apply_item_metadata(
-                self._metadata_handle(), attributes, preserve, umask, existing=existing, inherits_acl=inherits_acl
+                self._handle_to_set_metadata(),
+                attributes,
+                preserve,
+                umask,
+                existing=existing,
+                inherits_acl=inherits_acl,
             )
         except MetadataProblem as problem:
             self.metadata_problem = problem
@@ -314,17 +319,18 @@ class NewFile:
         Args:
             present: status of the existing item that is replaced, None if there is none.
             sync: bring the contents to stable storage before the rename, in any case.
-            store: bring the contents there if ``extend`` has set the size before; False only with ``--no-sync``.
+            store: bring the contents there if ``extend_to_size`` has set the size before; False only with
+                ``--no-sync``.
             has_sidecar: True if there may be a sidecar, a mark file of ``--inplace`` that says that the existing file
                 ``name`` is half written; it is removed.
         """
         inode = self.status.st_ino if self._kept_identity is None else self._kept_identity.inode
         self._close(sync, store=store and self._is_extended)
         if name != self._original_name:
-            move_into_place(self._directory, self._original_name, name, inode, present, has_sidecar=has_sidecar)
+            rename_to_final_name(self._directory, self._original_name, name, inode, present, has_sidecar=has_sidecar)
         self._is_done = True
 
-    def close_and_keep(self, *, sync: bool = False) -> None:
+    def close_without_removing(self, *, sync: bool = False) -> None:
         """Close the file and leave it under the name that it has, so that the end of the block does not remove it. With
         ``sync``, bring the contents to stable storage first. Raise ``Problem``.
         """
@@ -356,7 +362,7 @@ class NewFile:
         if descriptor >= 0:
             close_after_failure(descriptor)
         if removes and self._original_name and not self._original_mode_and_owner:
-            remove_if_present(self._directory, self._original_name)
+            remove_item_if_present(self._directory, self._original_name)
 
     def _close(self, sync: bool, *, store: bool = False) -> None:
         """Close the file; on servers where closing changes the times, set them once more after that. Raise ``Problem``.
@@ -373,16 +379,18 @@ class NewFile:
         ) and self.metadata_problem is None:
             self.metadata_problem = MetadataProblem("utimensat", error.errno or errno.EIO)
 
-    def _metadata_handle(self) -> ItemHandle:
+    def _handle_to_set_metadata(self) -> ItemHandle:
         """Return the descriptor, or the path below /proc/self/fd, through which the metadata of the item are set."""
         return self.descriptor
 
 
-class NewNode(NewFile):
+class NewLinkOrSpecialFile(NewFile):
     """A new symbolic link, FIFO, socket or device. ``descriptor`` is an O_PATH descriptor."""
 
     @classmethod
-    def create_node(cls, directory: int, name: bytes, node: Node, *, is_temporary: bool) -> Self:
+    def create_link_or_special_file(
+        cls, directory: int, name: bytes, node: LinkOrSpecialFile, *, is_temporary: bool
+    ) -> Self:
         """Create an item ``name``, which must be free, with the type of ``node`` and its link text or device number;
         return an object for it. Raise ``Problem``.
 
@@ -391,7 +399,7 @@ class NewNode(NewFile):
         """
         new = cls(directory, name if is_temporary else b"")
         try:
-            new.descriptor, new._status = create_node(directory, name, node)
+            new.descriptor, new._status = create_link_or_special_file(directory, name, node)
         except BaseException:
             new._close_and_remove()
             raise
@@ -401,7 +409,7 @@ class NewNode(NewFile):
         descriptor, self.descriptor = self.descriptor, -1
         close_ignoring_errors(descriptor)
 
-    def _metadata_handle(self) -> ItemHandle:
+    def _handle_to_set_metadata(self) -> ItemHandle:
         return proc_path_of_descriptor(self.descriptor)
 
 
@@ -409,14 +417,14 @@ def problem_with_leftover_notice(problem: Problem, name: bytes, removal: Problem
     """Return ``problem``, the error of a copy, with the addition to its text that the new item ``name`` remains in the
     destination, because its removal failed with the error ``removal``.
     """
-    fields = problem.packed
+    fields = problem.problem_as_tuple
     text = (
         f"{fields[2]}; the incomplete file {os.fsdecode(name)} is left, since it cannot be removed ({removal.strerror})"
     )
-    return Problem.from_packed((*fields[:2], text, *fields[3:]))
+    return Problem.from_packed_tuple((*fields[:2], text, *fields[3:]))
 
 
-def move_into_place(
+def rename_to_final_name(
     directory: int, temporary: bytes, name: bytes, inode: int, present: os.stat_result | None, *, has_sidecar: bool
 ) -> None:
     """Rename ``temporary`` to ``name``, replacing the existing item ``present``, and check that ``name`` leads to the
@@ -432,7 +440,7 @@ def move_into_place(
     remove_empty_directory_for_rename(directory, name, present)
     rename_and_verify(directory, temporary, name, inode)
     if has_sidecar:
-        remove_if_present(directory, sidecar_name(name))
+        remove_item_if_present(directory, sidecar_name(name))
 
 
 def remove_empty_directory_for_rename(directory: int, name: bytes, present: os.stat_result | None) -> None:
@@ -446,6 +454,6 @@ def remove_empty_directory_for_rename(directory: int, name: bytes, present: os.s
             with errors_as_problem("rmdir"), suppress(FileNotFoundError):
                 os.rmdir(name, dir_fd=directory)
         except Problem as problem:
-            if problem.is_directory_not_empty:
+            if problem.is_directory_not_empty_error:
                 raise directory_not_empty_problem() from None
             raise

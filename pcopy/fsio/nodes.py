@@ -18,7 +18,7 @@ from typing import TypeVar
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import ItemHandle, ItemMetadata, read_item_metadata
 from pcopy.fsio.close import close_ignoring_errors, closing_descriptor
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.problem import REPLACED_TEXT, MetadataProblem, Problem, errors_as_problem, source_changed_problem
 from pcopy.fsio.retries import (
     TOO_MANY_OPEN_FILES_ERRNOS,
@@ -27,13 +27,13 @@ from pcopy.fsio.retries import (
     call_with_retries,
     open_with_retries,
 )
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX
 
 CallResult = TypeVar("CallResult")
 
 
-class Node(NamedTuple):
+class LinkOrSpecialFile(NamedTuple):
     """A symbolic link, FIFO, socket or device of a source. ``link_target`` is the text of a symbolic link, else
     empty.
     """
@@ -65,7 +65,7 @@ def call_with_descriptor_or_path(directory: int, call: Callable[[ItemHandle], Ca
         return call(proc_path_of_descriptor(directory))
 
 
-def open_path_only(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:
+def open_o_path_descriptor(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:
     """Return an O_PATH descriptor of the item ``name`` in an open directory. If the item is a symbolic link, the link
     itself is opened; with ``follow`` it is followed.
 
@@ -82,24 +82,26 @@ def open_path_only(directory: int, name: bytes, *, on_source: bool, follow: bool
         raise Problem("open", error.errno or errno.EIO, on_source=on_source, changed=is_missing) from error
 
 
-def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, follow: bool = False) -> Node:
+def read_link_or_special_file(
+    directory: int, name: bytes, inode: int, preserve: PreservedMetadataKinds, *, follow: bool = False
+) -> LinkOrSpecialFile:
     """Return the symbolic link, FIFO, socket or device ``name`` in an open directory of the source. ``preserve`` says
     which metadata are read; with ``follow`` a symbolic link is followed. Raise ``Problem``, also if the name leads to
     an item with another inode number than ``inode`` by now.
     """
     link = b""
-    with closing_descriptor(open_path_only(directory, name, on_source=True, follow=follow)) as descriptor:
-        status = status_of(descriptor, on_source=True)
+    with closing_descriptor(open_o_path_descriptor(directory, name, on_source=True, follow=follow)) as descriptor:
+        status = status_of_open_item(descriptor, on_source=True)
         if status.st_ino != inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
             raise source_changed_problem("open", "another item has taken its name")
         attributes = read_item_metadata(proc_path_of_descriptor(descriptor), status, preserve)
         if stat.S_ISLNK(status.st_mode):
             with errors_as_problem("readlink", on_source=True):
                 link = call_with_retries(lambda: os.readlink(b"", dir_fd=descriptor))
-    return Node(status, attributes, link)
+    return LinkOrSpecialFile(status, attributes, link)
 
 
-def create_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_result]:
+def create_link_or_special_file(directory: int, name: bytes, node: LinkOrSpecialFile) -> tuple[int, os.stat_result]:
     """Create the item ``name`` in an open directory, with the type of ``node`` and mode 0600; return an O_PATH
     descriptor of the new item, and its status.
 
@@ -115,14 +117,14 @@ def create_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_r
             device = node.status.st_rdev if stat.S_ISBLK(mode) or stat.S_ISCHR(mode) else 0
             os.mknod(name, stat.S_IFMT(mode) | 0o600, device, dir_fd=directory)
     try:
-        made = open_path_only(directory, name, on_source=False)
+        made = open_o_path_descriptor(directory, name, on_source=False)
     except Problem as problem:
         if problem.errno in TOO_MANY_OPEN_FILES_ERRNOS:  # a second attempt would find the name taken by this node
             raise MetadataProblem(problem.operation, problem.errno) from problem
         raise
     try:
-        new = status_of(made)
-        if not _is_own_new_node(new, node.status, directory):
+        new = status_of_open_item(made)
+        if not _is_own_just_created_item(new, node.status, directory):
             raise Problem("open", errno.ESTALE, text=REPLACED_TEXT)
     except BaseException:
         close_ignoring_errors(made)
@@ -130,7 +132,7 @@ def create_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_r
     return made, new
 
 
-def _is_own_new_node(made: os.stat_result, source: os.stat_result, directory: int) -> bool:
+def _is_own_just_created_item(made: os.stat_result, source: os.stat_result, directory: int) -> bool:
     """Return True if ``made`` is the status of the item that this process has just created in the open ``directory``.
     ``source`` is the status of the link, FIFO or device that is copied.
 

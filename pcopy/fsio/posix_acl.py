@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcopy.fsio.preserve import are_ids_mapped
+from pcopy.fsio.preserve import are_ids_mapped_in_namespace
 
 _HEADER_SIZE, _ENTRY_SIZE = 4, 8
 """Bytes of the header of an ACL's encoded form (a version), and of each entry in it (tag, permissions, id)."""
@@ -47,9 +47,10 @@ def mode_without_acl(acl: bytes) -> int:
     return first.get(_TAG_OWNER, 0) << 6 | group << 3 | other
 
 
-def has_unmapped_id(acl: bytes) -> bool:
+def has_unmapped_user_or_group(acl: bytes) -> bool:
     """Return True if the ACL ``acl`` names a user or group that is not mapped in the user namespace of this process."""
     named = [(tag, number) for tag, _, number in _acl_entries(acl) if tag in (_TAG_USER, _TAG_GROUP)]
     return not all(
-        are_ids_mapped(number, -1) if tag == _TAG_USER else are_ids_mapped(-1, number) for tag, number in named
+        are_ids_mapped_in_namespace(number, -1) if tag == _TAG_USER else are_ids_mapped_in_namespace(-1, number)
+        for tag, number in named
     )

@@ -9,10 +9,10 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, call_with_retries
 
 PRESERVABLE_METADATA = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
-"""Kinds of metadata that the user can select with ``--preserve``: the boolean fields of ``Preserve``."""
+"""Kinds of metadata that the user can select with ``--preserve``: the boolean fields of ``PreservedMetadataKinds``."""
 
 
-class Preserve(NamedTuple):
+class PreservedMetadataKinds(NamedTuple):
     """The metadata that copies get from their sources: each field is True if copies get this kind.
 
     ``links`` means hard links, ``sparse`` holes. ``chown`` is the (uid, gid) that all items get (``--chown``); -1: not
@@ -55,14 +55,14 @@ def has_capability(capability: int) -> bool:
     return os.geteuid() == 0
 
 
-def maps_all_ids() -> bool:
+def are_all_user_ids_mapped() -> bool:
     """Return True if the user namespace of this process maps all user ids. In another one, capabilities do not apply to
     files of users that are not mapped.
     """
     return sum(count for _, count in _mapped_id_ranges("uid")) >= (1 << 32) - 1
 
 
-def are_ids_mapped(uid: int, gid: int) -> bool:
+def are_ids_mapped_in_namespace(uid: int, gid: int) -> bool:
     """Return True if the user namespace of this process maps the ids ``uid`` and ``gid`` (user_namespaces(7)); -1
     stands for no id.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, descriptor_shortage
 
 PackedProblem = tuple[str, int, str, bool, bool, bool]
@@ -71,19 +71,19 @@ class Problem(OSError):
         return cls(operation, error.errno or errno.EIO, on_source=on_source)
 
     @property
-    def is_directory_not_empty(self) -> bool:
+    def is_directory_not_empty_error(self) -> bool:
         """True if a directory of the target could not be removed because it is not empty."""
         return self.operation == "rmdir" and self.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
     @property
-    def packed(self) -> PackedProblem:
-        """The problem as a tuple (``PackedProblem``), from which ``from_packed`` makes an equal problem on another
-        rank.
+    def problem_as_tuple(self) -> PackedProblem:
+        """The problem as a tuple (``PackedProblem``), from which ``from_packed_tuple`` makes an equal problem on
+        another rank.
         """
         return self.operation, self.errno or 0, self.strerror or "", self.on_source, self.changed, self.may_retry
 
     @classmethod
-    def from_packed(cls, packed: PackedProblem) -> Problem:
+    def from_packed_tuple(cls, packed: PackedProblem) -> Problem:
         """Return the problem of which ``packed``, a tuple, was made by the property of that name."""
         operation, number, text, on_source, changed, again = packed
         return cls(operation, number, text=text, on_source=on_source, changed=changed, may_retry=again)
@@ -123,7 +123,7 @@ class MetadataProblem(Problem):
     set.
     """
 
-    identity: Identity | None = None
+    identity: ItemIdentity | None = None
     """Identity of the new item, if hard links to it may have to be created; else None."""
 
 

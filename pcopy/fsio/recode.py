@@ -16,7 +16,7 @@ from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE
 
 USUAL_FRAME_SIZE = 4 << 20
 """Bytes of uncompressed contents in one zstd frame, unless the file or its stripes are very large
-(``frame_size_for_file``).
+(``compression_frame_size_for_file``).
 
 Larger frames compress slightly better, but more data must be decompressed to read any byte in them.
 """
@@ -30,7 +30,7 @@ _HOLE_BLOCK_SIZE = 16 << 10
 _ZEROS = bytes(_HOLE_BLOCK_SIZE)
 
 
-def frame_size_for_file(size: int, stripe: int) -> int:
+def compression_frame_size_for_file(size: int, stripe: int) -> int:
     """Return how many bytes of contents each frame (separately compressed part) holds when a file of ``size`` bytes is
     compressed.
 
@@ -72,7 +72,7 @@ def read_source_range(descriptor: int, at: int, length: int, *, to_end: bool = F
     return data
 
 
-def write_around_holes(target: int, data: bytes, at: int, *, sparse: bool) -> int:
+def write_without_filling_holes(target: int, data: bytes, at: int, *, sparse: bool) -> int:
     """Write ``data`` at the offset ``at`` of the open file ``target``, which has a hole there; return the number of
     bytes written. Raise ``Problem``.
 

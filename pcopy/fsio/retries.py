@@ -41,14 +41,14 @@ less time.
 Result = TypeVar("Result")
 
 
-class _DescriptorShortage:
+class _DescriptorShortageCounter:
     """Counts the errors which mean that too many files are open (``TOO_MANY_OPEN_FILES_ERRNOS``)."""
 
     error_count = 0
     """Number of errors for lack of descriptors so far."""
 
 
-descriptor_shortage = _DescriptorShortage()
+descriptor_shortage = _DescriptorShortageCounter()
 """Counter of the errors of this process for lack of descriptors.
 
 When the count grows, the rank processes fewer operations at the same time (``pcopy.launch.in_flight``).

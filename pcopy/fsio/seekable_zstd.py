@@ -121,7 +121,7 @@ class SeekTable(NamedTuple):
         return self.content_offsets[-1]
 
     @classmethod
-    def from_sizes(cls, frames: Iterable[tuple[int, int]]) -> SeekTable:
+    def from_frame_sizes(cls, frames: Iterable[tuple[int, int]]) -> SeekTable:
         """Return the table of ``frames``, given in order as (compressed bytes, bytes of contents)."""
         at, contents_at = array("Q", [0]), array("Q", [0])
         for compressed, size in frames:
@@ -225,7 +225,7 @@ def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
     return contents
 
 
-def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
+def read_decompressed_pieces(descriptor: int, size: int) -> Iterator[bytes]:
     """Generator: yield the contents of an open zstd file of ``size`` bytes, with or without a seek table, in pieces of
     a few MiB at most.
 
@@ -276,7 +276,7 @@ class _SequentialReader:
         self.data = b""
         self._descriptor, self._size, self._begin = descriptor, size, 0
 
-    def index_in_memory(self, at: int, end: int, frame: int) -> int:
+    def buffer_index_of_range(self, at: int, end: int, frame: int) -> int:
         """Make sure that the bytes of the file from the offset ``at`` to ``end`` are in ``data``, and return the index
         in ``data`` of the first of them.
 
@@ -294,7 +294,7 @@ class _SequentialReader:
         """Return the bytes of the file from the offset ``at`` to ``end``. Raise ``Problem``, also if the file ends
         before ``end``: then the frame that begins at the offset ``frame`` is truncated.
         """
-        index = self.index_in_memory(at, end, frame)
+        index = self.buffer_index_of_range(at, end, frame)
         return self.data[index : index + end - at]
 
     def frame_header(self, at: int) -> bytes:
@@ -321,7 +321,7 @@ def _frame_contents(ahead: _SequentialReader, at: int, decompressor: ZstdDecompr
         at += zstandard.frame_header_size(head)
         stream, is_last, content_bound = decompressor.decompressobj(), False, 0
         while not is_last:
-            index = ahead.index_in_memory(start, at + _BLOCK_HEADER_SIZE, begin) + at - start
+            index = ahead.buffer_index_of_range(start, at + _BLOCK_HEADER_SIZE, begin) + at - start
             block = int.from_bytes(ahead.data[index : index + _BLOCK_HEADER_SIZE], "little")
             is_last, block_type, length = block & 1 == 1, block >> 1 & 3, block >> 3
             at += _BLOCK_HEADER_SIZE + (1 if block_type == _RLE_BLOCK else length)
@@ -364,14 +364,14 @@ def _read_exactly(descriptor: int, at: int, length: int) -> bytes:
     """Return exactly ``length`` bytes of the open file ``descriptor`` from the offset ``at`` on. Raise ``Problem``,
     also if the file ends before that range does.
     """
-    data = _read_up_to(descriptor, at, length)
+    data = _read_up_to_length(descriptor, at, length)
     if len(data) != length:
         text = f"the file ends at byte {at + len(data)}, earlier than its size says"
         raise Problem("read", 0, on_source=True, text=text, changed=True)
     return data
 
 
-def _read_up_to(descriptor: int, at: int, length: int) -> bytes:
+def _read_up_to_length(descriptor: int, at: int, length: int) -> bytes:
     """Return ``length`` bytes of the open file ``descriptor`` from the offset ``at`` on, or fewer at the end of the
     file. Raise ``Problem``.
     """

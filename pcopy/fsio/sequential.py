@@ -23,7 +23,7 @@ from pcopy.fsio.close import close_after_failure, closing_descriptor, is_mtime_s
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.server import determine_if_close_sets_mtime
-from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_NAME_PREFIX, remove_if_present
+from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_NAME_PREFIX, remove_item_if_present
 from pcopy.text import printable_path
 
 _UNSUPPORTED_ERRNOS = {
@@ -68,7 +68,7 @@ class DirectoryExamination(NamedTuple):
     leftover_path: str = ""
 
     @property
-    def no_rename_reason(self) -> str:
+    def reason_renaming_is_impossible(self) -> str:
         """Reason, for a message, why finished files cannot be renamed here; empty if they can."""
         leftover_note = f" ({self.leftover_path} is left there)" if self.leftover_path else ""
         return f"the file system {self.unsupported}{leftover_note}" if self.unsupported else ""
@@ -142,15 +142,15 @@ def _examine_open_directory(directory: int, *, writes: bool) -> DirectoryExamina
     Return None if no file can be created in the directory. ``writes``: also test whether a file can be written in any
     order.
     """
-    result = _test_operations(directory, TEST_FILE_NAME, writes=writes)
+    result = _try_file_operations(directory, TEST_FILE_NAME, writes=writes)
     if result is None:  # another job examines the directory at the same time
-        result = _test_operations(directory, _random_test_file_name(), writes=writes)
+        result = _try_file_operations(directory, _random_test_file_name(), writes=writes)
     if result is not None and not result.unsupported:  # otherwise closing is assumed to change the times
         _determine_if_close_sets_mtime(directory)
     return result
 
 
-def _test_operations(directory: int, name: bytes, *, writes: bool) -> DirectoryExamination | None:
+def _try_file_operations(directory: int, name: bytes, *, writes: bool) -> DirectoryExamination | None:
     """Create, write, rename and remove the test file ``name`` in an open directory; return which of these is not
     possible. ``writes``: also test whether the file can be written in any order.
 
@@ -163,8 +163,8 @@ def _test_operations(directory: int, name: bytes, *, writes: bool) -> DirectoryE
     except FileExistsError:
         return None
     except OSError as error:
-        return _test_name_without_dot(directory, error)
-    lacking, renamed = _test_writes(descriptor, writes=writes), name + b"-renamed"
+        return _examine_refusal_of_dot_name(directory, error)
+    lacking, renamed = _try_writing_test_file(descriptor, writes=writes), name + b"-renamed"
     if not lacking:
         try:
             os.rename(name, renamed, src_dir_fd=directory, dst_dir_fd=directory)
@@ -177,7 +177,7 @@ def _test_operations(directory: int, name: bytes, *, writes: bool) -> DirectoryE
     return _remove_test_file(directory, name, lacking)
 
 
-def _test_name_without_dot(directory: int, refused: OSError) -> DirectoryExamination | None:
+def _examine_refusal_of_dot_name(directory: int, refused: OSError) -> DirectoryExamination | None:
     """Find out why a test file whose name has a leading dot was refused with the error ``refused``: create a file
     without a leading dot in an open directory. If that is possible, return the result that names with a leading dot are
     refused; else return None.
@@ -200,7 +200,7 @@ def _remove_test_file(directory: int, name: bytes, lacking: str) -> DirectoryExa
     describes the operation that was found to be impossible; empty if none was.
     """
     try:
-        remove_if_present(directory, name)
+        remove_item_if_present(directory, name)
     except Problem as problem:
         return DirectoryExamination(
             lacking or _unsupported_text("cannot remove files", problem), _test_file_path(directory, name)
@@ -221,11 +221,11 @@ def _create_test_file(directory: int, name: bytes) -> int:
     """
     with suppress(FileExistsError):
         return open_with_retries(name, CREATE_FLAGS, 0o600, dir_fd=directory)
-    remove_if_present(directory, name)
+    remove_item_if_present(directory, name)
     return open_with_retries(name, CREATE_FLAGS, 0o600, dir_fd=directory)
 
 
-def _test_writes(descriptor: int, *, writes: bool) -> str:
+def _try_writing_test_file(descriptor: int, *, writes: bool) -> str:
     """Write to the open test file ``descriptor``, and close it. Return the description of an operation that is not
     possible; empty if all are. ``writes``: write the last byte before the first, to test whether the file can be
     written in any order.

@@ -17,8 +17,13 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_after_failure, closing_descriptor, is_mtime_set_on_close
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import create_private_file, is_private_file, remove_if_present, unusual_status_of_new_file
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.temporary import (
+    create_private_file,
+    is_private_file,
+    remove_item_if_present,
+    unusual_status_of_new_file,
+)
 
 _CREATE_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of open(2) which mean that no temporary file can be created on this server, now or later."""
@@ -39,12 +44,12 @@ class NewFileStatus(NamedTuple):
     uid: int
 
     @property
-    def has_other_mode(self) -> bool:
+    def has_unexpected_mode(self) -> bool:
         """True if stat(2) shows another mode than the one with which the file was created."""
         return self.mode != _NEW_FILE_MODE
 
     @property
-    def has_other_owner(self) -> bool:
+    def has_unexpected_owner(self) -> bool:
         """True if stat(2) shows another owner than the effective user of this process."""
         return self.uid != os.geteuid()
 
@@ -59,7 +64,7 @@ def new_file_status(directory: int, temporary: bytes) -> NewFileStatus:
 
     The first call for a file system creates such a file as ``temporary``, which must be free, and removes it.
     """
-    device = status_of(directory).st_dev
+    device = status_of_open_item(directory).st_dev
     if device not in _known_new_file_status:
         try:
             made = create_private_file(directory, temporary)
@@ -70,7 +75,7 @@ def new_file_status(directory: int, temporary: bytes) -> NewFileStatus:
             _record_new_file_status(device, made)
         finally:
             close_after_failure(made)
-            remove_if_present(directory, temporary)
+            remove_item_if_present(directory, temporary)
     return _known_new_file_status[device]
 
 
@@ -78,7 +83,7 @@ def _record_new_file_status(device: int, made: int) -> None:
     """Record, for the file system with the st_dev ``device``, the mode and owner that stat(2) shows for the new file
     ``made``, an open descriptor. Raise ``Problem``.
     """
-    status = status_of(made)
+    status = status_of_open_item(made)
     _known_new_file_status[device] = NewFileStatus(stat.S_IMODE(status.st_mode), status.st_uid)
 
 
@@ -119,7 +124,7 @@ def determine_if_close_sets_mtime(directory: int, device: int, temporary: bytes)
     except OSError:  # the files that are copied next meet the same error and report it
         return
     finally:
-        remove_if_present(directory, temporary)
+        remove_item_if_present(directory, temporary)
 
 
 def _does_close_change_mtime(made: int, device: int) -> bool:

@@ -29,7 +29,7 @@ _CONSUMED_FILE_SYSTEMS = (0x9FA0, 0x74726163)
 """Types (f_type) of the file systems that have files of ``FILE_NAMES_CONSUMED_BY_READING``: proc, tracefs."""
 
 
-class FileVersion(NamedTuple):
+class FileContentVersion(NamedTuple):
     """Properties of a file by which a change during its copy is noticed. ``size`` is in bytes, times are nanoseconds
     since 1970.
     """
@@ -40,7 +40,7 @@ class FileVersion(NamedTuple):
     ctime: int
 
     @classmethod
-    def from_status(cls, status: os.stat_result) -> FileVersion:
+    def from_status(cls, status: os.stat_result) -> FileContentVersion:
         """Return inode, size, mtime and ctime in ``status``."""
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
@@ -59,7 +59,7 @@ def open_item_to_read(directory: int | None, name: bytes, *, follow: bool = Fals
         return open_with_retries(name, flags, dir_fd=directory, transient=TRANSIENT_ERRNOS)
 
 
-def check_not_consumed_by_reading(directory: int, name: bytes) -> None:
+def check_reading_keeps_contents(directory: int, name: bytes) -> None:
     """Raise ``Problem`` if reading the file ``name`` of the open ``directory`` would remove its contents.
 
     Nothing is opened.
@@ -72,14 +72,14 @@ def check_not_consumed_by_reading(directory: int, name: bytes) -> None:
             raise Problem("open", 0, on_source=True, text=text)
 
 
-def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
+def open_source_file_to_read(directory: int, name: bytes, *, follow: bool = False) -> int:
     """Return a descriptor for reading the source file ``name`` in an open directory. With ``follow`` a symbolic link is
     followed. Raise ``Problem``.
 
     The problem is ``changed`` (the source changed since it was found) if the name does not exist any longer, or is that
     of a symbolic link or a device by now.
     """
-    check_not_consumed_by_reading(directory, name)
+    check_reading_keeps_contents(directory, name)
     try:
         return open_item_to_read(directory, name, follow=follow)
     except OSError as error:
@@ -88,7 +88,7 @@ def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
         raise Problem.from_error("open", error, on_source=True) from error
 
 
-def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
+def status_of_open_item(descriptor: int, *, on_source: bool = False) -> os.stat_result:
     """Return the status of an open item. ``on_source``: True if the item is in the source.
 
     Raise ``Problem``, for example with ESTALE if the server has dropped the file.
@@ -99,7 +99,7 @@ def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
         raise Problem.from_error("fstat", error, on_source=on_source) from error
 
 
-def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.stat_result:
+def source_item_status(directory: int, name: bytes, *, follow: bool = False) -> os.stat_result:
     """Return the status of the item ``name`` in an open source directory. With ``follow`` a symbolic link is followed.
 
     Raise ``Problem``; it is ``changed`` (the source changed since it was found) if the name does not exist any longer.
@@ -111,7 +111,7 @@ def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.st
         raise Problem("stat", error.errno or errno.EIO, on_source=True, changed=is_missing) from error
 
 
-def check_is_found_file(status: os.stat_result, device: int | None, inode: int) -> None:
+def check_is_file_found_by_scan(status: os.stat_result, device: int | None, inode: int) -> None:
     """Raise ``Problem`` if ``status``, the status of an opened source, is not that of the regular file that a scan
     found: with the inode number ``inode`` and the st_dev ``device`` (None: any).
     """
@@ -119,9 +119,9 @@ def check_is_found_file(status: os.stat_result, device: int | None, inode: int) 
         raise source_changed_problem("open", "another file has taken its name")
 
 
-def check_file_is_unchanged(descriptor: int, version: FileVersion) -> None:
+def check_file_is_unchanged(descriptor: int, version: FileContentVersion) -> None:
     """Raise ``Problem`` if inode, size or times of the open source file ``descriptor`` are no longer those of
     ``version``, which were read before.
     """
-    if FileVersion.from_status(status_of(descriptor, on_source=True)) != version:
+    if FileContentVersion.from_status(status_of_open_item(descriptor, on_source=True)) != version:
         raise source_changed_problem("read", "the file changed while it was copied")

@@ -11,12 +11,12 @@ import os
 import unicodedata
 from contextlib import suppress
 
-from pcopy.fsio.close import open_directory_entries
+from pcopy.fsio.close import entries_of_open_directory
 from pcopy.fsio.problem import errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 
 
-class SpellingFinder:
+class NameSpellingFinder:
     """Finds the spellings under which items are stored. The names of the directory that was listed last are cached,
     because many items may be looked up in it.
     """
@@ -33,11 +33,11 @@ class SpellingFinder:
         """
         if not has_other_spelling(directory, name, present):
             return []
-        status = status_of(directory)
+        status = status_of_open_item(directory)
         identity = status.st_dev, status.st_ino
         if identity == self._directory and name in self._names:
             return []
-        with errors_as_problem("readdir"), open_directory_entries(directory) as entries:
+        with errors_as_problem("readdir"), entries_of_open_directory(directory) as entries:
             self._names = frozenset(os.fsencode(entry.name) for entry in entries)
         self._directory = identity
         if name in self._names:
@@ -46,7 +46,7 @@ class SpellingFinder:
         return [
             other
             for other in self._names
-            if casefolded_name(other) == folded and _is_name_of(directory, other, present)
+            if casefolded_name(other) == folded and _is_name_of_item(directory, other, present)
         ]
 
 
@@ -54,10 +54,10 @@ def has_other_spelling(directory: int, name: bytes, present: os.stat_result) -> 
     """Return True if another spelling of ``name`` (in case or Unicode normalisation) leads to the same item of the open
     ``directory``, whose status is ``present``.
     """
-    return any(_is_name_of(directory, other, present) for other in _possible_spellings(name))
+    return any(_is_name_of_item(directory, other, present) for other in _possible_spellings(name))
 
 
-def _is_name_of(directory: int, name: bytes, present: os.stat_result) -> bool:
+def _is_name_of_item(directory: int, name: bytes, present: os.stat_result) -> bool:
     """Return True if ``name`` in the open ``directory`` leads to the item with the status ``present``.
 
     The name is looked up for this, because a directory listing may show another inode number for it.

@@ -23,7 +23,7 @@ from pcopy.fsio.identity import FUSE_TYPE
 from pcopy.fsio.layout import LayoutPolicy, TargetDirectory
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS
-from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, SyncProcess, open_for_sync
+from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, SyncHelperProcess, open_file_system_for_sync
 
 _FIRST_LINUX_WITH_SYNCFS_ERRORS = (5, 8)
 """The first Linux version whose syncfs(2) reports errors of write-back."""
@@ -69,10 +69,10 @@ class WrittenFileSystems:
     def __init__(
         self,
         type_of: Callable[[int], int],
-        syncer: SyncProcess,
+        syncer: SyncHelperProcess,
         layout_of: Callable[[int, int], LayoutPolicy] | None = None,
     ) -> None:
-        """Create the object without any file system; ``register`` adds them.
+        """Create the object without any file system; ``register_file_system`` adds them.
 
         Args:
             type_of: returns the f_type (statfs(2)) of a descriptor's file system; raises ``OSError``.
@@ -100,7 +100,7 @@ class WrittenFileSystems:
         """First error of the sync of a directory; None if there was none."""
         self._syncer = syncer
 
-    def register(self, directory: int, device: int, inode: int, changed: UnsyncedDirectories) -> None:
+    def register_file_system(self, directory: int, device: int, inode: int, changed: UnsyncedDirectories) -> None:
         """Register the file system of the open ``directory``, to which a task is about to write, so that ``sync``
         includes it. Raise ``Problem``.
 
@@ -112,12 +112,12 @@ class WrittenFileSystems:
                 itself.
         """
         layout = self._layout_of(device, directory)
-        for server in layout.metadata_servers(TargetDirectory(directory, inode)):
+        for server in layout.metadata_server_indices(TargetDirectory(directory, inode)):
             key = device, server
             if key not in self._descriptors:
                 self._open_file_system(directory, key, layout)
             elif key in self._missing_anchors:
-                self._create_sync_anchor(directory, key, layout)
+                self._create_unnamed_file_for_sync(directory, key, layout)
         if device in self.per_file_devices:
             self._add_unsynced_directory(directory, (device, inode), changed)
 
@@ -127,7 +127,7 @@ class WrittenFileSystems:
         """
         device = key[0]
         try:
-            descriptor = open_for_sync(directory)
+            descriptor = open_file_system_for_sync(directory)
         except OSError as error:
             if not os.access(".", os.W_OK, dir_fd=directory, effective_ids=True):
                 return  # no file can be created in this directory; try the next one on the device
@@ -138,9 +138,9 @@ class WrittenFileSystems:
         if is_fuse or linux_version() < _FIRST_LINUX_WITH_SYNCFS_ERRORS:
             self._always_per_file.add(device)
             self.per_file_devices.add(device)
-        self._create_sync_anchor(directory, key, layout)
+        self._create_unnamed_file_for_sync(directory, key, layout)
 
-    def _create_sync_anchor(self, directory: int, key: tuple[int, int], layout: LayoutPolicy) -> None:
+    def _create_unnamed_file_for_sync(self, directory: int, key: tuple[int, int], layout: LayoutPolicy) -> None:
         """Create the anchor (an open file without a name by which all servers are synced) for ``key``, (st_dev, index
         of the metadata server), if ``layout`` says that the file system needs one. ``directory`` is an open directory
         on it.
@@ -149,7 +149,7 @@ class WrittenFileSystems:
         """
         device = key[0]
         try:
-            anchor = layout.create_sync_anchor(directory, key[1])
+            anchor = layout.create_file_on_all_data_servers(directory, key[1])
         except OSError as error:
             self.per_file_devices.add(device)
             if error.errno in _NOT_WRITABLE_ERRNOS:  # try again in the next directory
@@ -164,7 +164,7 @@ class WrittenFileSystems:
         if device not in self._always_per_file and not any(each[0] == device for each in self._missing_anchors):
             self.per_file_devices.discard(device)
 
-    def sync_anchor_of(self, key: tuple[int, int]) -> int:
+    def descriptor_for_server_sync(self, key: tuple[int, int]) -> int:
         """Return the descriptor of the anchor (an open file without a name by which all servers are synced) for
         ``key``, (st_dev, index of the metadata server), or -1 if there is none. The caller must not close it.
         """
@@ -180,7 +180,7 @@ class WrittenFileSystems:
             changed[identity] = self._duplicate_descriptor(directory, changed)
         changed.move_to_end(identity)
         if len(changed) > _MAX_UNSYNCED_DIRECTORIES:
-            self._sync_directory(changed)
+            self._sync_and_close_oldest_directory(changed)
 
     def _duplicate_descriptor(self, directory: int, changed: UnsyncedDirectories) -> int:
         """Return a duplicate of the descriptor ``directory``. Raise ``Problem``.
@@ -194,7 +194,7 @@ class WrittenFileSystems:
             except OSError as error:
                 if error.errno not in TOO_MANY_OPEN_FILES_ERRNOS:
                     break
-                self._sync_directory(changed)
+                self._sync_and_close_oldest_directory(changed)
         with errors_as_problem("dup"):
             return os.dup(directory)
 
@@ -204,7 +204,7 @@ class WrittenFileSystems:
         Raise ``Problem``, also if the sync of another directory failed before.
         """
         while changed:
-            self._sync_directory(changed)
+            self._sync_and_close_oldest_directory(changed)
         if self._sync_failure is not None:
             raise self._sync_failure
 
@@ -215,7 +215,7 @@ class WrittenFileSystems:
         if problem.errno not in _IGNORED_SYNC_ERRNOS:
             self._sync_failure = self._sync_failure or problem
 
-    def _sync_directory(self, changed: UnsyncedDirectories) -> None:
+    def _sync_and_close_oldest_directory(self, changed: UnsyncedDirectories) -> None:
         """Sync and close the least recently used of the directories ``changed``. An error is not raised but recorded,
         and makes later syncs fail.
         """
@@ -235,7 +235,7 @@ class WrittenFileSystems:
         problem: Problem | None = None
         for key, descriptor in tuple(self._descriptors.items()):
             try:
-                self._syncer.sync(descriptor, self.sync_anchor_of(key))
+                self._syncer.sync(descriptor, self.descriptor_for_server_sync(key))
             except Problem as error:
                 problem = problem or error
         problem = problem or self._sync_failure

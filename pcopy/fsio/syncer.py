@@ -57,7 +57,7 @@ _CHANGES_REFUSED_ERRNOS = (errno.EROFS, errno.EIO, errno.EUCLEAN)
 """Errors of a file system that does not accept changes any more, for example after an error of its journal."""
 
 
-def open_for_sync(directory: int) -> int:
+def open_file_system_for_sync(directory: int) -> int:
     """Return a descriptor on the file system of ``directory`` through which it can be synced. Raise ``OSError``.
 
     An O_PATH descriptor cannot be used for that. If the directory may be written but not read, a file without a name
@@ -87,7 +87,7 @@ def sync_file(descriptor: int, *, data: bool = False) -> None:
         libc.syncfs(descriptor)
 
 
-def sync_if_supported(descriptor: int) -> None:
+def sync_file_if_supported(descriptor: int) -> None:
     """Bring one open file or directory to stable storage by fsync(2). If its file system does not support that, raise
     no error, but add its device to ``unsyncable_devices``.
 
@@ -98,10 +98,10 @@ def sync_if_supported(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in SYNC_UNSUPPORTED_ERRNOS:
             raise
-        record_unsyncable(descriptor, error.errno)
+        record_unsyncable_device(descriptor, error.errno)
 
 
-def record_unsyncable(descriptor: int, number: int) -> None:
+def record_unsyncable_device(descriptor: int, number: int) -> None:
     """Add the device of an open file that could not be synced to ``unsyncable_devices``. ``number`` is the errno of the
     attempt. Raise ``OSError``.
     """
@@ -206,7 +206,7 @@ _FILE_SYSTEM_REQUEST, _FILES_REQUEST = 0, 1
 class SyncRequest:
     """The rank's side of a request to the helper process to sync a file system or files."""
 
-    def __init__(self, syncer: SyncProcess, operation: str, answers: socket.socket) -> None:
+    def __init__(self, syncer: SyncHelperProcess, operation: str, answers: socket.socket) -> None:
         """Create the rank's side of a request to ``syncer`` that receives its answer through the socket ``answers``.
         ``operation`` is the name of the system call, for messages.
         """
@@ -245,7 +245,7 @@ class SyncRequest:
 
         raise Problem(self._operation, errno.EIO, text="the process that syncs has ended")
 
-    def interrupt(self) -> None:
+    def end_without_answer(self) -> None:
         """End the request without an answer: a thread that waits in ``wait_for_answer`` continues."""
         from contextlib import suppress
         from socket import SHUT_RDWR
@@ -259,7 +259,7 @@ class SyncRequest:
         self._answer_socket.close()
 
 
-class SyncProcess:
+class SyncHelperProcess:
     """The rank's side of the helper process that syncs file systems and files: starts it, sends requests to it and ends
     it.
     """
@@ -280,7 +280,7 @@ class SyncProcess:
         with self._start_lock:
             if not self._is_started:
                 self._is_started = True
-                self._start()
+                self._start_helper_process()
 
     def sync(self, descriptor: int, anchor: int = -1) -> None:
         """Bring everything on the file system of ``descriptor`` to stable storage by syncfs(2). Raise ``Problem``, also
@@ -339,7 +339,7 @@ class SyncProcess:
                 order.close()
                 return None
         if self._is_closed:
-            order.interrupt()
+            order.end_without_answer()
         return order
 
     def remove_request(self, order: SyncRequest) -> None:
@@ -360,7 +360,7 @@ class SyncProcess:
         except OSError as error:
             return error.errno == errno.EAGAIN
 
-    def _start(self) -> None:
+    def _start_helper_process(self) -> None:
         """Start the helper process. If that fails, this process makes the calls that sync."""
         import signal
         import socket  # imported late: most jobs end before they sync anything
@@ -390,7 +390,7 @@ class SyncProcess:
 
         self._is_closed = True
         for order in tuple(self._requests):
-            order.interrupt()
+            order.end_without_answer()
         with suppress(OSError):  # it ends with this process at the latest
             if self._socket is not None:
                 from socket import SHUT_RDWR
@@ -414,7 +414,7 @@ def _sync_in_this_process(descriptors: list[int]) -> None:
             _sync_all_servers(anchor)
 
 
-def serve() -> None:
+def serve_sync_requests() -> None:
     """Run the helper process: carry out requests and send the results, until the rank has ended."""
     import _socket  # the module socket takes four times as long to load
 
@@ -462,7 +462,7 @@ def _handle_request(request_type: int, number: int, descriptors: list[int]) -> N
     elif request_type == _FILES_REQUEST:
         numbers = _sync_files(files)
     else:
-        numbers = [_sync_file_system_and_anchor(files)]
+        numbers = [_sync_file_system_and_servers(files)]
     for descriptor in files:
         _close_quietly(descriptor)
     try:  # noqa: SIM105
@@ -493,7 +493,7 @@ def _sync_files(descriptors: list[int]) -> list[int]:
     return numbers
 
 
-def _sync_file_system_and_anchor(descriptors: list[int]) -> int:
+def _sync_file_system_and_servers(descriptors: list[int]) -> int:
     """Sync the file system of the first of ``descriptors``; if there is a second one, the anchor (a file with data on
     all servers), also make all servers store their data. Return an errno, 0 for success.
     """

@@ -27,10 +27,10 @@ from contextlib import suppress
 from itertools import count
 
 from pcopy.fsio.close import close_after_failure, names_in_directory
-from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
+from pcopy.fsio.identity import IdentityComparison, ItemIdentity, identity_of_open_item
 from pcopy.fsio.problem import REPLACED_TEXT, Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 
 TEMPORARY_NAME_PREFIX = b".pcopy-"
 """Prefix of the names of temporary files."""
@@ -40,7 +40,7 @@ CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 """Flags of open(2) that create a new file for writing."""
 
 
-class TemporaryNames:
+class TemporaryNameGenerator:
     """Generates names for temporary files that no other process uses: they contain the name of the job, the run and the
     rank.
 
@@ -71,7 +71,7 @@ class TemporaryNames:
 
 def run_and_rank_in_temporary_name(name: bytes) -> tuple[int, int]:
     """Return the numbers of the run of the job and of the rank in ``name``, a name of a temporary file that
-    ``TemporaryNames`` has generated.
+    ``TemporaryNameGenerator`` has generated.
     """
     run, rank = name.rpartition(b".")[0].split(b"-")[-2:]
     return int(run), int(rank)
@@ -111,7 +111,9 @@ def create_private_file(directory: int, name: bytes, flags: int = 0) -> int:
         raise Problem.from_error("create", error) from error
 
 
-def reopen_temporary(directory: int, name: bytes, made: Identity, size: int, shown: tuple[int, ...] = ()) -> int:
+def reopen_temporary_file(
+    directory: int, name: bytes, made: ItemIdentity, size: int, shown: tuple[int, ...] = ()
+) -> int:
     """Open the temporary file ``name`` for writing, after checks that it is the file that was created.
 
     Raise ``Problem``. The problem has ESTALE if the name leads to another file. The problem allows a retry
@@ -135,12 +137,12 @@ def reopen_temporary(directory: int, name: bytes, made: Identity, size: int, sho
         again = error.errno == errno.ENOENT or (error.errno == errno.EACCES and _is_write_protected(directory, name))
         raise Problem("open", error.errno or errno.EIO, may_retry=again) from error
     try:
-        status = status_of(descriptor)
+        status = status_of_open_item(descriptor)
     except Problem:
         close_after_failure(descriptor)
         raise
     ours = (
-        made.compare(identity_of(descriptor, status, made.mount_code, created_by_job=True))
+        made.compare_with_identity(identity_of_open_item(descriptor, status, made.mount_code, created_by_job=True))
         is not IdentityComparison.OTHER
         and status.st_size == size
         and status.st_nlink == 1
@@ -160,7 +162,7 @@ def _is_write_protected(directory: int, name: bytes) -> bool:
         return False
 
 
-def remove_if_present(directory: int, name: bytes) -> None:
+def remove_item_if_present(directory: int, name: bytes) -> None:
     """Remove the item ``name`` from an open directory if it exists. Raise ``Problem``."""
     with errors_as_problem("unlink"), suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
@@ -180,12 +182,12 @@ def remove_leftover_temporary_files(directory: int, job: str, run: int | None = 
         rest = name.removeprefix(b".")[len(stem) - 1 :]
         kind = rest.partition(b"-")[0]
         if kind.isdigit() and (run is None or int(kind) < run):
-            remove_if_present(directory, name)
+            remove_item_if_present(directory, name)
         elif exchanged := re.fullmatch(_EXCHANGE_NAME_PATTERN, rest):
             with errors_as_problem("stat"):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if status.st_ino == int(exchanged[1]):
-                remove_if_present(directory, name)
+                remove_item_if_present(directory, name)
             else:
                 replaced_items.append(name)
     return replaced_items

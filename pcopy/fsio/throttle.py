@@ -54,7 +54,7 @@ class TokenBucket:
         self.rate = rate
         self._level = 0.0 if rate == inf else min(self._level, rate * BUCKET_CAPACITY_SECONDS)
 
-    def charge(self, tokens: float) -> None:
+    def take_tokens(self, tokens: float) -> None:
         """Take ``tokens`` out of the bucket, if there is a limit; the bucket may get into debt."""
         if self.rate != inf:
             self._charged += tokens
@@ -102,7 +102,7 @@ class Throttle:
         """True if there is a limit, or if the job is paused."""
         self._is_paused = False
 
-    def set_limits(self, bytes_: float, operations: float, *, is_paused: bool = False) -> None:
+    def set_rate_limits(self, bytes_: float, operations: float, *, is_paused: bool = False) -> None:
         """Set the limits of this rank: ``bytes_`` and ``operations`` per second; ``inf`` means no limit.
 
         While ``is_paused`` is True nothing may start.
@@ -113,7 +113,7 @@ class Throttle:
         self._is_paused = is_paused
         self.is_on = is_paused or min(bytes_, operations) != inf
 
-    def piece_size(self, size: int) -> int:
+    def bytes_to_copy_next(self, size: int) -> int:
         """Return how many of ``size`` bytes to copy next, so that a piece takes about ``PIECE_SECONDS`` at the limit:
         all of them, or a multiple of ``MIN_PIECE_SIZE``.
         """
@@ -122,32 +122,32 @@ class Throttle:
         piece = int(self.bytes.rate * PIECE_SECONDS) // MIN_PIECE_SIZE * MIN_PIECE_SIZE
         return min(size, max(MIN_PIECE_SIZE, piece))
 
-    def max_step_size(self) -> float:
+    def max_bytes_per_task_step(self) -> float:
         """Return the maximum number of bytes that one step of a task may copy at the current limit. Larger files are
         copied in pieces.
         """
         return self.bytes.rate * MAX_STEP_SECONDS
 
-    def portion_count(self, size: int, operations: int) -> int:
+    def throttled_portion_count(self, size: int, operations: int) -> int:
         """Return into how many portions work with ``size`` bytes and this number of metadata ``operations`` must be
         divided, so that each takes ``MAX_STEP_SECONDS`` at most.
         """
         seconds = max(size / self.bytes.rate, operations / self.operations.rate)
         return int(seconds / MAX_STEP_SECONDS) + 1
 
-    def charge_and_wait(self, size: int = 0, operations: int = 0) -> Generator[None, None, None]:
+    def charge_limits_and_wait(self, size: int = 0, operations: int = 0) -> Generator[None, None, None]:
         """Generator: charge ``size`` bytes and this number of ``operations`` before they are done, and sleep until the
         debt is paid. Yield after each short sleep.
         """
-        self.bytes.charge(size)
-        self.operations.charge(operations)
+        self.bytes.take_tokens(size)
+        self.operations.take_tokens(operations)
         yield from self.wait_for_tokens()
 
     def charge_bytes(self, size: int) -> Iterator[int]:
         """Generator: charge ``size`` bytes before they are copied, and sleep until the debt is paid. After each short
         sleep, yield 0, the number of bytes copied meanwhile.
         """
-        for _ in self.charge_and_wait(size):
+        for _ in self.charge_limits_and_wait(size):
             yield 0
 
     def wait_for_tokens(self) -> Generator[None, None, None]:
@@ -182,6 +182,6 @@ def throttled_steps(steps: Iterator[int], throttle: Throttle) -> Generator[int, 
     for moved in steps:
         yield moved
         if throttle.is_on and moved and not isinstance(moved, UntransferredBytes):
-            throttle.bytes.charge(moved)
+            throttle.bytes.take_tokens(moved)
             for _ in throttle.wait_for_tokens():
                 yield 0

@@ -18,7 +18,7 @@ from pcopy.checkpoint.directory import opened_trusted_directory
 from pcopy.checkpoint.layout import CONTROL_FILE, JOB_FILE, PROGRESS_FILE
 from pcopy.errors import RequestPartlyRefused, RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.jobs.directories import NoJobInDirectory, open_job
+from pcopy.jobs.directories import NoJobInDirectoryError, open_job
 from pcopy.jobs.lock import lock_holders
 from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_size
@@ -113,7 +113,7 @@ def send_control_request(
     until = clock() + CONTROL_ANSWER_TIMEOUT
     _refuse_unless_running(path)
     run = open_job(path).file.runs
-    progress = _wait_for_progress(path, run, until, clock, lambda progress: True)
+    progress = _wait_for_answer_in_progress_file(path, run, until, clock, lambda progress: True)
     ranks = int(progress["ranks"])
     if wanted.active is not None and not 1 <= wanted.active <= ranks:
         raise RequestRefused(
@@ -126,7 +126,7 @@ def send_control_request(
     except OSError as error:
         raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
     try:
-        return _wait_for_progress(path, run, until, clock, lambda progress: progress["control"] == order)
+        return _wait_for_answer_in_progress_file(path, run, until, clock, lambda progress: progress["control"] == order)
     except RequestRefused:
         raise RequestPartlyRefused(f"{printable_path(path)}: the job ended before it answered") from None
 
@@ -136,14 +136,14 @@ def _refuse_unless_running(path: bytes) -> None:
     try:
         open_job(path)
         active = lock_holders(path)
-    except NoJobInDirectory:
+    except NoJobInDirectoryError:
         raise RequestRefused(f"{printable_path(path)}: no job runs there; pcopy --jobs lists all jobs") from None
     if not any(holder.rank == 0 for holder in active):
         shown = printable_path(path)
         raise RequestRefused(f"{shown}: the job is not running; to resume it: pcopy --resume {shown}")
 
 
-def _wait_for_progress(
+def _wait_for_answer_in_progress_file(
     path: bytes, run: int, until: float, clock: Callable[[], float], is_answer: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
     """Read the progress file again and again; return its contents as soon as ``is_answer`` returns True for them.

@@ -37,7 +37,9 @@ write to a mapped page may need new space or a server. If that is missing, the k
 """
 
 
-def deletion_counters(directory: bytes, rank: int, warn: Callable[[str], None]) -> Callable[[], memoryview | None]:
+def deletion_counters_getter(
+    directory: bytes, rank: int, warn: Callable[[str], None]
+) -> Callable[[], memoryview | None]:
     """Return a function that returns the memory in which ``rank`` counts the items that it deletes.
 
     The caller calls that function before each batch of deletions, and then increases the two counters in the memory. If

@@ -36,8 +36,8 @@ from pcopy.checkpoint.layout import (
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory, sync_directory_at
-from pcopy.jobs.job_file import JOB_OVER, JobFile, JobRoot, OtherVersionOfJobFile, decode_job, decode_nonce, encode_job
-from pcopy.jobs.lock import JobLocked, RankLock, take_only_lock
+from pcopy.jobs.job_file import JOB_OVER, JobFile, JobFileVersionError, JobRoot, decode_job, decode_nonce, encode_job
+from pcopy.jobs.lock import JobLockedError, RankLock, take_lock_unless_job_is_locked
 from pcopy.text import printable_path, shell_quoted
 
 _Value = TypeVar("_Value")
@@ -49,11 +49,11 @@ A killed process has left it there. A younger one may belong to a process that i
 """
 
 
-class NoJobInDirectory(RequestRefused):
+class NoJobInDirectoryError(RequestRefused):
     """Error: the directory contains no job."""
 
 
-class UnreadableJob(RequestRefused):
+class UnreadableJobError(RequestRefused):
     """Error: the directory contains a job file that this version cannot use: it is damaged, or another version has
     written it.
 
@@ -137,7 +137,7 @@ def create_job(
         directory: the job directory; None: a directory with the job's name in the state directory.
         job: the contents of the job file.
         durable: True to return only after everything is on stable storage. If False, a power failure may remove the job
-            until ``sync_job`` has been called.
+            until ``write_and_sync_job_file`` has been called.
         list_of_files: the sorted list of ``--files-from``, which is copied into the job directory; None: no list.
 
     Raise ``RequestRefused`` if the directory contains a job or a file that is not pcopy's, or cannot be written to.
@@ -147,7 +147,7 @@ def create_job(
         if directory is None:
             state = state_directory()
             made = make_directories(state, durable=durable)
-            _remove_abandoned(state)
+            _remove_abandoned_job_directories(state)
             directory = os.path.join(state, job.name.encode())
         path = os.path.abspath(directory)
         made = make_directories(path, durable=durable) + made
@@ -164,7 +164,7 @@ def create_job(
     return StoredJob(path, job, around), lock
 
 
-def sync_job(job: StoredJob) -> StoredJob:
+def write_and_sync_job_file(job: StoredJob) -> StoredJob:
     """Write ``job.file`` to the job directory, and sync the file and the directories in ``job.unsynced_directories``.
 
     Afterwards a power failure cannot remove the job. Return the job with an empty ``unsynced_directories``. Raise
@@ -179,7 +179,7 @@ def sync_job(job: StoredJob) -> StoredJob:
     return job._replace(unsynced_directories=())
 
 
-def _remove_abandoned(state: bytes) -> None:
+def _remove_abandoned_job_directories(state: bytes) -> None:
     """Remove job directories that killed processes left in the state directory.
 
     These are directories older than ``ABANDONED_DIRECTORY_AGE`` whose job was never recorded, or had ended already. One
@@ -202,14 +202,14 @@ def _lock_new_job(path: bytes, descriptor: int) -> RankLock:
     Args:
         path, descriptor: path and descriptor of the job directory.
 
-    Raise ``JobLocked`` if a rank of another run works there. Raise ``RequestRefused`` if the directory cannot be
+    Raise ``JobLockedError`` if a rank of another run works there. Raise ``RequestRefused`` if the directory cannot be
     locked; the lock file is then removed again if this call created it.
     """
     was_there = b"lock-0" in names_of_entries(descriptor)
     try:
         return _lock_existing_job(path)
     except RequestRefused as refused:
-        if not was_there and not isinstance(refused, JobLocked):
+        if not was_there and not isinstance(refused, JobLockedError):
             _unlink_files(descriptor, b"lock-0")
         raise
 
@@ -240,7 +240,7 @@ def _write_new_job(
     try:
         remove_job_files(descriptor)
         if listed is not None:
-            from pcopy.jobs.files_from import copy_list_into_job_directory as keep_list
+            from pcopy.jobs.files_from import copy_path_list_into_job_directory as keep_list
 
             keep_list(listed, descriptor, durable=durable)
         _replace_job_file(path, descriptor, job, durable=durable)
@@ -278,7 +278,7 @@ def _contains_unfinished_job(path: bytes, descriptor: int) -> bool:
 
     ``path`` and ``descriptor`` are those of the directory. Raise ``RequestRefused`` if the job file cannot be read.
     """
-    with suppress(NoJobInDirectory):
+    with suppress(NoJobInDirectoryError):
         return _read_job_file(path, descriptor).state != JOB_OVER
     return False
 
@@ -304,8 +304,8 @@ def open_and_lock_unfinished_job(path: bytes) -> tuple[StoredJob, RankLock]:
     """Return the unfinished job in the directory ``path``, which is to be resumed, and its lock for rank 0, which this
     function takes.
 
-    Raise ``JobLocked`` while any rank of an earlier run is alive, and ``RequestRefused`` if the job has ended or its
-    file cannot be used.
+    Raise ``JobLockedError`` while any rank of an earlier run is alive, and ``RequestRefused`` if the job has ended or
+    its file cannot be used.
     """
     job, lock = open_and_lock_job(path)
     if job.file.state == JOB_OVER:
@@ -317,14 +317,14 @@ def open_and_lock_unfinished_job(path: bytes) -> tuple[StoredJob, RankLock]:
 def open_and_lock_job(path: bytes) -> tuple[StoredJob, RankLock]:
     """Return the job in the directory ``path``, finished or not, and its lock for rank 0, which this function takes.
 
-    Raise ``JobLocked`` while any rank of an earlier run is alive, and ``RequestRefused`` if there is no job, or its
-    file cannot be used.
+    Raise ``JobLockedError`` while any rank of an earlier run is alive, and ``RequestRefused`` if there is no job, or
+    its file cannot be used.
     """
     open_job(path)  # Raises if there is no job, before a lock file is created there.
     lock = _lock_existing_job(path)
     try:
         return open_job(path), lock
-    except NoJobInDirectory:
+    except NoJobInDirectoryError:
         with suppress(OSError, RequestRefused), opened_trusted_directory(path) as descriptor:
             os.unlink(b"lock-0", dir_fd=descriptor)
             files.remove_empty_directories([path])
@@ -338,13 +338,13 @@ def open_and_lock_job(path: bytes) -> tuple[StoredJob, RankLock]:
 def _lock_existing_job(path: bytes) -> RankLock:
     """Take rank 0's lock of the job directory ``path``, which existed a moment ago, and return it.
 
-    Raise ``JobLocked`` if a rank works on the job, and ``RequestRefused`` if the directory was removed in the meantime
-    or cannot be locked.
+    Raise ``JobLockedError`` if a rank works on the job, and ``RequestRefused`` if the directory was removed in the
+    meantime or cannot be locked.
     """
     try:
-        return take_only_lock(path)
+        return take_lock_unless_job_is_locked(path)
     except RequestRefused as refused:
-        if isinstance(refused, JobLocked) or os.path.lexists(path):
+        if isinstance(refused, JobLockedError) or os.path.lexists(path):
             raise
         raise _job_finished_meanwhile_error(path) from None
 
@@ -383,11 +383,11 @@ def unfinished_jobs(state: bytes) -> list[ListedJob]:
         path = os.path.join(state, name)
         try:
             job = open_job(path)
-        except NoJobInDirectory:  # being created or removed
+        except NoJobInDirectoryError:  # being created or removed
             continue
         except RequestRefused as refused:
             if os.path.isdir(path):
-                roots = refused.roots if isinstance(refused, UnreadableJob) else ()
+                roots = refused.roots if isinstance(refused, UnreadableJobError) else ()
                 bad.append(ListedJob(path, None, str(refused), roots))
             continue
         if job.file.state != JOB_OVER:
@@ -446,13 +446,13 @@ def remove_unreadable_job(path: bytes) -> None:
     """Remove the files of a job whose job file cannot be used, and its directory.
 
     Raise ``RequestRefused`` if the directory contains other files, or no lock file of rank 0: then it may not be a job
-    directory. Raise ``JobLocked`` if a rank works on the job.
+    directory. Raise ``JobLockedError`` if a rank works on the job.
     """
     with opened_trusted_directory(path) as descriptor:
         check_only_job_files(path, descriptor)
         if b"lock-0" not in names_of_entries(descriptor):  # A file "job" without a lock may belong to any program.
-            raise NoJobInDirectory(f"{printable_path(path)}: no job is in this directory")
-        _remove_job_files(path, descriptor, take_only_lock(path))
+            raise NoJobInDirectoryError(f"{printable_path(path)}: no job is in this directory")
+        _remove_job_files(path, descriptor, take_lock_unless_job_is_locked(path))
 
 
 def _remove_job_files(path: bytes, descriptor: int, lock: RankLock, *, durable: bool = True) -> Sequence[bytes]:
@@ -502,7 +502,8 @@ def _home_directory() -> bytes:
 def _read_job_file(path: bytes, descriptor: int) -> JobFile:
     """Return the contents of the job file in the open directory ``descriptor``; ``path`` is its path, for messages.
 
-    Raise ``NoJobInDirectory`` if there is none, ``RequestRefused`` if it cannot be read or belongs to another user.
+    Raise ``NoJobInDirectoryError`` if there is none, ``RequestRefused`` if it cannot be read or belongs to another
+    user.
     """
     job = _parse_job_file(decode_job, path, descriptor)
     if job.user != os.geteuid():
@@ -514,8 +515,8 @@ def _read_job_file(path: bytes, descriptor: int) -> JobFile:
 def _parse_job_file(decoded: Callable[[bytes], _Value], path: bytes, descriptor: int) -> _Value:
     """Read the job file in the open directory ``path``, and return what ``decoded`` returns for its contents.
 
-    Raise ``NoJobInDirectory`` if there is no job file, ``UnreadableJob`` if ``decoded`` raises ``ValueError``, and
-    ``RequestRefused`` if the file cannot be read.
+    Raise ``NoJobInDirectoryError`` if there is no job file, ``UnreadableJobError`` if ``decoded`` raises
+    ``ValueError``, and ``RequestRefused`` if the file cannot be read.
     """
     where = printable_path(os.path.join(path, JOB_FILE))
     try:
@@ -525,13 +526,13 @@ def _parse_job_file(decoded: Callable[[bytes], _Value], path: bytes, descriptor:
             raise FileNotFoundError
         return decoded(contents)
     except FileNotFoundError:
-        raise NoJobInDirectory(f"{printable_path(path)}: no job is in this directory") from None
+        raise NoJobInDirectoryError(f"{printable_path(path)}: no job is in this directory") from None
     except OSError as error:
         raise RequestRefused(f"{where}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        advice = OTHER_VERSION_ADVICE if isinstance(error, OtherVersionOfJobFile) else "discard it: pcopy --discard JOB"
-        roots = error.roots if isinstance(error, OtherVersionOfJobFile) else ()
-        raise UnreadableJob(f"{where}: {error}", advice.replace("JOB", job_as_option_value(path)), roots) from None
+        advice = OTHER_VERSION_ADVICE if isinstance(error, JobFileVersionError) else "discard it: pcopy --discard JOB"
+        roots = error.roots if isinstance(error, JobFileVersionError) else ()
+        raise UnreadableJobError(f"{where}: {error}", advice.replace("JOB", job_as_option_value(path)), roots) from None
 
 
 def _replace_job_file(path: bytes, descriptor: int, job: JobFile, *, durable: bool = True) -> None:

@@ -35,7 +35,7 @@ from pcopy.jobs.directories import (
 from pcopy.jobs.job_file import JOB_FAILED_ITEMS, JOB_NOT_ALL_WRITTEN, JobFile, JobRoot, job_name
 from pcopy.jobs.lifecycle import resume_command
 from pcopy.jobs.lock import lock_holders_if_any
-from pcopy.jobs.paths import paths_in_trees, resolve_roots, source_path, target_path
+from pcopy.jobs.paths import paths_in_trees, resolve_sources_and_targets, source_path, target_path
 from pcopy.jobs.roots import checked_roots_of_job, directory_identity, is_target_as_recorded
 from pcopy.tasks.base.job import Options, Root
 from pcopy.text import printable_path
@@ -141,11 +141,11 @@ def _time_of_last_durable_data(listed: ListedJob) -> int:
     In nanoseconds since 1970. It is the time of the job's last record of its progress on stable storage, or else of the
     job's start.
     """
-    from pcopy.checkpoint.resume import last_checkpoint_cut_time  # slow to import, and rarely needed
+    from pcopy.checkpoint.resume import last_checkpoint_time  # slow to import, and rarely needed
 
     file = listed.file
     if file is None:
-        return _birth_of_directory(listed.path) or 1
+        return _birth_time_of_directory(listed.path) or 1
     with suppress(OSError):
         if has_distrusted_records(listed.path):
             return file.t0
@@ -156,12 +156,12 @@ def _time_of_last_durable_data(listed: ListedJob) -> int:
     ):
         return 0  # The job came to its end, and its last phase has synced the destination.
     try:
-        return last_checkpoint_cut_time(listed.path) or file.stored or file.t0
+        return last_checkpoint_time(listed.path) or file.stored or file.t0
     except (RequestRefused, OSError):
         return file.stored or file.t0
 
 
-def _birth_of_directory(path: bytes) -> int:
+def _birth_time_of_directory(path: bytes) -> int:
     """Return the time of birth of a directory, in nanoseconds since 1970; 0 if its file system does not record that."""
     from pcopy import libc
 
@@ -308,12 +308,12 @@ def _destination_has_moved(file: JobFile, new: Root, options: Options) -> bool:
             and is_target_as_recorded(old)
             and _is_same_source(old, new)
             and _selects_same_items(file, options)
-            and are_same_paths(roots_of_command_now(file), [new])
+            and are_same_paths(roots_of_repeated_command(file), [new])
         )
     return False
 
 
-def roots_of_command_now(file: JobFile) -> tuple[Root, ...]:
+def roots_of_repeated_command(file: JobFile) -> tuple[Root, ...]:
     """Return the sources and targets which the command of a recorded job would have if the user gave it again now.
 
     They differ from the recorded ones if DST has been created since. Raise ``RequestRefused`` if the command is not
@@ -321,7 +321,7 @@ def roots_of_command_now(file: JobFile) -> tuple[Root, ...]:
     """
     asked = file.asked
     follow, one_file_system = file.options["dereference"], file.options["one_file_system"]
-    return resolve_roots(
+    return resolve_sources_and_targets(
         asked["SRC"], asked["DST"], asked["--no-target-directory"], follow=follow, one_file_system=one_file_system
     )
 
@@ -344,7 +344,7 @@ def _is_job_covered_by(file: JobFile, roots: Sequence[Root], options: Options) -
     ``options`` are those of the new job.
     """
     return _selects_same_items(file, options) and all(
-        any(_is_same_root(old, new) for new in roots) for old in file.roots
+        any(_is_same_source_and_target(old, new) for new in roots) for old in file.roots
     )
 
 
@@ -364,10 +364,10 @@ def _may_have_incomplete_files(path: bytes, file: JobFile, roots: Sequence[Root]
     by_item: dict[bytes, list[Root]] = {}
     for root in roots:
         by_item.setdefault(root.item, []).append(root)
-    return any(_is_same_root(old, new) for old in file.roots for new in by_item.get(old.item, ()))
+    return any(_is_same_source_and_target(old, new) for old in file.roots for new in by_item.get(old.item, ()))
 
 
-def _is_same_root(old: JobRoot, new: Root) -> bool:
+def _is_same_source_and_target(old: JobRoot, new: Root) -> bool:
     """True if ``old``, of a recorded job, and ``new`` copy the same item to the same target.
 
     False if one of the directories cannot be opened.

@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 from pcopy.checkpoint.layout import PATH_LIST_FILE
 from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, TemporaryFileFailed, resource_error_text
-from pcopy.fsio.syncer import sync_if_supported
-from pcopy.jobs.suggestions import reason_path_starts_elsewhere, suggestion_for_missing_path
+from pcopy.fsio.syncer import sync_file_if_supported
+from pcopy.jobs.suggestions import suggestion_for_missing_path, wrong_base_directory_message
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
 from pcopy.text import printable_path
@@ -66,7 +66,7 @@ def sorted_path_list(
                 if (
                     not number_of_paths
                     and not listing.is_saved
-                    and (reason := reason_path_starts_elsewhere(path, root.source))
+                    and (reason := wrong_base_directory_message(path, root.source))
                 ):
                     raise listing.error_at_line(number, reason)
                 try:
@@ -156,7 +156,7 @@ def proc_path_of_descriptor(listed: BinaryIO) -> bytes:
     return b"/proc/self/fd/%d" % listed.fileno()
 
 
-def copy_list_into_job_directory(listed: BinaryIO, directory: int, *, durable: bool) -> None:
+def copy_path_list_into_job_directory(listed: BinaryIO, directory: int, *, durable: bool) -> None:
     """Copy the list ``listed`` into the open job directory ``directory``, so that a later run of the job has it.
 
     ``durable``: True to return only after the copy is on stable storage. Raise ``OSError`` if that fails.
@@ -168,10 +168,10 @@ def copy_list_into_job_directory(listed: BinaryIO, directory: int, *, durable: b
         while sent := os.sendfile(stored.fileno(), listed.fileno(), offset, 1 << 30):
             offset += sent
         if durable:
-            sync_if_supported(stored.fileno())
+            sync_file_if_supported(stored.fileno())
 
 
-def list_path_in_job_directory(directory: bytes) -> bytes:
+def path_list_file_in_job_directory(directory: bytes) -> bytes:
     """Return the path of the list in the directory of a resumed job; raise ``RequestRefused`` if it is missing."""
     path = os.path.join(directory, PATH_LIST_FILE)
     if not os.path.isfile(path):

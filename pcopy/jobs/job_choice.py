@@ -15,9 +15,9 @@ from contextlib import closing, contextmanager, suppress
 from pcopy.errors import RequestRefused
 from pcopy.jobs.directories import (
     ListedJob,
-    NoJobInDirectory,
+    NoJobInDirectoryError,
     StoredJob,
-    UnreadableJob,
+    UnreadableJobError,
     is_in_state_directory,
     open_and_lock_job,
     open_and_lock_unfinished_job,
@@ -27,12 +27,12 @@ from pcopy.jobs.directories import (
     unfinished_jobs,
 )
 from pcopy.jobs.job_file import JOB_RUNNING, job_name
-from pcopy.jobs.listing import job_json, job_table
+from pcopy.jobs.listing import job_as_json_line, job_table
 from pcopy.jobs.lock import RankLock, lock_holders_if_any
 from pcopy.jobs.paths import absolute_path, source_path, target_path
 from pcopy.jobs.roots import (
-    DestinationRemoved,
-    check_targets,
+    DestinationRemovedError,
+    check_target_directories,
     checked_roots_of_job,
     missing_or_replaced_targets,
     refuse_missing_mounts,
@@ -56,7 +56,7 @@ def job_to_resume(word: bytes, report: PrintMessage) -> tuple[StoredJob, RankLoc
     its source and target directories are not those with which the job began.
     """
     path = path_of_named_job(word) if word else _only_resumable_job(report)
-    with _naming_job_with_path(path):
+    with _adding_job_name_to_error(path):
         job, lock = open_and_lock_unfinished_job(path)
     if job.file.state == JOB_RUNNING:
         job = job._replace(file=job.file._replace(killed=True))
@@ -96,20 +96,20 @@ def _advice_about_unknown_job(word: bytes) -> str:
 
 
 @contextmanager
-def _naming_job_with_path(path: bytes) -> Iterator[None]:
-    """Context manager: if its block raises ``NoJobInDirectory`` for ``path``, the message also names a job that copies
-    from or to ``path``.
+def _adding_job_name_to_error(path: bytes) -> Iterator[None]:
+    """Context manager: if its block raises ``NoJobInDirectoryError`` for ``path``, the message also names a job that
+    copies from or to ``path``.
 
     It helps users who have named the source or the destination of an unfinished job instead of the job.
     """
     try:
         yield
-    except NoJobInDirectory as none:
+    except NoJobInDirectoryError as none:
         real = os.path.realpath(path)
         for listed in unfinished_jobs(state_directory()):
             roots = listed.file.roots if listed.file else ()
             if any(real in (source_path(root), root.target, target_path(root)) for root in roots):
-                raise NoJobInDirectory(
+                raise NoJobInDirectoryError(
                     f"{none}; job {job_name(listed.path)} copies from or to it: was that meant?"
                 ) from None
         raise
@@ -123,7 +123,7 @@ def job_list_lines(as_json: bool) -> list[str]:
     state = state_directory()
     found = unfinished_jobs(state)
     if as_json:
-        return [job_json(listed) for listed in found]
+        return [job_as_json_line(listed) for listed in found]
     if not found:
         return [f"no unfinished jobs in {printable_path(state)}"]
     return job_table(found)
@@ -142,9 +142,9 @@ def discard_job(word: bytes, remove_temporaries: Callable[[StoredJob], object], 
     """
     path = path_of_named_job(word)
     try:
-        with _naming_job_with_path(path):
+        with _adding_job_name_to_error(path):
             job, lock = open_and_lock_job(path)
-    except UnreadableJob as unreadable:
+    except UnreadableJobError as unreadable:
         job_name = printable_path(os.path.basename(path)) if is_in_state_directory(path) else "JOB"
         remove_unreadable_job(path)
         report(f"{unreadable.reason}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
@@ -190,9 +190,9 @@ def _discard_locked_job(
     path = job.path
     with closing(lock):
         try:
-            check_targets(job.file)
+            check_target_directories(job.file)
             refuse_missing_mounts(job.file)
-        except DestinationRemoved as error:
+        except DestinationRemovedError as error:
             report(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {error}")
         except RequestRefused as refused:
             raise RequestRefused(

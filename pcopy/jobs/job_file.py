@@ -95,13 +95,13 @@ class JobRoot(NamedTuple):
         return Root(**{name: getattr(self, name) for name in Root._fields})
 
 
-class _WrongJobFileStructure(ValueError):
+class _JobFileStructureError(ValueError):
     """Error: the JSON object in a job file has another structure than ``encode`` gives it; the text names the field,
     for users.
     """
 
 
-class OtherVersionOfJobFile(ValueError):
+class JobFileVersionError(ValueError):
     """Error: another version of pcopy has written the job file.
 
     ``roots``: the sources and targets of the job if they have the format of this version, else empty.
@@ -121,7 +121,7 @@ class JobFile(NamedTuple):
     - ``roots``: the sources and targets of the job.
     - ``options``: the options of the job, as primitive values, tuples and mappings.
     - ``asked``: the arguments of the command line by option name, as primitive values, tuples and mappings. If the user
-      gives options when the job is resumed, ``differing_keys`` compares them with these.
+      gives options when the job is resumed, ``differing_option_names`` compares them with these.
     - ``t0``: the time at which the job began by the clock of the destination, in nanoseconds since 1970.
     - ``umask``, ``user``: umask and user ID of the process that started the job.
     - ``nonce``: random text that identifies the job.
@@ -184,7 +184,7 @@ class JobFile(NamedTuple):
             "existing"
         ) not in EXISTING_CHOICES_THAT_KEEP
 
-    def differing_keys(self, asked: Mapping[str, Any]) -> list[str]:
+    def differing_option_names(self, asked: Mapping[str, Any]) -> list[str]:
         """Return the names of the options whose values in ``asked`` differ from those of the recorded command line."""
         mine, other = _value_as_read_back(self.asked), _value_as_read_back(asked)
         return [key for key in {**mine, **other} if key not in mine or key not in other or mine[key] != other[key]]
@@ -213,20 +213,20 @@ def encode_job(job: JobFile) -> bytes:
 def decode_job(contents: bytes) -> JobFile:
     """Return the job whose file has these ``contents``, which ``encode`` wrote.
 
-    Raise ``OtherVersionOfJobFile`` if another version wrote it, and any other ``ValueError``, with the reason, if the
+    Raise ``JobFileVersionError`` if another version wrote it, and any other ``ValueError``, with the reason, if the
     contents are damaged or are no job.
     """
     body = _checked_json_text(contents)
     try:
         fields = json.loads(body)
         if isinstance(tasks := fields.get("tasks"), int) and tasks != TASK_FORMAT:
-            raise OtherVersionOfJobFile(
+            raise JobFileVersionError(
                 f"tasks of version {tasks}; this pcopy reads version {TASK_FORMAT}", _roots_of_other_version(body)
             )
         job = _job_from_object(fields)
-    except OtherVersionOfJobFile:
+    except JobFileVersionError:
         raise
-    except _WrongJobFileStructure as error:
+    except _JobFileStructureError as error:
         raise ValueError(f"not what pcopy writes: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError("not what pcopy writes: its contents have another structure") from None
@@ -239,7 +239,7 @@ def decode_nonce(contents: bytes) -> str:
     """Return the nonce (random text that identifies a job) from the contents of a job file, without parsing the other
     fields.
 
-    Raise ``OtherVersionOfJobFile`` if another version wrote the file, and any other ``ValueError``, with the reason, if
+    Raise ``JobFileVersionError`` if another version wrote the file, and any other ``ValueError``, with the reason, if
     the contents are damaged or are no job.
     """
     found = [line for line in _checked_json_text(contents).splitlines() if line.startswith(_NONCE_LINE_BEGINNING)]
@@ -251,7 +251,7 @@ def decode_nonce(contents: bytes) -> str:
 def _checked_json_text(contents: bytes) -> bytes:
     """Check the digest in a job file with these ``contents``, and return the JSON text, which follows the first line.
 
-    Raise ``OtherVersionOfJobFile`` if the first line names another version, and any other ``ValueError`` if it is no
+    Raise ``JobFileVersionError`` if the first line names another version, and any other ``ValueError`` if it is no
     first line of a job file or if the digest is wrong.
     """
     head, _, body = contents.partition(b"\n")
@@ -261,7 +261,7 @@ def _checked_json_text(contents: bytes) -> bytes:
     is_whole = digest == _digest_of_json_text(body)
     if version != b"%d" % JOB_FORMAT_VERSION:
         roots = _roots_of_other_version(body) if is_whole else ()
-        raise OtherVersionOfJobFile(
+        raise JobFileVersionError(
             f"version {printable_path(version)} of pcopy's jobs; this pcopy reads version {JOB_FORMAT_VERSION}", roots
         )
     if not is_whole:
@@ -272,20 +272,20 @@ def _checked_json_text(contents: bytes) -> bytes:
 def _job_from_object(primitives: Mapping[str, Any]) -> JobFile:
     """Return the job that ``primitives``, the parsed JSON object of a job file, describe.
 
-    Raise ``_WrongJobFileStructure``, or any exception that unexpected values cause, if the object has another structure
+    Raise ``_JobFileStructureError``, or any exception that unexpected values cause, if the object has another structure
     than ``encode`` gives it.
     """
     fields = {name: _from_json_value(value) for name, value in primitives.items()}
     for name, kind in _FIELD_TYPES.items():
         if name not in fields:
-            raise _WrongJobFileStructure(f"the field {name} is missing")
+            raise _JobFileStructureError(f"the field {name} is missing")
         if not isinstance(fields[name], kind):
-            raise _WrongJobFileStructure(f"the field {name} has a wrong type")
+            raise _JobFileStructureError(f"the field {name} has a wrong type")
     if not all(isinstance(path, bytes) for path in fields["above"]):
-        raise _WrongJobFileStructure("the field above has a wrong type")
+        raise _JobFileStructureError("the field above has a wrong type")
     for path, (_, _, _, _) in fields["mounts"]:
         if not isinstance(path, bytes):
-            raise _WrongJobFileStructure("the field mounts has a wrong type")
+            raise _JobFileStructureError("the field mounts has a wrong type")
     fields["roots"] = _roots_from_array(fields["roots"])
     return JobFile(**fields)
 
@@ -380,7 +380,7 @@ def _from_json_value(primitives: Any) -> Any:
     if kind == "bytes":
         return inner.encode("utf-8", "surrogateescape")
     if kind != "map":
-        raise _WrongJobFileStructure(f"no kind of value: {printable_path(os.fsencode(kind))}")
+        raise _JobFileStructureError(f"no kind of value: {printable_path(os.fsencode(kind))}")
     return {key: _from_json_value(one) for key, one in inner.items()}
 
 

@@ -19,13 +19,13 @@ from typing import Any
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.checkpoint.resume import is_run_recorded, load_job_progress
 from pcopy.errors import InvariantBroken, RequestRefused
-from pcopy.fsio.close import closing_descriptor, open_directory_entries
+from pcopy.fsio.close import closing_descriptor, entries_of_open_directory
 from pcopy.fsio.directories import DirectoriesBelowRoot
 from pcopy.fsio.problem import Problem, errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.fsio.temporary import leftover_notice, remove_leftover_temporary_files
 from pcopy.jobs.directories import StoredJob
-from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
+from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.tasks.base.codec import decode_task
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.text import printable_path
@@ -42,29 +42,29 @@ link.
 PrintMessage = Callable[[str], object]
 
 
-def remove_temporaries(job: StoredJob, report: PrintMessage) -> None:
+def remove_temporary_files(job: StoredJob, report: PrintMessage) -> None:
     """Remove the temporary files of a stopped or killed job from its destination; report what cannot be removed.
 
     Raise ``RequestRefused`` if the search needs a temporary file of its own, in TMPDIR, and cannot write it.
     """
-    for line in remove_unfinished_results(job.file.options, job.file.name):
+    for line in remove_unfinished_result_files(job.file.options, job.file.name):
         report(line)
-    with refusing_spool_errors(b"", TMPDIR_ADVICE), closing(TemporaryFileRemover(job, report)) as clearing:
+    with spool_errors_as_refusal(b"", TMPDIR_ADVICE), closing(TemporaryFileRemover(job, report)) as clearing:
         try:
             for number, root in enumerate(job.file.roots):
                 if root.item:
                     clearing.remove_files_in(number, b"")
                 elif not is_run_recorded(job.path):  # Without records any directory may contain temporary files.
-                    clearing.remove_files_below(number, b"")
+                    clearing.remove_temporary_files_below(number, b"")
             if is_run_recorded(job.path):
                 remaining, tasks = load_job_progress(job.path, open_spool=spool_factory(b""))
                 for task in tasks:
-                    clearing.remove_files_of_task(decode_task(task.payload), first=remaining.run == 1)
+                    clearing.remove_temporary_files_of_task(decode_task(task.payload), first=remaining.run == 1)
         except (InvariantBroken, RequestRefused) as refused:
             report(f"temporary files (.pcopy-{job.file.name}-*) were not removed from the destination: {refused}")
 
 
-def remove_unfinished_results(options: Mapping[str, Any], job: str, run: int | None = None) -> list[str]:
+def remove_unfinished_result_files(options: Mapping[str, Any], job: str, run: int | None = None) -> list[str]:
     """Remove the temporary files in which killed runs were writing the signature or the manifest.
 
     Return messages about files that could not be removed.
@@ -102,16 +102,16 @@ class TemporaryFileRemover:
         self._opened: dict[bytes, DirectoriesBelowRoot] = {}
         self.remove_files_in = lru_cache(MAX_REMEMBERED_DIRECTORIES)(self._remove_files_in_directory)
 
-    def remove_files_of_task(self, task: TaskKind, *, first: bool) -> None:
+    def remove_temporary_files_of_task(self, task: TaskKind, *, first: bool) -> None:
         """Remove the temporary files that ``task``, a remaining task, has left, or that tasks spawned by it have left.
 
         ``first``: True if the run that recorded the task was the first run of the job. Then no earlier run has left
         files.
         """
-        for place in task.leftover_locations(after_first_run=first):
-            (self.remove_files_below if place.is_recursive else self.remove_files_in)(place.root, place.path)
+        for place in task.locations_of_leftover_files(after_first_run=first):
+            (self.remove_temporary_files_below if place.is_recursive else self.remove_files_in)(place.root, place.path)
 
-    def remove_files_below(self, root: int, path: bytes) -> None:
+    def remove_temporary_files_below(self, root: int, path: bytes) -> None:
         """Remove the temporary files in a directory and in all directories below it.
 
         The directory is given by the number of its root (source and target pair) and its path below the source.
@@ -120,7 +120,7 @@ class TemporaryFileRemover:
         while waiting:
             path = waiting.pop()
             self.remove_files_in(root, path)
-            waiting += (os.path.join(path, name) for name in self._directories_in(root, path))
+            waiting += (os.path.join(path, name) for name in self._names_of_subdirectories(root, path))
 
     def _remove_files_in_directory(self, root: int, path: bytes) -> None:
         """Remove the temporary files in one directory; report errors, and ignore a missing directory.
@@ -143,14 +143,14 @@ class TemporaryFileRemover:
         found = self._roots[root]
         return printable_path(os.path.join(found.target, found.path_below_target(path)))
 
-    def _directories_in(self, root: int, path: bytes) -> list[bytes]:
+    def _names_of_subdirectories(self, root: int, path: bytes) -> list[bytes]:
         """Return the names of the directories in a directory of the destination.
 
         It is the copy of ``path`` of the source number ``root``. Empty if the directory cannot be read:
         ``remove_files_in`` has reported that already.
         """
         try:
-            with open_directory_entries(self._open_destination_directory(root, path)) as entries:
+            with entries_of_open_directory(self._open_destination_directory(root, path)) as entries:
                 return [os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
             return []
@@ -179,9 +179,9 @@ def _restoring_directory_times(directory: int) -> Iterator[None]:
 
     Another job may have set these times from the source already, and would not set them again.
     """
-    before = status_of(directory)
+    before = status_of_open_item(directory)
     yield
-    now = status_of(directory)
+    now = status_of_open_item(directory)
     if (now.st_atime_ns, now.st_mtime_ns) != (before.st_atime_ns, before.st_mtime_ns):
         with suppress(OSError):
             os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -25,7 +25,7 @@ from pcopy.errors import (
 )
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.retries import open_with_retries
 from pcopy.jobs.directories import (
     StoredJob,
@@ -34,16 +34,16 @@ from pcopy.jobs.directories import (
     remove_job,
     remove_late_records,
     state_directory,
-    sync_job,
+    write_and_sync_job_file,
     write_job_file,
 )
 from pcopy.jobs.job_file import JOB_FAILED_ITEMS, JOB_NOT_ALL_WRITTEN, JOB_RUNNING, JOB_STOPPED, JobFile
 from pcopy.jobs.lock import RankLock
 from pcopy.jobs.paths import destination_path, is_in_tree, source_path
 from pcopy.jobs.roots import root_with_target_identity, roots_with_file_systems
-from pcopy.jobs.spool import refusing_spool_errors, spool_factory
+from pcopy.jobs.spool import spool_errors_as_refusal, spool_factory
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.job import Job, Mount, Options, Root, Select, Totals
+from pcopy.tasks.base.job import ItemFilters, Job, JobCounters, Mount, Options, Root
 from pcopy.tasks.base.kind import TASK_FORMAT
 from pcopy.tasks.base.phases import Phase
 from pcopy.text import printable_path
@@ -73,7 +73,7 @@ class CheckpointSettings(NamedTuple):
     - ``memory``: bytes of waiting tasks that the ranks of one host may keep in memory. 0: automatic.
     - ``resumed``: True if this run resumes an earlier one.
     - ``phase``: the number of the phase with which a resumed job continues.
-    - ``counts``: the counters of the earlier runs, in the order of ``Totals``.
+    - ``counts``: the counters of the earlier runs, in the order of ``JobCounters``.
     - ``durable_at_start``: True if the job directory must be on stable storage before the first task.
     - ``deleted``: number of items that earlier runs have deleted.
     """
@@ -103,7 +103,7 @@ their contents have reached stable storage.
 
 
 @contextmanager
-def refusing_errors_in_directory(directory: bytes) -> Iterator[None]:
+def directory_errors_as_refusal(directory: bytes) -> Iterator[None]:
     """Context manager: if its block raises ``OSError``, raise ``RequestRefused`` instead, with ``directory`` in the
     message.
 
@@ -144,7 +144,7 @@ class JobDirectory:
         self.was_removed = False
         """True if another process has removed the job directory while the job ran."""
 
-    def remove_if_new(self) -> None:
+    def remove_if_created_by_this_run(self) -> None:
         """Remove the directory if this run created it; keep one that an earlier run created."""
         if self.is_created and self._lock is not None and self._job.file.runs == 1:
             remove_job(self._job, self._lock)
@@ -168,7 +168,7 @@ class JobDirectory:
         missing.
         """
         if not self.is_created:
-            self._create(durable=False)
+            self._create_job_directory(durable=False)
 
     def create_durably(self) -> None:
         """Create the job directory unless it exists, and return only after it is on stable storage.
@@ -176,23 +176,23 @@ class JobDirectory:
         Raise ``RequestRefused`` if that fails. May be called from any thread.
         """
         if not self.is_created:
-            self._create(durable=True)
+            self._create_job_directory(durable=True)
         elif self._job.unsynced_directories:
-            self._job = sync_job(self._job)
+            self._job = write_and_sync_job_file(self._job)
 
-    def _create(self, *, durable: bool) -> None:
+    def _create_job_directory(self, *, durable: bool) -> None:
         """Create the job directory, write the file ``job`` into it, and take rank 0's lock.
 
         ``durable``: True to return only after all is on stable storage. Raise ``RequestRefused`` if that fails.
         """
         directory = self.checkpoint.directory if self.checkpoint.durable_at_start else None
-        with refusing_errors_in_directory(self.checkpoint.directory):
+        with directory_errors_as_refusal(self.checkpoint.directory):
             self._job, self._lock = create_job(
                 directory, self._job.file, durable=durable, list_of_files=self.list_of_files
             )
         self.is_created = True
 
-    def record_targets(self) -> None:
+    def record_target_identities(self) -> None:
         """Record the identities of the target directories that exist now, so that a resume can recognise them.
 
         To be called once these directories are on stable storage: a recorded directory that a power failure has removed
@@ -200,7 +200,7 @@ class JobDirectory:
         """
         roots = tuple(map(root_with_target_identity, self._job.file.roots))
         if roots != self._job.file.roots and self.is_created:
-            self._job = sync_job(self._job_with_fields(roots=roots))
+            self._job = write_and_sync_job_file(self._job_with_fields(roots=roots))
 
     def record_mounts(self, mounts: tuple[Mount, ...]) -> None:
         """Record the mounts below sources and targets in the job file, if that exists already.
@@ -226,8 +226,8 @@ class JobDirectory:
             self.is_created, self.was_removed = False, True
         return self.is_created
 
-    def finish(
-        self, status: int, totals: Totals, patience: float | None = None, *, is_durable: bool = True
+    def finish_job(
+        self, status: int, totals: JobCounters, patience: float | None = None, *, is_durable: bool = True
     ) -> list[str]:
         """Record how the job ended, or remove its directory after success. Return notices for the user.
 
@@ -242,7 +242,7 @@ class JobDirectory:
         Raise ``RequestRefused`` if a file cannot be written or removed.
         """
         if self._is_abandoned:
-            _run_within(patience, partial(remove_late_records, self._job))
+            _run_within_timeout(patience, partial(remove_late_records, self._job))
         if not self.is_created or self._lock is None:
             return []
         if status == EXIT_OK:
@@ -256,12 +256,12 @@ class JobDirectory:
         )
         killed = self._job.file.killed or not is_durable
         ended = self._job_with_fields(state=state, totals=totals._asdict(), killed=killed)
-        if _run_within(patience, lambda: self.exists() and sync_job(ended)):
+        if _run_within_timeout(patience, lambda: self.exists() and write_and_sync_job_file(ended)):
             self._lock.close()
         return []
 
 
-def _run_within(patience: float | None, action: Callable[[], object]) -> bool:
+def _run_within_timeout(patience: float | None, action: Callable[[], object]) -> bool:
     """Run ``action`` in a thread; return True if it ended within ``patience`` seconds (None: wait without a limit).
 
     If it did not end, the thread runs on, and its result is ignored. Raise ``RequestRefused`` if ``action`` failed.
@@ -305,9 +305,9 @@ def new_job_directory(job: Job, checkpoint: CheckpointSettings, asked: dict[str,
     Raise ``RequestRefused`` if the job directory could not be created later, or lies in a source or in the destination.
     """
     if checkpoint.directory:
-        _refuse_inside_roots(checkpoint.directory, job.roots)
+        _refuse_job_directory_in_roots(checkpoint.directory, job.roots)
     check_can_make_directory(checkpoint.directory or state_directory())
-    began = _destination_time(job)
+    began = _destination_clock_time(job)
     file = JobFile(
         job.name,
         time.time(),
@@ -324,7 +324,7 @@ def new_job_directory(job: Job, checkpoint: CheckpointSettings, asked: dict[str,
     return job._replace(began=began), JobDirectory(checkpoint._replace(directory=directory, nonce=file.nonce), file)
 
 
-def _refuse_inside_roots(directory: bytes, roots: Sequence[Root]) -> None:
+def _refuse_job_directory_in_roots(directory: bytes, roots: Sequence[Root]) -> None:
     """Raise ``RequestRefused`` if the job directory lies in a source or in the destination: the job would copy or
     delete its own files.
     """
@@ -388,14 +388,14 @@ def prepare_resume(
             least = min(least, new.phase)
         return new
 
-    with refusing_errors_in_directory(path):
+    with directory_errors_as_refusal(path):
         is_lost = has_distrusted_records(path)
     if is_lost or not is_run_recorded(path):
         return _prepare_restart_from_beginning(stored, lock, job, checkpoint, is_untrusted=is_lost)
     spool = spool_factory(checkpoint.spool)
     removed_directories = MissingDirectoryRepair(roots, file.mounts, spool, options)
     try:
-        with refusing_errors_in_directory(path), refusing_spool_errors(checkpoint.spool):
+        with directory_errors_as_refusal(path), spool_errors_as_refusal(checkpoint.spool):
             remaining = write_next_run(
                 path,
                 ranks,
@@ -409,7 +409,7 @@ def prepare_resume(
         raise RequestRefused(
             f"{broken}; this pcopy reads version {TASK_FORMAT} of tasks; {OTHER_VERSION_ADVICE}"
         ) from None
-    job = job._replace(run=remaining.run, resumed=_destination_time(job))
+    job = job._replace(run=remaining.run, resumed=_destination_clock_time(job))
     file = file._replace(runs=remaining.run, state=JOB_RUNNING, stored=remaining.checkpoint_cut_time or file.stored)
     write_job_file(StoredJob(path, file))
     phase = min(least, remaining.phase)
@@ -445,7 +445,7 @@ def _prepare_restart_from_beginning(
     file = file._replace(runs=job.run, state=JOB_RUNNING)
     write_job_file(StoredJob(path, file))
     if is_untrusted:
-        with refusing_errors_in_directory(path):
+        with directory_errors_as_refusal(path):
             remove_current_run_file(path)
     job_directory = JobDirectory(checkpoint._replace(durable_at_start=True), file, lock)
     if is_untrusted:
@@ -460,11 +460,11 @@ def _items_deleted_by_earlier_runs(directory: bytes) -> int:
     """
     from pcopy.jobs.deletion_count import number_of_deleted_items
 
-    with refusing_errors_in_directory(directory):
+    with directory_errors_as_refusal(directory):
         return number_of_deleted_items(directory)
 
 
-def _destination_time(job: Job) -> int:
+def _destination_clock_time(job: Job) -> int:
     """Return the current time by the destination's clock, in nanoseconds since 1970.
 
     The clock of a file server may differ from that of this host, so the time is the ctime of a probe file that is
@@ -484,11 +484,11 @@ def _destination_time(job: Job) -> int:
             closing_descriptor(open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
         ):
             if os.fstat(directory).st_dev == os.stat(target).st_dev:
-                return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
+                return _ctime_of_test_file(directory, b".pcopy-%s-clock" % job.name.encode())
     return time.time_ns()  # No error here: the copy itself reports a destination that cannot be written to.
 
 
-def _time_of_named_file(directory: int, name: bytes) -> int:
+def _ctime_of_test_file(directory: int, name: bytes) -> int:
     """Create and remove the file ``name``, and return its ctime in nanoseconds; raise ``OSError`` if it cannot be
     created.
 
@@ -521,8 +521,8 @@ def options_from_primitives(primitives: Any) -> Options:
     fields = dict(primitives)
     preserve, select = dict(fields.pop("preserve")), dict(fields.pop("select", ()))
     try:
-        preserved = Preserve(**{**preserve, "chown": tuple(preserve["chown"])})
-        selected = Select(**{**select, "patterns": tuple(select["patterns"])})
+        preserved = PreservedMetadataKinds(**{**preserve, "chown": tuple(preserve["chown"])})
+        selected = ItemFilters(**{**select, "patterns": tuple(select["patterns"])})
         return Options(preserved, select=selected, **fields)
     except (TypeError, KeyError):
         raise RequestRefused(

@@ -17,7 +17,7 @@ from pcopy.jobs.directories import ListedJob
 from pcopy.jobs.job_file import JOB_RUNNING, JobFile, job_name
 from pcopy.jobs.lock import LockHolder, lock_holders_if_any
 from pcopy.jobs.paths import source_path, target_path
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_running_clock, format_size
 
@@ -50,7 +50,7 @@ def source_and_destination(job: JobFile) -> str:
     return " -> ".join(_source_and_destination_cells(job))
 
 
-def job_json(listed: ListedJob) -> str:
+def job_as_json_line(listed: ListedJob) -> str:
     """Return the JSON object that ``--jobs --json`` prints for the job ``listed``, as a line."""
     values: dict[str, object] = {
         "job": job_name(listed.path),
@@ -60,7 +60,7 @@ def job_json(listed: ListedJob) -> str:
     job = listed.file
     if job is None:
         return json.dumps({**values, "state": None, "message": listed.reason})
-    totals, locked = _known_totals_of_job(listed.path, job) or Totals(), lock_holders_if_any(listed.path)
+    totals, locked = _known_totals_of_job(listed.path, job) or JobCounters(), lock_holders_if_any(listed.path)
     counts = {name: getattr(totals, name) for name in ("found", "copied", "skipped", "failed", "bytes")}
     values |= {
         "begun": job.created,
@@ -107,7 +107,7 @@ def _table_row(
     totals = (
         _known_totals_of_job(listed.path, job)
         if progress is None
-        else Totals(**{name: progress[name] for name in _SHOWN_COUNTERS})
+        else JobCounters(**{name: progress[name] for name in _SHOWN_COUNTERS})
     )
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.created))
     number = progress["copied"] if progress else totals.copied if totals else 0
@@ -140,7 +140,7 @@ def _job_state_text(job: JobFile, locked: Sequence[LockHolder]) -> str:
     return "interrupted" if job.state == JOB_RUNNING else job.state
 
 
-def _known_totals_of_job(path: bytes, job: JobFile) -> Totals | None:
+def _known_totals_of_job(path: bytes, job: JobFile) -> JobCounters | None:
     """Return the counters of the job in the directory ``path``; None if none are known.
 
     If the job runs or was killed, they come from the records of its progress, otherwise from its job file.
@@ -148,7 +148,7 @@ def _known_totals_of_job(path: bytes, job: JobFile) -> Totals | None:
     from pcopy.checkpoint.resume import recorded_counts
 
     if job.state == JOB_RUNNING and (counts := recorded_counts(path)):
-        return Totals(*counts[: len(Totals._fields)])
+        return JobCounters(*counts[: len(JobCounters._fields)])
     if not job.totals:
         return None
-    return Totals(**{name: count for name, count in job.totals.items() if name in Totals._fields})
+    return JobCounters(**{name: count for name, count in job.totals.items() if name in JobCounters._fields})

@@ -58,7 +58,7 @@ class LockHolder(NamedTuple):
     began: float
 
 
-class JobLocked(RequestRefused):
+class JobLockedError(RequestRefused):
     """Error: the job cannot be used now, because the ranks ``holders`` (at least one) still work on it."""
 
     def __init__(self, directory: bytes, holders: list[LockHolder]) -> None:
@@ -96,8 +96,8 @@ class RankLock:
 def take_lock(path: bytes, rank: int) -> RankLock:
     """Take the lock of ``rank`` on the job directory ``path``.
 
-    Raise ``JobLocked`` if another process has the lock. Raise ``RequestRefused`` if the lock file cannot be locked, or
-    if another user may have created or changed the directory or the lock file.
+    Raise ``JobLockedError`` if another process has the lock. Raise ``RequestRefused`` if the lock file cannot be
+    locked, or if another user may have created or changed the directory or the lock file.
     """
     name = b"lock-%d" % rank
     with opened_trusted_directory(path) as directory:
@@ -106,10 +106,10 @@ def take_lock(path: bytes, rank: int) -> RankLock:
             descriptor = _open_lock_file(directory, name, path)
             try:
                 # The file may have been removed between open and flock: then a lock on it protects nothing.
-                if _try_lock(descriptor, fcntl.LOCK_EX, path) and _is_still_named(directory, name, descriptor):
+                if _try_lock(descriptor, fcntl.LOCK_EX, path) and _is_name_of_locked_file(directory, name, descriptor):
                     break
                 if time.monotonic() > until:
-                    raise JobLocked(path, [_read_lock_holder(descriptor, rank)])
+                    raise JobLockedError(path, [_read_lock_holder(descriptor, rank)])
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -126,15 +126,15 @@ def take_lock(path: bytes, rank: int) -> RankLock:
     return lock
 
 
-def take_only_lock(path: bytes) -> RankLock:
+def take_lock_unless_job_is_locked(path: bytes) -> RankLock:
     """Take rank 0's lock on the job directory ``path``, unless another rank of an earlier run still holds its own.
 
-    Raise ``JobLocked`` if any rank holds a lock, and ``RequestRefused`` if the directory cannot be used or locked.
+    Raise ``JobLockedError`` if any rank holds a lock, and ``RequestRefused`` if the directory cannot be used or locked.
     """
     lock = take_lock(path, 0)
     if others := [holder for holder in lock_holders(path) if holder.rank]:
         lock.close()
-        raise JobLocked(path, others)
+        raise JobLockedError(path, others)
     return lock
 
 
@@ -202,7 +202,7 @@ def _try_lock(descriptor: int, how: int, path: bytes) -> bool:
     return True
 
 
-def _is_still_named(directory: int, name: bytes, descriptor: int) -> bool:
+def _is_name_of_locked_file(directory: int, name: bytes, descriptor: int) -> bool:
     """True if the entry ``name`` of the open ``directory`` is still the locked file ``descriptor``.
 
     False if that file was removed, as a job does when it ends.

@@ -39,7 +39,7 @@ from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.both_sides import mounts_below
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Mount, Options, Root, mount_codes
-from pcopy.tasks.base.kind import TaskKind, places_in
+from pcopy.tasks.base.kind import TaskKind, directory_places_in_value
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, ItemCopy, Place, inode_bucket_number, pack_numbers
@@ -107,7 +107,7 @@ class MissingDirectories:
             b"/".join(part for part in (b"" if has_one_root else self._roots[parent.root].name, path) if part)
         )
 
-    def expect_scan(self) -> None:
+    def record_expected_scan(self) -> None:
         """Record that a remaining task will scan a directory or collect names of inodes, and so may find hard links."""
         self.may_find_links = self._links
 
@@ -123,7 +123,7 @@ class MissingDirectories:
         """
         self._files[temporary] = tuple(places), phase == Phase.LINK
 
-    def is_below(self, root: int, path: bytes) -> bool:
+    def is_in_missing_directory(self, root: int, path: bytes) -> bool:
         """Return True if a directory is a removed one or lies in one. It is given by its root number and its path below
         the root.
         """
@@ -131,7 +131,7 @@ class MissingDirectories:
 
     def contains(self, place: Place) -> bool:
         """Return True if ``place`` is a removed directory or lies in one."""
-        return self.is_below(place.root, place.path)
+        return self.is_in_missing_directory(place.root, place.path)
 
     def contains_dataset_path(self, path: bytes) -> bool:
         """True if a directory is a removed one or lies in one.
@@ -157,13 +157,13 @@ class MissingDirectories:
         the root.
         """
         root, _, path = label.partition(b"/")
-        return self.is_below(int(root), path)
+        return self.is_in_missing_directory(int(root), path)
 
-    def names_elsewhere(self, names: PlacedNames) -> tuple[tuple[Place, bytes], ...]:
+    def names_outside_missing_directories(self, names: PlacedNames) -> tuple[tuple[Place, bytes], ...]:
         """Return those of ``names`` that do not lie in removed directories."""
         return tuple((place, name) for place, name in names if not self.contains(place))
 
-    def attempt_for(self, item: Item, names: PlacedNames) -> int:
+    def earlier_attempts_for_item(self, item: Item, names: PlacedNames) -> int:
         """Return the number of attempts to copy the inode ``item`` that the resumed job takes as made before.
 
         The size of an inode is added to the totals at its first attempt (0), in the directory of the first of
@@ -172,7 +172,7 @@ class MissingDirectories:
         """
         return 0 if self.contains(names[0][0]) else max(1, item.attempt)
 
-    def link_notes(self, item: Item, names: PlacedNames) -> Iterator[Task]:
+    def tasks_resending_link_names(self, item: Item, names: PlacedNames) -> Iterator[Task]:
         """Yield tasks that send names of the inode ``item`` again to the rank that collects its hard links.
 
         They are the tasks (``HardLinkNamesNote``) that were sent when the names were found, one for each directory.
@@ -180,9 +180,11 @@ class MissingDirectories:
         left out, because a scan finds them again.
         """
         failed = tuple((place, name) for place, name, _ in item.failed_names)
-        attempt = self.attempt_for(item, (*failed, *item.names))
+        attempt = self.earlier_attempts_for_item(item, (*failed, *item.names))
         found: dict[Place, list[bytes]] = {}
-        for place, name in dict.fromkeys((*self.names_elsewhere(failed), *self.names_elsewhere(names))):
+        for place, name in dict.fromkeys(
+            (*self.names_outside_missing_directories(failed), *self.names_outside_missing_directories(names))
+        ):
             found.setdefault(place, []).append(name)
         for place, each in found.items():
             mounts, inodes, sizes = (pack_numbers([one] * len(each)) for one in (item.mount, item.inode, item.size))
@@ -191,7 +193,7 @@ class MissingDirectories:
             )
             yield self.new_task(note, owner=0)
 
-    def copied_notes(self, item: Item, made: ItemCopy) -> Iterator[Task]:
+    def tasks_reporting_copied_inode(self, item: Item, made: ItemCopy) -> Iterator[Task]:
         """Yield a task that tells the rank which collects the hard links of the inode ``item`` that there is a copy,
         ``made``.
 
@@ -232,7 +234,7 @@ class MissingDirectoryRepair:
     """Finds the removed directories, and replaces tasks of a resumed job so that these directories are filled again.
 
     First ``examine_tasks`` is called with all remaining tasks, and then ``replacement_tasks`` once. Implements the
-    protocol ``pcopy.checkpoint.resume.TaskReplacement``.
+    protocol ``pcopy.checkpoint.resume.TaskReplacer``.
     """
 
     def __init__(self, roots: Sequence[Root], mounts: Sequence[Mount], open_spool: OpenSpool, options: Options) -> None:
@@ -284,7 +286,7 @@ class MissingDirectoryRepair:
                 raise RequestRefused(f"{printable_path(target)}: cannot be opened: {error.strerror}") from None
             with closing_descriptor(target_directory):
                 mounted, codes = mounts_below(target, self._mounts), mount_codes(self._roots)
-                for number, of_root in groupby(_unique_sorted_places(places), key=lambda found: found[0].root):
+                for number, of_root in groupby(_unique_sorted_directories(places), key=lambda found: found[0].root):
                     code = codes[number][1]
                     below = DirectoriesBelowRoot(
                         target_directory, code, on_source=False, cache=kept, root_number=number, expected_mounts=mounted
@@ -346,7 +348,9 @@ class MissingDirectoryRepair:
                 if ancestors and ancestors[-1].path == above:
                     parent = ancestors[-1]
                 else:
-                    identity = targets.identity(self._roots[place.root].path_below_target(above), created_by_job=False)
+                    identity = targets.identity_of_directory(
+                        self._roots[place.root].path_below_target(above), created_by_job=False
+                    )
                     parent = Place(place.root, above, NO_DIRECTORY_IDENTITY, identity, False, False)
             except Problem as problem:
                 if problem.errno != errno.ENOENT:
@@ -372,7 +376,7 @@ class MissingDirectoryRepair:
         """Return the path of a directory in the destination; ``path`` is its path below the root number ``root``."""
         return os.path.join(self._roots[root].target, self._roots[root].path_below_target(path))
 
-    def are_counts_void(self, label: bytes) -> bool:
+    def are_counts_to_be_subtracted(self, label: bytes) -> bool:
         """True if counts are to be subtracted from the totals, because they come from below a removed directory.
 
         ``label`` says where they come from, as ``ROOT/PATH``: the number of the root, and the path of a directory below
@@ -424,7 +428,7 @@ def _is_path_in_directory(path: bytes, directory: bytes) -> bool:
     return not directory or path == directory or path.startswith(directory + b"/")
 
 
-def _unique_sorted_places(places: ExternalSorter) -> Iterator[tuple[Place, bool]]:
+def _unique_sorted_directories(places: ExternalSorter) -> Iterator[tuple[Place, bool]]:
     """Yield each of the sorted ``places`` once. The second value is True if only notes (tasks that bring data to a
     rank) name it.
     """
@@ -435,6 +439,6 @@ def _unique_sorted_places(places: ExternalSorter) -> Iterator[tuple[Place, bool]
 
 def _directories_of_task(task: TaskKind) -> Iterator[Place]:
     """Yield the directories in which a task works, including those of tasks that it contains."""
-    yield from places_in(task)
-    for packed in task.packed_tasks():
+    yield from directory_places_in_value(task)
+    for packed in task.carried_tasks():
         yield from _directories_of_task(packed)

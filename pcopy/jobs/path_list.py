@@ -21,7 +21,7 @@ from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, TemporaryFileFaile
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.jobs.files_from import is_real_directory
-from pcopy.jobs.suggestions import reason_path_starts_elsewhere, suggestion_for_missing_path
+from pcopy.jobs.suggestions import suggestion_for_missing_path, wrong_base_directory_message
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
 from pcopy.tasks.listed.hand_out import (
@@ -108,17 +108,21 @@ def read_sorted_path_list(
                     common is None
                     and recorded is None
                     and within
-                    and (reason := reason_path_starts_elsewhere(line, within))
+                    and (reason := wrong_base_directory_message(line, within))
                 ):
                     raise listing.error_at_line(number, reason)
                 parts = [part for part in path.split(b"/") if part not in (b"", b".")]
-                reason = _reason_not_to_list(parts, within) or check(b"/" + b"/".join(parts))
+                reason = _reason_path_may_not_be_listed(parts, within) or check(b"/" + b"/".join(parts))
                 if reason:
                     raise listing.error_at_line(number, f"{printable_path(line)} {reason}")
                 above = b"".join(part + _NUL for part in parts[:-1])
                 common = above if common is None else _common_leading_names(common, above)
                 has_slash = line.endswith((b"/", b"/."))
-                record = _record_of_line(recorded, has_slash=has_slash) if has_slash or recorded is not None else b""
+                record = (
+                    _packed_record_of_list_line(recorded, has_slash=has_slash)
+                    if has_slash or recorded is not None
+                    else b""
+                )
                 has_records = has_records or bool(record)
                 sorter.add(_NUL.join(parts), record)
             if common is None:
@@ -158,7 +162,7 @@ def _checked_list_line(line: bytes, start: bytes, listing: PathListReader, numbe
     return line if shorter else shorter
 
 
-def _reason_not_to_list(parts: list[bytes], within: bytes | None) -> str:
+def _reason_path_may_not_be_listed(parts: list[bytes], within: bytes | None) -> str:
     """Return the end of a message that says why an absolute path may not be listed; empty if it may be listed.
 
     Args:
@@ -184,7 +188,7 @@ def _common_leading_names(one: bytes, other: bytes) -> bytes:
     return b"".join(name + _NUL for name, _ in takewhile(lambda both: both[0] == both[1] != b"", names))
 
 
-def _record_of_line(recorded: RecordedStatus | None, *, has_slash: bool) -> bytes:
+def _packed_record_of_list_line(recorded: RecordedStatus | None, *, has_slash: bool) -> bytes:
     """Return what one line of a list says about its item, as a packed record (``LISTED_RECORD``).
 
     Unknown fields are 0, and the first field has a bit for each known one.

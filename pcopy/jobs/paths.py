@@ -94,7 +94,7 @@ class _DestinationArgument(NamedTuple):
     name: bytes
 
 
-def resolve_roots(
+def resolve_sources_and_targets(
     sources: Sequence[bytes],
     destination: bytes,
     no_target_directory: bool,
@@ -202,7 +202,7 @@ def paths_in_trees(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator
             yield path
 
 
-def refuse_in_source(option: str, file: bytes, roots: Sequence[Root], effect: str) -> None:
+def refuse_file_in_source(option: str, file: bytes, roots: Sequence[Root], effect: str) -> None:
     """Raise ``RequestRefused`` if ``file``, the value of ``option``, lies in a source.
 
     ``effect`` says for the message what the job does with a source, such as "is removed".
@@ -245,9 +245,9 @@ def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
     if not path:
         raise RequestRefused("a SRC is the empty string: name a file or a directory (. for the current one)")
     _refuse_remote_path(path)
-    stem, contents = _without_trailing_slashes(path)
+    stem, contents = _path_without_trailing_slashes(path)
     parent, name = os.path.split(stem)
-    with _refusing_errors_of_path(path):
+    with _path_errors_as_refusal(path):
         try:
             status = os.stat(path) if contents or follow else os.lstat(path)
         except FileNotFoundError:
@@ -284,9 +284,9 @@ def _examine_destination(path: bytes) -> _DestinationArgument:
     if not path:
         raise RequestRefused("DST is the empty string: name a file or a directory (. for the current one)")
     _refuse_remote_path(path)
-    stem, slash = _without_trailing_slashes(path)
+    stem, slash = _path_without_trailing_slashes(path)
     parent, name = os.path.split(stem)
-    with _refusing_errors_of_path(path):
+    with _path_errors_as_refusal(path):
         is_directory = False
         try:
             is_directory = stat.S_ISDIR(os.stat(path).st_mode)
@@ -396,14 +396,14 @@ def _refuse_equal_targets(
     for source in sources:
         other = by_name.setdefault(source.name, source)
         if other is not source:
-            raise _collision_error(other, source, os.path.join(destination.argument, source.name))
+            raise _equal_target_names_error(other, source, os.path.join(destination.argument, source.name))
     if (merged := by_name.pop(b"", None)) is not None:
         for name, source in by_name.items():
             if os.path.lexists(os.path.join(merged.directory, name)):
-                raise _collision_error(merged, source, os.path.join(destination.argument, name))
+                raise _equal_target_names_error(merged, source, os.path.join(destination.argument, name))
 
 
-def _collision_error(first: _SourceArgument, second: _SourceArgument, target: bytes) -> RequestRefused:
+def _equal_target_names_error(first: _SourceArgument, second: _SourceArgument, target: bytes) -> RequestRefused:
     """Return the error for the sources ``first`` and ``second``, which would be copied to the same name in the
     directory ``target``.
     """
@@ -440,7 +440,7 @@ def _target_of_source(
         )
     elif source.item and destination.has_slash:
         raise RequestRefused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
-    with _refusing_errors_of_path(destination.parent):
+    with _path_errors_as_refusal(destination.parent):
         try:
             return os.path.realpath(destination.parent, strict=True), destination.name
         except FileNotFoundError:
@@ -465,7 +465,7 @@ def _refuse_copy_onto_itself(
     given, target = printable_path(source.argument), printable_path(root.target_shown)
     existing = None if root.name else root.target_id
     if root.name:
-        with _refusing_errors_of_path(root.target_shown), suppress(FileNotFoundError):
+        with _path_errors_as_refusal(root.target_shown), suppress(FileNotFoundError):
             status = os.lstat(os.path.join(root.target, root.name))
             existing = (status.st_dev, status.st_ino)
     if existing == source.identity:
@@ -505,7 +505,7 @@ def _refuse_copy_over_sources(roots: Sequence[Root]) -> None:
                 )
 
 
-def _without_trailing_slashes(path: bytes) -> tuple[bytes, bool]:
+def _path_without_trailing_slashes(path: bytes) -> tuple[bytes, bool]:
     """Return ``path`` without trailing slashes, and whether it is spelled as a directory: ``X/``, ``.``, ``..`` or
     ``X/.``.
     """
@@ -519,7 +519,7 @@ def _identity_of_directory(directory: bytes) -> DeviceInode:
     Raise ``RequestRefused`` if it cannot be opened.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _refusing_errors_of_path(directory), closing_descriptor(open_with_retries(directory, flags)) as descriptor:
+    with _path_errors_as_refusal(directory), closing_descriptor(open_with_retries(directory, flags)) as descriptor:
         status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 
@@ -542,7 +542,7 @@ def _link_target_identity(path: bytes) -> DeviceInode | None:
 
 
 @contextmanager
-def _refusing_errors_of_path(path: bytes) -> Iterator[None]:
+def _path_errors_as_refusal(path: bytes) -> Iterator[None]:
     """Context manager: if its block raises ``OSError``, raise ``RequestRefused`` that names ``path`` instead."""
     try:
         yield

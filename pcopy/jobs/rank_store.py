@@ -19,17 +19,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pcopy.checkpoint.framing import RecordFileWriter
-from pcopy.checkpoint.layout import mark_records_not_durable
-from pcopy.checkpoint.record import TaskFactRecord
-from pcopy.engine.node import RankNode
+from pcopy.checkpoint.layout import mark_records_untrusted_after_reboot
+from pcopy.checkpoint.record import EpochTaskRecord
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.task import Task
 from pcopy.errors import RequestRefused
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import UnsyncedDirectories, WrittenFileSystems
-from pcopy.fsio.syncer import SyncProcess, unsyncable_devices
-from pcopy.jobs.directories import NoJobInDirectory, nonce_of_job
-from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory, refusing_errors_in_directory
+from pcopy.fsio.syncer import SyncHelperProcess, unsyncable_devices
+from pcopy.jobs.directories import NoJobInDirectoryError, nonce_of_job
+from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory, directory_errors_as_refusal
 from pcopy.jobs.lock import RankLock, take_lock
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.counts import DEFERRED_COUNTERS
@@ -46,11 +46,11 @@ _VISIBILITY_CHECK_INTERVAL = 0.1  # seconds between two checks whether the job d
 _TOLERATED_MISSES = 2  # After more failed checks in a row, a job directory that was seen before counts as removed.
 
 
-class RankRecords:
+class RankProgressRecorder:
     """Writes the records of one rank's progress into the job directory, and holds the rank's lock of the job.
 
     On rank 0 of a new job it also creates the directory. Implements the protocol
-    ``pcopy.checkpoint.journal.RecordStore``.
+    ``pcopy.checkpoint.journal.TaskRecordStore``.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RankRecords:
         self._has_run_begun = bool(rank == 0 or checkpoint.resumed)
         """True if it is certain that rank 0 has recorded the beginning of the run."""
 
-    def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def store_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
         """Create the job directory, and record the ``tasks`` with which the run begins in phase number ``phase``.
 
         Only called on rank 0 of a run that does not continue from records of an earlier run. Raise ``RequestRefused``
@@ -99,11 +99,11 @@ class RankRecords:
         from pcopy.checkpoint.resume import write_first_run
 
         assert self._job_directory is not None
-        with refusing_errors_in_directory(self._checkpoint.directory):
+        with directory_errors_as_refusal(self._checkpoint.directory):
             self._job_directory.create_durably()
             write_first_run(self._checkpoint.directory, self._size, self._counts, tasks, run=self._run, phase=phase)
 
-    def append(self, record: TaskFactRecord) -> None:
+    def append(self, record: EpochTaskRecord) -> None:
         """Append a record of tasks that are done and tasks that they have spawned to the file of this rank.
 
         Before the first record, a rank other than 0 waits until this host sees the job directory, and takes its lock.
@@ -116,14 +116,14 @@ class RankRecords:
             )
             self.take_lock()
             self._has_run_begun = True
-        with refusing_errors_in_directory(self._checkpoint.directory):
+        with directory_errors_as_refusal(self._checkpoint.directory):
             if unsyncable_devices and not self._is_recorded_not_durable:
-                mark_records_not_durable(self._checkpoint.directory)
+                mark_records_untrusted_after_reboot(self._checkpoint.directory)
                 self._is_recorded_not_durable = True
             self._writer.append(record)
         if self._job_directory is not None:
             with suppress(RequestRefused):  # Not fatal: tried again with the next record.
-                self._job_directory.record_targets()
+                self._job_directory.record_target_identities()
 
     def take_lock(self) -> None:
         """Take this rank's lock of the job, unless this object holds it already.
@@ -168,7 +168,7 @@ def wait_until_job_is_visible(
         if was_seen and missed > _TOLERATED_MISSES:
             raise RequestRefused(f"{printable_path(checkpoint.directory)}: the job was removed by another process")
         time.sleep(_VISIBILITY_CHECK_INTERVAL)
-    with suppress(NoJobInDirectory):
+    with suppress(NoJobInDirectoryError):
         if exists and nonce_of_job(checkpoint.directory) == checkpoint.nonce:
             return
     raise RequestRefused(
@@ -183,12 +183,12 @@ def refuse_unsyncable_targets(roots: Sequence[Root]) -> None:
 
     A sync needs a descriptor of a file or directory on the file system, and this user may not open any there.
     """
-    storage, changed = WrittenFileSystems(type_of_file_system, SyncProcess()), UnsyncedDirectories()
+    storage, changed = WrittenFileSystems(type_of_file_system, SyncHelperProcess()), UnsyncedDirectories()
     path = roots[0].target  # the same for all roots
     try:
         with closing_descriptor(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
             status = os.fstat(directory)
-            storage.register(directory, status.st_dev, status.st_ino, changed)
+            storage.register_file_system(directory, status.st_dev, status.st_ino, changed)
     except (OSError, Problem) as error:
         raise RequestRefused(f"{printable_path(path)}: cannot be opened to be synced: {error.strerror}") from None
     finally:
@@ -196,15 +196,15 @@ def refuse_unsyncable_targets(roots: Sequence[Root]) -> None:
         changed.close()
 
 
-def restore_tasks_of_rank(node: RankNode, checkpoint: CheckpointSettings, run: int) -> None:
+def restore_tasks_of_rank(node: RankStateMachine, checkpoint: CheckpointSettings, run: int) -> None:
     """Load the tasks of a resumed job that remain for one rank from the job directory into ``node``, the rank's engine.
 
     Rank 0 also gets the counters of the earlier runs. ``run`` is the number of the new run.
     """
-    from pcopy.checkpoint.resume import read_run_base_tasks
+    from pcopy.checkpoint.resume import read_initial_tasks
 
     def counted() -> Iterator[Task]:
-        for task in read_run_base_tasks(checkpoint.directory, run, node.rank):
+        for task in read_initial_tasks(checkpoint.directory, run, node.rank):
             # A phase is run only if a counter says that tasks wait for it. The task that increased the counter may not
             # be recorded, so count the waiting tasks here.
             if task.phase > checkpoint.phase and (counter := DEFERRED_COUNTERS.get(task.phase)) is not None:

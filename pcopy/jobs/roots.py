@@ -16,7 +16,7 @@ from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.identity import XFS_TYPE, birth_time, file_system_id
-from pcopy.fsio.mounted import MountRoot, mount_root_of
+from pcopy.fsio.mounted import MountRootIdentity, mount_root_of
 from pcopy.fsio.retries import open_with_retries
 from pcopy.jobs.job_file import JobFile, JobRoot, TargetIdentity
 from pcopy.jobs.paths import is_in_tree, target_path
@@ -77,7 +77,7 @@ def roots_with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
 
     Raise ``RequestRefused`` if a directory cannot be opened, or was replaced since ``roots`` were resolved.
     """
-    examine = lru_cache(maxsize=MAX_CACHED_IDENTITIES)(_identity_of_root)
+    examine = lru_cache(maxsize=MAX_CACHED_IDENTITIES)(_identity_of_source_or_target)
     placed = []
     for root in roots:
         source, target = examine(root.source, "source"), examine(root.target, "destination")
@@ -114,7 +114,7 @@ def checked_roots_of_job(job: JobFile) -> tuple[JobRoot, ...]:
 
     Raise ``RequestRefused``, with the path and the difference, if a directory is another one.
     """
-    examine = lru_cache(maxsize=MAX_CACHED_IDENTITIES)(_identity_of_root)
+    examine = lru_cache(maxsize=MAX_CACHED_IDENTITIES)(_identity_of_source_or_target)
     checked = []
     for root in job.roots:
         source, target = examine(root.source, "source"), examine(root.target, "destination")
@@ -125,23 +125,27 @@ def checked_roots_of_job(job: JobFile) -> tuple[JobRoot, ...]:
     return tuple(checked)
 
 
-class DestinationRemoved(RequestRefused):
+class DestinationRemovedError(RequestRefused):
     """Error: the directory that the job copied to was removed or replaced, and mounting a file system cannot bring it
     back.
     """
 
 
-def check_targets(job: JobFile) -> None:
+def check_target_directories(job: JobFile) -> None:
     """Check that the target directories of the job are those with which it began.
 
-    Raise ``DestinationRemoved`` if a target directory is missing, or was replaced by another one, although its file
-    system is mounted: then no file of the job can exist there. Raise ``RequestRefused`` if its file system seems not to
-    be mounted.
+    Raise ``DestinationRemovedError`` if a target directory is missing, or was replaced by another one, although its
+    file system is mounted: then no file of the job can exist there. Raise ``RequestRefused`` if its file system seems
+    not to be mounted.
     """
     for root in job.roots:
         try:
             _refuse_different_directory(
-                job, root.target, _identity_of_root(root.target, "destination"), root.target_id, root.target_place
+                job,
+                root.target,
+                _identity_of_source_or_target(root.target, "destination"),
+                root.target_id,
+                root.target_place,
             )
         except RequestRefused:
             path = printable_path(root.target)
@@ -151,7 +155,7 @@ def check_targets(job: JobFile) -> None:
                 and current[0] == root.target_place[0]
                 and _are_equal_or_unknown(current[1], root.target_place[1])
             ):
-                raise DestinationRemoved(f"{path}: is gone, or another directory is in its place") from None
+                raise DestinationRemovedError(f"{path}: is gone, or another directory is in its place") from None
             raise RequestRefused(f"{path}: its file system does not seem to be mounted; mount it") from None
 
 
@@ -167,7 +171,7 @@ def refuse_missing_mounts(job: JobFile) -> None:
                     found = mount_root_of(descriptor)
             except OSError as error:
                 raise RequestRefused(f"{printable_path(path)}: cannot be entered: {error.strerror}; mount it") from None
-            if not found.may_be_same_mount(MountRoot(*root)):
+            if not found.may_be_same_mount(MountRootIdentity(*root)):
                 raise RequestRefused(
                     f"{printable_path(path)}: the file system that the job wrote to is not mounted there; mount it"
                 )
@@ -279,7 +283,7 @@ def _refuse_different_directory(
         )
 
 
-def _identity_of_root(path: bytes, role: str) -> DirectoryIdentity:
+def _identity_of_source_or_target(path: bytes, role: str) -> DirectoryIdentity:
     """Return the identity of the directory ``path``.
 
     Raise ``RequestRefused`` if it cannot be opened; the message calls it the job's ``role`` (source or destination).

@@ -67,7 +67,7 @@ def spool_error_text(directory: bytes, trouble: OSError, advice: str) -> str:
 
 
 @contextmanager
-def refusing_spool_errors(directory: bytes, advice: str = SPOOL_ADVICE) -> Iterator[None]:
+def spool_errors_as_refusal(directory: bytes, advice: str = SPOOL_ADVICE) -> Iterator[None]:
     """Context manager: if its block raises ``TemporaryFileFailed`` (a temporary file cannot be written), raise
     ``RequestRefused`` instead.
 

@@ -12,7 +12,7 @@ from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 
 from pcopy.errors import TemporaryFileFailed
-from pcopy.fsio.named_file import stable_directory_path
+from pcopy.fsio.named_file import rename_proof_directory_path
 
 MAX_SPOOL_IN_MEMORY = 1 << 20
 """Largest size in bytes of a spool that is kept in memory; a larger one is written to a file."""
@@ -49,7 +49,7 @@ class SpoolFile(SpooledTemporaryFile[bytes]):
             "_TemporaryFileArgs"
         )  # The base class creates the file with these arguments, and then removes the attribute.
         if arguments is not None:
-            with stable_directory_path(self._directory or temporary_directory()) as directory:
+            with rename_proof_directory_path(self._directory or temporary_directory()) as directory:
                 arguments["dir"] = os.fsdecode(directory)
                 super().rollover()
 
@@ -78,6 +78,6 @@ def temporary_directory() -> bytes:
         b"TMP",
     ):  # gettempdir creates a file in each of these as a test, so check the links in their paths before
         if path := os.environb.get(name):
-            with suppress(FileNotFoundError, NotADirectoryError, PermissionError), stable_directory_path(path):
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError), rename_proof_directory_path(path):
                 pass
     return os.fsencode(gettempdir())

@@ -38,7 +38,7 @@ def suggestion_for_missing_path(path: bytes) -> str:
 
     Empty if there is neither.
     """
-    return _first_suggestion(path) or _explain_existing_part(path)
+    return _first_suggestion(path) or _explain_missing_component(path)
 
 
 def suggestion_for_missing_directory(path: bytes, make_it: str = "create that first (mkdir -p)") -> str:
@@ -79,7 +79,7 @@ def joined_sentences(text: str, more: str) -> str:
     return f"{text} {more[:1].upper()}{more[1:]}" if text.endswith("?") else f"{text}; {more}"
 
 
-def reason_path_starts_elsewhere(path: bytes, directory: bytes) -> str:
+def wrong_base_directory_message(path: bytes, directory: bytes) -> str:
     """Return a message if the user has listed paths relative to the working directory, although the list must contain
     paths relative to ``directory``.
 
@@ -191,7 +191,7 @@ def _explain_shell_pattern(path: bytes) -> str:
     directory, name = os.path.split(path)
     if not re.search(rb"[*?]|\[.+\]", path):
         return ""
-    for existing in _names_in(directory):
+    for existing in _names_in_small_directory(directory):
         if not existing.startswith(".") and fnmatchcase(existing, os.fsdecode(name)):
             return (
                 f"{printable_path(os.path.join(directory, os.fsencode(existing)))} does: a shell replaces no patterns "
@@ -210,7 +210,9 @@ def _suggest_similar_path(path: bytes) -> str:
         name = os.path.join(reached, part)
         if not os.path.lexists(name):
             similar = (
-                most_similar_word(os.fsdecode(part), _names_in(reached)) if slips < _MAX_MISSPELT_COMPONENTS else None
+                most_similar_word(os.fsdecode(part), _names_in_small_directory(reached))
+                if slips < _MAX_MISSPELT_COMPONENTS
+                else None
             )
             if similar is None:
                 return ""
@@ -220,7 +222,7 @@ def _suggest_similar_path(path: bytes) -> str:
     return f"{printable_path(os.path.join(reached, b'') if path.endswith(b'/') else reached)} does: was that meant?"
 
 
-def _explain_existing_part(path: bytes) -> str:
+def _explain_missing_component(path: bytes) -> str:
     """Return a text that names the deepest existing directory above ``path`` and the component that it lacks.
 
     Empty if that directory is the root directory or the working directory.
@@ -238,7 +240,7 @@ def _explain_existing_part(path: bytes) -> str:
     return ""
 
 
-def _names_in(directory: bytes) -> list[str]:
+def _names_in_small_directory(directory: bytes) -> list[str]:
     """Return the names in a directory; empty if they are more than ``MAX_SEARCHED_NAMES`` or it cannot be listed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:

@@ -15,10 +15,10 @@ from pcopy.background import BackgroundThread, OneShotSignal
 from pcopy.checkpoint.layout import CONTROL_FILE, PROGRESS_FILE
 from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused
 from pcopy.jobs.control import ControlRequest, job_limits_text, read_json_object, write_json_object
-from pcopy.launch.rank_control import RankLimits, UserLimits
+from pcopy.launch.rank_control import RankLimiter, UserLimits
 from pcopy.report.progress_gauge import ProgressGauge, StagesByPhase
 from pcopy.report.screen import progress_json_values
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 
 REQUEST_POLL_INTERVAL = 0.5
 """Seconds between two checks for a request of ``pcopy --control`` in the job directory."""
@@ -43,7 +43,7 @@ class JobControlThread:
         run: int,
         ranks: int,
         stages: StagesByPhase,
-        rank_limits: RankLimits,
+        rank_limits: RankLimiter,
         on_change: Callable[[str], object],
     ) -> None:
         """Create the object without starting its thread.
@@ -81,7 +81,7 @@ class JobControlThread:
             self._end.send()
             self._thread.join(_STOP_TIMEOUT)
 
-    def report_progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def report_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         """Apply the latest request of the user, if it is new, and prepare a progress report if one is due. Called on
         the main thread whenever there are new sums of the counters.
 
@@ -124,9 +124,9 @@ class JobControlThread:
             with suppress(
                 RequestRefused, *RESOURCE_EXCEPTIONS
             ):  # The thread tries again after the next interval; the job does not depend on these files.
-                self._exchange_files()
+                self._read_request_and_write_progress()
 
-    def _exchange_files(self) -> None:
+    def _read_request_and_write_progress(self) -> None:
         """Read the request of the user in the job directory, if there is one; write the progress report there if there
         is a new one.
         """

@@ -51,7 +51,7 @@ class RankDescription(NamedTuple):
         return self.machine, self.mount_namespace
 
 
-class ProcessGroup:
+class RankGroup:
     """The processes of a job before its first task: they exchange values (numbers, strings, containers of these), and
     so agree on what to do.
 
@@ -92,7 +92,7 @@ def backends_text(descriptions: Sequence[RankDescription]) -> str:
     return "; ".join(f"backend {backend} on {', '.join(names)}" for backend, names in hosts.items())
 
 
-def run_on_rank_0(group: ProcessGroup, action: Callable[[], _Value]) -> _Value | None:
+def run_on_rank_0(group: RankGroup, action: Callable[[], _Value]) -> _Value | None:
     """Call ``action`` on rank 0 only; return its result on rank 0, and None on other ranks. Collective: all ranks must
     call this function.
 
@@ -110,7 +110,7 @@ def run_on_rank_0(group: ProcessGroup, action: Callable[[], _Value]) -> _Value |
     return value
 
 
-def run_on_all_ranks(group: ProcessGroup, action: Callable[[], _Value]) -> _Value:
+def run_on_all_ranks(group: RankGroup, action: Callable[[], _Value]) -> _Value:
     """Call ``action`` on each rank; return its result on this rank. Collective: all ranks must call this function.
 
     If ``action`` raises ``RequestRefused`` on any rank, all ranks raise it. The text then names the host of that rank,

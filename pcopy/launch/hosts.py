@@ -24,7 +24,7 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.durable import boot_id
 from pcopy.fsio.retries import open_with_retries
-from pcopy.launch.group import ProcessGroup, RankDescription
+from pcopy.launch.group import RankDescription, RankGroup
 from pcopy.text import printable_path
 
 PROBE_VISIBLE_TIMEOUT = 3.0
@@ -87,7 +87,7 @@ def next_rank_on_host(descriptions: Sequence[RankDescription], rank: int) -> int
 
 
 def check_directory_is_same_on_all_hosts(
-    group: ProcessGroup, directory: int, path: bytes, name: str, *, required: bool = True
+    group: RankGroup, directory: int, path: bytes, name: str, *, required: bool = True
 ) -> None:
     """Check that ``directory`` is the same directory on all hosts (and in all mount namespaces) as on rank 0.
     Collective: all ranks must call it.

@@ -97,7 +97,7 @@ class ThroughputMeasurement(NamedTuple):
         return self.wall / self.busy if self.busy > 0 else 0.0
 
     @property
-    def waiting_share(self) -> float:
+    def waiting_time_fraction(self) -> float:
         """Fraction of the operations' time in which they waited for something else than a processor, such as
         storage.
         """
@@ -128,7 +128,7 @@ class ThreadCountPolicy:
         self._next_pause = FIRST_PAUSE_BEFORE_RETRY
 
     @property
-    def is_final(self) -> bool:
+    def is_thread_count_final(self) -> bool:
         """True if the number of threads will not change any more, so that no measurement is needed: the maximum is
         reached and no increase is being examined.
         """
@@ -204,8 +204,8 @@ def _are_operations_waiting(measured: ThroughputMeasurement) -> bool:
     the throughput.
     """
     return (
-        measured.waiting_share >= MIN_WAITING_SHARE
-        and measured.waiting_share * measured.wall >= MIN_WAITING_TIME * measured.operations
+        measured.waiting_time_fraction >= MIN_WAITING_SHARE
+        and measured.waiting_time_fraction * measured.wall >= MIN_WAITING_TIME * measured.operations
     )
 
 
@@ -254,7 +254,7 @@ class ThreadCountController:
             self._policy.threads = min(asked, most)
             self._set_threads(self._policy.threads)
 
-    def measure_and_adapt(self) -> None:
+    def measure_and_adapt_thread_count(self) -> None:
         """Measure the throughput if that is due, and change the number of threads if that promises more. Halve the
         number if a system call has failed for lack of file descriptors since the last call.
         """
@@ -264,10 +264,10 @@ class ThreadCountController:
             self._set_threads(self._policy.threads)
             self._start_of_measurement = None
         now = self._clock()
-        if now < self._due or self._policy.is_final:
+        if now < self._due or self._policy.is_thread_count_final:
             return
         self._due = now + MIN_MEASUREMENT_SECONDS
-        load = self._pool.load()
+        load = self._pool.thread_pool_load()
         if self._start_of_measurement is None:
             self._start_of_measurement = now, self._delay(), load
             return
@@ -292,7 +292,7 @@ class ThreadCountController:
     def _set_threads(self, threads: int) -> None:
         """Set the number of threads of the pool, and the number of tasks that the rank may have begun."""
         if self._modifying is not None:
-            self._pool.set_limits(self._ranks, self._modifying())
+            self._pool.set_concurrency_limits(self._ranks, self._modifying())
             self._modifying = None
         self._pool.request_threads(threads)
         self._under_way.set_max_begun_tasks(task_slots_for_threads(threads))

@@ -70,7 +70,7 @@ def is_started_by_launcher(environment: Mapping[str, str]) -> bool:
     """Return True if mpiexec or srun started this process: one of their variables is set, even if its value is
     invalid.
     """
-    return bool(_size_variables(environment))
+    return bool(_rank_count_variables(environment))
 
 
 def is_reporting_rank(environment: Mapping[str, str]) -> bool:
@@ -93,7 +93,7 @@ def identify_launcher(environment: Mapping[str, str]) -> LauncherInfo:
     Raise ``RequestRefused`` if a number of ranks in the environment is invalid, or if two numbers differ.
     """
     sizes: dict[int, str] = {}
-    for name in _size_variables(environment):
+    for name in _rank_count_variables(environment):
         value = environment[name]
         if not (value.isascii() and value.isdecimal()) or not int(value):
             raise RequestRefused(f"{name}={value}: not a number of ranks; unset it, or start pcopy by its launcher")
@@ -112,7 +112,7 @@ def identify_launcher(environment: Mapping[str, str]) -> LauncherInfo:
     return LauncherInfo(wire, next(iter(sizes)), by_srun)
 
 
-def _size_variables(environment: Mapping[str, str]) -> list[str]:
+def _rank_count_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the names of the variables in ``environment`` in which a launcher (mpiexec, srun) gives the number of
     ranks; an empty list without a launcher.
     """

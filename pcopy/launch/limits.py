@@ -73,7 +73,7 @@ class LimitUsage(NamedTuple):
     rate_without_wait: float = 0.0
 
 
-class DividedLimit:
+class DividedRateLimit:
     """A limit of the user (bytes or operations per second) for the whole job. Kept on rank 0, which divides it into
     equal shares for the ranks that need it.
     """
@@ -124,7 +124,7 @@ class DividedLimit:
         self.share = available / max(1.0, sums.has_waited)
 
 
-class RankAllowance:
+class RankRateAllowance:
     """On each rank: the part of a limit of the user (bytes or operations per second) that the rank may use, and its
     reports to rank 0 about what it has used.
     """
@@ -155,7 +155,7 @@ class RankAllowance:
         self._rate = share if self._reports_of_waiting > REPORTS_UNTIL_RECEIVED else min(share, allowed)
         return self._rate
 
-    def usage_report(self, used: float, now: float, *, has_waited: bool) -> LimitUsage:
+    def limit_usage_report(self, used: float, now: float, *, has_waited: bool) -> LimitUsage:
         """Return the report to rank 0 about the use since the last report.
 
         Args:

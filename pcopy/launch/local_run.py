@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from pcopy.engine.transports.local import LocalTransport, fork_ranks, raise_descriptor_limit
+from pcopy.engine.transports.local import UnixSocketTransport, fork_ranks, raise_descriptor_limit
 from pcopy.errors import EXIT_INTERNAL, JobAborted, PcopyError, ResourceUnavailable, current_traceback
 from pcopy.fsio.backend.choose import import_backend
 from pcopy.launch.rank import RankSetup, run_rank
 from pcopy.launch.run import RankStarter, run_job
-from pcopy.launch.tool import Command, JobResult, Tool
+from pcopy.launch.tool import JobResult, Tool, ToolEntryPoint
 from pcopy.launch.watch.watchdog import NoticePipe
 
 MAX_DEFAULT_RANKS = 8
@@ -24,7 +24,7 @@ them.
 """
 
 
-def run_on_forked_ranks(words: Sequence[str], command: Command, default_ranks: int = 0) -> int:
+def run_on_forked_ranks(words: Sequence[str], command: ToolEntryPoint, default_ranks: int = 0) -> int:
     """Run the job of a command line on ranks that this process forks; return its exit status.
 
     Args:
@@ -45,7 +45,7 @@ class ForkedRankStarter(RankStarter):
 
     def __init__(self, default_ranks: int) -> None:
         self._default_ranks = default_ranks
-        self._transport: LocalTransport | None = None
+        self._transport: UnixSocketTransport | None = None
         self._notices: NoticePipe | None = None
 
     def number_of_ranks(self, asked: int) -> int:
@@ -53,11 +53,11 @@ class ForkedRankStarter(RankStarter):
         raise_descriptor_limit(size)
         return size
 
-    def start(self, size: int, program: str) -> tuple[LocalTransport, NoticePipe]:
+    def start_ranks(self, size: int, program: str) -> tuple[UnixSocketTransport, NoticePipe]:
         import_backend()
         self._notices = NoticePipe()
         self._transport = fork_ranks(size, program)
-        self._notices.keep_end_of(self._transport.rank)
+        self._notices.close_unused_pipe_end(self._transport.rank)
         return self._transport, self._notices
 
     def run_rank(self, setup: RankSetup) -> JobResult:
@@ -68,9 +68,9 @@ class ForkedRankStarter(RankStarter):
         if setup.sink is None:
             _run_forked_rank(setup)
         ended = run_rank(setup)
-        self._transport.children.reap(KILL_GRACE_SECONDS)
+        self._transport.children.reap_children(KILL_GRACE_SECONDS)
         for _, text in self._notices.take_messages():
-            setup.sink.notice(text)
+            setup.sink.receive_notice(text)
         return ended
 
     def end_failed_job(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
@@ -78,18 +78,18 @@ class ForkedRankStarter(RankStarter):
         ``abort`` is the exception that has ended the job on this rank.
         """
         assert self._transport
-        sys.stderr.write(_standard_error_text(tool.name, abort))
+        sys.stderr.write(_error_text_for_stderr(tool.name, abort))
         # With another exception, or if rank 0's messages could not be sent, other ranks may not know of the failure.
-        if not isinstance(abort, JobAborted) or self._transport.has_unsent:
+        if not isinstance(abort, JobAborted) or self._transport.has_unsent_data:
             self._transport.children.kill()
         else:
             # the end of the connection shows the other ranks that rank 0 has printed the reason
             self._transport.close()
-        self._transport.children.reap(KILL_GRACE_SECONDS)
+        self._transport.children.reap_children(KILL_GRACE_SECONDS)
         advise()
 
 
-def _standard_error_text(program: str, error: PcopyError) -> str:
+def _error_text_for_stderr(program: str, error: PcopyError) -> str:
     """Return what to print on standard error for ``error``: the name of the program and the message. The text of a
     ``JobAborted`` is complete already, or empty.
     """
@@ -106,7 +106,7 @@ def _run_forked_rank(setup: RankSetup) -> NoReturn:
         status = run_rank(setup).status
     except PcopyError as error:
         status = error.status
-        sys.stderr.write(_standard_error_text(setup.tool.name, error))
+        sys.stderr.write(_error_text_for_stderr(setup.tool.name, error))
     except Exception:
         sys.stderr.write(current_traceback())
     finally:

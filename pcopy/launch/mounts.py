@@ -23,7 +23,7 @@ from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.directories import DirectoriesBelowRoot, DirectoryCache, affordable_cache_capacity
 from pcopy.fsio.mounted import (
     ANY_OTHER_FILE_SYSTEM,
-    MountRoot,
+    MountRootIdentity,
     MountRootTuple,
     is_file_system_local_to_machine,
     mount_points,
@@ -32,13 +32,13 @@ from pcopy.fsio.mounted import (
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.jobs.job_file import JobFile
-from pcopy.launch.group import ProcessGroup, RankDescription
-from pcopy.tasks.base.both_sides import RootDescriptors
+from pcopy.launch.group import RankDescription, RankGroup
+from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
 from pcopy.tasks.base.job import DeviceInode, Job, Mount, Options, Root
 from pcopy.text import printable_path
 
 
-def open_root_directories(job: Job, *, compare_devices: bool = True) -> list[RootDescriptors]:
+def open_source_and_target_directories(job: Job, *, compare_devices: bool = True) -> list[SourceAndTargetDescriptors]:
     """Open the source and target directory of each root (pair of source and target). Raise ``RequestRefused`` if one
     has another inode number than in the job, so that it is not the directory that rank 0 has found.
 
@@ -56,7 +56,9 @@ def open_root_directories(job: Job, *, compare_devices: bool = True) -> list[Roo
         return descriptor
 
     return [
-        RootDescriptors(open_once(root.source, root.source_id, True), open_once(root.target, root.target_id, False))
+        SourceAndTargetDescriptors(
+            open_once(root.source, root.source_id, True), open_once(root.target, root.target_id, False)
+        )
         for root in job.roots
     ]
 
@@ -77,7 +79,7 @@ def _open_directory(path: bytes, on_source: bool) -> int:
     raise RequestRefused(f"{printable_path(path)}: cannot be opened: {error_of_permission.strerror}")
 
 
-class RootSide(NamedTuple):
+class SourceOrTarget(NamedTuple):
     """The source or the target of a root (a pair of source and target), for a check of what is mounted in it.
 
     Fields:
@@ -113,25 +115,25 @@ class MountState(NamedTuple):
     def __str__(self) -> str:
         if self.error:
             return f"it cannot be entered ({self.error})"
-        root = MountRoot(*self.root)
+        root = MountRootIdentity(*self.root)
         return str(root) if self.is_mount_point else f"nothing is mounted ({root})"
 
 
 class MountsBelowRoots:
     """Finds out what is mounted in the source and target directories of a job, as this process sees it. Each of these
-    directories is called a tree here, and described by a ``RootSide``.
+    directories is called a tree here, and described by a ``SourceOrTarget``.
     """
 
-    def __init__(self, job: Job, roots: Sequence[RootDescriptors], *, targets: bool) -> None:
+    def __init__(self, job: Job, roots: Sequence[SourceAndTargetDescriptors], *, targets: bool) -> None:
         """Prepare to examine the mounts in the directories of ``job``. ``roots`` are the descriptors of these
         directories, for each pair of source and target. ``targets``: examine the targets, too, because the job
         writes to them.
         """
         trees = {}
         for root, opened in zip(job.roots, roots, strict=True):
-            trees[root.source, root.item, True] = RootSide(root.source, opened.source, root.item, True)
+            trees[root.source, root.item, True] = SourceOrTarget(root.source, opened.source, root.item, True)
             if targets:
-                trees[root.target, root.name, False] = RootSide(root.target, opened.target, root.name, False)
+                trees[root.target, root.name, False] = SourceOrTarget(root.target, opened.target, root.name, False)
         self._trees = list(trees.values())
         self._one_file_system = job.options.one_file_system
         """True if the job does not enter other file systems (``-x``). Then it does not matter which file system is
@@ -151,7 +153,7 @@ class MountsBelowRoots:
         """
         for number, tree in enumerate(self._trees):
             self._number_by_path.setdefault(os.path.join(tree.path, tree.item).rstrip(b"/"), number)
-        self._trees_by_real_path: dict[bytes, list[RootSide]] = {}
+        self._trees_by_real_path: dict[bytes, list[SourceOrTarget]] = {}
         """Source and target directories of the job by their real paths (without symbolic links); filled at the first
         use.
         """
@@ -164,7 +166,7 @@ class MountsBelowRoots:
         """
         trees, automatic_by_path = self._trees_grouped_by_real_path(), dict[bytes, bool]()
         for point in mount_points():
-            for top in _paths_up_to_root(point.path):
+            for top in _path_and_parent_paths(point.path):
                 for tree in trees.get(top, ()):
                     below = (tree.item + point.path[len(top) :]).lstrip(b"/")
                     if below:  # If the directory of the root itself is a mount point, that is no mount below it.
@@ -172,9 +174,9 @@ class MountsBelowRoots:
                         automatic_by_path[path] = automatic_by_path.get(path, False) or point.is_automount
         return automatic_by_path
 
-    def _trees_grouped_by_real_path(self) -> dict[bytes, list[RootSide]]:
-        """Return the source and target directories of the job, as ``RootSide``, by their real paths (without symbolic
-        links, as /proc/self/fd shows them).
+    def _trees_grouped_by_real_path(self) -> dict[bytes, list[SourceOrTarget]]:
+        """Return the source and target directories of the job, as ``SourceOrTarget``, by their real paths (without
+        symbolic links, as /proc/self/fd shows them).
         """
         if not self._trees_by_real_path:
             tops = {tree.descriptor: b"" for tree in self._trees}
@@ -197,7 +199,7 @@ class MountsBelowRoots:
         for path in sorted(paths):
             if any(_is_in_tree(path, above) for above in left_out):
                 continue
-            tree, directories, below = self._tree_containing(path)
+            tree, directories, below = self._source_or_target_containing(path)
             try:
                 answer = _mount_state_of_path(directories, below, path in points)
                 if self._one_file_system and tree.on_source:
@@ -217,23 +219,23 @@ class MountsBelowRoots:
         tops = {os.path.join(tree.path, b""): tree.descriptor for tree in self._trees if tree.on_source}
         return {path: _mount_state_of_source(descriptor) for path, descriptor in tops.items()}
 
-    def open_target(self, path: bytes) -> int:
+    def open_target_directory(self, path: bytes) -> int:
         """Return a descriptor of the directory ``path`` in a target; this object closes it later. Raise ``Problem``."""
-        _, directories, below = self._tree_containing(path)
+        _, directories, below = self._source_or_target_containing(path)
         return directories.open(below)
 
-    def is_target(self, path: bytes) -> bool:
+    def is_path_in_target(self, path: bytes) -> bool:
         """Return True if ``path``, which lies in a directory of the job, lies in a target; False if it lies in a
         source.
         """
-        return not self._tree_containing(path)[0].on_source
+        return not self._source_or_target_containing(path)[0].on_source
 
-    def _tree_containing(self, path: bytes) -> tuple[RootSide, DirectoriesBelowRoot, bytes]:
+    def _source_or_target_containing(self, path: bytes) -> tuple[SourceOrTarget, DirectoriesBelowRoot, bytes]:
         """Return the source or target directory of the job that contains ``path``, the object that opens directories
         inside it, and the rest of ``path`` below it. Raise ``RequestRefused`` if no directory of the job contains
         ``path``.
         """
-        numbers = [self._number_by_path[top] for top in _paths_up_to_root(path) if top in self._number_by_path]
+        numbers = [self._number_by_path[top] for top in _path_and_parent_paths(path) if top in self._number_by_path]
         if not numbers:
             raise RequestRefused(f"{printable_path(path)}: not in any of the job's directories")
         tree = self._trees[min(numbers)]
@@ -250,7 +252,7 @@ def _is_in_tree(path: bytes, tree: bytes) -> bool:
     return path == tree or path.startswith(tree.rstrip(b"/") + b"/")
 
 
-def _paths_up_to_root(path: bytes) -> Iterator[bytes]:
+def _path_and_parent_paths(path: bytes) -> Iterator[bytes]:
     """Yield ``path`` and all its leading parts, the longest first, without trailing slashes. The path of the root
     directory (/) is empty.
     """
@@ -305,7 +307,7 @@ rank for each host and namespace, rank 0 first.
 """
 
 
-def agree_on_mounts(job: Job, below: MountsBelowRoots, group: ProcessGroup) -> tuple[Mount, ...]:
+def agree_on_mounts(job: Job, below: MountsBelowRoots, group: RankGroup) -> tuple[Mount, ...]:
     """Return the mounts in the directories of the job, as (path, identity), after checking that they are the same on
     all hosts (and in all mount namespaces) and as in earlier runs of the job. Collective: all ranks must call it.
 
@@ -319,7 +321,7 @@ def agree_on_mounts(job: Job, below: MountsBelowRoots, group: ProcessGroup) -> t
     hellos, places = group.descriptions, [hello.place for hello in group.descriptions]
     examines = places.index(places[group.rank]) == group.rank
     several = len(set(places)) > 1
-    before = {path: MountRoot(*root) for path, root in job.mounts}
+    before = {path: MountRootIdentity(*root) for path, root in job.mounts}
     paths, automatic = _all_mount_points(below, examines, group.gather, set(before))
     own_states = (
         {**below.mount_states_of(paths), **(below.mount_states_of_sources() if several else {})} if examines else {}
@@ -396,7 +398,7 @@ def _refuse_different_mounts(answers: MountStatesOfRanks, descriptions: Sequence
                 )
             if (
                 bool(mine.error) != bool(theirs.error)
-                or not MountRoot(*mine.root).may_be_same_mount_on_other_host(MountRoot(*theirs.root))
+                or not MountRootIdentity(*mine.root).may_be_same_mount_on_other_host(MountRootIdentity(*theirs.root))
                 or (mine.is_of_one_machine and is_on_one and mine.device != theirs.device)
             ):
                 raise RequestRefused(f"{printable_path(path)}: is not the same on all hosts: {both}")
@@ -404,7 +406,7 @@ def _refuse_different_mounts(answers: MountStatesOfRanks, descriptions: Sequence
 
 def _refuse_changed_mounts(
     job: Job,
-    before: Mapping[bytes, MountRoot],
+    before: Mapping[bytes, MountRootIdentity],
     automatic: set[bytes],
     answers: MountStatesOfRanks,
     descriptions: Sequence[RankDescription],
@@ -425,7 +427,7 @@ def _refuse_changed_mounts(
         where = f"on {descriptions[rank].host}: " if len(descriptions) > 1 else ""
         for path, recorded in before.items():
             answer = states.get(path, MountState("it is on another file system, which -x excludes"))
-            if answer.error or not MountRoot(*answer.root).may_be_same_mount(recorded):
+            if answer.error or not MountRootIdentity(*answer.root).may_be_same_mount(recorded):
                 raise _changed_mount_error(path, job.name, f"{where}{answer}", str(recorded))
         for path, answer in states.items():
             if answer.is_mount_point and path not in before and path not in automatic and not path.endswith(b"/"):
@@ -447,16 +449,16 @@ def check_mounts_before_resume(file: JobFile, roots: tuple[Root, ...], options: 
     runs. Called before the job recorded in ``file`` is resumed.
     """
     job = Job(file.name, file.runs + 1, roots, options, mounts=file.mounts)
-    opened = open_root_directories(job)
+    opened = open_source_and_target_directories(job)
     try:
         with closing(MountsBelowRoots(job, opened, targets=True)) as below:
-            agree_on_mounts(job, below, ProcessGroup())
+            agree_on_mounts(job, below, RankGroup())
     finally:
         for descriptor in {descriptor for root in opened for descriptor in root}:
             close_ignoring_errors(descriptor)
 
 
-def check_targets_are_same_on_all_hosts(group: ProcessGroup, below: MountsBelowRoots, job: Job, target: int) -> None:
+def check_targets_are_same_on_all_hosts(group: RankGroup, below: MountsBelowRoots, job: Job, target: int) -> None:
     """Check that the target directory, and mounts in the targets, are the same on all hosts (and in all mount
     namespaces) as on rank 0. Collective: all ranks must call it.
 
@@ -475,9 +477,9 @@ def check_targets_are_same_on_all_hosts(group: ProcessGroup, below: MountsBelowR
     name = f".pcopy-{job.name}-probe"
     check_directory_is_same_on_all_hosts(group, target, job.roots[0].target, name)
     for path, _ in job.mounts:
-        if below.is_target(path):
+        if below.is_path_in_target(path):
             try:
-                directory = below.open_target(path)
+                directory = below.open_target_directory(path)
             except Problem:  # A file is mounted at this path. With the descriptor -1 rank 0 skips the check.
                 directory = -1
             check_directory_is_same_on_all_hosts(group, directory, path, name, required=False)

@@ -24,7 +24,7 @@ from pcopy.launch.local_run import run_on_forked_ranks
 from pcopy.launch.mpi_library import load_mpi_transport, wrong_rank_count_error
 from pcopy.launch.rank import RankSetup, run_rank
 from pcopy.launch.run import RankStarter, run_job
-from pcopy.launch.tool import Command, JobResult, Tool
+from pcopy.launch.tool import JobResult, Tool, ToolEntryPoint
 from pcopy.launch.watch.watchdog import NoticePipe
 from pcopy.report.streams import print_error
 from pcopy.report.unexpected import report_unexpected_exception
@@ -54,7 +54,7 @@ MPI_Abort.
 """
 
 
-def run_under_launcher(words: Sequence[str], command: Command) -> int:
+def run_under_launcher(words: Sequence[str], command: ToolEntryPoint) -> int:
     """Run this rank of a job that mpiexec or srun has started; return the exit status on which all ranks agree.
 
     If the launcher has started a single rank, run the job without MPI instead; ``PcopyError`` may be raised then.
@@ -64,13 +64,13 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
         launch = identify_launcher(os.environ)
         transport = None if launch.is_single_rank else _initialise_mpi(launch, words, command)
     except RequestRefused as refusal:
-        return _exit_after_refusal(refusal, command)
+        return _report_refusal_before_mpi(refusal, command)
     if transport is None:
         return run_on_forked_ranks(words, command, 0 if launch.is_single_task_step else 1)
     try:
-        return run_job(command, words, LaunchedRankStarter(transport))
+        return run_job(command, words, MpiRankStarter(transport))
     except KeyboardInterrupt:
-        transport.abort(128 + signal.SIGINT)
+        transport.abort_all_ranks(128 + signal.SIGINT)
     except PcopyError as error:
         print_error(command.tool.name, error)
         _abort_all_ranks(transport, error.status)
@@ -82,7 +82,7 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
     return EXIT_INTERNAL
 
 
-class LaunchedRankStarter(RankStarter):
+class MpiRankStarter(RankStarter):
     """Implementation of ``RankStarter`` for ranks that a launcher (mpiexec, srun) has started; they communicate by MPI.
     Each process has one such object.
     """
@@ -98,7 +98,7 @@ class LaunchedRankStarter(RankStarter):
         answers: list[Any] = self._transport.gather(value)
         return answers
 
-    def exchange_descriptions(self, words: Sequence[str]) -> None:
+    def exchange_rank_descriptions(self, words: Sequence[str]) -> None:
         self.descriptions = hosts.checked_rank_descriptions(self.gather(tuple(hosts.own_rank_description(words))))
         following = hosts.next_rank_on_host(self.descriptions, self.rank)
         if following is not None:
@@ -110,7 +110,7 @@ class LaunchedRankStarter(RankStarter):
             raise RequestRefused(f"-n {asked}: the launcher has started {size} ranks; leave -n out")
         return size
 
-    def start(self, size: int, program: str) -> tuple[Any, NoticePipe | None]:
+    def start_ranks(self, size: int, program: str) -> tuple[Any, NoticePipe | None]:
         return self._transport, None
 
     def run_rank(self, setup: RankSetup) -> JobResult:
@@ -118,12 +118,12 @@ class LaunchedRankStarter(RankStarter):
         until all other ranks have ended their part.
         """
         ended = run_rank(setup)
-        with suppress(PeerLost):  # ``allow_exit_of_ranks`` raises it again, after rank 0 has printed the result.
+        with suppress(PeerLost):  # ``wait_until_ranks_may_exit`` raises it again, after rank 0 has printed the result.
             self._transport.wait_for_all_ranks(RECORD_CLOSING_TIMEOUT)
         return ended
 
-    def allow_exit_of_ranks(self) -> None:
-        self._transport.finalise()
+    def wait_until_ranks_may_exit(self) -> None:
+        self._transport.finalise_mpi()
 
     def end_failed_job(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
         """Print why the job failed, and end all ranks. Rank 0 prints the reason; if rank 0 is lost, each rank prints
@@ -138,7 +138,7 @@ class LaunchedRankStarter(RankStarter):
         if self.rank == 0:
             _report_failure(abort, advise)
         try:
-            missing = None if self._transport.finalise(FINALISE_TIMEOUT_AFTER_FAILURE) else 0
+            missing = None if self._transport.finalise_mpi(FINALISE_TIMEOUT_AFTER_FAILURE) else 0
         except PcopyError as error:
             missing = error.rank if isinstance(error, PeerLost) else self.rank
         if missing is None:
@@ -163,10 +163,10 @@ def _abort_all_ranks(transport: Any, status: int) -> None:
     """
     sys.stderr.flush()
     time.sleep(MPI_ABORT_DELAY)
-    transport.abort(status)
+    transport.abort_all_ranks(status)
 
 
-def _initialise_mpi(launch: LauncherInfo, words: Sequence[str], command: Command) -> Any:
+def _initialise_mpi(launch: LauncherInfo, words: Sequence[str], command: ToolEntryPoint) -> Any:
     """Initialise MPI and return the transport, which sends and receives the messages of this rank. Raise
     ``RequestRefused`` if that is impossible, or if MPI has another number of ranks than the launcher. ``words`` are
     the command line arguments, for a restart with another MPI library.
@@ -181,12 +181,12 @@ def _initialise_mpi(launch: LauncherInfo, words: Sequence[str], command: Command
     transport = mpi.initialise_mpi(patience, text if is_reporting_rank(os.environ) else "")
     if transport.size != launch.size:
         if transport.size == 1:
-            transport.finalise()
+            transport.finalise_mpi()
         raise wrong_rank_count_error(launch, mpi.mpi_library_name(), transport.size)
     return transport
 
 
-def _exit_after_refusal(refusal: RequestRefused, command: Command) -> int:
+def _report_refusal_before_mpi(refusal: RequestRefused, command: ToolEntryPoint) -> int:
     """Print why the job was refused before MPI was initialised, if rank 0 will not do so; return the exit status of
     this rank.
 

@@ -9,17 +9,17 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
-from pcopy.checkpoint.journal import TaskFactJournal
-from pcopy.checkpoint.record import TaskFactCollector
+from pcopy.checkpoint.journal import ThreadedTaskJournal
+from pcopy.checkpoint.record import TaskRecordCollector
 from pcopy.engine.driver import RankDriver, TaskGenerator, TaskOutcome
-from pcopy.engine.limits import Limits
-from pcopy.engine.messages import ABANDONED_EPOCH, CounterSums, Halt
-from pcopy.engine.node import RankNode
+from pcopy.engine.limits import EngineLimits
+from pcopy.engine.messages import ABANDONED_EPOCH, CounterSums, HaltMessage
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.phase_end import PhaseDirector
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.steering import RankSteering
 from pcopy.engine.task import Task
-from pcopy.engine.transport import Transport
+from pcopy.engine.transport import MessageTransport
 from pcopy.engine.victim import DivideTask
 from pcopy.errors import (
     EXIT_OK,
@@ -32,26 +32,32 @@ from pcopy.errors import (
 )
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import create_backend
-from pcopy.fsio.backend.interface import Backend, BackendSettings, RowInProgress, ThreadPool, WakeDescriptor
+from pcopy.fsio.backend.interface import (
+    BackendSettings,
+    FileOperationBackend,
+    RowInProgress,
+    ThreadPool,
+    WakeDescriptor,
+)
 from pcopy.fsio.close import oldest_sync_under_way
 from pcopy.fsio.storage import WrittenFileSystems
 from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
-from pcopy.jobs.rank_store import RankRecords, restore_tasks_of_rank
+from pcopy.jobs.rank_store import RankProgressRecorder, restore_tasks_of_rank
 from pcopy.jobs.spool import spool_error_text, spool_factory, task_database_factory
 from pcopy.launch.control import JobControlThread
 from pcopy.launch.in_flight import ThreadCountController, max_modifying_operations
-from pcopy.launch.rank_control import RankLimits, UserLimits
+from pcopy.launch.rank_control import RankLimiter, UserLimits
 from pcopy.launch.tool import CompleteJob, JobResult, Tool
 from pcopy.launch.watch.signals import StopSignalHandler
 from pcopy.launch.watch.watchdog import MainThreadHeartbeat, NoticePipe, RankWatchdog, SilenceMessagePrinter
 from pcopy.libc import type_of_file_system
 from pcopy.report.streams import print_error as print_line
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.both_sides import RootDescriptors
-from pcopy.tasks.base.hashing import JobHashing
-from pcopy.tasks.base.job import Job, Sink, Totals
+from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
+from pcopy.tasks.base.hashing import JobItemHasher
+from pcopy.tasks.base.job import Job, JobCounters, ProgressSink
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.files.layouts import RankLayouts
+from pcopy.tasks.files.layouts import LayoutPoliciesAndCounts
 from pcopy.tasks.runner import TaskRunner, current_activity, is_droppable_work, is_slow_note
 
 TASK_SLOTS_WITHOUT_THREAD_POOL = 8
@@ -96,15 +102,15 @@ class RankSetup(NamedTuple):
     tool: Tool
     job: Job
     checkpoint: CheckpointSettings
-    transport: Transport
-    roots: Sequence[RootDescriptors]
+    transport: MessageTransport
+    roots: Sequence[SourceAndTargetDescriptors]
     first_ranks: Sequence[int]
     hosts: Sequence[str]
     signals: StopSignalHandler
     notices: NoticePipe | None = None
     in_flight: int = 0
     collects_report: bool = False
-    sink: Sink | None = None
+    sink: ProgressSink | None = None
     complete: CompleteJob = lambda rank, totals: EXIT_OK
     job_directory: JobDirectory | None = None
     resume_advice: str = ""
@@ -135,7 +141,7 @@ def make_rank(setup: RankSetup) -> Rank:
     system calls, and caches.
     """
     options = setup.job.options
-    digest = JobHashing(options.hash, options.block_size).digest_of_data if options.hash else None
+    digest = JobItemHasher(options.hash, options.block_size).digest_of_data if options.hash else None
     settings = BackendSettings(
         options.preserve, options.umask, options.dereference, digest, options.hash or "", options.block_size
     )
@@ -154,44 +160,44 @@ def make_rank(setup: RankSetup) -> Rank:
     )
     rank.collects_report_sums = setup.collects_report
     if options.delete and setup.checkpoint.directory:
-        from pcopy.jobs.deletion_count import deletion_counters
+        from pcopy.jobs.deletion_count import deletion_counters_getter
         from pcopy.report.streams import print_error
 
-        rank.deletion_counter = deletion_counters(
+        rank.deletion_counter = deletion_counters_getter(
             setup.checkpoint.directory, rank.number, partial(print_error, setup.tool.name)
         )
     return rank
 
 
-def open_journal(setup: RankSetup, rank: Rank) -> tuple[TaskFactJournal | None, RankRecords | None]:
+def open_journal(setup: RankSetup, rank: Rank) -> tuple[ThreadedTaskJournal | None, RankProgressRecorder | None]:
     """Return the journal, which records the tasks of this rank, and the object that writes its records to the job
     directory; (None, None) if the job is not recorded.
     """
     if not setup.checkpoint.directory:
         return None, None
     rank.storage = WrittenFileSystems(
-        type_of_file_system, rank.syncer, rank.shared_instance(RankLayouts).layout_policy_of_device
+        type_of_file_system, rank.syncer, rank.shared_instance(LayoutPoliciesAndCounts).layout_policy_of_device
     )
     for target in {root.target: None for root in setup.roots}:
         status = os.fstat(target)
-        rank.storage.register(target, status.st_dev, status.st_ino, rank.running.changed_directories)
+        rank.storage.register_file_system(target, status.st_dev, status.st_ino, rank.running.changed_directories)
     rank.running.changed_directories.close()  # Nothing has been created in the targets yet, so none must be synced.
     first = initial_counters_of_job(setup)
-    store = RankRecords(setup.checkpoint, setup.job.run, rank.number, rank.size, setup.job_directory, first)
+    store = RankProgressRecorder(setup.checkpoint, setup.job.run, rank.number, rank.size, setup.job_directory, first)
     if setup.checkpoint.resumed and rank.number:
         store.take_lock()
-    window = TaskFactCollector(setup.job.run, rank.number, rank.size, rank.destination_time)
-    return TaskFactJournal(window, store, rank.storage.sync), store
+    window = TaskRecordCollector(setup.job.run, rank.number, rank.size, rank.destination_time)
+    return ThreadedTaskJournal(window, store, rank.storage.sync), store
 
 
-def make_rank_limits(setup: RankSetup, rank: Rank) -> RankLimits:
+def make_rank_limiter(setup: RankSetup, rank: Rank) -> RankLimiter:
     """Return the object that applies the user's limits (bytes and operations per second, active ranks) to this rank."""
     options = setup.job.options
     wanted = UserLimits(options.bwlimit, options.oplimit)
-    return RankLimits(rank.hosts.ranks_round_robin.index(rank.number), rank.size, rank.throttle, wanted)
+    return RankLimiter(rank.hosts.ranks_round_robin.index(rank.number), rank.size, rank.throttle, wanted)
 
 
-def make_job_control_thread(setup: RankSetup, limits: RankLimits, ranks: int) -> JobControlThread | None:
+def make_job_control_thread(setup: RankSetup, limits: RankLimiter, ranks: int) -> JobControlThread | None:
     """On rank 0: return the object that applies the requests of ``pcopy --control`` and writes progress reports. Return
     None on other ranks, or if the job is not recorded.
 
@@ -207,14 +213,14 @@ def make_job_control_thread(setup: RankSetup, limits: RankLimits, ranks: int) ->
     )
 
 
-def make_node(
+def make_rank_node(
     setup: RankSetup,
     rank: Rank,
     director: PhaseDirector,
-    journal: TaskFactJournal | None,
+    journal: ThreadedTaskJournal | None,
     divide: DivideTask,
     steering: RankSteering,
-) -> RankNode:
+) -> RankStateMachine:
     """Return the node (state machine) of this rank. If the job is resumed, it has the rank's remaining tasks and
     counts.
 
@@ -232,7 +238,7 @@ def make_node(
     if rank.backend.wake is not None and rank.backend.pool is None:
         limits = limits._replace(task_slots=TASK_SLOTS_WITHOUT_THREAD_POOL)
     overflow = None if keeping.store == "pickle" else task_database_factory(keeping.spool)
-    node = RankNode(
+    node = RankStateMachine(
         rank.number,
         size,
         run=job.run,
@@ -271,7 +277,7 @@ def initial_counters_of_job(setup: RankSetup) -> list[int]:
     return first
 
 
-def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSettings) -> Limits:
+def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSettings) -> EngineLimits:
     """Return the limits of the engine (times, and sizes of queues) on one rank, adapted to the number of ranks: the
     ranks of a host share its memory.
 
@@ -283,7 +289,7 @@ def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSetti
         ranks_per_host: average number of ranks per host.
         checkpoint: how the job is recorded.
     """
-    limits = Limits()
+    limits = EngineLimits()
     in_core = (
         DATABASE_BACKLOG_MEMORY_BYTES
         if checkpoint.store == "lmdb"
@@ -305,12 +311,12 @@ def oldest_operation(pool: ThreadPool | None) -> RowInProgress | None:
 
     May be called from any thread.
     """
-    row, sync = pool.oldest_row() if pool is not None else None, oldest_sync_under_way()
+    row, sync = pool.oldest_row_in_progress() if pool is not None else None, oldest_sync_under_way()
     calls = [call for call in (row, RowInProgress(*sync) if sync else None) if call is not None]
     return min(calls, key=lambda call: call.since, default=None)
 
 
-def make_operation_limit(setup: RankSetup, rank: Rank, node: RankNode) -> ThreadCountController | None:
+def make_thread_count_controller(setup: RankSetup, rank: Rank, node: RankStateMachine) -> ThreadCountController | None:
     """Return the object that adapts the number of operations that the rank performs at the same time; None if the
     backend has no threads.
     """
@@ -332,7 +338,7 @@ class BackendWakeDescriptor:
     ``clear`` also polls the backend, because only then the tickets of complete operations become done.
     """
 
-    def __init__(self, backend: Backend, wake: WakeDescriptor) -> None:
+    def __init__(self, backend: FileOperationBackend, wake: WakeDescriptor) -> None:
         self._backend = backend
         self._wake = wake
         self.fileno = wake.fileno
@@ -353,9 +359,11 @@ class _RankRunner:
         self._journal, self._store = open_journal(setup, self._rank)
         self._director = setup.tool.make_director(self._rank, setup.complete, setup.tool.unfinished_status)
         self._run_task = TaskRunner(self._rank)
-        self._limits = make_rank_limits(setup, self._rank)
-        self._node = make_node(setup, self._rank, self._director, self._journal, self._run_task.divide, self._limits)
-        self._in_flight = make_operation_limit(setup, self._rank, self._node)
+        self._limits = make_rank_limiter(setup, self._rank)
+        self._node = make_rank_node(
+            setup, self._rank, self._director, self._journal, self._run_task.divide, self._limits
+        )
+        self._in_flight = make_thread_count_controller(setup, self._rank, self._node)
         self._control = make_job_control_thread(setup, self._limits, self._rank.size)
         self._heartbeat = MainThreadHeartbeat()
         self._advice = setup.resume_advice
@@ -382,7 +390,7 @@ class _RankRunner:
         )
         report: Callable[[str], object] = partial(print_line, setup.tool.name)
         if setup.sink is not None:
-            report = setup.sink.notice
+            report = setup.sink.receive_notice
         elif setup.notices is not None:
             report = partial(setup.notices.send, self._rank.number)
         voice = SilenceMessagePrinter(self._rank.number, setup.hosts, report, setup.notices)
@@ -420,7 +428,7 @@ class _RankRunner:
         """
         node = self._node
         if self._store_to_lock is not None:
-            self._take_lock_first(self._store_to_lock)
+            self._acquire_rank_lock(self._store_to_lock)
         try:
             return (yield from self._run_task(task))
         except TemporaryFileFailed as trouble:
@@ -431,7 +439,7 @@ class _RankRunner:
             yield None
         return TaskOutcome(is_deferred=True)
 
-    def _take_lock_first(self, store: RankRecords) -> None:
+    def _acquire_rank_lock(self, store: RankProgressRecorder) -> None:
         """Lock this rank's lock file in the job directory, by means of ``store``, before the rank writes anything;
         ignore errors here.
 
@@ -450,7 +458,7 @@ class _RankRunner:
         from pcopy.tasks.base.rank_sums import RankWorkStatistics, ReportSums
 
         assert self._driver is not None
-        now, before = Totals(*self._node.counters), Totals(*self._counters_at_start)
+        now, before = JobCounters(*self._node.counters), JobCounters(*self._counters_at_start)
         items = sum(getattr(now, name) - getattr(before, name) for name in ("copied", "skipped", "failed"))
         bytes_moved = sum(getattr(now, name) - getattr(before, name) for name in ("moved", "verified_bytes"))
         seconds, work = time.monotonic() - self._began, self._node.begun_tasks
@@ -469,26 +477,26 @@ class _RankRunner:
         sums.ranks.append(row)
         for words in below:
             sums.merge(words)
-        return sums.packed()
+        return sums.sums_as_bytes()
 
-    def _stop_reason(self) -> Halt | None:
+    def _stop_reason(self) -> HaltMessage | None:
         """Return why the job must stop, or None. The driver calls it every few milliseconds. So it also leaves a sign
         of life for the watchdog, adapts the number of threads, and reports news of the journal.
         """
         setup, journal, trouble = self._setup, self._journal, self._node.queue.spill_error
         self._heartbeat.beats += 1
         if self._in_flight is not None:
-            self._in_flight.measure_and_adapt()
+            self._in_flight.measure_and_adapt_thread_count()
         if journal is not None:
-            self._report_checkpoint_news(journal)
+            self._print_checkpoint_messages(journal)
         reason = setup.signals.reason or self._rank.stop_reason
         if reason is None and journal is not None and journal.data_loss_reason:
-            reason = Halt(journal.data_loss_reason, SYNC_FAILED_CODE)
+            reason = HaltMessage(journal.data_loss_reason, SYNC_FAILED_CODE)
         if reason is None and trouble is not None:
-            reason = Halt(spool_error_text(setup.checkpoint.spool, trouble, setup.tool.spool_advice))
+            reason = HaltMessage(spool_error_text(setup.checkpoint.spool, trouble, setup.tool.spool_advice))
         return reason
 
-    def _report_checkpoint_news(self, journal: TaskFactJournal) -> None:
+    def _print_checkpoint_messages(self, journal: ThreadedTaskJournal) -> None:
         """Print how to resume the job, once its first record is on storage. Print the warning of the journal that the
         job can no longer be recorded, if there is one.
         """
@@ -496,14 +504,14 @@ class _RankRunner:
             self._print_warning(self._advice)
             self._advice = ""
         if journal.warning is not None:
-            if self._setup.notices is None or self._setup.notices.claim_first_report():
+            if self._setup.notices is None or self._setup.notices.claim_right_to_report():
                 self._print_warning(journal.warning)
             journal.warning = None
 
     def _print_warning(self, text: str) -> None:
         """Print ``text`` as a warning; on rank 0 through the sink, which does not disturb the progress display."""
         if self._setup.sink is not None:
-            self._setup.sink.notice(text)
+            self._setup.sink.receive_notice(text)
         else:
             print_line(self._setup.tool.name, f"{self._setup.rank_and_host}: {text}")
 
@@ -512,11 +520,11 @@ class _RankRunner:
         ``pcopy --jobs``, and to the watchdog.
         """
         self._heartbeat.silent = report.silent_ranks
-        progress = self._setup.tool.phase_name(phase), Totals(*report.totals), report.silent_ranks
+        progress = self._setup.tool.phase_name(phase), JobCounters(*report.totals), report.silent_ranks
         if self._control is not None:
             self._control.report_progress(*progress)
         if self._setup.sink is not None:
-            self._setup.sink.progress(*progress)
+            self._setup.sink.receive_progress(*progress)
 
     def _close(self) -> None:
         """Close the journal, remove temporary files that no later run will use, and release the rank's resources."""
@@ -528,7 +536,7 @@ class _RankRunner:
             unrecorded = journal is None or journal.durable_epoch == ABANDONED_EPOCH
             since = 1 if unrecorded else self._setup.job.run  # A resumed job continues with files of earlier runs.
             rank.stop_reason = rank.stop_reason or self._node.halt_reason
-            self._setup.tool.remove_temporaries(rank, self._node.queue.pop_dropped(), since)
+            self._setup.tool.remove_temporary_files(rank, self._node.queue.pop_dropped(), since)
         rank.syncer.close()
         rank.storer.close()
         if rank.storage is not None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 import time
 
-from pcopy.launch.group import ProcessGroup, backends_text
+from pcopy.launch.group import RankGroup, backends_text
 from pcopy.launch.rank import RankSetup
 from pcopy.launch.tool import JobResult, PreparedJob
 from pcopy.launch.watch.signals import stop_message
 from pcopy.report.recorder import JobEnd, JobRecorder, RecorderSink, RunDescription
 from pcopy.report.screen import OutputOptions, ProgressScreen
-from pcopy.tasks.base.job import Sink, Totals
+from pcopy.tasks.base.job import JobCounters, ProgressSink
 
 
-class JobRecording:
+class JobRecorders:
     """The recorders of a job that the user has asked for: objects that write the files of ``--metrics`` and
     ``--report``. Tells them when the job begins and how it ends.
     """
@@ -38,7 +38,9 @@ class JobRecording:
             recorders.append(JobReportRecorder(output_options.reports, output_options.umask))
         self._records = RecorderSink(recorders)
 
-    def begin(self, screen: ProgressScreen, setup: RankSetup, preparation: PreparedJob, group: ProcessGroup) -> Sink:
+    def begin_recording(
+        self, screen: ProgressScreen, setup: RankSetup, preparation: PreparedJob, group: RankGroup
+    ) -> ProgressSink:
         """Tell the recorders that the job begins. Return the object that is to receive the progress, failures and
         notices of the job; it passes them on to the recorders and to ``screen``.
         """
@@ -52,11 +54,13 @@ class JobRecording:
             hosts,
             backends_text(group.descriptions),
             time.time() - (time.monotonic() - preparation.began),
-            Totals(*preparation.checkpoint.counts) if preparation.checkpoint.resumed else Totals(),
+            JobCounters(*preparation.checkpoint_settings.counts)
+            if preparation.checkpoint_settings.resumed
+            else JobCounters(),
             preparation.command_line,
             tool.status_meanings,
         )
-        self._records.begin(facts, screen.notice)
+        self._records.begin_all_recorders(facts, screen.receive_notice)
         return self._records.forward_to(screen)
 
     def end(self, preparation: PreparedJob, ended: JobResult, status: int) -> None:
@@ -70,6 +74,6 @@ class JobRecording:
         halted = stop_message(ended.halt) if ended.halt is not None else ""
         self._records.end(JobEnd(status, ended.totals, halted, preparation.json_values, ended.work_of_ranks))
 
-    def end_after_failure(self, status: int) -> None:
+    def record_end_after_rank_failure(self, status: int) -> None:
         """Tell the recorders that the job ended with the exit status ``status`` because a rank failed."""
-        self._records.end_after_failure(status)
+        self._records.record_end_after_rank_failure(status)

@@ -27,26 +27,26 @@ from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.durable import boot_ids_of_job
 from pcopy.jobs.lifecycle import CheckpointSettings, options_as_primitives, options_from_primitives, resume_command
 from pcopy.jobs.rank_store import wait_until_job_is_visible
-from pcopy.launch.group import ProcessGroup, backends_text, first_ranks_of_hosts, run_on_all_ranks, run_on_rank_0
+from pcopy.launch.group import RankGroup, backends_text, first_ranks_of_hosts, run_on_all_ranks, run_on_rank_0
 from pcopy.launch.mounts import (
     MountsBelowRoots,
     agree_on_mounts,
     check_targets_are_same_on_all_hosts,
-    open_root_directories,
+    open_source_and_target_directories,
 )
 from pcopy.launch.rank import RankSetup
-from pcopy.launch.tool import Command, JobResult, PreparedJob, Tool
+from pcopy.launch.tool import JobResult, PreparedJob, Tool, ToolEntryPoint
 from pcopy.launch.watch.signals import StoppedBeforeStart, StopSignalHandler
 from pcopy.launch.watch.watchdog import NoticePipe
 from pcopy.report.bar import open_progress_screen
 from pcopy.report.screen import OutputOptions, ProgressScreen
 from pcopy.report.streams import print_error
 from pcopy.report.unexpected import missing_package_text
-from pcopy.tasks.base.both_sides import RootDescriptors
+from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
 from pcopy.tasks.base.job import Job, Root
 
 if TYPE_CHECKING:
-    from pcopy.launch.recording import JobRecording
+    from pcopy.launch.recording import JobRecorders
 
 JOB_FILE_VISIBLE_TIMEOUT = 3.0
 """Maximum seconds until other hosts see the file that rank 0 has created in the job directory. If they do not, the job
@@ -54,12 +54,12 @@ is refused.
 """
 
 
-class RankStarter(ProcessGroup):
+class RankStarter(RankGroup):
     """Interface of the two ways to start the ranks of a job: by forking this process, or by a launcher (mpiexec, srun),
     which has started them already.
     """
 
-    def exchange_descriptions(self, words: Sequence[str]) -> None:
+    def exchange_rank_descriptions(self, words: Sequence[str]) -> None:
         """Let all ranks send each other their descriptions (version of pcopy, host, command line), which are then in
         ``descriptions``. Raise ``RequestRefused`` on all ranks if they do not all run the same version of pcopy with
         the command line arguments ``words``.
@@ -71,7 +71,7 @@ class RankStarter(ProcessGroup):
         """
         raise NotImplementedError
 
-    def start(self, size: int, program: str) -> tuple[Any, NoticePipe | None]:
+    def start_ranks(self, size: int, program: str) -> tuple[Any, NoticePipe | None]:
         """Start ``size`` ranks as processes, if a launcher has not done so already. Return, in each process, the
         transport of its rank, and the pipe by which forked ranks send messages to rank 0 (None under a launcher).
         ``program`` is the name of the program.
@@ -90,13 +90,13 @@ class RankStarter(ProcessGroup):
         """
         raise NotImplementedError
 
-    def allow_exit_of_ranks(self) -> None:
+    def wait_until_ranks_may_exit(self) -> None:
         """Wait until all ranks have called this, so that each may exit. Called after rank 0 has printed the result of
         the job. Collective: all ranks must call it. Forked ranks need no such wait.
         """
 
 
-class _SharedJob(NamedTuple):
+class _JobSentToAllRanks(NamedTuple):
     """The job and its settings as rank 0 has sent them to all ranks.
 
     Fields:
@@ -114,14 +114,14 @@ class _SharedJob(NamedTuple):
     collects_report: bool
 
 
-def run_job(command: Command, words: Sequence[str], ranks: RankStarter) -> int:
+def run_job(command: ToolEntryPoint, words: Sequence[str], ranks: RankStarter) -> int:
     """Run the job of the command line arguments ``words`` on ``ranks``; return the exit status on which all ranks
     agree.
     """
     signals = StopSignalHandler()
     prepared: list[PreparedJob] = []  # filled on rank 0 only
     try:
-        ranks.exchange_descriptions(words)
+        ranks.exchange_rank_descriptions(words)
         run_on_all_ranks(ranks, backend_name)
         boot_ids_of_job.update(hello.machine for hello in ranks.descriptions)
         run_on_rank_0(ranks, lambda: prepared.append(_prepare_job(command, words, ranks)))
@@ -132,11 +132,11 @@ def run_job(command: Command, words: Sequence[str], ranks: RankStarter) -> int:
             print_error(command.tool.name, refusal)
             if prepared and isinstance(refusal, StoppedBeforeStart):
                 prepared[0].print_resume_advice()
-        ranks.allow_exit_of_ranks()
+        ranks.wait_until_ranks_may_exit()
         return int(status)
 
 
-def _prepare_job(command: Command, words: Sequence[str], ranks: RankStarter) -> PreparedJob:
+def _prepare_job(command: ToolEntryPoint, words: Sequence[str], ranks: RankStarter) -> PreparedJob:
     """On rank 0: read the command line arguments ``words``, and return the job that they describe, prepared so far that
     the number of ranks is known. Raise ``RequestRefused``.
     """
@@ -158,11 +158,11 @@ def _run_prepared_job(
     tool: Tool, preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignalHandler
 ) -> int:
     """Run a job that was prepared on rank 0; return the exit status. ``preparation`` is None on all other ranks."""
-    job, keeping, size, in_flight, gathers = _share_job(preparation, ranks, signals)
+    job, keeping, size, in_flight, gathers = _send_job_to_all_ranks(preparation, ranks, signals)
     roots = run_on_all_ranks(
         ranks,
         partial(
-            open_root_directories,
+            open_source_and_target_directories,
             job,
             compare_devices=ranks.descriptions[ranks.rank].place == ranks.descriptions[0].place,
         ),
@@ -174,17 +174,17 @@ def _run_prepared_job(
         try:
             _create_job_directory(preparation, keeping, ranks, signals)
             opened = run_on_rank_0(
-                ranks, lambda: preparation and _open_screen_and_recording(tool, preparation.output, stack)
+                ranks, lambda: preparation and _open_progress_screen_and_recorders(tool, preparation.output, stack)
             )
             screen, recording = opened or (None, None)
             if not screen:
                 os.umask(0o077)  # The preparation has done the same on rank 0.
             signals.install_handlers()
             sys.stderr.flush()  # A forked rank would inherit buffered text, and print it again.
-            transport, notices = ranks.start(size, tool.name)
+            transport, notices = ranks.start_ranks(size, tool.name)
         except (RequestRefused, StoppedBeforeStart):
             if preparation and preparation.job_directory:
-                preparation.job_directory.remove_if_new()
+                preparation.job_directory.remove_if_created_by_this_run()
             raise
         hosts = [hello.host for hello in ranks.descriptions] if len(ranks.descriptions) > 1 else []
         first = first_ranks_of_hosts(ranks.descriptions)
@@ -195,7 +195,7 @@ def _run_prepared_job(
             ended = ranks.run_rank(setup)
         except (JobAborted, ResourceUnavailable) as abort:
             if recording:
-                recording.end_after_failure(abort.status)
+                recording.record_end_after_rank_failure(abort.status)
             stack.close()
             ranks.end_failed_job(abort, tool, partial(_print_resume_advice, tool, preparation, keeping))
             return abort.status
@@ -204,14 +204,14 @@ def _run_prepared_job(
         status = _report_end_of_job(tool, preparation, ended, size)
         if recording:
             recording.end(preparation, ended, status)
-    ranks.allow_exit_of_ranks()
+    ranks.wait_until_ranks_may_exit()
     signals.ignore_stop_signals()
     return status
 
 
-def _open_screen_and_recording(
+def _open_progress_screen_and_recorders(
     tool: Tool, output_options: OutputOptions, stack: ExitStack
-) -> tuple[ProgressScreen, JobRecording | None]:
+) -> tuple[ProgressScreen, JobRecorders | None]:
     """On rank 0: return the object that shows progress on the terminal, and the recorders of ``--metrics`` and
     ``--report`` (None if there are none). Raise ``RequestRefused`` if a file cannot be created.
 
@@ -221,9 +221,9 @@ def _open_screen_and_recording(
     stack.push(partial(_remove_created_files, screen))
     if not (output_options.metrics or output_options.reports):
         return screen, None
-    from pcopy.launch.recording import JobRecording
+    from pcopy.launch.recording import JobRecorders
 
-    return screen, JobRecording(output_options)
+    return screen, JobRecorders(output_options)
 
 
 def _remove_created_files(screen: ProgressScreen, kind: object, error: BaseException | None, trace: object) -> None:
@@ -238,7 +238,7 @@ def _rank_0_setup(
     setup: RankSetup,
     preparation: PreparedJob,
     screen: ProgressScreen,
-    recording: JobRecording | None,
+    recording: JobRecorders | None,
     ranks: RankStarter,
 ) -> RankSetup:
     """On rank 0: print on ``screen`` that the job begins, and return a copy of ``setup`` with the fields that only rank
@@ -246,22 +246,26 @@ def _rank_0_setup(
 
     ``recording`` has the recorders of ``--metrics`` and ``--report``; None if there are none.
     """
-    screen.begin()
+    screen.truncate_output_files()
     _report_backends(screen, preparation, ranks)
-    preparation.print_start()
-    sink = recording.begin(screen, setup, preparation, ranks) if recording else screen
+    preparation.print_job_start_notices()
+    sink = recording.begin_recording(screen, setup, preparation, ranks) if recording else screen
     setup = setup._replace(
-        sink=preparation.sink(sink), complete=preparation.complete, job_directory=preparation.job_directory
+        sink=preparation.job_event_sink(sink),
+        complete=preparation.complete_job,
+        job_directory=preparation.job_directory,
     )
     if not preparation.output.quiet:
-        setup = setup._replace(on_control=screen.report_control)
+        setup = setup._replace(on_control=screen.report_changed_limits)
     if setup.job_directory and setup.hosts and not preparation.output.quiet:
         # When a rank is lost, launchers kill all ranks immediately, so the advice must be printed before.
         setup = setup._replace(resume_advice=f"if ranks are lost: {resume_command(setup.checkpoint.directory)}")
     return setup
 
 
-def _share_job(preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignalHandler) -> _SharedJob:
+def _send_job_to_all_ranks(
+    preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignalHandler
+) -> _JobSentToAllRanks:
     """Complete the preparation of the job on rank 0, and send the job to all ranks; return it. Collective: all ranks
     must call it.
 
@@ -278,7 +282,7 @@ def _share_job(preparation: PreparedJob | None, ranks: RankStarter, signals: Sto
         signals.install_handlers()
     roots = tuple(Root(**root) for root in job["roots"])
     options = options_from_primitives(job["options"])
-    return _SharedJob(
+    return _JobSentToAllRanks(
         Job(**{**job, "roots": roots, "options": options}), CheckpointSettings(**keeping), size, in_flight, gathers
     )
 
@@ -287,8 +291,8 @@ def _complete_preparation(
     preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignalHandler
 ) -> tuple[int, int, bool, Any, Any]:
     """On rank 0: complete the preparation of the job, now that the number of ranks is known. Return the fields of
-    ``_SharedJob`` as numbers, strings and containers, which can be sent to all ranks, in the order size, in_flight,
-    collects_report, job, checkpoint.
+    ``_JobSentToAllRanks`` as numbers, strings and containers, which can be sent to all ranks, in the order size,
+    in_flight, collects_report, job, checkpoint.
     """
     assert preparation is not None
     size = ranks.number_of_ranks(preparation.ranks)
@@ -297,10 +301,16 @@ def _complete_preparation(
     job = preparation.job
     primitives = {**job._asdict(), "roots": [root._asdict() for root in job.roots]}
     primitives["options"] = options_as_primitives(job.options)
-    return size, preparation.in_flight, bool(preparation.output.reports), primitives, preparation.checkpoint._asdict()
+    return (
+        size,
+        preparation.in_flight,
+        bool(preparation.output.reports),
+        primitives,
+        preparation.checkpoint_settings._asdict(),
+    )
 
 
-def _job_with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: RankStarter) -> Job:
+def _job_with_mounts(tool: Tool, job: Job, roots: Sequence[SourceAndTargetDescriptors], ranks: RankStarter) -> Job:
     """Return the job with the mounts in its sources and destination, after checking that all hosts see the same mounts
     and the same destination. Collective: all ranks must call it.
     """
@@ -345,9 +355,9 @@ def _report_backends(screen: ProgressScreen, preparation: PreparedJob, ranks: Ra
         return
     text = backends_text(ranks.descriptions)
     if ";" in text:
-        screen.notice(f"warning: hosts use different backends, and the Python backend is slower: {text}")
+        screen.receive_notice(f"warning: hosts use different backends, and the Python backend is slower: {text}")
     elif screen.is_verbose:
-        screen.notice(text)
+        screen.receive_notice(text)
 
 
 def _print_resume_advice(tool: Tool, preparation: PreparedJob | None, keeping: CheckpointSettings) -> None:
@@ -365,7 +375,7 @@ def _report_end_of_job(tool: Tool, preparation: PreparedJob, ended: JobResult, s
     be printed, return a status other than 0.
     """
     try:
-        return preparation.report_end(ended, size)
+        return preparation.report_job_result(ended, size)
     except RESOURCE_EXCEPTIONS as error:
         print_error(tool.name, f"cannot report how the job ended: {resource_error_text(error)}")
         return max(ended.status, EXIT_INCOMPLETE)

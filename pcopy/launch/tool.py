@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from pcopy.engine.messages import Halt
+from pcopy.engine.messages import HaltMessage
 from pcopy.engine.phase_end import PhaseDirector
 from pcopy.engine.task import Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED
@@ -21,7 +21,7 @@ from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
 from pcopy.report.progress_gauge import StagesByPhase
 from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.job import Job, Sink, Totals
+from pcopy.tasks.base.job import Job, JobCounters, ProgressSink
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
@@ -34,8 +34,8 @@ class JobResult(NamedTuple):
     """
 
     status: int
-    totals: Totals
-    halt: Halt | None
+    totals: JobCounters
+    halt: HaltMessage | None
     layouts: tuple[tuple[str, int], ...] = ()
     """Number of files per Lustre layout, described for people; empty if there are none."""
     work_of_ranks: bytes = b""
@@ -55,7 +55,7 @@ class JobDirector(PhaseDirector, Protocol):
     """Result of the job; valid after the last phase."""
 
 
-CompleteJob = Callable[[Rank, Totals], int]
+CompleteJob = Callable[[Rank, JobCounters], int]
 """Function that rank 0 calls when all items are processed, with the final counters. It does the work that remains, for
 example writes a signature file, and returns the exit status of the job.
 """
@@ -78,7 +78,7 @@ class Tool:
     """What is counted as progress in each phase, for the progress display."""
     done_word = "copied"
     """What the program does to an item, as a past participle for messages, such as "copied". The number of such items
-    is ``Totals.copied``.
+    is ``JobCounters.copied``.
     """
     status_meanings: Mapping[int, str] = MappingProxyType(
         {
@@ -121,7 +121,7 @@ class Tool:
         """
         raise NotImplementedError
 
-    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
         """Remove temporary files of this job that no later run will complete.
 
         Args:
@@ -157,30 +157,30 @@ class PreparedJob:
         self.command_line: Sequence[str] = ()
         """The command line, without the name of the program."""
         self.json_values: dict[str, object] = {}
-        """The values that ``--json`` prints; filled by ``report_end``."""
+        """The values that ``--json`` prints; filled by ``report_job_result``."""
         self.host_count = 1
         """Number of hosts of the job, where different namespaces on a host count separately; set before
         ``complete_preparation``.
         """
 
     @property
-    def checkpoint(self) -> CheckpointSettings:
+    def checkpoint_settings(self) -> CheckpointSettings:
         """How the job is recorded (directory, interval, store). By default it is not recorded."""
         return CheckpointSettings()
 
     def complete_preparation(self, ranks: int) -> None:
         """Complete the preparation for this number of ranks; raise ``RequestRefused``. Afterwards ``job`` is final."""
 
-    def print_start(self) -> None:
+    def print_job_start_notices(self) -> None:
         """Print what the job is about to do, just before its first task."""
 
-    def sink(self, screen: Sink) -> Sink:
+    def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         """Return the object that is to receive the job's progress, failures and notices: ``screen``, or an object that
         passes these on to ``screen``.
         """
         return screen
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         """Do the work that remains when all items are processed, for example write a signature file; return the exit
         status of the job.
 
@@ -188,7 +188,7 @@ class PreparedJob:
         """
         raise NotImplementedError
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         """Print the result ``ended`` of the job, which ran on ``ranks`` ranks; return the exit status of the
         program.
         """
@@ -198,7 +198,7 @@ class PreparedJob:
         """Print what the user can do after a rank has failed or the job was stopped, such as how to resume the job."""
 
 
-class Command(NamedTuple):
+class ToolEntryPoint(NamedTuple):
     """A program (``tool``), and the function ``prepare`` that prepares a job from the command line arguments, and
     raises ``RequestRefused`` if they are wrong.
     """

@@ -105,7 +105,7 @@ class ParsedLayout(NamedTuple):
         return None if self.is_composite else self.components[0]
 
     @property
-    def normalised(self) -> ParsedLayout:
+    def normalised_layout(self) -> ParsedLayout:
         """The layout without everything that may differ between files which were created with the same request:
         objects, first OSTs, generations, states, ids, and whether the data exist.
 
@@ -129,7 +129,7 @@ class ParsedLayout(NamedTuple):
         )
 
     @property
-    def without_default_pool(self) -> ParsedLayout:
+    def layout_without_inherited_pool(self) -> ParsedLayout:
         """The layout that must be requested so that a file gets this one in a directory whose default layout has a
         pool.
 
@@ -167,14 +167,14 @@ def parse_layout(blob: bytes) -> ParsedLayout:
     """
     try:
         if _read_magic(blob, 0) != COMPOSITE_MAGIC:
-            return ParsedLayout((_parse_component(blob, 0, len(blob)),))
+            return ParsedLayout((_parse_plain_layout(blob, 0, len(blob)),))
         _, size, generation, state, entries, more_mirrors = _COMPOSITE_FORMAT.unpack_from(blob)
         if not 0 < entries <= _MAX_COMPONENTS or size > len(blob):
             raise InvalidLayoutError(
                 f"a layout of {len(blob)} bytes says that it has {entries} components in {size} bytes"
             )
         components = tuple(
-            _parse_component_entry(blob, _COMPOSITE_FORMAT.size + index * _COMPONENT_FORMAT.size)
+            _parse_composite_layout_entry(blob, _COMPOSITE_FORMAT.size + index * _COMPONENT_FORMAT.size)
             for index in range(entries)
         )
     except struct.error as error:
@@ -187,8 +187,8 @@ def pack_layout(striping: ParsedLayout) -> bytes:
     no objects, because the server chooses the OSTs.
     """
     if not striping.is_composite:
-        return _pack_component(striping.components[0])
-    bodies = [_pack_component(component) for component in striping.components]
+        return _pack_layout_component(striping.components[0])
+    bodies = [_pack_layout_component(component) for component in striping.components]
     offset = _COMPOSITE_FORMAT.size + _COMPONENT_FORMAT.size * len(bodies)
     entries = b""
     for number, (component, body) in enumerate(zip(striping.components, bodies, strict=True), 1):
@@ -203,7 +203,7 @@ def pack_layout(striping: ParsedLayout) -> bytes:
     return head + entries + b"".join(bodies)
 
 
-def without_released_flag(blob: bytes) -> bytes:
+def layout_without_released_flag(blob: bytes) -> bytes:
     """Return ``blob``, the value of the extended attribute with a layout, without the flags of a released file (whose
     data are only in an archive of HSM), to request the same layout for a file with data.
 
@@ -226,21 +226,21 @@ def without_released_flag(blob: bytes) -> bytes:
 def describe_layout(striping: ParsedLayout) -> str:
     """Return a short description of the layout ``striping`` for the user, such as ``8 stripes of 4 MiB``."""
     if not striping.is_composite:
-        return _component_text(striping.components[0])
+        return _layout_component_text(striping.components[0])
     starts = [number for number, each in enumerate(striping.components) if each.start == 0]
     mirrors = max(striping.mirrors, 1)
     parts = striping.components[: starts[1] if mirrors > 1 and len(starts) > 1 else None]
     text = (
-        ", ".join(f"{_extent_text(each)} {_component_text(each)}" for each in parts)
+        ", ".join(f"{_component_end_text(each)} {_layout_component_text(each)}" for each in parts)
         if len(parts) > 1
-        else _component_text(parts[0])
+        else _layout_component_text(parts[0])
     )
     if mirrors > 1:
         return f"{mirrors} mirrors ({text})"
     return text if starts else f"({text})"
 
 
-def _extent_text(component: LayoutComponent) -> str:
+def _component_end_text(component: LayoutComponent) -> str:
     """Return where ``component`` ends, as a part of the description of a layout: ``to SIZE``, or ``then`` for the last
     component.
     """
@@ -255,7 +255,7 @@ def _size_text(number: int) -> str:
     return f"{number} B"
 
 
-def _component_text(component: LayoutComponent) -> str:
+def _layout_component_text(component: LayoutComponent) -> str:
     """Return the description of one component, without the bytes that it covers, as a part of the description of a
     layout.
     """
@@ -288,7 +288,7 @@ def _read_magic(blob: bytes, at: int) -> int:
     return magic
 
 
-def _parse_component(blob: bytes, at: int, end: int) -> LayoutComponent:
+def _parse_plain_layout(blob: bytes, at: int, end: int) -> LayoutComponent:
     """Return the component that the plain layout from the offset ``at`` to ``end`` of ``blob`` describes, with its
     objects. Raise ``InvalidLayoutError``.
     """
@@ -308,19 +308,19 @@ def _parse_component(blob: bytes, at: int, end: int) -> LayoutComponent:
     return LayoutComponent(count, size, pattern, pool, offset, osts)
 
 
-def _parse_component_entry(blob: bytes, at: int) -> LayoutComponent:
+def _parse_composite_layout_entry(blob: bytes, at: int) -> LayoutComponent:
     """Return one component of the composite layout ``blob``. Its entry in the layout's list of components is at the
     offset ``at``. Raise ``InvalidLayoutError``.
     """
     number, flags, start, end, offset, size = _COMPONENT_FORMAT.unpack_from(blob, at)
     if offset + size > len(blob) or start > end:
         raise InvalidLayoutError(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
-    inner = _parse_component(blob, offset, offset + size)
+    inner = _parse_plain_layout(blob, offset, offset + size)
     osts = inner.osts if flags & INITIALISED_FLAG else ()
     return inner._replace(osts=osts, start=start, end=end, flags=flags, component_id=number)
 
 
-def _pack_component(component: LayoutComponent) -> bytes:
+def _pack_layout_component(component: LayoutComponent) -> bytes:
     """Return the bytes of a plain layout that requests ``component``."""
     magic = V3_MAGIC if component.pool else V1_MAGIC
     pattern = component.pattern & ~RELEASED_FLAG

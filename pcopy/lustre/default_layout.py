@@ -56,7 +56,7 @@ class InheritedLayouts:
 
     def inherited_layout_in(self, target: TargetDirectory) -> ParsedLayout:
         """Return the layout that new files inherit in the directory ``target``, in the form in which layouts are
-        compared (``ParsedLayout.normalised``). Raise ``Problem``, for example if no file can be created there.
+        compared (``ParsedLayout.normalised_layout``). Raise ``Problem``, for example if no file can be created there.
         """
         default = self._default_layout_of(target)
         inherited = self._layouts.get(default)

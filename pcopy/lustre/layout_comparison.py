@@ -21,11 +21,11 @@ from pcopy.lustre.blob import (
 
 def normalised_layout(blob: bytes) -> ParsedLayout:
     """Return the layout in ``blob``, the value of the extended attribute with a layout, without everything that differs
-    from file to file (``ParsedLayout.normalised``). If ``blob`` cannot be parsed, return a layout in which the file
-    system chooses everything.
+    from file to file (``ParsedLayout.normalised_layout``). If ``blob`` cannot be parsed, return a layout in which the
+    file system chooses everything.
     """
     try:
-        return parse_layout(blob).normalised
+        return parse_layout(blob).normalised_layout
     except InvalidLayoutError:
         return ParsedLayout((LayoutComponent(),))
 
@@ -74,7 +74,7 @@ def is_layout_derived_from(
         inherited: normalised layout that files inherit in its directory.
         most_stripes: returns the number of OSTs in a pool (given by name); 0 if it is unknown.
     """
-    if striping.normalised == inherited:
+    if striping.normalised_layout == inherited:
         return True
     if not (striping.is_composite and inherited.is_composite) or striping.mirrors != inherited.mirrors:
         return False
@@ -83,7 +83,7 @@ def is_layout_derived_from(
     if len(striping.components) != len(inherited.components):
         return False
     for full, got, wanted in zip(
-        striping.components, striping.normalised.components, inherited.components, strict=True
+        striping.components, striping.normalised_layout.components, inherited.components, strict=True
     ):
         has_fewer = full.flags & INITIALISED_FLAG and got.stripes < wanted.stripes
         is_all = has_fewer and not 0 < wanted.stripes <= most_stripes(wanted.pool)

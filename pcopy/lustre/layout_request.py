@@ -53,7 +53,7 @@ class LayoutRequest(NamedTuple):
     table: StripeTable = ()
 
     @property
-    def component(self) -> LayoutComponent:
+    def requested_layout_component(self) -> LayoutComponent:
         """For the kind ``EXPLICIT_STRIPE_COUNT``: the single component of the layout that the user requests, with the
         given number of stripes and stripe size. It has no meaning for other kinds.
         """

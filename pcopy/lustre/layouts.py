@@ -26,7 +26,7 @@ from pcopy.fsio.layout import (
     TargetDirectory,
 )
 from pcopy.fsio.problem import Problem, errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.fsio.syncer import ANCHOR_STRIPE_SIZE
 from pcopy.libc import type_of_file_system
 from pcopy.lustre import llapi
@@ -36,9 +36,9 @@ from pcopy.lustre.blob import (
     LayoutComponent,
     ParsedLayout,
     describe_layout,
+    layout_without_released_flag,
     pack_layout,
     parse_layout,
-    without_released_flag,
 )
 from pcopy.lustre.default_layout import (
     DELAYED_LAYOUT_FLAG,
@@ -115,10 +115,10 @@ class LustreLayoutPolicy(LayoutPolicy):
         self._osts: int | None = None
         """Number of OSTs of the file system; None if it was not determined yet."""
 
-    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
-        return self._recipe_for_new_file(partial(read_layout, source), status.st_size, target)
+    def layout_recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
+        return self._layout_recipe_for_new_file(partial(read_layout, source), status.st_size, target)
 
-    def recipes_for_small_files(
+    def layout_recipes_for_small_files(
         self,
         source: int,
         names: Sequence[bytes],
@@ -131,7 +131,7 @@ class LustreLayoutPolicy(LayoutPolicy):
         has_layouts = self._request.kind == PRESERVE_LAYOUT and self._is_on_lustre(source)
         for row, (name, size) in enumerate(zip(names, sizes, strict=True)):
             read = partial(read_layout, proc_path_of_item(source, name), follow=follow) if has_layouts else bytes
-            found.setdefault(self._recipe_for_new_file(read, size, target), []).append(row)
+            found.setdefault(self._layout_recipe_for_new_file(read, size, target), []).append(row)
         return list(found.items())
 
     def set_default_layout_of_directory(self, source: ItemHandle, target: int) -> str:
@@ -139,9 +139,9 @@ class LustreLayoutPolicy(LayoutPolicy):
             return ""
         try:
             default = self._inherited.own_default_layout_of(source)
-            if not default or parse_layout(default).normalised == normalised_layout(read_layout(target)):
+            if not default or parse_layout(default).normalised_layout == normalised_layout(read_layout(target)):
                 return ""
-            wanted = parse_layout(default).normalised
+            wanted = parse_layout(default).normalised_layout
             if why := self._missing_pool_text(wanted, target):  # setxattr accepts any pool name, so it is checked here
                 return why
             self._inherited.clear_cached_default_layouts()
@@ -169,7 +169,7 @@ class LustreLayoutPolicy(LayoutPolicy):
                     ),
                 )
             )
-        return describe_layout(requested.normalised)
+        return describe_layout(requested.normalised_layout)
 
     def layout_description_of_file(self, descriptor: int, recipe: LayoutRecipe, target: TargetDirectory) -> str:
         try:
@@ -179,12 +179,12 @@ class LustreLayoutPolicy(LayoutPolicy):
             return "unknown"
         if recipe.attribute and not recipe.deviation(blob):
             return self.layout_description_of_recipe(recipe, target)
-        candidates = [parse_layout(recipe.attribute[1]).normalised] if recipe.attribute else []
+        candidates = [parse_layout(recipe.attribute[1]).normalised_layout] if recipe.attribute else []
         with suppress(Problem):  # the file system may be too full to find out the inherited layout
             for candidate in (*candidates, self._inherited.inherited_layout_in(target)):
                 if is_layout_derived_from(striping, candidate, partial(self._max_stripes_in, target)):
                     return describe_layout(candidate)
-        return describe_layout(striping.normalised)
+        return describe_layout(striping.normalised_layout)
 
     def lacks_layout(self, directory: int, name: bytes) -> bool:
         with errors_as_problem("getstripe"):
@@ -205,10 +205,10 @@ class LustreLayoutPolicy(LayoutPolicy):
     ) -> Generator[None, None, AbstractContextManager[None]]:
         return llapi.acquire_group_lock(descriptor, group, is_required=is_required)
 
-    def create_sync_anchor(self, directory: int, server: int) -> int:
-        return create_lustre_sync_anchor(directory, server)
+    def create_file_on_all_data_servers(self, directory: int, server: int) -> int:
+        return create_file_for_mdt_sync(directory, server)
 
-    def metadata_servers(self, directory: TargetDirectory) -> tuple[int, ...]:
+    def metadata_server_indices(self, directory: TargetDirectory) -> tuple[int, ...]:
         servers = self._servers.get(directory.inode)
         if servers is None:
             clear_cache_if_full(self._servers)
@@ -217,7 +217,7 @@ class LustreLayoutPolicy(LayoutPolicy):
 
     def _is_on_lustre(self, source: int) -> bool:
         """Return True if the open directory ``source`` is on Lustre. Raise ``Problem``."""
-        device = status_of(source, on_source=True).st_dev
+        device = status_of_open_item(source, on_source=True).st_dev
         if device not in self._lustre_devices:
             with errors_as_problem("statfs", on_source=True):
                 self._lustre_devices[device] = type_of_file_system(source) == LUSTRE_TYPE
@@ -235,7 +235,7 @@ class LustreLayoutPolicy(LayoutPolicy):
         except InvalidLayoutError as error:
             raise Problem("getstripe", errno.EINVAL, on_source=True, text=str(error)) from None
 
-    def recipe_for_required_change(
+    def layout_recipe_for_required_change(
         self, striping: ParsedLayout | None, size: int, target: TargetDirectory
     ) -> LayoutRecipe | None:
         """Return how a file with the layout that the user has requested is created, if an existing file has to get that
@@ -248,7 +248,7 @@ class LustreLayoutPolicy(LayoutPolicy):
             size: size of the file in bytes.
             target: directory of the file.
         """
-        recipe = self._recipe_for_new_file(bytes, size, target)
+        recipe = self._layout_recipe_for_new_file(bytes, size, target)
         if striping is None or self._is_layout_suitable(recipe, striping, size, target):
             return None
         wanted = parse_layout(recipe.attribute[1]) if recipe.attribute else self._inherited.inherited_layout_in(target)
@@ -283,12 +283,14 @@ class LustreLayoutPolicy(LayoutPolicy):
         inherited = self._inherited.inherited_layout_in(target)
         if kind == INHERIT_LAYOUT or inherited.single_component is None:
             return is_layout_derived_from(striping, inherited, partial(self._max_stripes_in, target))
-        stripe_size = 0 if kind == AUTO_STRIPE_COUNT else self._request.component.stripe_size
+        stripe_size = 0 if kind == AUTO_STRIPE_COUNT else self._request.requested_layout_component.stripe_size
         return not stripe_count_deviation(
             LayoutComponent(inherited.single_component.stripes, stripe_size), pack_layout(striping), exactly=True
         )
 
-    def _recipe_for_new_file(self, read: Callable[[], bytes], size: int, target: TargetDirectory) -> LayoutRecipe:
+    def _layout_recipe_for_new_file(
+        self, read: Callable[[], bytes], size: int, target: TargetDirectory
+    ) -> LayoutRecipe:
         """Return how a new file of ``size`` bytes is created in the directory ``target``, so that it gets the layout
         that the user has requested. Raise ``Problem``.
 
@@ -302,13 +304,15 @@ class LustreLayoutPolicy(LayoutPolicy):
             try:
                 blob = read()
             except OSError as error:
-                return self._recipe_without_wanted_layout(f"the source's layout cannot be read: {error.strerror}")
-            return self._recipe_like_source(blob, target)
+                return self._layout_recipe_with_inherited_layout(
+                    f"the source's layout cannot be read: {error.strerror}"
+                )
+            return self._layout_recipe_like_source(blob, target)
         if kind == AUTO_STRIPE_COUNT:
-            return self._recipe_by_size(size, target)
-        return self._recipe_by_count(self._request.component, target)
+            return self._layout_recipe_by_file_size(size, target)
+        return self._layout_recipe_by_stripe_count(self._request.requested_layout_component, target)
 
-    def _recipe_like_source(self, blob: bytes, target: TargetDirectory) -> LayoutRecipe:
+    def _layout_recipe_like_source(self, blob: bytes, target: TargetDirectory) -> LayoutRecipe:
         """Return how a file is created in the directory ``target``, so that it gets the layout of its source. ``blob``
         is the attribute value of the source; empty: the source has no layout, and the file inherits one. Raise
         ``Problem``.
@@ -316,18 +320,18 @@ class LustreLayoutPolicy(LayoutPolicy):
         if not blob:
             return DEFAULT_LAYOUT_RECIPE
         try:
-            wanted = parse_layout(blob).normalised
+            wanted = parse_layout(blob).normalised_layout
         except InvalidLayoutError as error:
-            return self._recipe_without_wanted_layout(str(error))
+            return self._layout_recipe_with_inherited_layout(str(error))
         inherited = self._inherited.inherited_layout_in(target)
         if wanted == inherited:
             return DEFAULT_LAYOUT_RECIPE
-        asked = wanted.without_default_pool if inherited.pools else wanted
+        asked = wanted.layout_without_inherited_pool if inherited.pools else wanted
         recipe = self._recipes.get((asked, True))
         if recipe is None:
             if why := self._missing_pool_text(wanted, target.descriptor):
-                return self._recipe_without_wanted_layout(why)
-            value = without_released_flag(blob) if asked == wanted else pack_layout(asked)
+                return self._layout_recipe_with_inherited_layout(why)
+            value = layout_without_released_flag(blob) if asked == wanted else pack_layout(asked)
             clear_cache_if_full(self._recipes)
             recipe = self._recipes[asked, True] = LayoutRecipe(
                 DELAYED_LAYOUT_FLAG,
@@ -337,20 +341,22 @@ class LustreLayoutPolicy(LayoutPolicy):
             )
         return recipe
 
-    def _recipe_without_wanted_layout(self, why: str) -> LayoutRecipe:
+    def _layout_recipe_with_inherited_layout(self, why: str) -> LayoutRecipe:
         """Return the recipe of a file that inherits its layout because it cannot get the wanted one. ``why`` is the
         reason, for a message.
         """
         clear_cache_if_full(self._impossible_recipes)
         return self._impossible_recipes.setdefault(why, LayoutRecipe(fallback_reason=why))
 
-    def _recipe_by_size(self, size: int, target: TargetDirectory) -> LayoutRecipe:
+    def _layout_recipe_by_file_size(self, size: int, target: TargetDirectory) -> LayoutRecipe:
         """Return how a file of ``size`` bytes is created in the directory ``target``, so that it gets the layout that
         ``--stripe auto`` chooses. Raise ``Problem``.
         """
         if self._inherited.inherited_layout_in(target).is_composite and size < COMPOSITE_LAYOUT_LIMIT:
             return DEFAULT_LAYOUT_RECIPE
-        return self._recipe_by_count(LayoutComponent(self.suitable_stripe_count(size, target.descriptor)), target)
+        return self._layout_recipe_by_stripe_count(
+            LayoutComponent(self.suitable_stripe_count(size, target.descriptor)), target
+        )
 
     def suitable_stripe_count(self, size: int, target: int) -> int:
         """Return the number of stripes that ``--stripe auto`` chooses for a file of ``size`` bytes. ``target`` is a
@@ -360,7 +366,7 @@ class LustreLayoutPolicy(LayoutPolicy):
         hosts, ranks = (writers.hosts, writers.ranks) if writers.is_split(size) else (1, 1)
         return automatic_stripe_count(size, hosts, ranks, self.count_osts(target), self._request.table)
 
-    def _recipe_by_count(self, wanted: LayoutComponent, target: TargetDirectory) -> LayoutRecipe:
+    def _layout_recipe_by_stripe_count(self, wanted: LayoutComponent, target: TargetDirectory) -> LayoutRecipe:
         """Return how a file is created in the directory ``target``, so that it gets the number of stripes and the
         stripe size of ``wanted``. Raise ``Problem``.
 
@@ -388,7 +394,7 @@ class LustreLayoutPolicy(LayoutPolicy):
                 DELAYED_LAYOUT_FLAG,
                 (LAYOUT_ATTRIBUTE, pack_layout(striping)),
                 deviation,
-                is_acceptable=partial(has_fewer_stripes, striping.normalised),
+                is_acceptable=partial(has_fewer_stripes, striping.normalised_layout),
             )
         return recipe
 
@@ -416,7 +422,7 @@ class LustreLayoutPolicy(LayoutPolicy):
             has_pool = self._pools.get(pool)
             if has_pool is None:  # not asked yet, or it could not be determined
                 clear_cache_if_full(self._pools)
-                has_pool = self._pools[pool] = llapi.has_pool(target, self._next_name(), pool)
+                has_pool = self._pools[pool] = llapi.has_ost_pool(target, self._next_name(), pool)
             if has_pool is False:
                 return f"there is no pool {pool.decode('ascii', 'backslashreplace')}"
         return ""
@@ -436,7 +442,7 @@ def stripe_count_notice(stripe: str, directory: bytes) -> str:
         os.close(descriptor)
 
 
-def create_lustre_sync_anchor(directory: int, server: int) -> int:
+def create_file_for_mdt_sync(directory: int, server: int) -> int:
     """Create an anchor: a file without a name that is kept open so that one fsync(2) on it reaches the metadata target
     (MDT) with the index ``server`` and every OST that accepts new files. Return its descriptor.
 

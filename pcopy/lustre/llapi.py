@@ -2,7 +2,7 @@
 OSTs, MDT of an item, group locks.
 
 The library is loaded when it is first needed. The functions that are used here are the same since Lustre 2.12. If the
-library or a function is missing, ``has_pool`` returns None (unknown), never a guess.
+library or a function is missing, ``has_ost_pool`` returns None (unknown), never a guess.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _lustre_library() -> Any:
     return library
 
 
-def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
+def has_ost_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
     """Return True if the file system of an open directory has the OST pool ``pool``, False if not, and None if that
     cannot be determined.
 

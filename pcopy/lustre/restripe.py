@@ -23,8 +23,8 @@ from pcopy.fsio.contents import IncrementalDigest, digest_contents, may_have_hol
 from pcopy.fsio.data import ContentsCopier, set_file_size
 from pcopy.fsio.layout import LayoutRecipe, set_layout
 from pcopy.fsio.problem import Problem, errors_as_problem
-from pcopy.fsio.source import check_is_found_file, status_of
-from pcopy.fsio.syncer import sync_if_supported
+from pcopy.fsio.source import check_is_file_found_by_scan, status_of_open_item
+from pcopy.fsio.syncer import sync_file_if_supported
 from pcopy.lustre.default_layout import read_layout
 from pcopy.lustre.layout_comparison import normalised_layout
 from pcopy.lustre.llapi import acquire_group_lock, mdt_of_item, mdts_of_directory
@@ -71,10 +71,10 @@ class CopyAndVerifyTools(NamedTuple):
     """
 
     mover: ContentsCopier
-    new_digest: Callable[[], ContentDigest]
+    new_digest: Callable[[], IncrementalContentDigest]
 
 
-class ContentDigest(IncrementalDigest, Protocol):
+class IncrementalContentDigest(IncrementalDigest, Protocol):
     """Protocol of an object that computes the digest of contents which are passed to it piece by piece. ``root``
     returns the digest.
     """
@@ -109,10 +109,10 @@ def change_file_layout(
     """
     file = _open_file(directory, name)
     try:
-        check_is_found_file(status_of(file), status_of(directory).st_dev, inode)
+        check_is_file_found_by_scan(status_of_open_item(file), status_of_open_item(directory).st_dev, inode)
         _check_no_writers(file)
         with (yield from acquire_group_lock(file, inode & 0x7FFFFFFF | 1, is_required=True)):
-            status = status_of(file)
+            status = status_of_open_item(file)
             recipe = change(file, status.st_size)
             version = -1
             if recipe is not None:
@@ -143,7 +143,7 @@ def _copy_and_swap_layouts(
         means: objects that copy and verify the contents.
     """
     version = _data_version(file)
-    other = _create_unnamed(directory, file, recipe)
+    other = _create_unnamed_file(directory, file, recipe)
     try:
         if recipe.attribute:
             with errors_as_problem("setstripe"):
@@ -214,7 +214,7 @@ def _open_file(directory: int, name: bytes) -> int:
             return os.open(name, flags, dir_fd=directory)
 
 
-def _create_unnamed(directory: int, file: int, recipe: LayoutRecipe) -> int:
+def _create_unnamed_file(directory: int, file: int, recipe: LayoutRecipe) -> int:
     """Create a file without a name on the MDT of the open file ``file``, because Lustre swaps layouts only within one
     MDT; return its descriptor. ``recipe`` has the flags of open(2) for a file that gets the new layout.
 
@@ -243,15 +243,15 @@ def _copy_and_verify(
     digest, digest_read = means.new_digest(), means.new_digest()
     set_file_size(other, size)
     with closing(
-        means.mover.copy_range(file, other, 0, size, devices, may_have_holes=may_have_holes(status), digest=digest)
+        means.mover.copy_byte_range(file, other, 0, size, devices, may_have_holes=may_have_holes(status), digest=digest)
     ) as steps:
         yield from steps
     with errors_as_problem("fsync"):
-        sync_if_supported(other)
+        sync_file_if_supported(other)
     with suppress(OSError):
         os.posix_fadvise(other, 0, 0, os.POSIX_FADV_DONTNEED)
     with closing(
-        digest_contents(other, 0, size, digest_read, may_have_holes=may_have_holes(status_of(other)))
+        digest_contents(other, 0, size, digest_read, may_have_holes=may_have_holes(status_of_open_item(other)))
     ) as steps:
         for _ in steps:
             yield 0
@@ -284,7 +284,7 @@ def _restore_times(file: int, status: os.stat_result, version: int) -> None:
     released, because that would wait for ever. If another process has written to the file since (its data version is
     not ``version``), the times are not changed.
     """
-    before, now = (status.st_atime_ns, status.st_mtime_ns), status_of(file)
+    before, now = (status.st_atime_ns, status.st_mtime_ns), status_of_open_item(file)
     if (now.st_atime_ns, now.st_mtime_ns) != before and _data_version(file, FLUSH_FIRST_FLAG) == version:
         with errors_as_problem("utime"):
             os.utime(file, ns=before)

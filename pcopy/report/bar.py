@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO, cast
 
 from pcopy.report.progress_gauge import (
-    ProgressReading,
+    ProgressSnapshot,
     StagesByPhase,
     bytes_done_text,
     items_done_text,
@@ -28,7 +28,7 @@ from pcopy.report.progress_gauge import (
 )
 from pcopy.report.screen import Clock, OutputOptions, ProgressJsonScreen, ProgressLinesScreen, ProgressScreen
 from pcopy.report.streams import TolerantRawStream
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 from pcopy.text import encodable_text
 from pcopy.units import format_running_clock
 
@@ -65,7 +65,7 @@ class ProgressBarScreen(ProgressScreen):
             live.stop()
         super().close()
 
-    def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
+    def _show_progress(self, phase: str, totals: JobCounters, reading: ProgressSnapshot, silent: Sequence[int]) -> None:
         """Redraw the bar with the current progress.
 
         Args:
@@ -110,7 +110,7 @@ class ProgressBarScreen(ProgressScreen):
 
 
 def render_bar(
-    phase: str, reading: ProgressReading, silent: Sequence[int], width: int, *, ascii_only: bool = False
+    phase: str, reading: ProgressSnapshot, silent: Sequence[int], width: int, *, ascii_only: bool = False
 ) -> Group:
     """Return the two lines of the bar, as an object that rich can draw, for a terminal of ``width`` columns.
 
@@ -146,7 +146,7 @@ def render_bar(
     return Group(first, second)
 
 
-def progress_details_line(reading: ProgressReading, silent: Sequence[int], width: int) -> str:
+def progress_details_line(reading: ProgressSnapshot, silent: Sequence[int], width: int) -> str:
     """Return the second line of the bar, counts and rates, in up to ``width`` characters.
 
     If there is not enough space, the less important values are omitted. The number of failures and the bytes always
@@ -220,7 +220,7 @@ def _open_lines_files(paths: Mapping[str, bytes | None], umask: int | None) -> l
     except BaseException:
         for file in filter(None, files):
             with suppress(OSError):  # Only the first error is reported.
-                file.remove_if_new()
+                file.close_and_remove_if_unused()
         raise
     return files
 

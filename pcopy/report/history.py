@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.screen import failure_json_values
-from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.job import Failure, JobCounters
 
 MAX_SAMPLES = 600
 """Maximum number of samples; when there are more, every second one is removed.
@@ -51,18 +51,21 @@ class CounterSample(NamedTuple):
     failed: int
 
     @classmethod
-    def from_totals(cls, seconds: float, totals: Totals, before: Totals) -> CounterSample:
+    def from_totals(cls, seconds: float, totals: JobCounters, before: JobCounters) -> CounterSample:
         """Return the sample at ``seconds`` since the run began.
 
         Args:
             totals: the counters of the whole job.
             before: the counters of the job's earlier runs, which are subtracted.
         """
-        sums = [each - other for each, other in zip(_sample_sums(totals), _sample_sums(before), strict=True)]
+        sums = [
+            each - other
+            for each, other in zip(_counter_sample_values(totals), _counter_sample_values(before), strict=True)
+        ]
         return cls(round(seconds, 3), *sums)
 
 
-def _sample_sums(totals: Totals) -> tuple[int, ...]:
+def _counter_sample_values(totals: JobCounters) -> tuple[int, ...]:
     """Return the fields of a ``CounterSample`` but the first (the time), in their order, computed from the counters
     ``totals``.
     """
@@ -85,7 +88,7 @@ class JobHistory:
     ``now`` is always the time in seconds of a clock that never goes back.
     """
 
-    def __init__(self, now: float, before: Totals, most: int = MAX_SAMPLES) -> None:
+    def __init__(self, now: float, before: JobCounters, most: int = MAX_SAMPLES) -> None:
         """Begin to collect at the time ``now``, the start of this run.
 
         Args:
@@ -100,7 +103,7 @@ class JobHistory:
         self._begun: list[tuple[str, float]] = []
         self._end = 0.0
 
-    def add_sample(self, now: float, phase: str, totals: Totals) -> None:
+    def add_sample(self, now: float, phase: str, totals: JobCounters) -> None:
         """Store a sample of the counters ``totals`` at the time ``now``.
 
         ``phase``: name of the phase that has begun; empty: the phase has not changed.
@@ -159,15 +162,15 @@ class FailureSummary:
             else:
                 self.uncategorised += 1
 
-    def kinds(self) -> list[FailureKind]:
+    def failure_kinds(self) -> list[FailureKind]:
         """Return the kinds of failures that are counted separately, the most frequent first."""
         kinds = [FailureKind(*kind, *count_and_example) for kind, count_and_example in self._kinds.items()]
         return sorted(kinds, key=lambda kind: (-kind.failures, kind.operation, kind.errno))
 
-    def json_values(self) -> dict[str, object]:
+    def failures_as_json_values(self) -> dict[str, object]:
         """Return the failures as values for the JSON report (docs/formats/report.md)."""
         kinds = []
-        for kind in self.kinds():
+        for kind in self.failure_kinds():
             shown_values = failure_json_values(kind.example)
             reason = os.strerror(kind.errno) if kind.errno else ""
             example = {key: shown_values[key] for key in ("path", "path_b64", "message")}

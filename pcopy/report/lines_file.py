@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.errors import RequestRefused
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.named_file import open_directory_of, open_named_file_to_write
+from pcopy.fsio.named_file import open_named_file_to_write, open_parent_directory
 from pcopy.signature.replacing import temporary_umask
-from pcopy.tasks.base.item_outcomes import ItemOutcome, ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcome, PackedItemOutcomes
 from pcopy.text import printable_path
 
 LINE_BEGINNING_BY_OPTION = {"errors": b'{"path": "', "log": b'{"action": "'}
@@ -48,11 +48,11 @@ def item_outcome_json(item: ItemOutcome) -> str:
     return json.dumps(values)
 
 
-def item_log_lines(items: Sequence[ItemOutcomes]) -> Iterator[str]:
+def item_log_lines(items: Sequence[PackedItemOutcomes]) -> Iterator[str]:
     """Yield one line of the log (``--log``), without a newline, for each item of ``items``: its outcome as a JSON
     object.
     """
-    return (item_outcome_json(item) for each in items for item in each.outcomes())
+    return (item_outcome_json(item) for each in items for item in each.unpacked_outcomes())
 
 
 def reason_not_to_overwrite(option: str, status: os.stat_result, beginning: bytes) -> str:
@@ -97,11 +97,12 @@ class JsonLinesFile:
         self._created = opened.path if opened.is_new else b""
         status = os.fstat(opened.descriptor)
         self._is_truncated = stat.S_ISREG(status.st_mode) and not opened.is_inherited
-        """True if ``make_empty`` truncates the file: a regular file, and not a descriptor inherited from the shell."""
+        """True if ``truncate_file`` truncates the file: a regular file, and not a descriptor inherited from the shell.
+        """
         if self._is_truncated:
-            self._refuse_replaced_file(option, status)
+            self._check_file_may_be_overwritten(option, status)
 
-    def _refuse_replaced_file(self, option: str, status: os.stat_result) -> None:
+    def _check_file_may_be_overwritten(self, option: str, status: os.stat_result) -> None:
         """Raise ``RequestRefused`` if the opened file must not be overwritten.
 
         The path was checked before it was opened, but another file may have taken the name since.
@@ -119,7 +120,7 @@ class JsonLinesFile:
             self._file.close()
             raise RequestRefused(f"{printable_path(self.path)}: {reason}")
 
-    def make_empty(self) -> None:
+    def truncate_file(self) -> None:
         """Truncate the file. To be called when it is certain that the job will run; raise ``OSError``.
 
         An inherited descriptor is not truncated, and a file with the attribute ``chattr +a``, to which data can only be
@@ -132,7 +133,7 @@ class JsonLinesFile:
                 if error.errno != errno.EPERM:
                     raise
 
-    def remove_if_new(self) -> None:
+    def close_and_remove_if_unused(self) -> None:
         """Close the file, and remove it if this object created it and it is empty.
 
         If another file has taken its name, that file is not removed. Raise ``OSError``.
@@ -141,7 +142,7 @@ class JsonLinesFile:
         self._file.close()
         if not self._created or status.st_size:
             return
-        directory = open_directory_of(self._created)
+        directory = open_parent_directory(self._created)
         try:
             present = os.stat(directory.name, dir_fd=directory.descriptor, follow_symlinks=False)
             if (present.st_dev, present.st_ino) == (status.st_dev, status.st_ino):

@@ -17,9 +17,9 @@ from pcopy import __version__
 from pcopy.errors import EXIT_OK
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.output_file import OutputFile
-from pcopy.report.progress_gauge import ProgressGauge, ProgressReading
+from pcopy.report.progress_gauge import ProgressGauge, ProgressSnapshot
 from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunDescription
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 from pcopy.text import printable_path
 
 METRICS_INTERVAL = 15.0
@@ -97,28 +97,28 @@ class MetricsRecorder(JobRecorder):
         self._phase = ""
         self._exit_status: int | None = None
 
-    def begin(self, facts: RunDescription, notice: PrintNotice) -> None:
+    def begin_recording(self, facts: RunDescription, notice: PrintNotice) -> None:
         self._facts = facts
         self._notice = notice
         self._last = last_run_in_metrics(self._file.read(_METRICS_READ_LIMIT), facts.program)
         self._gauge = ProgressGauge(self._clock(), facts.stages)
-        self._write(facts.earlier_totals, ())
+        self._write_metrics_file(facts.earlier_totals, ())
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def record_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         now = self._clock()
         self._gauge.enter_phase(now, phase, totals)
         self._phase = phase
         if now >= self._due:
-            self._write(totals, silent)
+            self._write_metrics_file(totals, silent)
 
     def end(self, end: JobEnd) -> None:
         now = round(self._wall(), 3)
         self._exit_status = end.status
         self._last = _LastRunOutcome(end.status, now, now if end.status == EXIT_OK else self._last.succeeded)
-        self._write(end.totals, ())
+        self._write_metrics_file(end.totals, ())
         self._file.close()
 
-    def _write(self, totals: Totals, silent: Sequence[int]) -> None:
+    def _write_metrics_file(self, totals: JobCounters, silent: Sequence[int]) -> None:
         """Replace the metrics file by one with the current counters ``totals``.
 
         ``silent``: ranks that have not answered lately. Only the first error is reported, and the job continues.
@@ -127,14 +127,16 @@ class MetricsRecorder(JobRecorder):
         self._due = now + self._interval
         reading = self._gauge.read(now, totals) if self._exit_status is None else None
         try:
-            self._file.replace(self._contents(totals, silent, reading).encode())
+            self._file.replace(self._metrics_file_contents(totals, silent, reading).encode())
         except OSError as error:
             if not self._is_error_reported:
                 self._is_error_reported = True
                 reason = f"{error.strerror}; the job goes on" if self._exit_status is None else error.strerror
                 self._notice(f"{printable_path(self._file.path)}: cannot write the metrics: {reason}")
 
-    def _contents(self, totals: Totals, silent: Sequence[int], reading: ProgressReading | None) -> str:
+    def _metrics_file_contents(
+        self, totals: JobCounters, silent: Sequence[int], reading: ProgressSnapshot | None
+    ) -> str:
         """Return the new contents of the metrics file.
 
         Args:
@@ -187,7 +189,7 @@ class MetricsRecorder(JobRecorder):
         yield _Metric("last_success_timestamp_seconds", "gauge", text, last.succeeded)
 
 
-def _counter_metrics(totals: Totals, done: str) -> Iterator[_Metric]:
+def _counter_metrics(totals: JobCounters, done: str) -> Iterator[_Metric]:
     """Yield the metrics for the counters ``totals`` of the whole job, including its earlier runs.
 
     ``done``: what the program does to an item, as a participle such as "copied".
@@ -211,7 +213,7 @@ def _counter_metrics(totals: Totals, done: str) -> Iterator[_Metric]:
         yield _Metric(f"{name}_total", "counter", text, value)
 
 
-def _progress_metrics(reading: ProgressReading | None) -> Iterator[_Metric]:
+def _progress_metrics(reading: ProgressSnapshot | None) -> Iterator[_Metric]:
     """Yield the metrics of progress and remaining time; none if ``reading`` is None."""
     if reading is not None:
         text = "Share of the phase's work that is done, 0 to 1; missing while that is not known."
@@ -238,7 +240,7 @@ def _escaped_label_value(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def is_metrics_beginning(beginning: bytes) -> bool:
+def is_beginning_of_metrics_file(beginning: bytes) -> bool:
     """True if ``beginning`` can be the first bytes of a file that ``--metrics`` of pcopy or a related program wrote.
 
     An existing file that begins otherwise is not replaced.

@@ -13,7 +13,7 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio import durable
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.durable import Durability
-from pcopy.fsio.named_file import check_is_replaceable_file, open_directory_of
+from pcopy.fsio.named_file import check_is_replaceable_file, open_parent_directory
 from pcopy.signature.replacing import temporary_umask
 from pcopy.text import printable_path
 
@@ -35,7 +35,7 @@ class OutputFile:
         self._umask = umask
         self._temporary = b".pcopy-" + os.urandom(8).hex().encode()
         try:
-            self._directory, self.name, _, _ = open_directory_of(path)
+            self._directory, self.name, _, _ = open_parent_directory(path)
         except OSError as error:
             raise RequestRefused(f"{printable_path(path)}: its directory cannot be opened: {error.strerror}") from None
         try:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 from pcopy.text import count_with_noun
 from pcopy.units import format_running_clock, format_size
 
@@ -32,7 +32,7 @@ _MAX_NAMED_RANKS = 8
 """Maximum number of silent ranks that are named in one line; of more only the number is shown."""
 
 
-class ProgressReading(NamedTuple):
+class ProgressSnapshot(NamedTuple):
     """Progress at one time. Times are in seconds, rates in bytes per second, and item rates in items per second.
 
     Fields (of the current stage, except ``elapsed`` and ``failed``):
@@ -91,7 +91,7 @@ class ProgressStage(NamedTuple):
     - ``is_measured``: False if the stage has no counters of its own.
     """
 
-    measure: Callable[[Totals], WorkDone]
+    measure: Callable[[JobCounters], WorkDone]
     finds_total: bool = False
     is_measured: bool = True
 
@@ -126,7 +126,7 @@ class ProgressGauge:
         self._first = (now, moved, items, weight)
         self._samples = deque([self._first])
 
-    def enter_phase(self, now: float, phase: str, totals: Totals) -> None:
+    def enter_phase(self, now: float, phase: str, totals: JobCounters) -> None:
         """Note that the job is in ``phase`` at the time ``now``, with the counters ``totals``.
 
         If the phase belongs to another stage than before, the measurement of that stage begins.
@@ -137,7 +137,7 @@ class ProgressGauge:
             weight = min(done.bytes, done.bytes_total) + done.items * ITEM_WEIGHT_IN_BYTES
             self._start_stage(stage, now, done.moved, done.items, weight)
 
-    def read(self, now: float, totals: Totals) -> ProgressReading:
+    def read(self, now: float, totals: JobCounters) -> ProgressSnapshot:
         """Return the progress at the time ``now``, from the counters ``totals`` of the job."""
         done = self._stage.measure(totals)
         is_over = done.is_total_known and 0 < done.items_total <= done.items
@@ -157,7 +157,7 @@ class ProgressGauge:
         fraction = None
         if done.is_total_known and done.items_total:
             fraction = 1.0 if is_over else min(weight / whole, _MAX_UNFINISHED_FRACTION)
-        return ProgressReading(
+        return ProgressSnapshot(
             elapsed=now - self._start,
             items_done=done.items,
             items_found=done.items_total,
@@ -175,7 +175,7 @@ class ProgressGauge:
         )
 
 
-def percent_text(reading: ProgressReading) -> str:
+def percent_text(reading: ProgressSnapshot) -> str:
     """Return the completed part, such as ``45.2 %``, rounded down.
 
     While the total is unknown, return ``scanning`` if it will become known, and an empty text if it will not.
@@ -185,7 +185,7 @@ def percent_text(reading: ProgressReading) -> str:
     return f"{int(reading.fraction * 1000) / 10:.1f} %"
 
 
-def items_done_text(reading: ProgressReading) -> str:
+def items_done_text(reading: ProgressSnapshot) -> str:
     """Return the completed items and their total, such as ``3 of 7 items``.
 
     If the stage has no counters of its own, return the number of completed items of the job, such as ``7 items``.
@@ -195,7 +195,7 @@ def items_done_text(reading: ProgressReading) -> str:
     return f"{reading.items_done:,} of {count_with_noun(reading.items_found, 'item', 'items')}"
 
 
-def bytes_done_text(reading: ProgressReading) -> str:
+def bytes_done_text(reading: ProgressSnapshot) -> str:
     """Return the handled bytes and their total, such as ``1.20 GiB of 3.40 GiB``.
 
     If the stage has no counters of its own, return the handled bytes of the job, such as ``3.40 GiB``.
@@ -205,17 +205,17 @@ def bytes_done_text(reading: ProgressReading) -> str:
     return f"{format_size(reading.bytes_done)} of {format_size(reading.bytes_found)}"
 
 
-def rate_text(reading: ProgressReading) -> str:
+def rate_text(reading: ProgressSnapshot) -> str:
     """Return the current rate, such as ``12.3 MiB/s``; empty if the stage has no counters of its own."""
     return f"{format_size(reading.rate)}/s" if reading.is_measured else ""
 
 
-def mean_rate_text(reading: ProgressReading) -> str:
+def mean_rate_text(reading: ProgressSnapshot) -> str:
     """Return the mean rate, such as ``mean 12.3 MiB/s``; empty if the stage has no counters of its own."""
     return f"mean {format_size(reading.mean_rate)}/s" if reading.is_measured else ""
 
 
-def remaining_text(reading: ProgressReading) -> str:
+def remaining_text(reading: ProgressSnapshot) -> str:
     """Return the remaining time, such as ``0:12 left``; empty if it cannot be estimated."""
     return "" if reading.remaining is None else f"{format_running_clock(reading.remaining)} left"
 

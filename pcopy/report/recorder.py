@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.progress_gauge import StagesByPhase
-from pcopy.tasks.base.job import Failure, Job, Sink, Totals
+from pcopy.tasks.base.job import Failure, Job, JobCounters, ProgressSink
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.item_outcomes import ItemOutcomes
+    from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 
 PrintNotice = Callable[[str], None]
 """Function that prints a line to the user."""
@@ -43,7 +43,7 @@ class RunDescription(NamedTuple):
     hosts: Sequence[str]
     backend: str
     started: float
-    earlier_totals: Totals = Totals()
+    earlier_totals: JobCounters = JobCounters()
     """Counters of the job's earlier runs."""
     command_line: Sequence[str] = ()
     """The command line, without the name of the program."""
@@ -64,7 +64,7 @@ class JobEnd(NamedTuple):
     """
 
     status: int
-    totals: Totals
+    totals: JobCounters
     halt_reason: str = ""
     summary: Mapping[str, Any] = {}
     work_of_ranks: bytes = b""
@@ -73,13 +73,13 @@ class JobEnd(NamedTuple):
 class JobRecorder:
     """Base class of the recorders. All methods are called on rank 0; a subclass overrides those that it needs."""
 
-    def begin(self, facts: RunDescription, notice: PrintNotice) -> None:
+    def begin_recording(self, facts: RunDescription, notice: PrintNotice) -> None:
         """Called when it is certain that the job runs: start to record.
 
         ``facts`` describe the run. ``notice`` prints a line to the user.
         """
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def record_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         """Called repeatedly while the job runs, to record its progress.
 
         Args:
@@ -88,7 +88,7 @@ class JobRecorder:
             silent: the ranks that have not answered lately.
         """
 
-    def failures(self, failures: Sequence[Failure]) -> None:
+    def record_failures(self, failures: Sequence[Failure]) -> None:
         """Called with the items that have failed since the last call."""
 
     def end(self, end: JobEnd) -> None:
@@ -98,46 +98,46 @@ class JobRecorder:
 
 
 class RecorderSink:
-    """Passes progress and failures of a job on to all its recorders, and to the screen or another ``Sink``.
+    """Passes progress and failures of a job on to all its recorders, and to the screen or another ``ProgressSink``.
 
-    Implements the protocol ``pcopy.tasks.base.job.Sink``, through which a job reports. ``forward_to`` must be called
-    before anything is passed on.
+    Implements the protocol ``pcopy.tasks.base.job.ProgressSink``, through which a job reports. ``forward_to`` must be
+    called before anything is passed on.
     """
 
     def __init__(self, recorders: Sequence[JobRecorder]) -> None:
         self._recorders = recorders
-        self._sink: Sink | None = None
-        self._totals = Totals()
+        self._sink: ProgressSink | None = None
+        self._totals = JobCounters()
 
-    def begin(self, facts: RunDescription, notice: PrintNotice) -> None:
-        """Start all recorders: call their ``begin`` with the same arguments."""
+    def begin_all_recorders(self, facts: RunDescription, notice: PrintNotice) -> None:
+        """Start all recorders: call their ``begin_recording`` with the same arguments."""
         self._totals = facts.earlier_totals
         for recorder in self._recorders:
-            recorder.begin(facts, notice)
+            recorder.begin_recording(facts, notice)
 
-    def forward_to(self, sink: Sink) -> Sink:
+    def forward_to(self, sink: ProgressSink) -> ProgressSink:
         """Set the ``sink`` to which everything is passed on, in addition to the recorders; return this object."""
         self._sink = sink
         return self
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         assert self._sink is not None
-        self._sink.progress(phase, totals, silent)
+        self._sink.receive_progress(phase, totals, silent)
         self._totals = totals
         for recorder in self._recorders:
-            recorder.progress(phase, totals, silent)
+            recorder.record_progress(phase, totals, silent)
 
-    def failures(self, failures: Sequence[Failure]) -> None:
+    def receive_failures(self, failures: Sequence[Failure]) -> None:
         assert self._sink is not None
-        self._sink.failures(failures)
+        self._sink.receive_failures(failures)
         for recorder in self._recorders:
-            recorder.failures(failures)
+            recorder.record_failures(failures)
 
-    def notice(self, text: str) -> None:
+    def receive_notice(self, text: str) -> None:
         assert self._sink is not None
-        self._sink.notice(text)
+        self._sink.receive_notice(text)
 
-    def items(self, items: Sequence[ItemOutcomes]) -> None:
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
         assert self._sink is not None
         self._sink.items(items)
 
@@ -146,6 +146,6 @@ class RecorderSink:
         for recorder in self._recorders:
             recorder.end(end)
 
-    def end_after_failure(self, status: int) -> None:
+    def record_end_after_rank_failure(self, status: int) -> None:
         """Let all recorders write their final contents after a rank was lost, with the counters received last."""
         self.end(JobEnd(status, self._totals))

@@ -19,7 +19,7 @@ from pcopy.report.history import CounterSample, FailureSummary, JobHistory
 from pcopy.report.lines_file import path_as_json_values
 from pcopy.report.output_file import OutputFile
 from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunDescription
-from pcopy.tasks.base.job import Failure, Job, Options, Totals
+from pcopy.tasks.base.job import Failure, Job, JobCounters, Options
 from pcopy.tasks.base.rank_sums import NUMBER_OF_SIZE_CLASSES, ReportSums
 from pcopy.text import printable_path, shell_quoted
 
@@ -53,15 +53,15 @@ class JobReportRecorder(JobRecorder):
         self._wall = wall
         self._failures = FailureSummary()
 
-    def begin(self, facts: RunDescription, notice: PrintNotice) -> None:
+    def begin_recording(self, facts: RunDescription, notice: PrintNotice) -> None:
         self._facts = facts
         self._notice = notice
         self._history = JobHistory(self._clock(), facts.earlier_totals)
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def record_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         self._history.add_sample(self._clock(), phase, totals)
 
-    def failures(self, failures: Sequence[Failure]) -> None:
+    def record_failures(self, failures: Sequence[Failure]) -> None:
         self._failures.add_failures(failures)
 
     def end(self, end: JobEnd) -> None:
@@ -77,7 +77,7 @@ class JobReportRecorder(JobRecorder):
     def _report_json_values(self, end: JobEnd) -> dict[str, Any]:
         """Return the contents of the report as values for JSON, by key. ``end`` says how the job ended."""
         facts, history = self._facts, self._history
-        sums = ReportSums.from_packed(end.work_of_ranks)
+        sums = ReportSums.from_packed_bytes(end.work_of_ranks)
         seconds = end.summary.get("seconds", history.samples[-1].seconds)
         return {
             "format": REPORT_FORMAT,
@@ -103,8 +103,8 @@ class JobReportRecorder(JobRecorder):
             "history": {"columns": CounterSample._fields, "rows": history.samples},
             "sizes": _file_sizes_json_values(sums),
             "ranks": [{**work._asdict(), "host": facts.hosts[work.rank]} for work in sorted(sums.ranks)],
-            "slowest": [_slow_file_json_values(*slow) for slow in sums.slowest],
-            "failures": self._failures.json_values(),
+            "slowest": [_slow_file_json_values(*slow) for slow in sums.slowest_files],
+            "failures": self._failures.failures_as_json_values(),
         }
 
 
@@ -155,13 +155,13 @@ def _to_json_value(value: Any) -> Any:
     return [_to_json_value(each) for each in value] if isinstance(value, tuple | list) else value
 
 
-def _totals_json_values(totals: Totals) -> dict[str, int]:
+def _totals_json_values(totals: JobCounters) -> dict[str, int]:
     """Return the counters by name, without internal ones, which only decide whether a phase must run."""
     sums = {name: number for name, number in totals._asdict().items() if not name.startswith("for_")}
     return {"copied": totals.copied, **sums}
 
 
-def _this_run_json_values(last: CounterSample, end: JobEnd, before: Totals, seconds: float) -> dict[str, Any]:
+def _this_run_json_values(last: CounterSample, end: JobEnd, before: JobCounters, seconds: float) -> dict[str, Any]:
     """Return what this run has done, without earlier runs, and its mean rate in bytes per second.
 
     Args:
@@ -215,9 +215,9 @@ def _report_file_contents(name: bytes, values: Mapping[str, Any]) -> bytes:
     """Return the contents of a report file: a page if its ``name`` ends in ``.html``, else JSON."""
     if not name.endswith(b".html"):
         return readable_json_text(values).encode()
-    from pcopy.report.page.page import report_page
+    from pcopy.report.page.page import html_report_page
 
-    return report_page(values).encode()
+    return html_report_page(values).encode()
 
 
 def readable_json_text(values: Mapping[str, Any]) -> str:
@@ -226,7 +226,7 @@ def readable_json_text(values: Mapping[str, Any]) -> str:
     return f"{{\n{lines}\n}}\n"
 
 
-def is_report_beginning(beginning: bytes) -> bool:
+def is_beginning_of_report_file(beginning: bytes) -> bool:
     """True if ``beginning`` can be the first bytes of a file that ``--report`` of pcopy or a related program wrote.
 
     An existing file that begins otherwise is not replaced.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.progress_gauge import (
     ProgressGauge,
-    ProgressReading,
+    ProgressSnapshot,
     StagesByPhase,
     bytes_done_text,
     items_done_text,
@@ -33,14 +33,14 @@ from pcopy.report.progress_gauge import (
     silent_ranks_text,
 )
 from pcopy.report.streams import TolerantStream
-from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.job import Failure, JobCounters
 from pcopy.text import count_with_noun, one_line_message, printable_path, printable_text
 from pcopy.units import format_running_clock
 
 if TYPE_CHECKING:
     from pcopy.report.lines_file import JsonLinesFile
-    from pcopy.tasks.base.item_outcomes import ItemOutcomes
+    from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 
 
 def failure_line(failure: Failure, program: str = "pcopy") -> str:
@@ -132,7 +132,7 @@ class OutputOptions(NamedTuple):
     """Where the filters were set (``FILE:LINE``, or "the command line"); empty if no configuration file sets any."""
 
     @property
-    def reports_items(self) -> bool:
+    def is_reporting_each_item(self) -> bool:
         """True if the outcome of each item must be reported to rank 0: for ``--log``, or for ``-vv`` without ``-q``."""
         return self.log is not None or (self.verbose > 1 and not self.quiet)
 
@@ -140,7 +140,7 @@ class OutputOptions(NamedTuple):
 class ProgressScreen:
     """Prints failures and notices, and writes the files of ``--errors`` and ``--log``; subclasses show the progress.
 
-    Used on rank 0. Implements the protocol ``pcopy.tasks.base.job.Sink``, through which a job reports.
+    Used on rank 0. Implements the protocol ``pcopy.tasks.base.job.ProgressSink``, through which a job reports.
     """
 
     def __init__(
@@ -180,12 +180,12 @@ class ProgressScreen:
         self.shows_items = False
         """True to print a line for each item (``-vv``)."""
 
-    def begin(self) -> None:
+    def truncate_output_files(self) -> None:
         """Called when it is certain that the job runs: truncate the files of ``--errors`` and ``--log``."""
         for file in filter(None, self._files.values()):
-            file.make_empty()
+            file.truncate_file()
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         """Show the progress if an interval has passed since the last update, or since the start.
 
         Args:
@@ -196,7 +196,9 @@ class ProgressScreen:
         if self.is_verbose and phase != self._phase:
             self._phase = phase
             done = totals.copied + totals.skipped + totals.failed
-            self.notice(f"phase {phase}: {done:,} of {count_with_noun(totals.found, 'item', 'items')} done so far")
+            self.receive_notice(
+                f"phase {phase}: {done:,} of {count_with_noun(totals.found, 'item', 'items')} done so far"
+            )
         now = self._clock()
         self._gauge.enter_phase(now, phase, totals)
         if now < self._due:
@@ -205,7 +207,7 @@ class ProgressScreen:
             self._due = now + self._interval
             self._show_progress(printable_text(phase), totals, self._gauge.read(now, totals), silent)
 
-    def failures(self, failures: Sequence[Failure]) -> None:
+    def receive_failures(self, failures: Sequence[Failure]) -> None:
         """Print failures, up to ``MAX_FAILURES_SHOWN`` of a job, and write all of them to the errors file."""
         with self._lock:
             for failure in failures[: max(0, MAX_FAILURES_SHOWN - self._failure_count)]:
@@ -219,33 +221,33 @@ class ProgressScreen:
             self._failure_count += len(failures)
             self._write_to_file(ERRORS_FILE_NOUN, map(failure_json, failures))
 
-    def items(self, items: Sequence[ItemOutcomes]) -> None:
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
         """Write the outcomes of ``items`` to the file of ``--log``, and print them with ``-vv``.
 
         Failed items are not printed here, because ``failures`` prints them with the reason.
         """
         with self._lock:
             for each in items if self.shows_items else ():
-                if each.action != Action.FAIL:
-                    for item in each.outcomes():
+                if each.action != ItemAction.FAIL:
+                    for item in each.unpacked_outcomes():
                         self._print_line(str(item))
             if self._files.get(LOG_FILE_NOUN) is not None:
                 from pcopy.report.lines_file import item_log_lines
 
                 self._write_to_file(LOG_FILE_NOUN, item_log_lines(items))
 
-    def notice(self, text: str) -> None:
+    def receive_notice(self, text: str) -> None:
         """Print ``PROGRAM: text`` as one line, even with ``-q``."""
         with self._lock:
             self._print_line(one_line_message(f"{self._program}: {text}"))
 
-    def report_control(self, state: str) -> None:
+    def report_changed_limits(self, state: str) -> None:
         """Print that the user has changed the limits of the running job, and show them with the progress from now on.
 
         ``state``: the new limits, as text; empty: no limits.
         """
         self._limits_text = state
-        self.notice(f"changed by --control: {state or 'no limits, all ranks active'}")
+        self.receive_notice(f"changed by --control: {state or 'no limits, all ranks active'}")
 
     def _phase_title(self, phase: str) -> str:
         """Return the name of the phase, followed by the limits that the user has set with ``--control``, if there are
@@ -258,7 +260,7 @@ class ProgressScreen:
         files, self._files = self._files, {}
         for file in filter(None, files.values()):
             try:
-                file.remove_if_new()
+                file.close_and_remove_if_unused()
             except OSError as error:
                 self._print_line(
                     f"{self._program}: {printable_path(file.path)}: cannot remove the {file.name}: {error.strerror}"
@@ -273,7 +275,7 @@ class ProgressScreen:
             except OSError as error:
                 self._report_write_error(file, error)
 
-    def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
+    def _show_progress(self, phase: str, totals: JobCounters, reading: ProgressSnapshot, silent: Sequence[int]) -> None:
         """Show the progress. This class shows none; a subclass overrides the method.
 
         Args:
@@ -319,7 +321,7 @@ class ProgressScreen:
 class ProgressLinesScreen(ProgressScreen):
     """Shows progress as one line per interval, for logs and simple terminals."""
 
-    def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
+    def _show_progress(self, phase: str, totals: JobCounters, reading: ProgressSnapshot, silent: Sequence[int]) -> None:
         parts = [
             percent_text(reading),
             items_done_text(reading),
@@ -339,10 +341,12 @@ _PROGRESS_COUNTERS = (
     *("found", "copied", "skipped", "failed", "unscanned", "bytes", "moved", "found_bytes"),
     *("to_verify", "to_verify_bytes", "verified", "verified_bytes"),
 )
-"""Names of the counters (fields of ``Totals``) that a line of JSON progress contains."""
+"""Names of the counters (fields of ``JobCounters``) that a line of JSON progress contains."""
 
 
-def progress_json_values(phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> dict[str, Any]:
+def progress_json_values(
+    phase: str, totals: JobCounters, reading: ProgressSnapshot, silent: Sequence[int]
+) -> dict[str, Any]:
     """Return the progress of a job as values for JSON (docs/formats/progress.md).
 
     Args:
@@ -371,7 +375,7 @@ def progress_json_values(phase: str, totals: Totals, reading: ProgressReading, s
 class ProgressJsonScreen(ProgressScreen):
     """Shows progress as a JSON object per interval (docs/formats/progress.md); failures and notices remain text."""
 
-    def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
+    def _show_progress(self, phase: str, totals: JobCounters, reading: ProgressSnapshot, silent: Sequence[int]) -> None:
         self._print_line(
             json.dumps({**progress_json_values(phase, totals, reading, silent), "state": self._limits_text})
         )

@@ -99,8 +99,8 @@ def print_error(program: str, text: object) -> None:
 class StandardStreams:
     """Standard output and standard error of a process.
 
-    An error of a write (such as a full disk) does not raise an exception; it is remembered, and ``final_status``
-    changes the exit status of the process if necessary.
+    An error of a write (such as a full disk) does not raise an exception; it is remembered, and
+    ``exit_status_after_flush`` changes the exit status of the process if necessary.
     """
 
     def __init__(self, out: TolerantStream, errors: TolerantStream) -> None:
@@ -109,7 +109,7 @@ class StandardStreams:
         self.is_output_essential = False
         """True if standard output is the only purpose of the program, so that its loss always changes the status."""
 
-    def final_status(self, status: int, program: str, least: int) -> int:
+    def exit_status_after_flush(self, status: int, program: str, least: int) -> int:
         """Flush both streams at the end of the program, and return its exit status: ``status``, but at least ``least``
         if output was lost.
 
@@ -130,7 +130,7 @@ class StandardStreams:
 @contextmanager
 def tolerant_standard_streams() -> Iterator[StandardStreams]:
     """Context manager: replace ``sys.stdout`` and ``sys.stderr`` by streams that never raise, and yield these."""
-    _open_closed_descriptors()
+    _open_null_on_closed_descriptors()
     before = sys.stdout, sys.stderr
     out, errors = (TolerantStream(stream or _open_null_device(), closed=stream is None) for stream in before)
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, errors)
@@ -158,7 +158,7 @@ def _discard_buffered_text(stream: TolerantStream, descriptor: int) -> None:
     os.close(null)
 
 
-def _open_closed_descriptors() -> None:
+def _open_null_on_closed_descriptors() -> None:
     """Open /dev/null on those of the descriptors 0 to 2 that are closed: 0 for writing only, 1 and 2 for reading only.
 
     No file that is opened later can then get such a number. Reading a list from a closed standard input still fails

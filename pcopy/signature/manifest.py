@@ -30,8 +30,8 @@ from pcopy.signature.items import (
     file_digest,
     special_file_digest,
 )
-from pcopy.signature.replacing import AnyPath, replaced_output_file
-from pcopy.signature.signature_file import is_valid_block_size, open_regular_file, refusing_file_errors
+from pcopy.signature.replacing import AnyPath, replacing_output_file
+from pcopy.signature.signature_file import converting_file_errors_to_refusal, is_valid_block_size, open_regular_file
 from pcopy.text import printable_path
 
 MANIFEST_MAGIC = b"#pcopy-manifest"
@@ -81,15 +81,15 @@ def tree_order_key(path: bytes) -> bytes:
     return b"" if path == ROOT_PATH else path.replace(b"/", b"\0")
 
 
-def pack_entry(entry: ManifestEntry) -> tuple[bytes, bytes]:
+def pack_manifest_entry(entry: ManifestEntry) -> tuple[bytes, bytes]:
     """Return ``entry`` packed as a key, which sorts entries into tree order, and a value: type byte, size (8 bytes),
     digest.
     """
     return tree_order_key(entry.path), entry.kind + entry.size.to_bytes(8, "big") + entry.digest
 
 
-def unpack_entry(key: bytes, value: bytes) -> ManifestEntry:
-    """Return the entry that ``pack_entry`` has packed into the pair of ``key`` and ``value``."""
+def unpack_manifest_entry(key: bytes, value: bytes) -> ManifestEntry:
+    """Return the entry that ``pack_manifest_entry`` has packed into the pair of ``key`` and ``value``."""
     return ManifestEntry(value[:1], value[9:], int.from_bytes(value[1:9], "big"), key.replace(b"\0", b"/") or ROOT_PATH)
 
 
@@ -115,7 +115,7 @@ class ManifestWriter(ExitStack):
         super().__init__()
         self._path = os.fsencode(path)
         self._header = b"%b %b %b %d\n" % (MANIFEST_MAGIC, MANIFEST_VERSION, algorithm.name.encode(), block_size)
-        self._replacing = replaced_output_file(path, umask, writer)
+        self._replacing = replacing_output_file(path, umask, writer)
         self._last: bytes | None = None
         self._stream: BinaryIO
 
@@ -155,18 +155,21 @@ class ManifestReader:
         self._path = path
         self.algorithm: DigestAlgorithm
         self.block_size: int
-        with refusing_file_errors("manifest", path), open_regular_file(path) as stream:
+        with converting_file_errors_to_refusal("manifest", path), open_regular_file(path) as stream:
             self.algorithm, self.block_size = _read_first_line(stream)
 
     def __iter__(self) -> Iterator[ManifestEntry]:
-        with refusing_file_errors("manifest", self._path), open_regular_file(self._path, _READ_SIZE) as stream:
+        with (
+            converting_file_errors_to_refusal("manifest", self._path),
+            open_regular_file(self._path, _READ_SIZE) as stream,
+        ):
             found = _read_first_line(stream)
             if found != (self.algorithm, self.block_size):
                 raise ValueError("line 1: another manifest has replaced this one since it was opened")
             checker = _EntryVerifier(self.algorithm)
             for line in _remaining_lines(stream, 2):
                 yield checker.parse_entry(line)
-            checker.finish()
+            checker.verify_remaining_directories()
 
     def root_entry(self) -> ManifestEntry:
         """Return the first entry, that of the top directory. No other entry is read or verified."""
@@ -250,7 +253,7 @@ class _EntryVerifier:
             raise ValueError(f"line {self._line}: {error}") from None
         return entry
 
-    def finish(self) -> None:
+    def verify_remaining_directories(self) -> None:
         """Verify the digests of the remaining directories after the last line. Raise ``ValueError`` if entries are
         missing.
         """
@@ -258,7 +261,7 @@ class _EntryVerifier:
             raise ValueError("line 1: no entry follows: the manifest is truncated")
         try:
             while self._open:
-                self._close_directory()
+                self._verify_completed_directory()
         except ValueError as error:
             raise ValueError(f"line {self._line}: {error}") from None
 
@@ -303,7 +306,7 @@ class _EntryVerifier:
             if not name or name in (b".", b"..") or (slash and not directory):
                 raise ValueError("its path is not that of an item below the root")
             while self._open and self._directory != directory:
-                self._close_directory()
+                self._verify_completed_directory()
             if not self._open:
                 raise ValueError(
                     f"the directory of {printable_path(path)} is not listed, or not directly followed by its entries"
@@ -317,7 +320,7 @@ class _EntryVerifier:
             self._open.append(_DirectoryBeingVerified(hasher, entry.digest, self._line, len(self._directory)))
             self._directory = path
 
-    def _close_directory(self) -> None:
+    def _verify_completed_directory(self) -> None:
         """All entries in the directory that was entered last have been read: compare their digest with the one in the
         directory's own entry.
 

@@ -127,11 +127,11 @@ def dump_yaml(fields: Iterable[tuple[str, str | int]], *, time_key: str = "") ->
     Strings are written in double quotes if a YAML reader could take them for another type. The value of the key
     ``time_key`` is a time (UTC); it is written without quotes, so that a reader may convert it.
     """
-    lines = [f"{key}: {value if key == time_key else quoted_if_needed(value)}\n" for key, value in fields]
+    lines = [f"{key}: {value if key == time_key else yaml_scalar_text(value)}\n" for key, value in fields]
     return "".join(lines).encode()
 
 
-def quoted_if_needed(value: str | int) -> str:
+def yaml_scalar_text(value: str | int) -> str:
     """Return ``value`` as it is written in YAML: without quotes if every YAML reader takes it for the same string or
     number, otherwise in double quotes.
     """

@@ -15,7 +15,7 @@ from typing import BinaryIO, TypeAlias
 from pcopy.errors import RequestRefused
 from pcopy.fsio import durable
 from pcopy.fsio.durable import Durability
-from pcopy.fsio.named_file import ParentDirectory, UntrustedFileError, check_is_replaceable_file, open_directory_of
+from pcopy.fsio.named_file import ParentDirectory, UntrustedFileError, check_is_replaceable_file, open_parent_directory
 from pcopy.text import printable_path
 
 AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -23,7 +23,7 @@ AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @contextmanager
-def replaced_output_file(
+def replacing_output_file(
     path: AnyPath, umask: int | None = None, writer: str = "", *, unnamed: bool = False
 ) -> Iterator[BinaryIO]:
     """Context manager that yields a stream for the new contents of ``path``, which is replaced at the end of the block.
@@ -43,7 +43,7 @@ def replaced_output_file(
     mine = [writer] if writer else []
     temporary = "-".join([".pcopy", *mine, os.urandom(8).hex()]).encode()
     with ExitStack() as stack:
-        directory = open_directory_of(target)
+        directory = open_parent_directory(target)
         stack.callback(os.close, directory.descriptor)
         _check_regular_file(target, directory)
         # A directory that cannot be read cannot be synced. The next commit of its file system makes the name durable.

@@ -22,7 +22,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.named_file import open_named_file_to_read
 from pcopy.signature.algorithms import ALGORITHM_NAMES, digest_algorithm_named
 from pcopy.signature.plain_yaml import YamlValue, dump_yaml, load_yaml
-from pcopy.signature.replacing import AnyPath, replaced_output_file
+from pcopy.signature.replacing import AnyPath, replacing_output_file
 from pcopy.signature.tree import is_power_of_two
 from pcopy.text import printable_path, printable_text
 
@@ -56,7 +56,7 @@ _FIRST_LINE = b"format: %b" % SIGNATURE_FORMAT.encode()
 _MIN_RECOGNISABLE = len(b"format: p")
 
 
-class Signature(NamedTuple):
+class DatasetSignature(NamedTuple):
     """The contents of a signature file.
 
     Fields:
@@ -88,7 +88,7 @@ def is_valid_block_size(number: int) -> bool:
     return MIN_BLOCK_SIZE <= number <= MAX_BLOCK_SIZE and is_power_of_two(number)
 
 
-def write_signature(path: AnyPath, signature: Signature, umask: int | None = None, writer: str = "") -> None:
+def write_signature(path: AnyPath, signature: DatasetSignature, umask: int | None = None, writer: str = "") -> None:
     """Write the file ``path`` completely and durably, or leave an existing one unchanged.
 
     Raise ``RequestRefused`` if ``path`` exists and is not a regular file, ``OSError`` for errors of the system.
@@ -100,15 +100,15 @@ def write_signature(path: AnyPath, signature: Signature, umask: int | None = Non
         writer: name of the job, for the name of the temporary file; empty: none.
     """
     contents = dump_yaml(zip(_KEYS, (SIGNATURE_FORMAT, SIGNATURE_VERSION, *signature), strict=True), time_key="created")
-    with replaced_output_file(path, umask, writer) as stream:
+    with replacing_output_file(path, umask, writer) as stream:
         stream.write(contents)
 
 
-def read_signature(path: AnyPath) -> Signature:
+def read_signature(path: AnyPath) -> DatasetSignature:
     """Return the signature in the file ``path``. Raise ``RequestRefused``, with a text of one line, if the file cannot
     be read or is invalid.
     """
-    with refusing_file_errors("signature file", path), open_regular_file(path) as stream:
+    with converting_file_errors_to_refusal("signature file", path), open_regular_file(path) as stream:
         contents = stream.read(MAX_SIGNATURE_SIZE + 1)
         if len(contents) > MAX_SIGNATURE_SIZE:
             raise ValueError(f"it has more than {MAX_SIGNATURE_SIZE} bytes, which is the limit")
@@ -124,7 +124,7 @@ def open_regular_file(path: AnyPath, buffering: int = -1) -> BinaryIO:
 
 
 @contextmanager
-def refusing_file_errors(description: str, path: AnyPath) -> Iterator[None]:
+def converting_file_errors_to_refusal(description: str, path: AnyPath) -> Iterator[None]:
     """Context manager that converts ``OSError`` and ``ValueError`` of its block into a ``RequestRefused``. The text of
     that names the file by ``description`` ("signature file") and ``path``.
     """
@@ -137,33 +137,33 @@ def refusing_file_errors(description: str, path: AnyPath) -> Iterator[None]:
         ) from error
 
 
-def _parse_signature(contents: bytes) -> Signature:
+def _parse_signature(contents: bytes) -> DatasetSignature:
     """Return the signature in ``contents``, the bytes of a signature file. Raise ``ValueError`` if they are invalid."""
     values = load_yaml(contents)
-    if _text_value(values, "format") != SIGNATURE_FORMAT:
+    if _text_value_of_key(values, "format") != SIGNATURE_FORMAT:
         raise ValueError(f"its format is not {SIGNATURE_FORMAT}")
-    version = _number_value(values, "version")
+    version = _number_value_of_key(values, "version")
     if version > SIGNATURE_VERSION:
         raise ValueError(
             f"it has version {version} of the format, and this pcopy knows {SIGNATURE_VERSION}: use a newer one"
         )
     if version != SIGNATURE_VERSION:
         raise ValueError(f"there is no version {version} of the format")
-    name = _text_value(values, "algorithm")
+    name = _text_value_of_key(values, "algorithm")
     if name not in ALGORITHM_NAMES:
         raise ValueError(f"its algorithm is none of {', '.join(ALGORITHM_NAMES)}")
-    block_size = _number_value(values, "block_size")
+    block_size = _number_value_of_key(values, "block_size")
     if not is_valid_block_size(block_size):
         raise ValueError(f"block_size is no power of two from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}")
-    digits, count = _text_value(values, "signature").lower(), 2 * digest_algorithm_named(name).digest_size
+    digits, count = _text_value_of_key(values, "signature").lower(), 2 * digest_algorithm_named(name).digest_size
     if not re.fullmatch(f"[0-9a-f]{{{count}}}", digits):
         raise ValueError(f"signature does not consist of the {count} hexadecimal digits of {name}")
-    numbers = [_number_value(values, key) for key in _NUMBER_KEYS]
-    texts = [_text_value(values, key) if key in values else "" for key in _TEXT_KEYS]
-    return Signature._make([name, block_size, digits, *numbers, *texts])
+    numbers = [_number_value_of_key(values, key) for key in _NUMBER_KEYS]
+    texts = [_text_value_of_key(values, key) if key in values else "" for key in _TEXT_KEYS]
+    return DatasetSignature._make([name, block_size, digits, *numbers, *texts])
 
 
-def _text_value(values: dict[str, YamlValue], key: str) -> str:
+def _text_value_of_key(values: dict[str, YamlValue], key: str) -> str:
     """Return the value of ``key``, a string, from the parsed file ``values``. Raise ``ValueError`` if the key is
     missing or its value is not a string.
     """
@@ -175,11 +175,11 @@ def _text_value(values: dict[str, YamlValue], key: str) -> str:
     return str(value)  # a plain string, not a Scalar: it is sent to other ranks
 
 
-def _number_value(values: dict[str, YamlValue], key: str) -> int:
+def _number_value_of_key(values: dict[str, YamlValue], key: str) -> int:
     """Return the value of ``key``, a number, from the parsed file ``values``. Raise ``ValueError`` if the key is
     missing or its value is no number.
     """
-    text = _text_value(values, key)
+    text = _text_value_of_key(values, key)
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{key} is not a whole number in decimal digits")
     return int(text)

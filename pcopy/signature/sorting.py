@@ -105,16 +105,16 @@ class ExternalSorter:
         Raise ``OSError`` if a temporary file cannot be read or written.
         """
         self._buffered.sort(key=_record_key)
-        self._runs.append(self._write_run(self._buffered, 0))
+        self._runs.append(self._write_sorted_run(self._buffered, 0))
         self._buffered, self._buffered_bytes = [], 0
         while len(self._runs) >= MERGE_FAN_IN and self._runs[-MERGE_FAN_IN].level == self._runs[-1].level:
             parts = self._runs[-MERGE_FAN_IN:]
-            merged = self._write_run(heapq.merge(*map(_read_run, parts), key=_record_key), parts[0].level + 1)
+            merged = self._write_sorted_run(heapq.merge(*map(_read_run, parts), key=_record_key), parts[0].level + 1)
             self._runs[-MERGE_FAN_IN:] = [merged]
             for part in parts:
                 part.spool.close()
 
-    def _write_run(self, records: Iterable[SortRecord], level: int) -> _SortedRun:
+    def _write_sorted_run(self, records: Iterable[SortRecord], level: int) -> _SortedRun:
         """Write ``records``, which are sorted, to a new temporary file; return it as a run (sorted sequence) of this
         ``level``. Raise ``OSError`` if it cannot be written.
         """

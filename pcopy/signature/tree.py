@@ -54,7 +54,7 @@ class ContentHasher:
         self._blocks = 0
         self._filled = 0
         self._partial: Hasher | None = None
-        self._subtrees = _CompleteSubtrees(algorithm)
+        self._subtrees = _ContentTreeHasher(algorithm)
 
     @property
     def size(self) -> int:
@@ -78,7 +78,7 @@ class ContentHasher:
         if at < end:
             self._add_to_block(view[at:])
 
-    def zeros(self, count: int) -> None:
+    def add_zero_bytes(self, count: int) -> None:
         """Add ``count`` zero bytes, as read(2) returns them for a hole.
 
         Whole blocks of zeros are not hashed, because their roots are cached. Raise ``ValueError`` if ``count`` is
@@ -93,7 +93,7 @@ class ContentHasher:
             count -= head
         blocks, tail = divmod(count, block_size)
         if blocks:
-            roots = _roots_of_zero_blocks(self._algorithm, block_size)
+            roots = _root_digests_of_zero_blocks(self._algorithm, block_size)
         while blocks:
             level = blocks.bit_length() - 1
             if self._blocks:
@@ -137,7 +137,7 @@ class ContentHasher:
         self._blocks += 1 << level
 
 
-class _CompleteSubtrees:
+class _ContentTreeHasher:
     """Computes the root of a content tree from its leaves, which are added in order. A leaf is a block, or a chunk of a
     power of two of blocks. The object stores only the roots of complete subtrees, the largest subtree first.
     """
@@ -165,7 +165,7 @@ class _CompleteSubtrees:
         return self._algorithm.digest(b"") if rest is None else rest
 
 
-def content_root(algorithm: DigestAlgorithm, block_size: int, data: Buffer) -> bytes:
+def content_root_digest(algorithm: DigestAlgorithm, block_size: int, data: Buffer) -> bytes:
     """Return the content root of a file whose contents are ``data``."""
     if memoryview(data).nbytes <= block_size:
         return algorithm.digest(data)
@@ -174,12 +174,12 @@ def content_root(algorithm: DigestAlgorithm, block_size: int, data: Buffer) -> b
     return hasher.root()
 
 
-def content_root_of_chunks(algorithm: DigestAlgorithm, parts: Sequence[bytes]) -> bytes:
+def content_root_digest_of_chunks(algorithm: DigestAlgorithm, parts: Sequence[bytes]) -> bytes:
     """Return the content root of a whole file, given the content roots of its chunks (``parts``), in order.
 
     All chunks must have the same size, the block size times a power of two; only the last one may be shorter.
     """
-    subtrees = _CompleteSubtrees(algorithm)
+    subtrees = _ContentTreeHasher(algorithm)
     for part in parts[:-1]:
         subtrees.add(0, part)
     return subtrees.root(*parts[-1:])
@@ -203,7 +203,7 @@ def _hashers_of_zeros(algorithm: DigestAlgorithm) -> tuple[Hasher, ...]:
 
 
 @lru_cache(maxsize=8)
-def _roots_of_zero_blocks(algorithm: DigestAlgorithm, block_size: int) -> tuple[bytes, ...]:
+def _root_digests_of_zero_blocks(algorithm: DigestAlgorithm, block_size: int) -> tuple[bytes, ...]:
     """Return the content roots of 1, 2, 4, 8, ... blocks of zeros, each of ``block_size`` bytes. They are cached."""
     block = algorithm.new_hasher()
     for _ in range(0, block_size, len(_ZEROS)):

@@ -10,13 +10,13 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, StatusColumns, pack_names, unpack_names
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, ItemStatusColumns, pack_names, unpack_names
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.incomplete_mark import SIDECAR_NAME_PREFIX, sidecar_problem
 from pcopy.fsio.problem import Problem, source_changed_problem
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.attempts import MAX_ATTEMPTS, fail_or_retry
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.job_filters import JobFilter
@@ -26,14 +26,14 @@ from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, Place, inode_bucket_number, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
-from pcopy.tasks.directories.scan_dirs import spawn_scans
+from pcopy.tasks.directories.scan_dirs import spawn_subdirectory_scan_tasks
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopySpecialFiles
-from pcopy.tasks.files.file_decisions import can_decide_in_scan, rows_to_copy
+from pcopy.tasks.files.file_decisions import can_skip_files_in_scan, indices_of_files_to_copy
 from pcopy.tasks.files.remove_marks import RemoveIncompleteMarks  # noqa: F401 (only loads the module, like the next two)
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.links.group_links import HardLinkNamesNote
-from pcopy.tasks.links.inodes_copied import notes_by_bucket  # noqa: F401
+from pcopy.tasks.links.inodes_copied import combined_notes_by_bucket  # noqa: F401
 from pcopy.tasks.links.link_groups import copy_tasks_for_items  # noqa: F401
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.walk.visitor import DirectoryVisitor, FoundItems
@@ -52,7 +52,9 @@ def make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> 
         rank, result: the rank that scans, and the result of its task, which collects the new tasks.
         attempt: number of earlier attempts in this run, from 0.
     """
-    return (_ReadingVisitor if place.target_id == NO_DIRECTORY_IDENTITY else CopyVisitor)(rank, result, place, attempt)
+    return (_ItemReadingVisitor if place.target_id == NO_DIRECTORY_IDENTITY else CopyVisitor)(
+        rank, result, place, attempt
+    )
 
 
 class ItemVisitor:
@@ -73,7 +75,7 @@ class ItemVisitor:
         self._found = 0
         self._found_bytes = 0
 
-    def visit_failed(self, name: bytes, problem: Problem) -> None:
+    def visit_unstatted_item(self, name: bytes, problem: Problem) -> None:
         """Handle the item ``name``, whose status could not be read because of ``problem``: it is tried again in the
         same phase, or counted as failed. Nothing is done if the filters exclude it.
         """
@@ -96,10 +98,10 @@ class ItemVisitor:
         """
         self._found += len(found)
         rows = self._rows_passing_filters(found)
-        mounted = self._mount_points.mount_names_in(self._place.path)
+        mounted = self._mount_points.names_of_expected_mounts_in(self._place.path)
         if not (mounted or b"/" + SIDECAR_NAME_PREFIX in b"/" + found.packed):
             return rows
-        return [row for row in rows if self._is_copied(found, row, mounted)]
+        return [row for row in rows if self._is_to_be_copied(found, row, mounted)]
 
     def _rows_passing_filters(self, found: FoundItems) -> Sequence[int]:
         """Return the rows of the items that pass the filters; count the others as skipped. On a later attempt all pass,
@@ -113,10 +115,10 @@ class ItemVisitor:
         if self._result.item_recorder.is_recording and self._rank.job.copies:
             for row in {*range(len(found))}.difference(rows):
                 kind = type_byte(found.rows.mode[row]) or SOCKET_TYPE_BYTE
-                self._result.item_recorder.record(Action.SKIP, self._place, found.names[row], kind)
+                self._result.item_recorder.record_item_outcome(ItemAction.SKIP, self._place, found.names[row], kind)
         return rows
 
-    def _is_copied(self, found: FoundItems, row: int, mounted: set[bytes]) -> bool:
+    def _is_to_be_copied(self, found: FoundItems, row: int, mounted: set[bytes]) -> bool:
         """Return True if the item with the index ``row`` in ``found`` is copied. Record its failure if it is not.
         ``mounted`` has the names of the mount points in the directory.
         """
@@ -150,7 +152,7 @@ class ItemVisitor:
                 problem = source_changed_problem(
                     "stat", "a directory has taken the item's name since the item was copied"
                 )
-                result.fail_item(place, found.names[row], problem)
+                result.count_item_as_failed(place, found.names[row], problem)
             elif (place.root, path) in self._rank.job.own:
                 self._found -= 1
             else:
@@ -158,19 +160,21 @@ class ItemVisitor:
                 if mount == place.source_id.mount_code:
                     same_mount.append(row)
                     continue
-                task = ScanDir(place.root, path, Identity(mount, inodes[row]), place, place.first_run)
-                result.spawn(task, SCAN_COST, expands=True)
+                task = ScanDir(place.root, path, ItemIdentity(mount, inodes[row]), place, place.first_run)
+                result.spawn_task(task, SCAN_COST, expands=True)
                 result.count(counts.UNSCANNED)
         names = found.names
-        spawn_scans(self._rank, result, place, [names[row] for row in same_mount], [inodes[row] for row in same_mount])
+        spawn_subdirectory_scan_tasks(
+            self._rank, result, place, [names[row] for row in same_mount], [inodes[row] for row in same_mount]
+        )
 
-    def process_visited(self) -> TaskSteps:
+    def process_collected_items(self) -> TaskSteps:
         """Do nothing, as a generator without steps. It is called after all items of the directory were received; a
         subclass that has collected items overrides it.
         """
         yield from ()
 
-    def end_visit(self) -> None:
+    def end_directory_visit(self) -> None:
         """Add the number and the sizes of the items that were found to the counts of the task. A later attempt adds
         nothing.
         """
@@ -189,7 +193,7 @@ class CopyVisitor(ItemVisitor):
         super().__init__(rank, result, place, attempt)
         alone = len(rank.job.roots) == 1 and rank.job.roots[0].item
         self.separates_linked = rank.options.preserve.links and not alone
-        self._files: tuple[bytes, StatusColumns, int] | None = None
+        self._files: tuple[bytes, ItemStatusColumns, int] | None = None
         """Names (joined by slashes), status columns, and sum of the sizes in bytes, of the small files of the
         directory; None if there are none.
         """
@@ -203,27 +207,27 @@ class CopyVisitor(ItemVisitor):
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         columns, packed = found.rows, found.packed
         if len(rows) < len(found):
-            columns, packed = columns.selected(rows), pack_names(map(found.names.__getitem__, rows))
+            columns, packed = columns.columns_of_selected_rows(rows), pack_names(map(found.names.__getitem__, rows))
         size = sum(columns.size)
         self._found_bytes += size
         self._files = packed, columns, size
 
-    def process_visited(self) -> TaskSteps:
+    def process_collected_items(self) -> TaskSteps:
         """Spawn tasks that copy the small files. If the scan can already decide that a file stays as it is, no task is
         spawned for it.
         """
         if self._files is None:
             return
         packed, rows, size = self._files
-        if can_decide_in_scan(self._rank, self._place):
-            to_copy = yield from rows_to_copy(self._rank, self._result, self._place, packed, rows)
+        if can_skip_files_in_scan(self._rank, self._place):
+            to_copy = yield from indices_of_files_to_copy(self._rank, self._result, self._place, packed, rows)
             if len(to_copy) < len(rows):
                 names = unpack_names(packed)
-                packed, rows = pack_names(map(names.__getitem__, to_copy)), rows.selected(to_copy)
+                packed, rows = pack_names(map(names.__getitem__, to_copy)), rows.columns_of_selected_rows(to_copy)
                 size = sum(rows.size)
         self._spawn_copy_tasks_for_files(packed, rows, size)
 
-    def _spawn_copy_tasks_for_files(self, packed: bytes, rows: StatusColumns, total: int) -> None:
+    def _spawn_copy_tasks_for_files(self, packed: bytes, rows: ItemStatusColumns, total: int) -> None:
         """Spawn tasks that copy these small files, at most ``MAX_BATCH_FILES`` in each.
 
         Args:
@@ -242,13 +246,13 @@ class CopyVisitor(ItemVisitor):
             size += each
             if row + 1 - start >= MAX_BATCH_FILES or size >= MAX_BATCH_BYTES or row + 1 == len(rows):
                 self._spawn_copy_task_for_files(
-                    pack_names(names[start : row + 1]), rows.row_range(start, row + 1), size
+                    pack_names(names[start : row + 1]), rows.rows_in_range(start, row + 1), size
                 )
                 start, size = row + 1, 0
 
-    def _spawn_copy_task_for_files(self, packed: bytes, rows: StatusColumns, size: int) -> None:
-        task = CopyFiles(self._place, packed, rows.packed(VERSION_COLUMNS), self._attempt)
-        self._result.spawn(task, size + len(rows) * CALL_COST)
+    def _spawn_copy_task_for_files(self, packed: bytes, rows: ItemStatusColumns, size: int) -> None:
+        task = CopyFiles(self._place, packed, rows.status_columns_as_bytes(VERSION_COLUMNS), self._attempt)
+        self._result.spawn_task(task, size + len(rows) * CALL_COST)
 
     def visit_large_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         for row in rows:
@@ -256,7 +260,7 @@ class CopyVisitor(ItemVisitor):
             mount = self._mount_code_of_file(name, found.rows.device[row])
             self._found_bytes += size
             item = Item(mount, found.rows.inode[row], size, ((self._place, name),), self._attempt)
-            self._result.spawn(SplitFile(item), size)
+            self._result.spawn_task(SplitFile(item), size)
 
     def _mount_code_of_file(self, name: bytes, device: int) -> int:
         """Return the mount code (number of the file system, the same on all hosts) of the file ``name``, which lies on
@@ -274,10 +278,10 @@ class CopyVisitor(ItemVisitor):
     def _spawn_copy_task_for_special_files(self) -> None:
         names, inodes = zip(*self._nodes, strict=True)
         task = CopySpecialFiles(self._place, pack_names(names), pack_numbers([*inodes]), self._attempt)
-        self._result.spawn(task, len(names) * CALL_COST)
+        self._result.spawn_task(task, len(names) * CALL_COST)
         self._nodes.clear()
 
-    def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
+    def visit_hard_linked_items(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Collect the items with several names whose indices in ``found`` are ``rows``. Later all names of one inode
         are sent to one rank, which the inode number determines.
         """
@@ -287,18 +291,18 @@ class CopyVisitor(ItemVisitor):
             link = name, self._mount_code_of_file(name, found.rows.device[row]), inode, size
             self._links.setdefault(inode_bucket_number(inode), []).append(link)
 
-    def end_visit(self) -> None:
+    def end_directory_visit(self) -> None:
         if self._nodes:
             self._spawn_copy_task_for_special_files()
         for bucket, links in self._links.items():
             names, *numbers = map(list, zip(*links, strict=True))
             mounts, inodes, sizes = map(pack_numbers, numbers)
             note = HardLinkNamesNote(self._place, pack_names(names), mounts, inodes, sizes, self._attempt, bucket)
-            self._result.spawn(note)
-        super().end_visit()
+            self._result.spawn_task(note)
+        super().end_directory_visit()
 
 
-class _ReadingVisitor(ItemVisitor):
+class _ItemReadingVisitor(ItemVisitor):
     """Visitor for items that are only read for their digests, by tasks for items of all types. Sockets are skipped:
     they have no digest.
     """
@@ -317,7 +321,9 @@ class _ReadingVisitor(ItemVisitor):
             if not kind:
                 self._result.count(counts.SKIPPED)
                 if self._rank.job.copies:
-                    self._result.item_recorder.record(Action.SKIP, self._place, found.names[row], SOCKET_TYPE_BYTE)
+                    self._result.item_recorder.record_item_outcome(
+                        ItemAction.SKIP, self._place, found.names[row], SOCKET_TYPE_BYTE
+                    )
                 continue
             size = found.rows.size[row] if kind == FILE else 0
             self._items.append((found.names[row], kind, found.rows.inode[row]))
@@ -326,15 +332,15 @@ class _ReadingVisitor(ItemVisitor):
             if len(self._items) >= MAX_BATCH_FILES or self._bytes >= MAX_BATCH_BYTES:
                 self._spawn_read_task()
 
-    visit_large_files = visit_special_files = visit_linked = visit_small_files
+    visit_large_files = visit_special_files = visit_hard_linked_items = visit_small_files
 
     def _spawn_read_task(self) -> None:
         names, kinds, inodes = zip(*self._items, strict=True)
         task = ReadItems(self._place, pack_names(names), b"".join(kinds), pack_numbers([*inodes]), self._attempt, -1)
-        self._result.spawn(task, self._bytes + len(names) * CALL_COST)
+        self._result.spawn_task(task, self._bytes + len(names) * CALL_COST)
         self._items, self._bytes = [], 0
 
-    def end_visit(self) -> None:
+    def end_directory_visit(self) -> None:
         if self._items:
             self._spawn_read_task()
-        super().end_visit()
+        super().end_directory_visit()

@@ -13,14 +13,14 @@ from pcopy.fsio.backend.columns import pack_names
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Failure
-from pcopy.tasks.base.kind import LeftoverLocation, MissingDirectories, NoteTask, TaskKind
+from pcopy.tasks.base.kind import LeftoverLocation, MissingDirectories, TaskKind, TaskWithoutDirectory
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, SetSharedByTasks
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.values import Place, Retry
+from pcopy.tasks.base.values import FailureRetry, Place
 
 
-class ReportFailures(NoteTask, code=70, doing="reporting failures"):
+class ReportFailures(TaskWithoutDirectory, code=70, doing="reporting failures"):
     """Note (message in the form of a short task) that reports the failures and notices of one task to rank 0. In a
     resumed job, the note of an earlier run retries the failed items instead.
 
@@ -36,7 +36,7 @@ class ReportFailures(NoteTask, code=70, doing="reporting failures"):
 
     failures: tuple[tuple[bytes, str, int, str], ...]
     notices: tuple[str, ...]
-    retries: tuple[Retry, ...]
+    retries: tuple[FailureRetry, ...]
     unsupported_notices: tuple[tuple[str, str], ...] = ()
     one_time_notices: tuple[tuple[str, str], ...] = ()
 
@@ -46,13 +46,13 @@ class ReportFailures(NoteTask, code=70, doing="reporting failures"):
         """
         return task._replace(phase=int(Phase.COPY))
 
-    def packed_tasks(self) -> Iterator[TaskKind]:
+    def carried_tasks(self) -> Iterator[TaskKind]:
         """Yield the tasks with which a resumed job retries the failed items. They are packed in ``retries``."""
         return (decode_task(retry.task) for retry in self.retries if retry.task)
 
-    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
-        for again in self.packed_tasks():
-            yield from again.leftover_locations(after_first_run=after_first_run)
+    def locations_of_leftover_files(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+        for again in self.carried_tasks():
+            yield from again.locations_of_leftover_files(after_first_run=after_first_run)
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         for retry in self.retries:
@@ -75,7 +75,7 @@ class ReportFailures(NoteTask, code=70, doing="reporting failures"):
             _spawn_retries(self.retries, rank, result)
             return
         if self.failures:
-            result.defer_completion()
+            result.defer_task_completion()
         shown_once = rank.shared_instance(ShownNoticeKeys)
         unknown = [text for name, text in self.unsupported_notices if name not in shown_once]
         shown_once.update(name for name, _ in self.unsupported_notices)
@@ -87,7 +87,7 @@ class ReportFailures(NoteTask, code=70, doing="reporting failures"):
         )
 
 
-def _replacement_retries(retry: Retry, task: Task, missing: MissingDirectories) -> Iterator[Retry]:
+def _replacement_retries(retry: FailureRetry, task: Task, missing: MissingDirectories) -> Iterator[FailureRetry]:
     """Yield what replaces ``retry`` in a resumed job, if directories were removed from the destination (``missing``):
     nothing, the retry itself, or retries that do not need these directories. ``task`` is the note that contains the
     retry.
@@ -101,12 +101,12 @@ def _replacement_retries(retry: Retry, task: Task, missing: MissingDirectories) 
     if retry.task:
         again = decode_task(retry.task)
         gathers = missing.may_find_links and retry.phase < Phase.REPAIR and again.uncopied_item is not None
-        if gathers or any(map(missing.contains, again.contained_places())):
+        if gathers or any(map(missing.contains, again.contained_directory_places())):
             kept = kept._replace(task=b"")
-            for one in again.tasks_without_missing_directories(
+            for one in again.replacement_tasks_if_directories_missing(
                 task._replace(payload=retry.task, phase=retry.phase), missing
             ):
-                yield Retry(one.payload, one.phase)
+                yield FailureRetry(one.payload, one.phase)
     if kept.task or kept.counts_to_subtract:
         yield kept
 
@@ -117,7 +117,7 @@ class ShownNoticeKeys(SetSharedByTasks[str]):
     """
 
 
-def _spawn_retries(retries: tuple[Retry, ...], rank: Rank, result: TaskResult) -> None:
+def _spawn_retries(retries: tuple[FailureRetry, ...], rank: Rank, result: TaskResult) -> None:
     """Spawn the retries of failed items, and subtract the failures from the counts.
 
     Names of one directory are retried by one task, so that one note reports them if they fail again.
@@ -145,8 +145,8 @@ def _spawn_retries(retries: tuple[Retry, ...], rank: Rank, result: TaskResult) -
 
 def _spawn_retry(retry: TaskKind, rank: Rank, result: TaskResult, phase: int) -> None:
     """Spawn one retry, and tasks that set the metadata of the directories in which it creates something."""
-    from pcopy.tasks.directories.finish_dir import spawn_finish_once
+    from pcopy.tasks.directories.finish_dir import spawn_finish_dir_task_once
 
     retry.spawn_retry(rank, result, phase)
-    for place in retry.written_directories():
-        spawn_finish_once(rank, result, place, phase)
+    for place in retry.directories_written_by_retry():
+        spawn_finish_dir_task_once(rank, result, place, phase)

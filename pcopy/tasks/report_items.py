@@ -1,5 +1,5 @@
-"""``ReportItems`` reports to rank 0 what was done with items; ``AcknowledgeItems`` acknowledges that. Both are notes
-(messages in the form of short tasks).
+"""``ReportItems`` reports to rank 0 what was done with items; ``AcknowledgeReportedItems`` acknowledges that. Both are
+notes (messages in the form of short tasks).
 
 A resumed job reports only the items that it processes itself, so a note of an earlier run is discarded.
 """
@@ -7,8 +7,8 @@ A resumed job reports only the items that it processes itself, so a note of an e
 from __future__ import annotations
 
 from pcopy.tasks.base import report_window
-from pcopy.tasks.base.item_outcomes import MAX_ITEMS_PER_MESSAGE, ItemOutcomes
-from pcopy.tasks.base.kind import RecreatedNote
+from pcopy.tasks.base.item_outcomes import MAX_ITEMS_PER_MESSAGE, PackedItemOutcomes
+from pcopy.tasks.base.kind import NoteDiscardedOnResume
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.report_window import SendWindow
 from pcopy.tasks.base.result import TaskResult
@@ -25,24 +25,24 @@ for an acknowledgement.
 """
 
 
-class ReportItems(RecreatedNote, code=71, doing="reporting outcomes of items"):
+class ReportItems(NoteDiscardedOnResume, code=71, doing="reporting outcomes of items"):
     """Note (message in the form of a short task) that reports to rank 0 what the rank ``sender`` did with items.
 
-    Each element of ``batches`` has the fields of one ``pcopy.tasks.base.item_outcomes.ItemOutcomes``: items of one
-    directory with which the same was done.
+    Each element of ``batches`` has the fields of one ``pcopy.tasks.base.item_outcomes.PackedItemOutcomes``: items of
+    one directory with which the same was done.
     """
 
     sender: int
     batches: tuple[tuple[int, bytes, bytes, bytes, bytes, bytes, bytes], ...]
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        items = [ItemOutcomes(*each) for each in self.batches]
+        items = [PackedItemOutcomes(*each) for each in self.batches]
         if rank.sink is not None:
             rank.sink.items(items)
-        acknowledge_items(rank, result, self.sender, sum(len(each.kinds) for each in items))
+        acknowledge_reported_items(rank, result, self.sender, sum(len(each.kinds) for each in items))
 
 
-class AcknowledgeItems(RecreatedNote, code=72, doing="receiving an acknowledgement"):
+class AcknowledgeReportedItems(NoteDiscardedOnResume, code=72, doing="receiving an acknowledgement"):
     """Note (message in the form of a short task) with which rank 0 tells a rank that it has received ``number`` more
     items from it.
     """
@@ -61,11 +61,13 @@ class ItemSendWindow(SendWindow):
     total_limit, min_share = MAX_UNACKNOWLEDGED_ITEMS, MIN_UNACKNOWLEDGED_ITEMS_PER_RANK
 
 
-def acknowledge_items(rank: Rank, result: TaskResult, sender: int, number: int) -> None:
+def acknowledge_reported_items(rank: Rank, result: TaskResult, sender: int, number: int) -> None:
     """On rank 0: count ``number`` items that the rank ``sender`` has reported. Send that rank an acknowledgement once a
     quarter of the items that it may send without one have arrived.
     """
-    report_window.acknowledge_when_due(rank, result, sender, number, ItemSendWindow, AcknowledgeItems)
+    report_window.acknowledge_received_amount_when_due(
+        rank, result, sender, number, ItemSendWindow, AcknowledgeReportedItems
+    )
 
 
 def report_items(rank: Rank, result: TaskResult) -> None:
@@ -80,15 +82,15 @@ def report_items(rank: Rank, result: TaskResult) -> None:
             rank.sink.items(items)
         return
     rank.shared_instance(ItemSendWindow).unacknowledged += sum(len(each.kinds) for each in items)
-    batch: list[ItemOutcomes] = []
+    batch: list[PackedItemOutcomes] = []
     for each in items:
         if sum(len(other.kinds) for other in batch) + len(each.kinds) > MAX_ITEMS_PER_MESSAGE:
-            _spawn_report(rank, result, batch)
+            _spawn_item_report(rank, result, batch)
             batch = []
         batch.append(each)
-    _spawn_report(rank, result, batch)
+    _spawn_item_report(rank, result, batch)
 
 
-def _spawn_report(rank: Rank, result: TaskResult, items: list[ItemOutcomes]) -> None:
+def _spawn_item_report(rank: Rank, result: TaskResult, items: list[PackedItemOutcomes]) -> None:
     """Spawn the note that sends the outcomes ``items`` to rank 0."""
-    result.spawn(ReportItems(rank.number, tuple((*each,) for each in items)), owner=0)
+    result.spawn_task(ReportItems(rank.number, tuple((*each,) for each in items)), owner=0)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from pcopy.engine.driver import TaskGenerator, TaskOutcome
 from pcopy.engine.task import ANY_RANK, NewTask, Task
-from pcopy.fsio.backend.batches import SyncDirectories
+from pcopy.fsio.backend.batches import SyncDirectoriesBatch
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import TicketCancelled
 from pcopy.fsio.syncer import unsyncable_devices
-from pcopy.tasks.base.codec import decode_task, encode_task, load_all_kinds
+from pcopy.tasks.base.codec import decode_task, encode_task, import_all_task_modules
 from pcopy.tasks.base.dividing import MAX_PORTIONS, MIN_DIVISIBLE_COST, ItemDurations, portion_slices
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
@@ -60,7 +60,9 @@ def current_activity(rank: Rank) -> str:
     value = decode_task(task.payload)
     found = value.subject()
     return (
-        value.doing if found is None else f"{value.doing} {printable_path(rank.display_path(*found, on_source=True))}"
+        value.doing
+        if found is None
+        else f"{value.doing} {printable_path(rank.path_for_display(*found, on_source=True))}"
     )
 
 
@@ -74,7 +76,7 @@ class TaskRunner:
         self._paces = rank.shared_instance(ItemDurations)
         self._last_unpacked: tuple[bytes, TaskKind | None] = b"", None
         if rank.collects_signature_entries or rank.options.verify or rank.options.itemize:
-            load_all_kinds()
+            import_all_task_modules()
         self._send_window = _send_window_of(rank)
         if not rank.options.walk:
             from pcopy.tasks.directories.sync_files import TargetFileSystems
@@ -87,8 +89,12 @@ class TaskRunner:
         """Run ``task`` and return its ``Outcome`` (new tasks and counts). Yield from time to time, so that the rank can
         handle messages. If the task is cancelled before it ends, the outcome contains the same task again as a new one.
         """
-        value = self._unpack(task)
-        if self._send_window is not None and not value.is_note and not (yield from self._send_window.wait_until_open()):
+        value = self._unpacked_task(task)
+        if (
+            self._send_window is not None
+            and not value.is_note
+            and not (yield from self._send_window.wait_until_sending_allowed())
+        ):
             return TaskOutcome([NewTask(*task[1:])])
         self._rank.prepare_for_phase(task.phase)
         result = TaskResult(self._rank, task.phase, task.id, value.subject())
@@ -96,14 +102,14 @@ class TaskRunner:
         if (
             task.phase >= Phase.SIGN
         ):  # a resumed job repeats the phases of the signature: none of their tasks is recorded as done
-            result.defer_completion()
+            result.defer_task_completion()
         result.running.task = task
-        self._rank.set_running(result.running)
+        self._rank.set_running_task(result.running)
         began = time.monotonic()
         try:
             if self._rank.throttle.is_on and not value.is_note:
                 yield from self._steps_as_current_task(
-                    self._rank.throttle.charge_and_wait(operations=value.estimated_operations), result
+                    self._rank.throttle.charge_limits_and_wait(operations=value.estimated_operations), result
                 )
             steps = value.run(self._rank, result)
             if steps is not None:
@@ -112,25 +118,25 @@ class TaskRunner:
                 self._paces.record_duration(value.code, value.item_count, time.monotonic() - began)
             if not value.is_note:
                 yield from self._steps_as_current_task(_sync_directories(self._rank), result)
-            return make_outcome(result, self._rank)
+            return make_task_outcome(result, self._rank)
         except TicketCancelled:
-            self._count_unfinished(value, result)
+            self._count_unfinished_task(value, result)
             return TaskOutcome([NewTask(*task[1:])])
         except GeneratorExit:
-            self._count_unfinished(value, result)
+            self._count_unfinished_task(value, result)
             raise
         finally:
-            self._rank.release_task(result.running)
+            self._rank.release_task_resources(result.running)
 
-    def _count_unfinished(self, value: TaskKind, result: TaskResult) -> None:
+    def _count_unfinished_task(self, value: TaskKind, result: TaskResult) -> None:
         """Add the counts so far of a task that was ended before it was done to the counters of the rank, if its kind
         wants that (``is_counted_if_unfinished``): what it has changed or deleted is counted although the task will run
         again.
         """
         if value.is_counted_if_unfinished:
-            result.add_unfinished_counts(self._rank.counters)
+            result.add_counts_of_unfinished_task(self._rank.counters)
 
-    def _unpack(self, task: Task) -> TaskKind:
+    def _unpacked_task(self, task: Task) -> TaskKind:
         """Return the unpacked task, and keep it for the next call: usually a task is unpacked twice, first to decide
         whether to divide it and then to run it.
         """
@@ -149,10 +155,14 @@ class TaskRunner:
         throttle = self._rank.throttle
         if (task.cost < MIN_DIVISIBLE_COST or self._rank.size == 1) and not throttle.is_on:
             return []
-        value = self._unpack(task)
-        portions = self._paces.portion_count(value.code, value.item_count, value.min_items_per_portion, hungry=hungry)
+        value = self._unpacked_task(task)
+        portions = self._paces.task_portion_count(
+            value.code, value.item_count, value.min_items_per_portion, hungry=hungry
+        )
         if throttle.is_on and value.item_count > 1:
-            slow = throttle.portion_count(max(0, task.cost - value.item_count * CALL_COST), value.estimated_operations)
+            slow = throttle.throttled_portion_count(
+                max(0, task.cost - value.item_count * CALL_COST), value.estimated_operations
+            )
             portions = max(portions, min(value.item_count, MAX_PORTIONS, slow))
         if portions < 2:
             return []
@@ -169,9 +179,9 @@ class TaskRunner:
         try:
             for step in steps:
                 yield step
-                self._rank.set_running(result.running)
+                self._rank.set_running_task(result.running)
         finally:
-            self._rank.set_running(result.running)
+            self._rank.set_running_task(result.running)
             steps.close()
 
 
@@ -181,18 +191,18 @@ def _sync_directories(rank: Rank) -> TaskSteps:
     """
     changed, storage = rank.running.changed_directories, rank.storage
     if storage is not None and changed:
-        verdicts = (yield from rank.execute(SyncDirectories(tuple(changed.values())))).verdicts
+        verdicts = (yield from rank.execute_batch(SyncDirectoriesBatch(tuple(changed.values())))).verdicts
         for row in verdicts.rows_with_code(OutcomeCode.FAILED):
             storage.record_sync_failure(verdicts.problem(row))
         changed.close()
 
 
-def make_outcome(result: TaskResult, rank: Rank) -> TaskOutcome:
+def make_task_outcome(result: TaskResult, rank: Rank) -> TaskOutcome:
     """Complete a task that has ended: turn everything that it collected in ``result`` into new tasks, and its failures
     into a note for rank 0. Return the new tasks and counts, for the engine.
     """
     for names, phase in result.names_to_examine:
-        result.spawn(_scan_task_for_names(names), phase=phase, expands=True)
+        result.spawn_task(_scan_task_for_names(names), phase=phase, expands=True)
     if result.items_to_copy or result.copied_inodes:
         _spawn_link_tasks(result)
     if result.entries:
@@ -203,11 +213,11 @@ def make_outcome(result: TaskResult, rank: Rank) -> TaskOutcome:
         names_of, inodes = zip(*files, strict=True)
         link = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
         unmark = RemoveIncompleteMarks(place, pack_names([*names_of]), pack_numbers([*inodes]), failed)
-        result.spawn(unmark, len(files) * CALL_COST, phase=max(link, result.phase))
+        result.spawn_task(unmark, len(files) * CALL_COST, phase=max(link, result.phase))
     for large in result.large_copies:
         from pcopy.tasks.verify.split_read import SplitFileForReading
 
-        result.spawn_on_other_host(
+        result.spawn_task_on_other_host(
             SplitFileForReading(large), large.known.size, large.writers[0], phase=result.verification_phase
         )
     for (place, writer), gathered in result.verifications.items():
@@ -216,9 +226,9 @@ def make_outcome(result: TaskResult, rank: Rank) -> TaskOutcome:
         kinds, sizes, versions, digests = gathered.packed_columns
         counters = bytes(gathered.counters)
         verify = VerifyItems(place, gathered.packed_names, kinds, counters, sizes, versions, digests, writer)
-        result.spawn_on_other_host(verify, gathered.total_size, writer, phase=result.verification_phase)
+        result.spawn_task_on_other_host(verify, gathered.total_size, writer, phase=result.verification_phase)
     if result.item_recorder.is_recording:
-        _report_items(result, rank)
+        _report_item_outcomes(result, rank)
     if unsyncable_devices:
         result.warn_of_unsyncable_devices()
     if result.failures or result.notices or result.unsupported_notices or result.one_time_notices:
@@ -226,9 +236,9 @@ def make_outcome(result: TaskResult, rank: Rank) -> TaskOutcome:
         retries = tuple(retry._replace(task=_packed_retry_task(again)) for again, retry in result.retries)
         reported_once = tuple(result.unsupported_notices), tuple(result.one_time_notices)
         note = ReportFailures(failures, tuple(result.notices), retries, *reported_once)  # type: ignore[arg-type]
-        result.spawn(note, owner=0)
+        result.spawn_task(note, owner=0)
     rank.finish_task()
-    return result.outcome()
+    return result.outcome_for_engine()
 
 
 def _spawn_link_tasks(result: TaskResult) -> None:
@@ -236,13 +246,13 @@ def _spawn_link_tasks(result: TaskResult) -> None:
     the notes that record copies of inodes with several names for a resumed job.
     """
     from pcopy.tasks.links.group_links import InodeCopiedNote
-    from pcopy.tasks.links.inodes_copied import notes_by_bucket
+    from pcopy.tasks.links.inodes_copied import combined_notes_by_bucket
     from pcopy.tasks.links.link_groups import copy_tasks_for_items
 
     for group, cost, phase in copy_tasks_for_items(result.items_to_copy):
-        result.spawn(group, cost, phase=phase)
-    for note in notes_by_bucket(InodeCopiedNote(item, copy) for item, copy in result.copied_inodes):
-        result.spawn(note, phase=max(Phase.FINISH, result.phase))
+        result.spawn_task(group, cost, phase=phase)
+    for note in combined_notes_by_bucket(InodeCopiedNote(item, copy) for item, copy in result.copied_inodes):
+        result.spawn_task(note, phase=max(Phase.FINISH, result.phase))
 
 
 def _send_window_of(rank: Rank) -> SendWindow | None:
@@ -260,7 +270,7 @@ def _send_window_of(rank: Rank) -> SendWindow | None:
     return None
 
 
-def _report_items(result: TaskResult, rank: Rank) -> None:
+def _report_item_outcomes(result: TaskResult, rank: Rank) -> None:
     """Add what the task did with items to the sums for the report of the job, and report it to rank 0 if the user
     requested that.
     """
@@ -278,11 +288,13 @@ def _spawn_signature_entry_storage(result: TaskResult, rank: Rank) -> None:
     """Spawn tasks that keep the items which the task has collected for the signature on this rank, until the phase
     SIGN.
     """
-    from pcopy.tasks.sign.digest_level import StoreEntries
+    from pcopy.tasks.sign.digest_level import StoreSignatureEntries
 
     again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
     for (side, path), gathered in result.entries.items():
-        result.spawn(StoreEntries(gathered.signature_entries(side, path, again)), phase=Phase.SIGN, owner=rank.number)
+        result.spawn_task(
+            StoreSignatureEntries(gathered.signature_entries(side, path, again)), phase=Phase.SIGN, owner=rank.number
+        )
 
 
 def _scan_task_for_names(names: NamesToExamine) -> TaskKind:
@@ -300,7 +312,7 @@ def _packed_retry_task(again: TaskKind | Item | NamesToExamine | None) -> bytes:
     if isinstance(again, NamesToExamine):
         again = _scan_task_for_names(again)
     elif isinstance(again, Item):
-        from pcopy.tasks.links.link_group import CopyLinkGroup
+        from pcopy.tasks.links.link_group import CopyHardLinkGroup
 
-        again = CopyLinkGroup(again)
+        again = CopyHardLinkGroup(again)
     return b"" if again is None else encode_task(again)

@@ -11,24 +11,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from pcopy.archive.incomplete import trailer_bytes
+from pcopy.archive.incomplete import encoded_archive_trailer
 from pcopy.archive.index import INDEX_SUFFIX, ArchiveIndex, joined_gzip_parts, pack_index
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import ARCHIVE_FULL_CODE, EXIT_INCOMPLETE, EXIT_OK, EXIT_STOPPED, RequestRefused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.durable import sync_directory
-from pcopy.fsio.named_file import UntrustedFileError, examine_parent_directory, replacement_obstacle
+from pcopy.fsio.named_file import UntrustedFileError, examine_parent_directory, reason_path_cannot_be_replaced
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import MAX_FRAMES
 from pcopy.jobs.files_from import proc_path_of_descriptor, sorted_path_list
 from pcopy.jobs.paths import is_in_tree
 from pcopy.jobs.source_argument import root_for_reading
-from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
+from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.jobs.suggestions import reason_directory_is_unwritable
 from pcopy.launch.tool import JobResult, Tool
 from pcopy.report.streams import print_error
-from pcopy.signature.replacing import replaced_output_file
+from pcopy.signature.replacing import replacing_output_file
 from pcopy.tasks.archive.archive_file import (
     ArchiveFile,
     archive_job_name,
@@ -37,23 +37,23 @@ from pcopy.tasks.archive.archive_file import (
     unfinished_archive_files,
 )
 from pcopy.tasks.archive.compression import check_compression
-from pcopy.tasks.archive.frames import FrameWriter
+from pcopy.tasks.archive.frames import ArchiveFrameWriter
 from pcopy.tasks.archive.incomplete_files import IncompleteFiles
-from pcopy.tasks.archive.packing_visitor import ArchiveVisitor, DescribeRoot
+from pcopy.tasks.archive.packing_visitor import ArchivingItemVisitor, DescribeRoot
 from pcopy.tasks.archive.phases import REPORT_PIECES, SYNC, WRITE_PIECES
 from pcopy.tasks.archive.piece_layout import ArchiveLayout, LayOutPieces, ReportPieces
 from pcopy.tasks.archive.sync_archive import SyncArchive
 from pcopy.tasks.archive.written_records import PieceRecords
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Failure, Job, Root, Totals
+from pcopy.tasks.base.job import Failure, Job, JobCounters, Root
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
-from pcopy.tasks.listed.hand_out import DistributeList
+from pcopy.tasks.listed.hand_out import DistributeListedPaths
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.archive_common import TarDirector, TarJob
 from pcopy.tools.arguments import ArchiveArguments
-from pcopy.tools.director import JobDirector, UnrecordedTool
-from pcopy.tools.outputs import check_outputs, umask_of_user, write_signature_file
+from pcopy.tools.director import JobDirector, UnrecordedJobTool
+from pcopy.tools.outputs import check_output_and_signature_files, umask_of_user, write_signature_file
 
 
 class ArchiveDirector(TarDirector):
@@ -69,15 +69,15 @@ class ArchiveDirector(TarDirector):
     - SIGN and the phases after it: compute the signature.
     """
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         ranks = range(self._rank.size)
         if phase == Phase.COPY:
             if self._job.listed:
-                return [NewTask(0, encode_task(DistributeList(0)), SCAN_COST, True, 0)]
+                return [NewTask(0, encode_task(DistributeListedPaths(0)), SCAN_COST, True, 0)]
             tops = [number for number, root in enumerate(self._job.roots) if not root.item]
             return [
                 *(NewTask(0, encode_task(DescribeRoot(number)), SCAN_COST) for number in tops),
-                *super().first_tasks(phase),
+                *super().first_tasks_of_phase(phase),
             ]
         if phase == REPORT_PIECES:
             return [NewTask(phase, encode_task(ReportPieces()), 0, owner=rank) for rank in ranks]
@@ -85,9 +85,9 @@ class ArchiveDirector(TarDirector):
             return [NewTask(phase, encode_task(LayOutPieces()), 0, owner=0)]
         if phase == SYNC:
             return [NewTask(phase, encode_task(SyncArchive()), 0, owner=rank) for rank in ranks]
-        return super().first_tasks(phase) if phase >= Phase.SIGN else []
+        return super().first_tasks_of_phase(phase) if phase >= Phase.SIGN else []
 
-    def needed_phases(self, sums: Totals) -> dict[int, object]:
+    def needed_phases(self, sums: JobCounters) -> dict[int, object]:
         """Return the phases after the first one, in their order. The value of a phase is true if it is needed."""
         return {
             int(Phase.LINK): sums.for_link,
@@ -103,14 +103,14 @@ class ArchiveDirector(TarDirector):
         return super().next_phase(phase, totals)
 
 
-class ArchiveTool(UnrecordedTool):
+class ArchiveTool(UnrecordedJobTool):
     """The program ``ptar -c`` as all ranks need it: its texts, its director and its cleaning up."""
 
     name = "ptar"
     writes_to_targets = True
     done_word = "archived"
     make_director = ArchiveDirector
-    make_visitor = staticmethod(ArchiveVisitor)
+    make_visitor = staticmethod(ArchivingItemVisitor)
 
     def initial_counts(self, job: Job) -> list[int]:
         return super().initial_counts(job) if job.listed else Tool.initial_counts(self, job)
@@ -118,7 +118,7 @@ class ArchiveTool(UnrecordedTool):
     def phase_name(self, phase: int) -> str:
         return "sign" if phase >= Phase.SIGN else "sync" if phase == SYNC else "copy"
 
-    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
         """Keep or remove the temporary archive of a job that ended early.
 
         With ``--resume``, or if the archive's file system is full, record which pieces are complete: the next run with
@@ -140,7 +140,7 @@ class ArchiveTool(UnrecordedTool):
         if rank.number == 0 and archive.is_temporary:
             with suppress(Problem):
                 if not (rank.options.resumes or made.has_any_record()):
-                    archive.discard()
+                    archive.remove_unfinished_archive()
 
 
 ARCHIVE_TOOL = ArchiveTool()
@@ -176,26 +176,28 @@ class ArchiveJob(TarJob):
         signs = bool(arguments.options.signature)
         if signs and len(roots) > 1:
             raise RequestRefused("--signature describes one PATH: archive the directory that holds them all")
-        itemize = self.output.reports_items or self.prints_items
+        itemize = self.output.is_reporting_each_item or self.prints_items
         options = arguments.options._replace(umask=umask_of_user(), itemize=itemize, archive_file=archive)
-        check_outputs(() if self._listed else roots, options, arguments.output, copies=False)
+        check_output_and_signature_files(() if self._listed else roots, options, arguments.output, copies=False)
         check_compression(options.compress_as, options.block_size if signs else 0)
         name = archive_job_name(archive)
         _refuse_concurrent_creation(os.path.dirname(archive), temporary_archive_name(name), arguments.archive)
         self._leftovers = unfinished_archive_files(os.path.dirname(archive), name)
         """Paths of temporary files that an interrupted run with the same archive has left in its directory."""
         if not (options.dry_run or supports_rename_and_random_writes(os.path.dirname(archive))):
-            from pcopy.tools.sequential import refuse_without_rename  # Imported here since few destinations need it.
+            from pcopy.tools.sequential import (
+                refuse_file_system_without_rename,  # Imported here since few destinations need it.
+            )
 
             advice = "make it elsewhere and copy it there with pcopy"
-            refuse_without_rename(os.path.dirname(archive), arguments.archive, advice, at_any_offset=True)
-        own_files = tuple(_own_files_in_sources(roots, (archive, archive + INDEX_SUFFIX, *self._leftovers)))
+            refuse_file_system_without_rename(os.path.dirname(archive), arguments.archive, advice, at_any_offset=True)
+        own_files = tuple(_files_of_job_in_sources(roots, (archive, archive + INDEX_SUFFIX, *self._leftovers)))
         listed = proc_path_of_descriptor(self._listed) if self._listed else b""
         if options.dry_run:
             options = options._replace(signature=b"", hash="", sync=False, resumes=False)
         self.job = Job(name, 1, roots, options, copies=False, own=own_files, listed=listed)
 
-    def print_start(self) -> None:
+    def print_job_start_notices(self) -> None:
         """Print notices about an interrupted run, the compression, and names that differ in the archive."""
         if self.output.quiet:
             return
@@ -222,7 +224,7 @@ class ArchiveJob(TarJob):
                     "does",
                 )
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         """Complete the archive, rename it to its final name, and write its index and the signature file. Return the
         exit status.
         """
@@ -241,7 +243,7 @@ class ArchiveJob(TarJob):
             status, unset = archive.commit(name, 0o666 & ~options.umask)
         except Problem as problem:
             self.remarks.append(f"{printable_path(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
-            self.remarks.append(f"the archive was not created; {self._continue_advice}")
+            self.remarks.append(f"the archive was not created; {self._advice_to_continue}")
             return EXIT_STOPPED
         is_right = self._sync_directory_and_report(rank, unset)
         self._write_index(rank, layout, status)
@@ -280,7 +282,7 @@ class ArchiveJob(TarJob):
             )
         return not found
 
-    def needed_bytes(self, totals: Totals) -> int:
+    def needed_bytes(self, totals: JobCounters) -> int:
         """Return the size of the archive in bytes; 0 for a compressed archive, whose size is not known before it is
         written.
         """
@@ -293,10 +295,10 @@ class ArchiveJob(TarJob):
         """
         archive, frames, incomplete = (
             rank.shared_instance(ArchiveFile),
-            rank.shared_instance(FrameWriter),
+            rank.shared_instance(ArchiveFrameWriter),
             rank.shared_instance(IncompleteFiles).trailer_names,
         )
-        trailing = trailer_bytes(incomplete, layout.size) if incomplete else b""
+        trailing = encoded_archive_trailer(incomplete, layout.size) if incomplete else b""
         if self.job.options.compress_as:
             frames.write_archive_end(layout.members_end, trailing)
         elif trailing:
@@ -323,12 +325,14 @@ class ArchiveJob(TarJob):
         try:
             if len(layout.index_offsets) > 1 or self.job.options.compress_as == "gzip":
                 frames = joined_gzip_parts(
-                    rank.shared_instance(FrameWriter).placed_frames if self.job.options.compress_as == "gzip" else ()
+                    rank.shared_instance(ArchiveFrameWriter).placed_frames
+                    if self.job.options.compress_as == "gzip"
+                    else ()
                 )
                 index = ArchiveIndex(
                     status.st_size, status.st_mtime_ns, layout.index_offsets, layout.members_end, frames
                 )
-                with replaced_output_file(path, self.job.options.umask, self.job.temporary_name_id) as stream:
+                with replacing_output_file(path, self.job.options.umask, self.job.temporary_name_id) as stream:
                     stream.write(pack_index(index))
             else:
                 directory, name = rank.descriptors[0].target, os.path.basename(path)
@@ -344,10 +348,10 @@ class ArchiveJob(TarJob):
             )
 
     def print_resume_advice(self) -> None:
-        print_error("ptar", f"the archive was not created; {self._continue_advice}")
+        print_error("ptar", f"the archive was not created; {self._advice_to_continue}")
 
     @property
-    def _continue_advice(self) -> str:
+    def _advice_to_continue(self) -> str:
         """Advice to the user of a job that ended early: repeat the command, with ``--resume`` if an unfinished archive
         is left.
         """
@@ -361,11 +365,11 @@ class ArchiveJob(TarJob):
         )
         return f"{advice} with {printable_path(unfinished[0])}"
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         if ended.halt is not None:
             self.remarks.insert(0, "the archive was not created; an older one with its name is unchanged")
-            self.stopped_text = self._continue_advice
-        return super().report_end(ended, ranks)
+            self.stopped_text = self._advice_to_continue
+        return super().report_job_result(ended, ranks)
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         resumed = self._pieces_written_before[0] if self._pieces_written_before is not None else None
@@ -420,7 +424,7 @@ def _refuse_irreplaceable_item(path: bytes) -> None:
     if stat.S_ISDIR(mode):
         raise RequestRefused(f"{printable_path(path)}: is a directory; name the archive's file")
     if stat.S_ISLNK(mode):
-        raise RequestRefused(f"{printable_path(path)}: {replacement_obstacle(path, mode, 'an archive')}")
+        raise RequestRefused(f"{printable_path(path)}: {reason_path_cannot_be_replaced(path, mode, 'an archive')}")
     if not stat.S_ISREG(mode):
         raise RequestRefused(
             f"{printable_path(path)}: is not a regular file, and ptar writes an archive at many offsets in parallel; "
@@ -485,7 +489,7 @@ def _root_and_path_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Ro
         raise RequestRefused(
             f"{printable_path(directory)}: is not a directory; name the directory that contains all listed paths"
         )
-    with refusing_spool_errors(b"", TMPDIR_ADVICE):
+    with spool_errors_as_refusal(b"", TMPDIR_ADVICE):
         listed = sorted_path_list(
             arguments.list_file,
             root,
@@ -502,7 +506,7 @@ def _root_and_path_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Ro
     return root._replace(source_shown=b""), listed
 
 
-def _own_files_in_sources(roots: Sequence[Root], paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def _files_of_job_in_sources(roots: Sequence[Root], paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield (number of the root, path below that root) for each of the files ``paths`` that lies in a source.
 
     These are files of the job itself, such as the archive; they are left out, so that the archive does not contain

@@ -24,9 +24,9 @@ from pcopy.archive.reader import FoundMember
 from pcopy.signature import items
 from pcopy.signature.algorithms import DigestAlgorithm
 from pcopy.signature.manifest import tree_order_key
-from pcopy.signature.signature_file import Signature
+from pcopy.signature.signature_file import DatasetSignature
 from pcopy.signature.sorting import ExternalSorter, SortRecord
-from pcopy.tasks.archive.member_digests import ItemInArchive
+from pcopy.tasks.archive.member_digests import ItemAfterExtraction
 from pcopy.tasks.archive.names import ARCHIVE_END
 from pcopy.tasks.sign.children import DatasetCounts
 from pcopy.text import printable_path
@@ -47,7 +47,7 @@ It is larger than any offset in the archive, so that such a link follows all mem
 """
 
 
-class MembersNotATree(ValueError):
+class ArchiveMembersNotATreeError(ValueError):
     """Error: the members of the archive do not form a tree, so it has no signature. For example, a path is below a
     file.
     """
@@ -57,7 +57,7 @@ class ArchiveSignatureBuilder:
     """Computes the signature of an archive from its members.
 
     First ``add_member`` is called for each member, then ``add_hard_link`` for each hard link, and at last
-    ``signature``.
+    ``signature_of_archive``.
     """
 
     def __init__(self, algorithm: DigestAlgorithm, block_size: int, open_spool: Callable[[], BinaryIO]) -> None:
@@ -68,7 +68,7 @@ class ArchiveSignatureBuilder:
         directory that contains all. None before the first member.
         """
 
-    def add_member(self, found: FoundMember, item: ItemInArchive | None) -> None:
+    def add_member(self, found: FoundMember, item: ItemAfterExtraction | None) -> None:
         """Add the next member, in the order of the archive.
 
         Args:
@@ -93,24 +93,24 @@ class ArchiveSignatureBuilder:
             marshal.dumps(each.path),
         )
 
-    def signature(self, source: str) -> Signature:
+    def signature_of_archive(self, source: str) -> DatasetSignature:
         """Return the signature, after all members and links were added.
 
-        Raise ``MembersNotATree`` if the members do not form a tree, and ``OSError`` if temporary files cannot be read
-        or written.
+        Raise ``ArchiveMembersNotATreeError`` if the members do not form a tree, and ``OSError`` if temporary files
+        cannot be read or written.
 
         Args:
             source: name of the archive, which the signature file mentions.
         """
         if self._top is None:
-            raise MembersNotATree("the archive is empty")
+            raise ArchiveMembersNotATreeError("the archive is empty")
         self._resolve_hard_links()
         tree = _TreeDigestBuilder(self._algorithm, self._top)
         records = heapq.merge(self._items.sorted(), self._resolved_links.sorted(), key=_key_of_record)
         for key, same in groupby(records, _path_part_of_key):
-            tree.add_item(key.replace(b"\0", b"/"), max(ItemInArchive.unpack(value) for _, value in same))
-        digest, tally = tree.finish()
-        return Signature(
+            tree.add_item(key.replace(b"\0", b"/"), max(ItemAfterExtraction.unpack(value) for _, value in same))
+        digest, tally = tree.compute_remaining_digests()
+        return DatasetSignature(
             self._algorithm.name, self._block_size, digest.hex(), *tally,
             source=source,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -121,13 +121,17 @@ class ArchiveSignatureBuilder:
         """Determine for each hard link the type, size and digest of the item to which it leads, and add it like other
         items.
 
-        Raise ``MembersNotATree`` if the target does not exist or is a directory.
+        Raise ``ArchiveMembersNotATreeError`` if the target does not exist or is a directory.
         """
-        marked = heapq.merge(_marked_records(self._items, 0), _marked_records(self._links, 1), key=itemgetter(0, 1))
-        name, target_item = b"", ItemInArchive(0, items.DIRECTORY, 0, b"")
+        marked = heapq.merge(
+            _records_with_sorter_number(self._items, 0),
+            _records_with_sorter_number(self._links, 1),
+            key=itemgetter(0, 1),
+        )
+        name, target_item = b"", ItemAfterExtraction(0, items.DIRECTORY, 0, b"")
         for key, is_link, value in marked:
             if not is_link:
-                name, target_item = key[:-_KEY_SUFFIX_BYTES], ItemInArchive.unpack(value)
+                name, target_item = key[:-_KEY_SUFFIX_BYTES], ItemAfterExtraction.unpack(value)
                 continue
             path = marshal.loads(value)
             is_there = key[:-_KEY_SUFFIX_BYTES] == name and key[-16:] in (
@@ -136,7 +140,7 @@ class ArchiveSignatureBuilder:
             )
             if not is_there or target_item.kind == items.DIRECTORY:
                 target = printable_path(key[:-_KEY_SUFFIX_BYTES].replace(_PATH_END, b"/"))
-                raise MembersNotATree(
+                raise ArchiveMembersNotATreeError(
                     f"{printable_path(path)}: is a hard link to a name that is not a file in the archive: {target}"
                 )
             self._resolved_links.add(
@@ -164,7 +168,7 @@ def _path_part_of_key(record: SortRecord) -> bytes:
     return record[0][:-_KEY_SUFFIX_BYTES]
 
 
-def _marked_records(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:
+def _records_with_sorter_number(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:
     """Return an iterator over all records of ``sorter``, sorted by key, as (key, ``mark``, value).
 
     The number ``mark`` tells the records of several sorters apart after they are merged.
@@ -187,16 +191,16 @@ class _TreeDigestBuilder:
         self._top_digest = b""
         """Digest of the item at the top; empty before it is known."""
 
-    def add_item(self, path: bytes, item: ItemInArchive) -> None:
-        """Add the next item. Raise ``MembersNotATree`` if it is below an item that is not a directory."""
+    def add_item(self, path: bytes, item: ItemAfterExtraction) -> None:
+        """Add the next item. Raise ``ArchiveMembersNotATreeError`` if it is below an item that is not a directory."""
         if self._last_non_directory and path.startswith(self._last_non_directory + b"/"):
-            raise MembersNotATree(
+            raise ArchiveMembersNotATreeError(
                 f"{printable_path(self._last_non_directory)}: is not a directory, but a member is below it: "
                 f"{printable_path(path)}"
             )
         is_directory = item.kind == items.DIRECTORY
         self._last_non_directory = b"" if is_directory else path
-        self._open_directories_above(path if is_directory else path.rpartition(b"/")[0], is_top=path == self._top)
+        self._update_open_directories(path if is_directory else path.rpartition(b"/")[0], is_top=path == self._top)
         if is_directory:
             return
         self._bytes += item.size
@@ -209,7 +213,7 @@ class _TreeDigestBuilder:
         else:
             self._open_directories[-1][1].add_child(kind, path.rpartition(b"/")[2], digest)
 
-    def _open_directories_above(self, path: bytes, *, is_top: bool) -> None:
+    def _update_open_directories(self, path: bytes, *, is_top: bool) -> None:
         """Prepare to add the item ``path``: close the open directories that do not contain it, and open the directories
         above it.
 
@@ -224,7 +228,7 @@ class _TreeDigestBuilder:
             and self._open_directories[-1][0] != path
             and not (path + b"/").startswith(_path_prefix_below(self._open_directories[-1][0]))
         ):
-            self._close_directory()
+            self._finish_directory_digest()
         if self._open_directories and self._open_directories[-1][0] == path:
             return
         if not self._open_directories:
@@ -239,18 +243,18 @@ class _TreeDigestBuilder:
         self._open_directories.append((path, items.DirectoryHasher(self._algorithm)))
         self._counts[items.DIRECTORY] += 1
 
-    def _close_directory(self) -> None:
+    def _finish_directory_digest(self) -> None:
         path, hasher = self._open_directories.pop()
         self._add_to_parent(items.DIRECTORY, path, hasher.digest())
 
-    def finish(self) -> tuple[bytes, DatasetCounts]:
+    def compute_remaining_digests(self) -> tuple[bytes, DatasetCounts]:
         """Compute the digests of the directories that are still open, after the last item was added.
 
         Return the digest of the item at the top, and the numbers of files, directories, symbolic links, special files
         and bytes.
         """
         while self._open_directories:
-            self._close_directory()
+            self._finish_directory_digest()
         files, directories, symlinks, special = self._counts.values()
         return self._top_digest, DatasetCounts(files, directories, symlinks, special, self._bytes)
 

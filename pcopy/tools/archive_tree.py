@@ -124,7 +124,7 @@ class UnpackedTree:
             if isinstance(rival, NameConflict):
                 rivals[rival.path] = NumberPairs.from_bytes(rival.stretches)
             elif isinstance(rival, LinkToResolve):
-                self._links.add(*rival.sort_record)
+                self._links.add(*rival.record_for_sorting)
         with self._open_spool() as spool:
             for meaning in resolved_links(self._links.sorted(), spool):
                 if meaning is not None:
@@ -132,7 +132,7 @@ class UnpackedTree:
                     # A record can hold a member only. So ``copied`` (name and offset of the member whose contents the
                     # link gets) is stored in the field ``user``, which is not needed here.
                     each = each._replace(member=each.member._replace(user=marshal.dumps(copied) if copied else b""))
-                    self._members.add(member_sort_key(each.path, each.name, at | 1), each.pack())
+                    self._members.add(member_sort_key(each.path, each.name, at | 1), each.pack_as_bytes())
         return rivals
 
     def close(self) -> None:

@@ -49,10 +49,10 @@ _OPTION_WORDS_BY_FIELD = {"patterns": "--exclude and --include"}
 
 
 ONLY_UNFINISHED_JOB = b""
-"""Value of ``JobRequest.resume`` if ``--resume`` is given without a job; it means the only unfinished job."""
+"""Value of ``StoredJobRequest.resume`` if ``--resume`` is given without a job; it means the only unfinished job."""
 
 
-class JobRequest(NamedTuple):
+class StoredJobRequest(NamedTuple):
     """What the command line asks to be done with older jobs: resume, list, discard or control them.
 
     Fields:
@@ -76,7 +76,7 @@ class JobRequest(NamedTuple):
     change: ControlRequest = ControlRequest()
 
     @property
-    def is_any_requested(self) -> bool:
+    def is_any_command_requested(self) -> bool:
         """True if the user asks for a command on older jobs: to resume, list, discard or control them."""
         is_asked = self.resume is not None or self.discard is not None or self.control is not None
         return self.jobs or is_asked
@@ -107,7 +107,7 @@ class CopyArguments(NamedTuple):
     output: OutputOptions = OutputOptions()
     is_recorded: bool = True
     checkpoint: CheckpointSettings = CheckpointSettings()
-    job_request: JobRequest = JobRequest()
+    job_request: StoredJobRequest = StoredJobRequest()
     force: bool = False
     program: str = "pcopy"
 
@@ -156,7 +156,7 @@ class VerifyArguments(NamedTuple):
     comparison: ComparisonArguments | None = None
 
 
-class TreeArguments(NamedTuple):
+class TreeProgramArguments(NamedTuple):
     """The part of the command line that is common to ``prm``, ``pchmod``, ``pstripe`` and ``pwalk``: programs that work
     on trees in place, without a copy.
 
@@ -185,7 +185,7 @@ class RemoveArguments(NamedTuple):
       they are removed only if they are empty.
     """
 
-    tree: TreeArguments
+    tree: TreeProgramArguments
     yes: bool = False
     may_be_missing: bool = False
     whole_directories: bool = False
@@ -221,7 +221,7 @@ class StripeArguments(NamedTuple):
     servers). ``stripe`` is the layout that files are to get; it is empty if layouts are only reported.
     """
 
-    tree: TreeArguments
+    tree: TreeProgramArguments
     stripe: str = ""
     stripe_table: str = ""
 
@@ -294,7 +294,7 @@ class WalkArguments(NamedTuple):
     - ``now_ns``: the time when the command line was parsed, in nanoseconds since the epoch; ages are relative to it.
     """
 
-    tree: TreeArguments
+    tree: TreeProgramArguments
     expression: FindExpression
     outputs: tuple[bytes, ...] = ()
     sort: str = ""
@@ -309,14 +309,14 @@ class WalkArguments(NamedTuple):
     now_ns: int = 0
 
 
-class ChangeArguments(NamedTuple):
+class ChmodArguments(NamedTuple):
     """The parsed command line of ``pchmod``.
 
     ``change`` is what is to be changed: mode (as in chmod(1), or ""), user number and group number (-1: unchanged), and
     two texts about ACLs; ``Options.change`` describes them.
     """
 
-    tree: TreeArguments
+    tree: TreeProgramArguments
     change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
 
     @property
@@ -366,10 +366,10 @@ def refuse_changed_arguments(
     If SRC or DST differ as text, they can still mean the same paths. So the roots to which the stored SRC and DST lead
     now are compared with those of ``arguments``.
     """
-    from pcopy.jobs.earlier_jobs import are_same_paths, roots_of_command_now
+    from pcopy.jobs.earlier_jobs import are_same_paths, roots_of_repeated_command
 
-    different = stored.file.differing_keys(options_determining_result(arguments))
-    if {"SRC", "DST"}.intersection(different) and are_same_paths(roots_of_command_now(stored.file), resolve()):
+    different = stored.file.differing_option_names(options_determining_result(arguments))
+    if {"SRC", "DST"}.intersection(different) and are_same_paths(roots_of_repeated_command(stored.file), resolve()):
         different = [each for each in different if each not in ("SRC", "DST")]
     is_named = any(word.partition("=")[0] == "--hash" for word in words)
     if "--hash" in different and _HASH_IMPLYING_OPTIONS.intersection(different) and not is_named:

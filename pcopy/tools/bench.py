@@ -15,17 +15,17 @@ from pcopy.report.output_file import OutputFile
 from pcopy.report.progress_gauge import ProgressStage, StagesByPhase, WorkDone
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Job, Options, Sink, Totals
+from pcopy.tasks.base.job import Job, JobCounters, Options, ProgressSink
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.bench.measure import PrepareStep, benchmark_state, next_step_tasks, private_directory_name
+from pcopy.tasks.bench.measure import PrepareBenchmarkStep, benchmark_state, next_step_tasks, private_directory_name
 from pcopy.tasks.bench.steps import BenchmarkState, BenchmarkStep, BenchmarkTest, StepResult, median_results
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import BenchArguments
 from pcopy.tools.bench_figures import advice_lines, benchmark_json_values, benchmark_svg_chart, result_table_lines
-from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool
+from pcopy.tools.director import UnrecordedJobDirector, UnrecordedJobTool
 from pcopy.tools.final_output import UnrecordedJob
 from pcopy.tools.outputs import SVG_BEGINNING, check_output_files
-from pcopy.tools.space import free_space
+from pcopy.tools.space import free_space_of_file_system
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
@@ -49,7 +49,7 @@ BYTES_PER_EMPTY_FILE = 512
 """Bytes that an empty file may occupy (its inode and its directory entry), for the estimate of the needed space."""
 
 
-def _progress_of_measurements(totals: Totals) -> WorkDone:
+def _progress_of_measurements(totals: JobCounters) -> WorkDone:
     """Return the progress of the phase ``measure``, in operations and bytes; the total is unknown."""
     return WorkDone(totals.files, totals.files, totals.bytes, totals.bytes, totals.bytes, False)
 
@@ -125,18 +125,18 @@ class BenchDirector(UnrecordedJobDirector):
     with the tasks of the first step, and each further step starts when the step before it has ended on all ranks.
     """
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         return [NewTask(phase, encode_task(task), 0, owner=owner) for owner, task in self._first_tasks_by_rank()]
 
-    def _first_tasks_by_rank(self) -> Iterable[tuple[int, PrepareStep]]:
+    def _first_tasks_by_rank(self) -> Iterable[tuple[int, PrepareBenchmarkStep]]:
         return next_step_tasks(benchmark_state(self._rank), self._rank.hosts.names)
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
 
 
-class BenchTool(UnrecordedTool):
-    """The program ``pdbench``. In its counters (``Totals``), each measured operation counts as a copied file."""
+class BenchTool(UnrecordedJobTool):
+    """The program ``pdbench``. In its counters (``JobCounters``), each measured operation counts as a copied file."""
 
     name = "pdbench"
     writes_to_targets = True
@@ -147,7 +147,7 @@ class BenchTool(UnrecordedTool):
     def phase_name(self, phase: int) -> str:
         return "measure"
 
-    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
         """On rank 0, remove the directory that contains all files of the measurements, whether the job has succeeded or
         not.
 
@@ -158,7 +158,7 @@ class BenchTool(UnrecordedTool):
         if rank.number == 0:
             private = benchmark_state(rank).private
             if private is not None:
-                private.remove()  # ``report_end`` removes it again, and reports what remains.
+                private.remove()  # ``report_job_result`` removes it again, and reports what remains.
 
 
 BENCH_TOOL = BenchTool()
@@ -200,7 +200,7 @@ class BenchJob(UnrecordedJob):
         self._file_count = max((step.max_amount * step.ranks for step in self.steps if not step.block_bytes), default=0)
         root = self.job.roots[0]
         try:
-            free = free_space(root.target)
+            free = free_space_of_file_system(root.target)
         except OSError:  # The free space is unknown. A measurement that cannot write reports the error.
             return
         needed = self._data_bytes + self._file_count * BYTES_PER_EMPTY_FILE
@@ -215,11 +215,11 @@ class BenchJob(UnrecordedJob):
                 f"only {free.inodes:,} can be created; choose fewer --files"
             )
 
-    def print_start(self) -> None:
+    def print_job_start_notices(self) -> None:
         if self.output.verbose:
-            print_error("pdbench", self._plan_text())
+            print_error("pdbench", self._measurement_plan_text())
 
-    def _plan_text(self) -> str:
+    def _measurement_plan_text(self) -> str:
         """Return one sentence for people: number and duration of the measurements, and the files that they need."""
         measured = [step for step in self.steps if step.is_measured]
         seconds = sum(step.microseconds for step in measured) / 1e6
@@ -228,20 +228,21 @@ class BenchJob(UnrecordedJob):
             f"{format_seconds(self.arguments.seconds)}, "
             f"{format_seconds(seconds)} together; at a time up to "
             f"{count_with_noun(self._file_count, 'empty file', 'empty files')} "
-            f"and {format_size(self._data_bytes)} of data, all below {printable_path(self._private_path)}, which is "
+            f"and {format_size(self._data_bytes)} of data, all below {printable_path(self._private_directory_path)}, "
+            "which is "
             "removed at the end"
         )
 
     @property
-    def _private_path(self) -> bytes:
+    def _private_directory_path(self) -> bytes:
         """Path of the directory that this job creates below DIRECTORY; all files of the measurements are in it."""
         return os.path.join(self.job.roots[0].target_shown, private_directory_name(self.job))
 
-    def sink(self, screen: Sink) -> Sink:
+    def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         self._state = BenchmarkState(screen, [] if self.dry_run else self.steps)
         return self._state
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         return EXIT_OK
 
     def print_resume_advice(self) -> None:
@@ -252,25 +253,25 @@ class BenchJob(UnrecordedJob):
         private = self._state.private if self._state else None
         remaining = private.remove() if private is not None else ""
         if remaining:
-            print_error("pdbench", f"{printable_path(self._private_path)}: {remaining}")
+            print_error("pdbench", f"{printable_path(self._private_directory_path)}: {remaining}")
 
     @property
-    def _results(self) -> Sequence[StepResult]:
+    def _median_step_results(self) -> Sequence[StepResult]:
         """The results of all steps: for each one the repeat with the median rate. Empty before the ranks have
         started.
         """
         return median_results(self._state.results) if self._state else ()
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         self.print_resume_advice()
-        return super().report_end(ended._replace(status=self._write_chart(ended.status)), ranks)
+        return super().report_job_result(ended._replace(status=self._write_chart(ended.status)), ranks)
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         if self.dry_run:
-            yield self._plan_text()
+            yield self._measurement_plan_text()
             return
-        yield from result_table_lines(self._results)
-        yield from advice_lines(self._results)
+        yield from result_table_lines(self._median_step_results)
+        yield from advice_lines(self._median_step_results)
         times = "once" if self.arguments.repeats == 1 else f"{self.arguments.repeats} times (medians are shown)"
         yield (
             f"in {format_seconds(seconds)} with up to {count_with_noun(ranks, 'rank', 'ranks')}, each measured {times}"
@@ -282,12 +283,14 @@ class BenchJob(UnrecordedJob):
         ``status`` is the exit status so far. Return it, or 1 (incomplete) if the file cannot be written and ``status``
         is less.
         """
-        if self._svg is None or not self._results:
+        if self._svg is None or not self._median_step_results:
             return status
         try:
             self._svg.replace(
                 SVG_BEGINNING.encode()
-                + benchmark_svg_chart(self._results, printable_path(self.job.roots[0].target_shown)).encode()
+                + benchmark_svg_chart(
+                    self._median_step_results, printable_path(self.job.roots[0].target_shown)
+                ).encode()
             )
         except OSError as error:
             print_error(
@@ -304,5 +307,5 @@ class BenchJob(UnrecordedJob):
             "dry_run": self.dry_run,
             "operations": ended.totals.files,
             "bytes": ended.totals.bytes,
-            **benchmark_json_values(self._results),
+            **benchmark_json_values(self._median_step_results),
         }

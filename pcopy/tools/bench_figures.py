@@ -8,8 +8,8 @@ from math import exp, log
 from statistics import median
 from typing import Any
 
-from pcopy.report.page.charts import scale_end
-from pcopy.report.page.markup import Markup, element
+from pcopy.report.page.charts import rounded_axis_end
+from pcopy.report.page.markup import Markup, html_element
 from pcopy.tasks.bench.steps import BenchmarkTest, StepResult
 from pcopy.text import count_with_noun
 from pcopy.units import format_size
@@ -87,7 +87,7 @@ def result_table_lines(results: Sequence[StepResult]) -> Iterator[str]:
             ways = [(each.step.ranks, each.step.in_flight) for each in chosen]
             rates = {(each.step.ranks, each.step.in_flight, _test_name(each)): f"{each.rate:,.0f}" for each in chosen}
             rows = [(ranks, number, f"{number}") for ranks, number in dict.fromkeys(ways)]
-            yield from _lines_of_table("in flight", rows, rates)
+            yield from _benchmark_table_lines("in flight", rows, rates)
             yield ""
     for shared, title in _DATA_TABLE_TITLES:
         data = _data_results(results, shared)
@@ -98,11 +98,11 @@ def result_table_lines(results: Sequence[StepResult]) -> Iterator[str]:
         ways = [(each.step.ranks, each.step.block_bytes) for each in data]
         rates = {(each.step.ranks, each.step.block_bytes, _test_name(each)): format_size(each.rate) for each in data}
         rows = [(ranks, block, format_size(block)) for ranks, block in dict.fromkeys(ways)]
-        yield from _lines_of_table("block", rows, rates)
+        yield from _benchmark_table_lines("block", rows, rates)
         yield ""
 
 
-def _lines_of_table(
+def _benchmark_table_lines(
     second: str, rows: Sequence[tuple[int, int, str]], rates: dict[tuple[int, int, str], str]
 ) -> Iterator[str]:
     """Yield the lines of one table.
@@ -120,7 +120,7 @@ def _lines_of_table(
         yield f"{ranks:>6}  {text:>10}" + "".join(cells)
 
 
-def fastest_result(results: Sequence[StepResult]) -> StepResult:
+def least_effort_result_near_best_rate(results: Sequence[StepResult]) -> StepResult:
     """Return the result with the smallest effort (ranks * operations in flight) among those whose rate is about as good
     as the best.
 
@@ -140,7 +140,7 @@ def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
     For each test they name the number of ranks, operations in flight and block size that is fastest, and at last the
     options ``-n`` and ``--in-flight`` that this suggests. If the repeats differ too much, the only sentence says so.
     """
-    if not _is_reliable(results):
+    if not _are_repeats_consistent(results):
         yield (
             f"no advice: repeats of a measurement differ by {_typical_spread(results):.0%}: they were too short, or "
             "other programs use the file system; try --time 2 --files 100000 --size 1G"
@@ -148,7 +148,7 @@ def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
         return
     for test in dict.fromkeys(each.step.test for each in _metadata_results(results)):
         of_test = [each for each in _metadata_results(results) if each.step.test == test]
-        best = fastest_result(of_test)
+        best = least_effort_result_near_best_rate(of_test)
         smallest = next(each for each in of_test if each.step.is_shared == best.step.is_shared)
         where = " in one directory" if best.step.is_shared else " in directories of their own"
         if best.step.ranks == 1:  # For one rank, both layouts are the same.
@@ -158,13 +158,13 @@ def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
             f"{best.rate:,.0f}/s{_speedup_text(best, smallest)}"
         )
     yield from _bottleneck_line(results)
-    overall = best_combination(results)
+    overall = best_ranks_and_in_flight(results)
     if overall is not None:
         (ranks, in_flight), gain = overall
         yield f"for trees of small files: -n {ranks} --in-flight {in_flight} ({gain:.1f} times as fast as one by one)"
     for shared, test in dict.fromkeys((each.step.is_shared, each.step.test) for each in _data_results(results)):
         of_test = [each for each in _data_results(results, shared) if each.step.test == test]
-        best = fastest_result(of_test)
+        best = least_effort_result_near_best_rate(of_test)
         together = " one file together" if shared else ""
         yield (
             f"{_TEST_VERBS[BenchmarkTest(test)]}{together} is fastest with {_ranks_and_in_flight_text(best)} and "
@@ -181,7 +181,7 @@ def _typical_spread(results: Sequence[StepResult]) -> float:
     return median(each.spread for each in results) if results else 0.0
 
 
-def _is_reliable(results: Sequence[StepResult]) -> bool:
+def _are_repeats_consistent(results: Sequence[StepResult]) -> bool:
     """Return True if the repeats agree well enough for giving advice."""
     return _typical_spread(results) <= MAX_SPREAD_FOR_ADVICE
 
@@ -229,7 +229,7 @@ def _bottleneck_line(results: Sequence[StepResult]) -> Iterator[str]:
         )
 
 
-def best_combination(results: Sequence[StepResult]) -> tuple[tuple[int, int], float] | None:
+def best_ranks_and_in_flight(results: Sequence[StepResult]) -> tuple[tuple[int, int], float] | None:
     """Return the combination (ranks, operations in flight) that is fastest for a tree of small files, and its speed-up
     over the smallest combination that was measured.
 
@@ -286,7 +286,7 @@ def benchmark_json_values(results: Sequence[StepResult]) -> dict[str, Any]:
         for each in results
         if _is_data_test(each)
     ]
-    overall = best_combination(results) if _is_reliable(results) else None
+    overall = best_ranks_and_in_flight(results) if _are_repeats_consistent(results) else None
     chosen = None if overall is None else {"ranks": overall[0][0], "in_flight": overall[0][1]}
     return {"metadata": metadata, "data": data, "advice": list(advice_lines(results)), "best": chosen}
 
@@ -326,14 +326,14 @@ class _BarChart:
 
     def svg_elements(self, left: float, top: float) -> Iterator[Markup]:
         """Yield the SVG elements of the chart, whose upper left corner is at ``left``, ``top``."""
-        highest = scale_end(max(rate for group in self.groups.values() for rate in group.values()), self.base)
+        highest = rounded_axis_end(max(rate for group in self.groups.values() for rate in group.values()), self.base)
         bottom = top + _CHART_HEIGHT
-        yield element("text", f"{self.title}, {self.unit}/s", x=left, y=top - 8, font_weight="bold")
+        yield html_element("text", f"{self.title}, {self.unit}/s", x=left, y=top - 8, font_weight="bold")
         for part in (0, 0.5, 1):
             height = bottom - part * _CHART_HEIGHT
-            yield element("line", x1=left, x2=left + _CHART_WIDTH - 60, y1=height, y2=height, stroke="#ccc")
+            yield html_element("line", x1=left, x2=left + _CHART_WIDTH - 60, y1=height, y2=height, stroke="#ccc")
             text = format_size(part * highest) if self.base == 1024 else f"{part * highest:,.0f}"
-            yield element("text", text, x=left - 4, y=height + 3, text_anchor="end", font_size=9)
+            yield html_element("text", text, x=left - 4, y=height + 3, text_anchor="end", font_size=9)
         width = (_CHART_WIDTH - 60) / len(self.groups)
         column = width * 0.8 / len(self.keys)
         for number, (ranks, group) in enumerate(self.groups.items()):
@@ -341,7 +341,7 @@ class _BarChart:
             for place, key in enumerate(self.keys):
                 rate = group.get(key, 0.0)
                 column_height = _CHART_HEIGHT * rate / highest
-                hint = element(
+                hint = html_element(
                     "title", f"{self.title}, {count_with_noun(ranks, 'rank', 'ranks')}, {key}: {self._rate_text(rate)}"
                 )
                 box = {"x": f"{start + place * column:.1f}", "y": f"{bottom - column_height:.1f}"}
@@ -350,13 +350,13 @@ class _BarChart:
                     "height": f"{column_height:.1f}",
                     "fill": _COLOURS[place % len(_COLOURS)],
                 }
-                yield element("rect", hint, **box)
+                yield html_element("rect", hint, **box)
             middle = start + width * 0.4
-            yield element("text", str(ranks), x=f"{middle:.1f}", y=bottom + 13, text_anchor="middle", font_size=10)
+            yield html_element("text", str(ranks), x=f"{middle:.1f}", y=bottom + 13, text_anchor="middle", font_size=10)
         for place, key in enumerate(self.keys):
             at = left + place * 85
-            yield element("rect", x=at, y=bottom + 20, width=9, height=9, fill=_COLOURS[place % len(_COLOURS)])
-            yield element("text", key, x=at + 12, y=bottom + 28, font_size=10)
+            yield html_element("rect", x=at, y=bottom + 20, width=9, height=9, fill=_COLOURS[place % len(_COLOURS)])
+            yield html_element("text", key, x=at + 12, y=bottom + 28, font_size=10)
 
     def _rate_text(self, rate: float) -> str:
         return f"{format_size(rate)}/s" if self.base == 1024 else f"{rate:,.0f}/s"
@@ -384,15 +384,15 @@ def benchmark_svg_chart(results: Sequence[StepResult], directory: str) -> str:
             chart = charts[which] = _BarChart(title, keys, unit, 1024 if moves else 1000)
         chart.add_rate(step.ranks, format_size(step.block_bytes) if moves else keys[not step.is_shared], each.rate)
     rows = -(-len(charts) // 3)
-    parts = [element("rect", width="100%", height="100%", fill="#fff")]
-    parts.append(element("text", f"pdbench {directory}: rates by the number of ranks", x=20, y=26, font_size=16))
+    parts = [html_element("rect", width="100%", height="100%", fill="#fff")]
+    parts.append(html_element("text", f"pdbench {directory}: rates by the number of ranks", x=20, y=26, font_size=16))
     for number, chart in enumerate(charts.values()):
         parts.extend(
             chart.svg_elements(
                 _FIRST_CHART_LEFT + number % 3 * (_CHART_WIDTH + 10), _FIRST_CHART_TOP + number // 3 * _ROW_HEIGHT
             )
         )
-    picture = element(
+    picture = html_element(
         "svg", *parts, xmlns="http://www.w3.org/2000/svg",
         view_box=f"0 0 {_PICTURE_WIDTH} {_FIRST_CHART_TOP + rows * _ROW_HEIGHT}",
         font_family="sans-serif", font_size=12, role="img", aria_label=f"rates measured in {directory}",

@@ -18,21 +18,21 @@ from pcopy.launch.tool import JobResult
 from pcopy.report.progress_gauge import ProgressStage, StagesByPhase, WorkDone
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import ForwardingSink, Job, Options, Sink, Totals
+from pcopy.tasks.base.job import ForwardingProgressSink, Job, JobCounters, Options, ProgressSink
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.broadcast.directory import (
     CheckHostDirectory,
-    FindSharingHosts,
+    FindHostsSharingDirectory,
     HostDirectory,
     OpenHostDirectory,
     SharedDirectories,
     SyncHostDirectory,
 )
-from pcopy.tasks.broadcast.send import FilesToSend, HostStream, SendFiles
+from pcopy.tasks.broadcast.send import FilesToSend, HostStreamRelay, SendFiles
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import BroadcastArguments
-from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool
+from pcopy.tools.director import UnrecordedJobDirector, UnrecordedJobTool
 from pcopy.tools.final_output import UnrecordedJob
 from pcopy.tools.outputs import check_output_files, refuse_replacing_sent_files
 from pcopy.tools.summary import common_json_values
@@ -44,10 +44,10 @@ OPEN_PHASE, FIND_SHARED_TARGETS_PHASE, SEND_PHASE, SYNC_PHASE = range(4)
 """
 
 _SHOWN_COUNTERS = ("found", "files", "bytes", "skipped", "failed", "excused")
-"""Names of the counters (fields of ``Totals``) that ``--json`` shows; they are sums over all hosts."""
+"""Names of the counters (fields of ``JobCounters``) that ``--json`` shows; they are sums over all hosts."""
 
 
-def _send_progress(totals: Totals) -> WorkDone:
+def _progress_of_sending(totals: JobCounters) -> WorkDone:
     """Return the progress of the phase ``send``, summed over all hosts."""
     items = totals.files + totals.skipped + totals.failed
     # Holes are not sent, so the sent bytes (``moved``) may be fewer than the sizes of the complete files (``bytes``).
@@ -55,17 +55,19 @@ def _send_progress(totals: Totals) -> WorkDone:
     return WorkDone(items, totals.found, handled, totals.found_bytes, totals.moved, False)
 
 
-BROADCAST_STAGES: StagesByPhase = {"send": ProgressStage(_send_progress)}
+BROADCAST_STAGES: StagesByPhase = {"send": ProgressStage(_progress_of_sending)}
 """How progress is measured: there is one stage, for the phase ``send``."""
 
 
-class BroadcastSink(ForwardingSink):
+class BroadcastSink(ForwardingProgressSink):
     """Receives progress and failures on rank 0 and passes them on.
 
     It also holds the files and the target directory, which ``BroadcastDirector`` takes from it.
     """
 
-    def __init__(self, screen: Sink, files: tuple[bytes, ...], directory: bytes, needed: int, quiet: bool) -> None:
+    def __init__(
+        self, screen: ProgressSink, files: tuple[bytes, ...], directory: bytes, needed: int, quiet: bool
+    ) -> None:
         super().__init__(screen)
         self.files = files
         self.directory = directory
@@ -81,10 +83,10 @@ class BroadcastDirector(UnrecordedJobDirector):
     OPEN_PHASE only: it checks the directory of each host.
     """
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         rank, sink = self._rank, self._sink
         owners: Sequence[int] = rank.first_ranks
-        task: TaskKind = FindSharingHosts()
+        task: TaskKind = FindHostsSharingDirectory()
         if self._job.options.dry_run:
             task = CheckHostDirectory(sink.directory, tuple(map(os.path.basename, sink.files)), sink.needed_bytes)
         elif phase == OPEN_PHASE:
@@ -105,13 +107,13 @@ class BroadcastDirector(UnrecordedJobDirector):
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         if phase == FIND_SHARED_TARGETS_PHASE and not self._sink.quiet:
             self._rank.report_failures_and_notices(
-                (), self._rank.shared_instance(SharedDirectories).sharing_messages(self._sink.directory)
+                (), self._rank.shared_instance(SharedDirectories).shared_directory_messages(self._sink.directory)
             )
         last = OPEN_PHASE if self._job.options.dry_run else SYNC_PHASE if self._job.options.sync else SEND_PHASE
         return phase + 1 if phase < last else None
 
 
-class BroadcastTool(UnrecordedTool):
+class BroadcastTool(UnrecordedJobTool):
     """The program ``pbcast``. In its counters, an item is one file on one host."""
 
     name = "pbcast"
@@ -125,7 +127,7 @@ class BroadcastTool(UnrecordedTool):
     def phase_name(self, phase: int) -> str:
         return ("open", "look", "send", "sync")[phase] if 0 <= phase <= SYNC_PHASE else "send"
 
-    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
         """Remove incomplete files and the probe files (by which hosts with the same target directory were found), and
         close the directories, whether the job has succeeded or not.
 
@@ -136,7 +138,7 @@ class BroadcastTool(UnrecordedTool):
         if rank.number == 0:
             rank.shared_instance(FilesToSend).close()
         if rank.number in rank.first_ranks:
-            rank.shared_instance(HostStream).close()
+            rank.shared_instance(HostStreamRelay).close()
         rank.shared_instance(HostDirectory).close()
 
 
@@ -176,10 +178,10 @@ class BroadcastJob(UnrecordedJob):
         )
         self.job = Job(os.urandom(5).hex(), 1, (), options)
 
-    def sink(self, screen: Sink) -> Sink:
+    def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         return BroadcastSink(screen, self._files, self._directory, self._needed_bytes, self.output.quiet)
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         self._hosts = len(rank.first_ranks)
         return EXIT_OK
 
@@ -211,7 +213,7 @@ class BroadcastJob(UnrecordedJob):
         yield f"{written}: {rate}/s on all hosts together, with {ways}"
 
 
-def _write_rate(totals: Totals, seconds: float) -> float:
+def _write_rate(totals: JobCounters, seconds: float) -> float:
     """Return the bytes per second that all hosts together wrote."""
     return totals.bytes / seconds if seconds > 0 else 0.0
 

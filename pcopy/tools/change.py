@@ -12,59 +12,59 @@ from collections.abc import Iterator
 from pcopy.errors import RequestRefused
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.item_outcomes import ItemOutcomes
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 from pcopy.tasks.base.job import Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.change.change_tree import ChangeNames
-from pcopy.tasks.change.visitor import ChangeVisitor
+from pcopy.tasks.change.change_tree import ChangeMetadataOfItems
+from pcopy.tasks.change.visitor import MetadataChangeVisitor
 from pcopy.text import printable_path
-from pcopy.tools.arguments import ChangeArguments
-from pcopy.tools.director import BottomUpDirector, UnrecordedTool, single_stage
+from pcopy.tools.arguments import ChmodArguments
+from pcopy.tools.director import BottomUpDirector, UnrecordedJobTool, stages_of_single_walk
 from pcopy.tools.outputs import umask_of_user
 from pcopy.tools.summary import common_json_values, item_counts_lines, items_per_second_line
 from pcopy.tools.trees import TreeJob
 
 _SHOWN_COUNTERS = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
+"""Names of the counters (fields of ``JobCounters``) that ``--json`` shows."""
 
 
-class ChangeDirector(BottomUpDirector):
+class ChmodDirector(BottomUpDirector):
     """Director of ``pchmod``: the object on rank 0 that chooses the phases of the job and their first tasks."""
 
     def task_for_item(self, place: Place, item: bytes) -> TaskKind:
-        return ChangeNames(place, item)
+        return ChangeMetadataOfItems(place, item)
 
 
-class ChangeTool(UnrecordedTool):
+class ChmodTool(UnrecordedJobTool):
     """The program ``pchmod``.
 
-    In its counters (``Totals``), ``copied`` counts all items that have the requested mode, owner, group and ACL at the
-    end, and ``mended`` those among them that this job has changed.
+    In its counters (``JobCounters``), ``copied`` counts all items that have the requested mode, owner, group and ACL at
+    the end, and ``mended`` those among them that this job has changed.
     """
 
     name = "pchmod"
     writes_to_targets = False  # It creates no names: no probe file has to show that all hosts see the same target.
-    stages = single_stage("change")
+    stages = stages_of_single_walk("change")
     done_word = "as it should be"
-    make_director = ChangeDirector
-    make_visitor = staticmethod(ChangeVisitor)
+    make_director = ChmodDirector
+    make_visitor = staticmethod(MetadataChangeVisitor)
 
     def phase_name(self, phase: int) -> str:
         return "change"
 
 
-CHANGE_TOOL = ChangeTool()
-"""The only instance of ``ChangeTool``."""
+CHANGE_TOOL = ChmodTool()
+"""The only instance of ``ChmodTool``."""
 
 
-class ChangeJob(TreeJob):
+class ChmodJob(TreeJob):
     """The job of ``pchmod`` on rank 0: checks the paths, and prints the totals."""
 
     program, item_verb, incomplete_text = "pchmod", "changed", "not all items are as requested"
 
-    def __init__(self, arguments: ChangeArguments) -> None:
+    def __init__(self, arguments: ChmodArguments) -> None:
         """Check the paths and prepare the job; nothing is modified. Raise ``RequestRefused`` if a path must not be
         changed.
         """
@@ -73,10 +73,10 @@ class ChangeJob(TreeJob):
         roots = (
             self.read_path_list() if is_listed else self.existing_roots(lambda path: _root_for_path(path, arguments))
         )
-        self.make_job(roots, copies=False, change=arguments.change, umask=umask_of_user())
+        self.make_job_for_roots(roots, copies=False, change=arguments.change, umask=umask_of_user())
 
-    def is_printed(self, items: ItemOutcomes) -> bool:
-        return items.action == Action.META
+    def are_item_lines_printed(self, items: PackedItemOutcomes) -> bool:
+        return items.action == ItemAction.META
 
     def print_resume_advice(self) -> None:
         print_error("pchmod", "repeat the command to continue: items that are as requested remain unchanged")
@@ -95,7 +95,7 @@ class ChangeJob(TreeJob):
         return {**values, "changed": totals.mended, "unchanged": unchanged, "dry_run": self.dry_run}
 
 
-def _root_for_path(path: bytes, arguments: ChangeArguments) -> Root:
+def _root_for_path(path: bytes, arguments: ChmodArguments) -> Root:
     """Return the root (source and target, here the same) for one PATH: its parent directory, and its name there.
 
     If PATH is a symbolic link, its target is changed; but if only owner or group are to be changed and PATH has no

@@ -11,33 +11,40 @@ import json
 import os
 from collections.abc import Iterator
 
-from pcopy.engine.messages import Halt
+from pcopy.engine.messages import HaltMessage
 from pcopy.engine.task import NewTask
 from pcopy.errors import EXIT_DIFFERENT, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, RequestRefused
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.jobs.source_argument import root_for_reading
 from pcopy.launch.tool import JobResult
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT_PATH
-from pcopy.signature.replacing import replaced_output_file
+from pcopy.signature.replacing import replacing_output_file
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Job, Options, Totals, mount_codes
+from pcopy.tasks.base.job import Job, JobCounters, Options, mount_codes
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.compare.compare_trees import CompareNames
-from pcopy.tasks.compare.properties import CONTENT, ONLY_A, ONLY_B, PROPERTIES, REPORTS_EQUAL, compared_attributes
+from pcopy.tasks.compare.compare_trees import CompareNamedItems
+from pcopy.tasks.compare.properties import (
+    CONTENT,
+    ONLY_A,
+    ONLY_B,
+    PROPERTIES,
+    REPORTS_EQUAL,
+    acls_and_xattrs_to_compare,
+)
 from pcopy.tasks.compare.report_differences import CollectedDifferences, ItemDifference
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import JobDirector
 from pcopy.tools.final_output import VerifyJobBase
-from pcopy.tools.outputs import check_lists, check_outputs, umask_of_user
+from pcopy.tools.outputs import check_comparison_lists, check_output_and_signature_files, umask_of_user
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
 _SHOWN_COUNTERS = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
+"""Names of the counters (fields of ``JobCounters``) that ``--json`` shows."""
 
 _ALL_PROPERTIES = (1 << len(PROPERTIES)) - 1
 """The bits of all properties that can be compared; bit i is the property ``PROPERTIES[i]``."""
@@ -56,7 +63,7 @@ def bits_of_item_class(name: str) -> int:
     return _BITS_BY_CLASS.get(name) or 1 << PROPERTIES.index(name.removeprefix("differ-in-"))
 
 
-def names_of_set_properties(bits: int) -> list[str]:
+def property_names_in_bits(bits: int) -> list[str]:
     """Return the names, such as ``size``, of the properties whose bits are set in ``bits``."""
     return [name for at, name in enumerate(PROPERTIES) if bits >> at & 1]
 
@@ -68,19 +75,19 @@ class CompareDirector(JobDirector):
     Differences are also printed if some items could not be compared.
     """
 
-    def first_tasks(self, phase: int) -> list[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> list[NewTask]:
         first, second = (
-            Identity(code, root.source_id[1])
+            ItemIdentity(code, root.source_id[1])
             for root, (code, _) in zip(self._job.roots, mount_codes(self._job.roots), strict=True)
         )
-        task = CompareNames(Place(0, b"", first, second, False, False), ROOT_PATH)
+        task = CompareNamedItems(Place(0, b"", first, second, False, False), ROOT_PATH)
         return [NewTask(int(Phase.COPY), encode_task(task), SCAN_COST, True)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
 
-    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
-        status = super()._determine_status(sums, halted)
+    def _determine_exit_status(self, sums: JobCounters, halted: HaltMessage | None) -> int:
+        status = super()._determine_exit_status(sums, halted)
         if halted is None and status != EXIT_INTERNAL and sums.failed:
             self._complete(self._rank, sums)
         return status
@@ -109,15 +116,15 @@ class CompareJob(VerifyJobBase):
         reports_equal = any(bits & REPORTS_EQUAL for bits in self._lists.values())
         given = arguments.options
         options = given._replace(
-            preserve=compared_attributes(self._properties),
+            preserve=acls_and_xattrs_to_compare(self._properties),
             modify_window=comparison.window,
             hash=(given.hash or DEFAULT_ALGORITHM) if self._properties & CONTENT else "",
             block_size=given.block_size or Options().block_size,
             umask=umask_of_user(),
             compare=self._properties | (REPORTS_EQUAL if reports_equal else 0),
         )
-        check_outputs(roots, options, self.output, copies=False)
-        check_lists([*self._lists], roots, self.output, force=arguments.force)
+        check_output_and_signature_files(roots, options, self.output, copies=False)
+        check_comparison_lists([*self._lists], roots, self.output, force=arguments.force)
         if self._lists and any(root.item for root in roots):
             item = next(root for root in roots if root.item)
             raise RequestRefused(
@@ -127,7 +134,7 @@ class CompareJob(VerifyJobBase):
             )
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         if self._is_everything_excluded(totals):
             return EXIT_REFUSED
         differences = rank.shared_instance(CollectedDifferences)
@@ -135,7 +142,9 @@ class CompareJob(VerifyJobBase):
         for difference in differences.sorted() if self._counts_by_bits else ():
             if difference.bits:
                 self._print_difference(difference)
-        troubles = [*filter(None, (self._write_list(path, bits, differences) for path, bits in self._lists.items()))]
+        troubles = [
+            *filter(None, (self._write_difference_list(path, bits, differences) for path, bits in self._lists.items()))
+        ]
         self._remarks += troubles
         if troubles:
             return EXIT_REFUSED
@@ -146,16 +155,16 @@ class CompareJob(VerifyJobBase):
         path, bits = difference.path, difference.bits
         if self.output.json:
             values: dict[str, object] = {"difference": _WORDS_FOR_ONE_SIDED_ITEMS.get(bits, "differ")}
-            values |= {"in": names_of_set_properties(bits)} if bits & _ALL_PROPERTIES else {}
+            values |= {"in": property_names_in_bits(bits)} if bits & _ALL_PROPERTIES else {}
             exact = base64.b64encode(path).decode("ascii")
             print(json.dumps({**values, "path": printable_path(path), "path_b64": exact}))
         else:
             print(
-                f"{_WORDS_FOR_ONE_SIDED_ITEMS.get(bits) or 'differ in ' + ','.join(names_of_set_properties(bits))}: "
+                f"{_WORDS_FOR_ONE_SIDED_ITEMS.get(bits) or 'differ in ' + ','.join(property_names_in_bits(bits))}: "
                 f"{printable_path(path)}"
             )
 
-    def _write_list(self, file: bytes, selected: int, differences: CollectedDifferences) -> str:
+    def _write_difference_list(self, file: bytes, selected: int, differences: CollectedDifferences) -> str:
         """Write a list of ``--output``: the paths of all items that belong to the wanted classes. Return "", or the
         reason why the list could not be written.
 
@@ -169,7 +178,7 @@ class CompareJob(VerifyJobBase):
         """
         end, left_out = b"\0" if self._nul_separated else b"\n", 0
         try:
-            with replaced_output_file(file, self.job.options.umask, self.job.temporary_name_id) as stream:
+            with replacing_output_file(file, self.job.options.umask, self.job.temporary_name_id) as stream:
                 for path, bits, is_entered in differences.sorted():
                     if not selected & (bits or REPORTS_EQUAL):
                         continue
@@ -208,7 +217,7 @@ class CompareJob(VerifyJobBase):
         if ended.halt is None:
             items = count_with_noun(ended.totals.copied, "item", "items")
             read = f", {format_size(ended.totals.bytes)} read" if self._properties & CONTENT else ""
-            properties = ",".join(names_of_set_properties(self._properties))
+            properties = ",".join(property_names_in_bits(self._properties))
             yield f"{items} compared by {properties}{read} in {format_seconds(elapsed)}"
 
     def _difference_counts(self) -> dict[str, int]:
@@ -236,7 +245,7 @@ class CompareJob(VerifyJobBase):
         sums = self._difference_counts()
         return {
             "same": {EXIT_OK: True, EXIT_DIFFERENT: False}.get(ended.status),
-            "compared": names_of_set_properties(self._properties),
+            "compared": property_names_in_bits(self._properties),
             "common": ended.totals.copied - sum(sums.values()),
             **sums,
             "differ_in": self._difference_counts_by_property(),

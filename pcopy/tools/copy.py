@@ -28,21 +28,21 @@ from pcopy.jobs.lifecycle import (
     resume_command,
 )
 from pcopy.jobs.lock import RankLock
-from pcopy.jobs.paths import destination_directory, positions_in_sources, resolve_roots, target_path
+from pcopy.jobs.paths import destination_directory, positions_in_sources, resolve_sources_and_targets, target_path
 from pcopy.jobs.rank_store import refuse_unsyncable_targets
 from pcopy.jobs.roots import refuse_unwritable_targets
-from pcopy.jobs.spool import SPOOL_ADVICE, refusing_spool_errors, spool_factory
+from pcopy.jobs.spool import SPOOL_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.launch.mounts import check_mounts_before_resume
 from pcopy.launch.tool import JobResult, PreparedJob, Tool
 from pcopy.launch.watch.signals import exit_status_after_stop
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import decode_task
-from pcopy.tasks.base.job import Job, Options, Root, Sink, Totals
+from pcopy.tasks.base.job import Job, JobCounters, Options, ProgressSink, Root
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import make_visitor
-from pcopy.tasks.files.chunk_ledger import remove_all_temporaries
+from pcopy.tasks.files.chunk_ledger import remove_all_temporary_files
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import (
     CopyArguments,
@@ -51,7 +51,7 @@ from pcopy.tools.arguments import (
     refuse_changed_arguments,
 )
 from pcopy.tools.director import JOB_STAGES, CopyDirector
-from pcopy.tools.outputs import check_outputs, has_other_entries_than_sources, write_signature_file
+from pcopy.tools.outputs import check_output_and_signature_files, has_other_entries_than_sources, write_signature_file
 from pcopy.tools.summary import (
     copy_json_summary,
     copy_summary_lines,
@@ -80,11 +80,11 @@ def _make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) ->
         place: the directory.
         attempt: how often this run has already tried to copy these items.
     """
-    if not rank.options.has_compression:
+    if not rank.options.compresses_or_decompresses_files:
         return make_visitor(rank, result, place, attempt)
     from pcopy.tasks.recode import recode_visitor  # Imported here since few jobs need it.
 
-    return recode_visitor.recode_visitor_of(rank, result, place, attempt)
+    return recode_visitor.recode_visitor_of_directory(rank, result, place, attempt)
 
 
 class CopyTool(Tool):
@@ -100,7 +100,7 @@ class CopyTool(Tool):
     def __init__(self, name: str = "pcopy") -> None:
         self.name = name
 
-    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
         """Remove the temporary files that this job has created and will not complete.
 
         They are in directories, or belong to files that are copied in several chunks.
@@ -110,14 +110,14 @@ class CopyTool(Tool):
                 read, the temporary files of these tasks remain.
             since: number of the first run whose files are removed.
         """
-        remove_all_temporaries(rank, since)
-        if rank.options.has_compression:
+        remove_all_temporary_files(rank, since)
+        if rank.options.compresses_or_decompresses_files:
             from pcopy.tasks.recode import recode_file
 
-            recode_file.discard_unfinished(rank, since)
+            recode_file.discard_unfinished_files(rank, since)
         with suppress(OSError):  # The temporary file with the tasks cannot be read, for instance on a full disk.
             for task in dropped_tasks:
-                decode_task(task.payload).remove_temporaries(rank, since)
+                decode_task(task.payload).remove_temporary_files(rank, since)
 
 
 COPY_TOOL = CopyTool()
@@ -128,8 +128,8 @@ class CopyJob(PreparedJob):
     """The job of ``pcopy`` on rank 0: a new job, or a stored job that is resumed.
 
     The methods are called in this order. ``__init__`` checks the command line. ``complete_preparation`` records a new
-    job, or loads the progress of a resumed one. ``complete`` writes the signature. ``report_end`` prints the summary,
-    and removes the job directory (the records for ``--resume``) or keeps it.
+    job, or loads the progress of a resumed one. ``complete_job`` writes the signature. ``report_job_result`` prints the
+    summary, and removes the job directory (the records for ``--resume``) or keeps it.
     """
 
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
@@ -156,16 +156,16 @@ class CopyJob(PreparedJob):
         if self._resumed_job is None:
             roots = self._resolve_roots()
             refuse_unwritable_targets(roots)
-            options = arguments.options._replace(umask=_make_files_private())
-            check_outputs(roots, options, arguments.output)
+            options = arguments.options._replace(umask=_set_private_umask())
+            check_output_and_signature_files(roots, options, arguments.output)
             if options.backup:
                 from pcopy.tools.mirror import checked_backup_directory
 
                 options = options._replace(backup=checked_backup_directory(options.backup, roots))
             if options.delete:
-                from pcopy.tools.mirror import check_deletion
+                from pcopy.tools.mirror import check_deletion_is_intended
 
-                check_deletion(arguments, roots, "--mirror" if "--mirror" in words else "--delete")
+                check_deletion_is_intended(arguments, roots, "--mirror" if "--mirror" in words else "--delete")
             self._earlier_jobs = decide_about_earlier_jobs(
                 roots, options, has_default_directory=not arguments.checkpoint.directory
             )
@@ -199,7 +199,11 @@ class CopyJob(PreparedJob):
             from pcopy.tools.filter_messages import refuse_empty_selection
 
             refuse_empty_selection(roots, options, ahead)
-        return self.arguments.force or options.has_compression or self._is_space_sufficient(roots, options, ahead)
+        return (
+            self.arguments.force
+            or options.compresses_or_decompresses_files
+            or self._is_space_sufficient(roots, options, ahead)
+        )
 
     def _is_space_sufficient(self, roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
         """Return True if the destination has enough free space as far as is known; False if that is unknown. Raise
@@ -213,7 +217,7 @@ class CopyJob(PreparedJob):
 
         return is_space_sufficient(roots, options, ahead)
 
-    def sink(self, screen: Sink) -> Sink:
+    def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         if self._has_enough_space:
             return screen
         from pcopy.tools.space import FreeSpaceWarningSink
@@ -233,7 +237,7 @@ class CopyJob(PreparedJob):
             raise RequestRefused(f"--files-from: {reason}: name the directory below which the listed paths are")
         arguments = self.arguments
         open_spool = spool_factory(arguments.checkpoint.spool)
-        with refusing_spool_errors(arguments.checkpoint.spool):
+        with spool_errors_as_refusal(arguments.checkpoint.spool):
             return sorted_path_list(
                 arguments.options.files_from, roots[0], open_spool, nul=arguments.options.nul_separated
             )
@@ -257,7 +261,7 @@ class CopyJob(PreparedJob):
             if directory:
                 refuse_changed_arguments(stored, arguments, self._command_words, self._resolve_roots)
             roots, options = recorded_roots_and_options(stored)
-            check_outputs(roots, options, arguments.output)
+            check_output_and_signature_files(roots, options, arguments.output)
             self._earlier_jobs = jobs_superseded_by_resume(stored, roots, options)
         except BaseException:
             lock.close()
@@ -273,8 +277,12 @@ class CopyJob(PreparedJob):
         arguments, options = self.arguments, self.arguments.options
         exact, follow, stays = arguments.no_target_directory, options.dereference, options.one_file_system
         paths = arguments.sources, arguments.destination
-        return resolve_roots(
-            *paths, exact, follow=follow, one_file_system=stays, recoding=options if options.has_compression else None
+        return resolve_sources_and_targets(
+            *paths,
+            exact,
+            follow=follow,
+            one_file_system=stays,
+            recoding=options if options.compresses_or_decompresses_files else None,
         )
 
     def complete_preparation(self, ranks: int) -> None:
@@ -291,10 +299,10 @@ class CopyJob(PreparedJob):
             self.job, self.job_directory = prepare_resume(stored, lock, ranks, arguments.checkpoint, options)
             self.output = self.output._replace(umask=self.job.options.umask)
             self._remarks += self.job_directory.notices
-            from pcopy.jobs.leftovers import remove_unfinished_results
+            from pcopy.jobs.leftovers import remove_unfinished_result_files
 
-            self._remarks += remove_unfinished_results(self.job.options._asdict(), self.job.name, self.job.run)
-            _make_files_private()
+            self._remarks += remove_unfinished_result_files(self.job.options._asdict(), self.job.name, self.job.run)
+            _set_private_umask()
         elif arguments.is_recorded:
             self._prepare_job_directory()
         if self.job.options.files_from:
@@ -319,10 +327,10 @@ class CopyJob(PreparedJob):
         """Store the path of the sorted list of ``--files-from`` in the job. The list of a resumed job is in its job
         directory.
         """
-        from pcopy.jobs.files_from import list_path_in_job_directory, proc_path_of_descriptor
+        from pcopy.jobs.files_from import path_list_file_in_job_directory, proc_path_of_descriptor
 
         if self._path_list is None:
-            self.job = self.job._replace(listed=list_path_in_job_directory(self.checkpoint.directory))
+            self.job = self.job._replace(listed=path_list_file_in_job_directory(self.checkpoint_settings.directory))
             return
         self.job = self.job._replace(listed=proc_path_of_descriptor(self._path_list))
         if self.job_directory is not None:
@@ -342,7 +350,7 @@ class CopyJob(PreparedJob):
             )
 
     @property
-    def checkpoint(self) -> CheckpointSettings:
+    def checkpoint_settings(self) -> CheckpointSettings:
         """The settings by which all ranks record the job. ``directory`` is empty if the job is not recorded."""
         return (
             self.job_directory.checkpoint
@@ -350,7 +358,7 @@ class CopyJob(PreparedJob):
             else self.arguments.checkpoint._replace(directory=b"", durable_at_start=False)
         )
 
-    def print_start(self) -> None:
+    def print_job_start_notices(self) -> None:
         from pcopy.tools.stripe_notices import useless_options_notice
 
         if useless := useless_options_notice(self.job):
@@ -360,7 +368,7 @@ class CopyJob(PreparedJob):
             self._hints.append(f"--bwlimit: {rate:,} bytes a second; a number alone is bytes (rsync's: {rate}K)")
         if not self.output.quiet:
             roots = self.job.roots
-            if self.job.options.has_compression:
+            if self.job.options.compresses_or_decompresses_files:
                 from pcopy.tasks.base.recoded_names import roots_with_recoded_names
 
                 roots = roots_with_recoded_names(self.job)
@@ -372,7 +380,7 @@ class CopyJob(PreparedJob):
         while self._remarks:
             self._print_message(self._remarks.pop(0))
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         """Write the signature, if one was asked for, and return the exit status: 2 if filters have excluded everything,
         1 if the signature or manifest could not be written, else 0.
         """
@@ -395,9 +403,11 @@ class CopyJob(PreparedJob):
         self._signature = sign.signatures[0][0].hex()
         return EXIT_OK
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         seconds = time.monotonic() - self.began
-        earlier_bytes = Totals(*self.checkpoint.counts).bytes if self.checkpoint.resumed else None
+        earlier_bytes = (
+            JobCounters(*self.checkpoint_settings.counts).bytes if self.checkpoint_settings.resumed else None
+        )
         if ended.halt is not None:
             cut_short = self._resumed_job is not None and self._resumed_job[0].file.may_have_incomplete_files
             self._print_message(halt_reason_text(ended.halt, cut_short))
@@ -450,18 +460,18 @@ class CopyJob(PreparedJob):
         status = EXIT_OK if is_done else ended.status
         if status == EXIT_OK and self._earlier_jobs.superseded:
             from pcopy.jobs.job_choice import discard_superseded_jobs
-            from pcopy.jobs.leftovers import remove_temporaries
+            from pcopy.jobs.leftovers import remove_temporary_files
 
             discard_superseded_jobs(
                 self._earlier_jobs.superseded,
-                partial(remove_temporaries, report=self._print_message),
+                partial(remove_temporary_files, report=self._print_message),
                 self._print_message,
             )
         if self.job_directory is None:
             return
         patience = None if ended.halt is None or exit_status_after_stop(ended.halt) is None else FINAL_RECORD_TIMEOUT
         try:
-            for remark in self.job_directory.finish(status, ended.totals, patience, is_durable=ended.is_durable):
+            for remark in self.job_directory.finish_job(status, ended.totals, patience, is_durable=ended.is_durable):
                 self._print_message(remark)
         except RequestRefused as refused:
             self._print_message(refused)
@@ -512,11 +522,11 @@ def _check_spool_directory(directory: bytes) -> None:
     """Raise ``RequestRefused`` unless files can be created in the directory of ``--spool`` (for temporary files with
     work that does not fit into memory).
     """
-    from pcopy.fsio.named_file import UntrustedFileError, stable_directory_path
+    from pcopy.fsio.named_file import UntrustedFileError, rename_proof_directory_path
 
     why = "not a directory that can be written"
     try:
-        with stable_directory_path(directory) as spool:
+        with rename_proof_directory_path(directory) as spool:
             if os.access(spool, os.W_OK | os.X_OK):
                 return
     except UntrustedFileError as error:
@@ -526,7 +536,7 @@ def _check_spool_directory(directory: bytes) -> None:
     raise RequestRefused(f"--spool {printable_path(directory)}: {why}")
 
 
-def _make_files_private() -> int:
+def _set_private_umask() -> int:
     """Set the umask of this process to 077, and return the old one.
 
     So other users cannot open a new file before it is complete and gets its final mode.

@@ -12,28 +12,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pcopy import errors
-from pcopy.engine.messages import Halt
+from pcopy.engine.messages import HaltMessage
 from pcopy.engine.task import NewTask
 from pcopy.fsio.backend.columns import pack_names
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.spool import TMPDIR_ADVICE
 from pcopy.launch.tool import CompleteJob, JobResult, Tool
 from pcopy.launch.watch.signals import exit_status_after_stop
 from pcopy.report.progress_gauge import ProgressStage, StagesByPhase, WorkDone
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.distribution import directory_owner
-from pcopy.tasks.base.job import Job, Totals, mount_codes
+from pcopy.tasks.base.distribution import rank_digesting_directory
+from pcopy.tasks.base.job import Job, JobCounters, mount_codes
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, SignatureEntries, pack_numbers
-from pcopy.tasks.files.layouts import RankLayouts
+from pcopy.tasks.files.layouts import LayoutPoliciesAndCounts
 from pcopy.text import count_with_noun
 from pcopy.walk.listing import NAMES_PER_BATCH
 
 
-def _progress_of_copying(totals: Totals) -> WorkDone:
+def _progress_of_copying(totals: JobCounters) -> WorkDone:
     """Return how much of the copying is done: items and bytes that were copied, skipped or failed, of those found so
     far.
 
@@ -44,13 +44,13 @@ def _progress_of_copying(totals: Totals) -> WorkDone:
     return WorkDone(items, totals.found, handled, totals.found_bytes, totals.moved, totals.unscanned == 0)
 
 
-def _progress_of_verification(totals: Totals) -> WorkDone:
+def _progress_of_verification(totals: JobCounters) -> WorkDone:
     """Return how much of the verification is done: items and bytes that were read back, of those to be read."""
     read, items = totals.verified_bytes, totals.verified + totals.refuted
     return WorkDone(items, totals.to_verify, read, totals.to_verify_bytes, read, True)
 
 
-def _progress_without_total(totals: Totals) -> WorkDone:
+def _progress_without_total(totals: JobCounters) -> WorkDone:
     """Return what is done in a stage whose total is unknown.
 
     Its bytes are the sizes of files that are complete, skipped or failed; how many bytes were transferred for them does
@@ -72,19 +72,19 @@ read, an item that was read counts as copied.
 """
 
 
-def single_stage(name: str) -> StagesByPhase:
+def stages_of_single_walk(name: str) -> StagesByPhase:
     """Return the stages of a program that walks trees once and transfers no data: a single one, for the phase
     ``name``.
     """
     return {name: ProgressStage(_progress_of_walk, finds_total=True)}
 
 
-def _progress_of_walk(totals: Totals) -> WorkDone:
+def _progress_of_walk(totals: JobCounters) -> WorkDone:
     """Return how much of a walk is done: items found so far. The total is known when all directories were read."""
     return _progress_without_total(totals)._replace(moved=totals.bytes, is_total_known=totals.unscanned == 0)
 
 
-class UnrecordedTool(Tool):
+class UnrecordedJobTool(Tool):
     """Base class of programs that do not record jobs: after an interruption, the user repeats the command."""
 
     unfinished_status = errors.EXIT_STOPPED
@@ -93,12 +93,12 @@ class UnrecordedTool(Tool):
     durable_before: tuple[int, ...] = ()
 
     def initial_counts(self, job: Job) -> list[int]:
-        """Return the counters (``Totals``) before the first task. All are 0, since each PATH is counted when it is
+        """Return the counters (``JobCounters``) before the first task. All are 0, since each PATH is counted when it is
         examined.
 
         A list of paths counts as one directory that is not read yet.
         """
-        return list(Totals(unscanned=int(bool(job.listed))))
+        return list(JobCounters(unscanned=int(bool(job.listed))))
 
 
 def _one_task_per_rank(ranks: Iterable[int], phase: int, value: Any) -> list[NewTask]:
@@ -135,20 +135,20 @@ class JobDirector:
         self._complete = complete
         self._unfinished_status = unfinished
         self._mount_codes = mount_codes(rank.job.roots)
-        self.result = JobResult(errors.EXIT_INTERNAL, Totals(), None)
+        self.result = JobResult(errors.EXIT_INTERNAL, JobCounters(), None)
         """How the job ended. It is set by ``status``; if the job is asked to halt after that, it does not change."""
         self._undeleted_before = 0
         """Number of extra items (items of the target that the source lacks) that earlier runs of this job have counted
-        in ``Totals.to_delete`` but not deleted. It is set when the phase COUNT begins.
+        in ``JobCounters.to_delete`` but not deleted. It is set when the phase COUNT begins.
         """
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         """Return the tasks with which the phase ``phase`` begins. Depending on the phase, they are for rank 0, for one
         rank of each host, for each rank, or for any rank.
         """
         ranks: Sequence[int] = range(self._rank.size)
         if phase == Phase.COPY:
-            return [*self._root_tasks(), *self._manifest_task()]
+            return [*self._root_walk_tasks(), *self._manifest_task()]
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
             from pcopy.tasks.directories.sync_files import SyncFileSystems
 
@@ -188,27 +188,27 @@ class JobDirector:
         LEVEL on computes the digests of the directories of one depth, the deepest first. In the last phase rank 0
         writes the manifest.
         """
-        from pcopy.tasks.sign.digest_level import DigestLevel, SendEntries
+        from pcopy.tasks.sign.digest_level import DigestDirectoriesOfDepth, SendSignatureEntries
         from pcopy.tasks.sign.manifest_lines import WriteManifest
 
         ranks = range(self._rank.size)
         if phase == Phase.SIGN:
-            return [*self._common_top_directory_task(), *_one_task_per_rank(ranks, phase, SendEntries())]
+            return [*self._common_top_directory_task(), *_one_task_per_rank(ranks, phase, SendSignatureEntries())]
         depth = self._depth_of_phase(phase)
         return (
             _one_task_per_rank((0,), phase, WriteManifest())
             if depth < 0
-            else _one_task_per_rank(ranks, phase, DigestLevel(depth))
+            else _one_task_per_rank(ranks, phase, DigestDirectoriesOfDepth(depth))
         )
 
-    def _root_tasks(self) -> Iterator[NewTask]:
+    def _root_walk_tasks(self) -> Iterator[NewTask]:
         """Yield the tasks that start the walk of all roots (pairs of source and target): one task for each root."""
-        yield from map(self._root_task, range(len(self._job.roots)))
+        yield from map(self._root_walk_task, range(len(self._job.roots)))
 
-    def _root_task(self, number: int) -> NewTask:
+    def _root_walk_task(self, number: int) -> NewTask:
         """Return the task that starts the walk of root (pair of source and target) ``number``."""
         root = self._job.roots[number]
-        source_id = Identity(self._mount_codes[number][0], root.source_id[1])
+        source_id = ItemIdentity(self._mount_codes[number][0], root.source_id[1])
         if self._job.listed:
             from pcopy.tasks.directories.copy_listed import CopyListedPaths
 
@@ -230,8 +230,8 @@ class JobDirector:
         from pcopy.tasks.directories.scan_dir import ScanNames
 
         root, (source_mount, target_mount) = self._job.roots[number], self._mount_codes[number]
-        source_id = Identity(source_mount, root.source_id[1])
-        target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NO_DIRECTORY_IDENTITY
+        source_id = ItemIdentity(source_mount, root.source_id[1])
+        target_id = ItemIdentity(target_mount, root.target_id[1]) if self._job.copies else NO_DIRECTORY_IDENTITY
         place = Place(number, b"", source_id, target_id, False, False)
         return NewTask(
             int(Phase.COPY), encode_task(ScanNames(place, names, 0)), max(SCAN_COST, count * CALL_COST), True
@@ -243,37 +243,37 @@ class JobDirector:
         Its entries are the sources. No directory of the source corresponds to it, so no scan finds it. Yield nothing if
         there is only one source.
         """
-        from pcopy.tasks.sign.digest_level import EntriesNote
+        from pcopy.tasks.sign.digest_level import SignatureEntriesNote
 
         if self._job.copies and len(self._job.roots) > 1:
-            size = self._rank.hashing.algorithm.digest_size
+            size = self._rank.job_item_hasher.algorithm.digest_size
             root = SignatureEntries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
-            owner = directory_owner(b"", self._rank.size)
-            yield NewTask(int(Phase.SIGN), encode_task(EntriesNote((root,))), 0, owner=owner)
+            owner = rank_digesting_directory(b"", self._rank.size)
+            yield NewTask(int(Phase.SIGN), encode_task(SignatureEntriesNote((root,))), 0, owner=owner)
 
     def _depth_of_phase(self, phase: int) -> int:
         """Return the depth of the directories whose digests ``phase`` computes. The top has depth 0.
 
         -1 means the last phase, which writes the manifest.
         """
-        return self._deepest_level() - (phase - Phase.LEVEL)
+        return self._depth_of_deepest_directory() - (phase - Phase.LEVEL)
 
-    def _deepest_level(self) -> int:
+    def _depth_of_deepest_directory(self) -> int:
         """Return the depth of the deepest directory of the copied data set; the top has depth 0."""
-        from pcopy.tasks.sign.digest_level import UnsentEntries
+        from pcopy.tasks.sign.digest_level import UnsentSignatureEntries
 
-        return self._rank.shared_instance(UnsentEntries).deepest_level
+        return self._rank.shared_instance(UnsentSignatureEntries).deepest_level
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         """Return the next phase after ``phase`` that has work; None if there is none, so that the job ends.
 
         Args:
-            totals: the counters over all ranks (``Totals``) at the end of ``phase``.
+            totals: the counters over all ranks (``JobCounters``) at the end of ``phase``.
         """
-        sums = Totals(*totals)
+        sums = JobCounters(*totals)
         options = self._job.options
         if phase >= Phase.SIGN:
-            last = Phase.LEVEL + self._deepest_level() + bool(options.manifest)
+            last = Phase.LEVEL + self._depth_of_deepest_directory() + bool(options.manifest)
             return phase + 1 if phase < last else None
         repaired = bool(sums.for_repair)
         due = {
@@ -301,13 +301,13 @@ class JobDirector:
             self._undeleted_before = sums.to_delete - sums.deleted
         return following
 
-    def _may_delete_extra_items(self, sums: Totals) -> bool:
+    def _may_delete_extra_items(self, sums: JobCounters) -> bool:
         """True if extra items of the target may be deleted. This class never deletes any: ``CopyDirector`` overrides
         the method.
         """
         return False
 
-    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: HaltMessage | None) -> int:
         """Return the exit status of the job. Before, store it in ``result``, together with the counters and the reason
         to halt.
 
@@ -315,14 +315,14 @@ class JobDirector:
             totals: the counters over all ranks.
             halted: why the job ended early; None if it ended by itself.
         """
-        sums = Totals(*totals)
-        status = self._determine_status(sums, halted)
+        sums = JobCounters(*totals)
+        status = self._determine_exit_status(sums, halted)
         self.result = JobResult(
-            status, sums, halted, tuple(sorted(self._rank.shared_instance(RankLayouts).job_totals.items()))
+            status, sums, halted, tuple(sorted(self._rank.shared_instance(LayoutPoliciesAndCounts).job_totals.items()))
         )
         return status
 
-    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
+    def _determine_exit_status(self, sums: JobCounters, halted: HaltMessage | None) -> int:
         if halted is not None:
             is_kept = self._rank.storage is not None
             return self._unfinished_status if is_kept else exit_status_after_stop(halted) or self._unfinished_status
@@ -338,8 +338,8 @@ class UnrecordedJobDirector(JobDirector):
 
     failed_status = errors.EXIT_INCOMPLETE
 
-    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
-        return errors.EXIT_STOPPED if halted is not None else super()._determine_status(sums, halted)
+    def _determine_exit_status(self, sums: JobCounters, halted: HaltMessage | None) -> int:
+        return errors.EXIT_STOPPED if halted is not None else super()._determine_exit_status(sums, halted)
 
 
 class BottomUpDirector(UnrecordedJobDirector):
@@ -353,21 +353,23 @@ class BottomUpDirector(UnrecordedJobDirector):
         """Return the task that processes the item ``item`` of the directory ``place``, with everything below it."""
         raise NotImplementedError
 
-    def _root_task(self, number: int) -> NewTask:
+    def _root_walk_task(self, number: int) -> NewTask:
         if self._job.listed:
-            from pcopy.tasks.listed.hand_out import DistributeList
+            from pcopy.tasks.listed.hand_out import DistributeListedPaths
 
-            return NewTask(0, encode_task(DistributeList(self._job.options.told)), SCAN_COST, True, 0)
+            return NewTask(0, encode_task(DistributeListedPaths(self._job.options.told)), SCAN_COST, True, 0)
         root = self._job.roots[number]
-        identity = Identity(self._mount_codes[number][0], root.source_id[1])
+        identity = ItemIdentity(self._mount_codes[number][0], root.source_id[1])
         place = Place(number, b"", identity, NO_DIRECTORY_IDENTITY, False, False)
         return NewTask(0, encode_task(self.task_for_item(place, root.item)), SCAN_COST, True)
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
-        from pcopy.tasks.listed.deepest_first import SpawnDeepestLevel
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
+        from pcopy.tasks.listed.deepest_first import SpawnDeepestDirectoryTasks
 
         return (
-            super().first_tasks(phase) if phase == 0 else [NewTask(phase, encode_task(SpawnDeepestLevel()), 0, owner=0)]
+            super().first_tasks_of_phase(phase)
+            if phase == 0
+            else [NewTask(phase, encode_task(SpawnDeepestDirectoryTasks()), 0, owner=0)]
         )
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -386,7 +388,7 @@ class CopyDirector(JobDirector):
 
     failed_status = errors.EXIT_INCOMPLETE
 
-    def _root_tasks(self) -> Iterator[NewTask]:
+    def _root_walk_tasks(self) -> Iterator[NewTask]:
         """Yield the tasks that start the walk of the roots (pairs of source and target).
 
         Roots that are single items of the same directory, are copied to the same directory, and keep their names share
@@ -394,8 +396,8 @@ class CopyDirector(JobDirector):
         found by name (``SourceAndTargetDirectories.root_of``). Each other root has a task of its own.
         """
         roots = self._job.roots
-        if self._job.options.has_compression or self._job.listed:
-            yield from super()._root_tasks()
+        if self._job.options.compresses_or_decompresses_files or self._job.listed:
+            yield from super()._root_walk_tasks()
             return
         groups: dict[tuple[bytes, bytes] | int, list[int]] = {}
         for number, root in enumerate(roots):
@@ -406,14 +408,14 @@ class CopyDirector(JobDirector):
                 part = numbers[start : start + NAMES_PER_BATCH]
                 names = pack_names([roots[number].item for number in part])
                 yield (
-                    self._root_task(part[0])
+                    self._root_walk_task(part[0])
                     if len(part) == 1
                     else self._task_for_single_items(part[0], names, len(part))
                 )
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         following = super().next_phase(phase, totals)
-        sums = Totals(*totals)
+        sums = JobCounters(*totals)
         is_over = phase < Phase.DELETE and (following is None or following > Phase.DELETE)
         is_empty = phase == Phase.DELETE and not sums.deleted
         if self._job.options.delete and (is_over or is_empty) and not self._may_delete_extra_items(sums):
@@ -421,17 +423,17 @@ class CopyDirector(JobDirector):
             self._rank.report_failures_and_notices((), (f"{nothing}: {self._reason_not_deleted(sums)}",))
         return following
 
-    def _may_delete_extra_items(self, sums: Totals) -> bool:
+    def _may_delete_extra_items(self, sums: JobCounters) -> bool:
         return self._job.options.delete and not (sums.failed or self._exceeds_max_delete(sums))
 
-    def _exceeds_max_delete(self, sums: Totals) -> bool:
+    def _exceeds_max_delete(self, sums: JobCounters) -> bool:
         """True if the target has more extra items (which the source lacks) than ``--max-delete`` allows.
 
         Extra items that earlier runs of the job have deleted count, too.
         """
         return 0 <= self._job.options.max_delete < sums.to_delete
 
-    def _reason_not_deleted(self, sums: Totals) -> str:
+    def _reason_not_deleted(self, sums: JobCounters) -> str:
         """Return the reason why nothing, or nothing more, was deleted: failed items, or too many extra items."""
         if sums.failed:
             return f"{count_with_noun(sums.failed, 'item has', 'items have')} failed"
@@ -439,13 +441,13 @@ class CopyDirector(JobDirector):
         earlier = f" and earlier runs of the job have deleted {sums.deleted:,}" if sums.deleted else ""
         return f"the source lacks {items}{earlier}, which is more than --max-delete {self._job.options.max_delete:,}"
 
-    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
+    def _determine_exit_status(self, sums: JobCounters, halted: HaltMessage | None) -> int:
         if halted is None:
-            self._remove_leftovers()
-        status = super()._determine_status(sums, halted)
+            self._remove_leftover_temporary_files()
+        status = super()._determine_exit_status(sums, halted)
         return self.failed_status if status == errors.EXIT_OK and self._exceeds_max_delete(sums) else status
 
-    def _remove_leftovers(self) -> None:
+    def _remove_leftover_temporary_files(self) -> None:
         """Remove temporary files of earlier runs of this job from the target directory, if a root is a single item.
 
         In other directories, the task that sets the final metadata of the directory removes them; this directory has no
@@ -455,7 +457,7 @@ class CopyDirector(JobDirector):
         if number is None:
             return
         try:
-            problem_text = self._rank.remove_leftovers(self._rank.targets[number].open(b""))
+            problem_text = self._rank.remove_leftover_files(self._rank.targets[number].open(b""))
             text = problem_text and problem_text.strerror
         except Problem as problem:
             text = f"temporary files may be left in the destination: {problem.operation}: {problem.strerror}"

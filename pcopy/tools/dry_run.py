@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pcopy.errors import EXIT_INCOMPLETE
 from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
-from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.item_outcomes import ACTION_WORDS, ItemOutcomes
-from pcopy.tasks.base.job import ForwardingSink, Options, Root, Sink
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.item_outcomes import ACTION_WORDS, PackedItemOutcomes
+from pcopy.tasks.base.job import ForwardingProgressSink, Options, ProgressSink, Root
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyJob
 from pcopy.tools.filter_messages import excluded_items_text
-from pcopy.tools.space import FreeSpace, InsufficientSpace, free_space
+from pcopy.tools.space import FreeSpace, InsufficientSpace, free_space_of_file_system
 from pcopy.tools.summary import copy_json_summary, filter_origins_json_values, item_counts_lines
 from pcopy.units import format_seconds, format_size
 from pcopy.walk.preliminary_walk import PreliminaryWalk
@@ -55,7 +55,7 @@ class SizeHistogram:
         """
         return [(end, self._files[end], self._bytes[end]) for end in sorted(self._files)]
 
-    def lines(self) -> list[str]:
+    def histogram_text_lines(self) -> list[str]:
         """Return the lines of the histogram for people, one for each class."""
         rows = self.rows()
         title = {end: f"up to {format_size(end)}" if end else "empty" for end, _, _ in rows}
@@ -65,29 +65,29 @@ class SizeHistogram:
         ]
 
 
-class DryRunSink(ForwardingSink):
+class DryRunSink(ForwardingProgressSink):
     """Receives outcomes and failures on rank 0 in a dry run, and passes them on.
 
     It also prints what a copy would do with each item, and counts the items by action.
     """
 
-    def __init__(self, sink: Sink, *, prints: bool) -> None:
+    def __init__(self, sink: ProgressSink, *, prints: bool) -> None:
         super().__init__(sink)
         self._prints = prints
         self.items_by_action: Counter[int] = Counter()
         self.sizes = SizeHistogram()
 
-    def items(self, items: Sequence[ItemOutcomes]) -> None:
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
         """Print the items, if lines are to be printed, and count them."""
         for each in items:
             self.items_by_action[each.action] += len(each.kinds)
-            is_made = each.action in (Action.COPY, Action.REPLACE)
+            is_made = each.action in (ItemAction.COPY, ItemAction.REPLACE)
             lines = []
-            for item in each.outcomes():
+            for item in each.unpacked_outcomes():
                 lines.append(f"{item.action} {printable_path(item.path)}\n")
                 if is_made and item.type == "file":
                     self.sizes.add_file(item.bytes)
-            if self._prints and each.action != Action.FAIL:
+            if self._prints and each.action != ItemAction.FAIL:
                 sys.stdout.write("".join(lines))
         super().items(items)
 
@@ -123,12 +123,12 @@ class DryRunJob(CopyJob):
             self._is_sufficient, self._space_problem = False, lacking.reason
         return True
 
-    def sink(self, screen: Sink) -> Sink:
+    def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         prints = not (self.output.json or self.output.quiet)
-        self._dry_run_sink = DryRunSink(super().sink(screen), prints=prints)
+        self._dry_run_sink = DryRunSink(super().job_event_sink(screen), prints=prints)
         return self._dry_run_sink
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         seconds = time.monotonic() - self.began
         if ended.halt is not None:
             self._print_message(stop_message(ended.halt))
@@ -146,11 +146,11 @@ class DryRunJob(CopyJob):
     def _dry_run_values(self) -> dict[str, object]:
         """Return the values of ``--json`` that only a dry run has, such as the histogram of file sizes."""
         assert self._dry_run_sink is not None
-        free = self._free_space()
+        free = self._free_space_at_destination()
         rows = self._dry_run_sink.sizes.rows()
         return {
             "dry_run": True,
-            "actions": {ACTION_WORDS[action]: self._dry_run_sink.items_by_action[action] for action in Action},
+            "actions": {ACTION_WORDS[action]: self._dry_run_sink.items_by_action[action] for action in ItemAction},
             "sizes": [{"up_to": end, "files": files, "bytes": size} for end, files, size in rows],
             "free_bytes": free and free.bytes,
             "free_inodes": None if free is None or free.inodes < 0 else free.inodes,
@@ -166,11 +166,11 @@ class DryRunJob(CopyJob):
             lines.append(f"  would be skipped: {format_size(totals.skipped_bytes)}")
         if excluded := excluded_items_text(totals.excluded, self.output.filter_origins):
             lines.append(f"  {excluded}")
-        actions = [f"{by_action[action]:,} {ACTION_WORDS[action]}" for action in Action if by_action[action]]
+        actions = [f"{by_action[action]:,} {ACTION_WORDS[action]}" for action in ItemAction if by_action[action]]
         lines.append(f"  {', '.join(actions) or 'nothing'}")
-        if rows := self._dry_run_sink.sizes.lines():
+        if rows := self._dry_run_sink.sizes.histogram_text_lines():
             lines += ["  sizes of the files to be copied:", *rows]
-        if (free := self._free_space()) is not None:
+        if (free := self._free_space_at_destination()) is not None:
             inodes = f"{free.inodes:,} inodes" if free.inodes >= 0 else "no limit of inodes"
             lines.append(f"  free on {printable_path(self.job.roots[0].target)}: {format_size(free.bytes)}, {inodes}")
         if self._space_problem:
@@ -184,9 +184,9 @@ class DryRunJob(CopyJob):
             lines.append("incomplete: some items would fail, or could not be looked at (status 1)")
         return lines
 
-    def _free_space(self) -> FreeSpace | None:
+    def _free_space_at_destination(self) -> FreeSpace | None:
         """Return the free space, in bytes and inodes, at the destination; None if it is unknown."""
         try:
-            return free_space(self.job.roots[0].target)
+            return free_space_of_file_system(self.job.roots[0].target)
         except OSError:
             return None

@@ -21,10 +21,10 @@ from pcopy.report.streams import print_error
 from pcopy.tasks.archive.contents import ArchiveContents, ArchiveNotSeekable
 from pcopy.tasks.archive.extract_members import SpawnExtractTasks
 from pcopy.tasks.archive.extract_parts import FilesBeingExtracted
-from pcopy.tasks.archive.finish_members import SealExtractedDirectories
-from pcopy.tasks.archive.name_conflicts import CompareMemberNames, ResolveLinks
+from pcopy.tasks.archive.finish_members import ExtractedDirectoryToFinishLastNote
+from pcopy.tasks.archive.name_conflicts import CompareMemberNamesTask, ResolveLinksTask
 from pcopy.tasks.archive.one_stream import decompress_to_unnamed_file
-from pcopy.tasks.archive.open_archive import archive_version, open_archive
+from pcopy.tasks.archive.open_archive import archive_content_version, open_archive
 from pcopy.tasks.archive.phases import (
     COMPARE_NAMES,
     FINISH,
@@ -36,15 +36,15 @@ from pcopy.tasks.archive.phases import (
     UNPACK_AGAIN,
 )
 from pcopy.tasks.archive.read_headers import FindSpansToRead
-from pcopy.tasks.archive.wanted_names import RankWantedNames
+from pcopy.tasks.archive.wanted_names import WantedNamesOnRank
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Job, Root, Totals
+from pcopy.tasks.base.job import Job, JobCounters, Root
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFileSystems
 from pcopy.text import printable_path, shell_quoted
 from pcopy.tools.archive_common import TarDirector, TarJob
 from pcopy.tools.arguments import ArchiveArguments
-from pcopy.tools.director import UnrecordedTool
+from pcopy.tools.director import UnrecordedJobTool
 from pcopy.tools.outputs import check_output_files, umask_of_user
 from pcopy.walk.saved_listing import PathListReader
 
@@ -62,18 +62,20 @@ class UnpackDirector(TarDirector):
     - SYNC: bring everything to stable storage.
     """
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         ranks = range(self._rank.size)
         if phase == 0:
             return [NewTask(phase, encode_task(FindSpansToRead()), SCAN_COST, True, 0)]
         if phase in (COMPARE_NAMES, UNPACK):
-            task = CompareMemberNames() if phase == COMPARE_NAMES else SpawnExtractTasks()
+            task = CompareMemberNamesTask() if phase == COMPARE_NAMES else SpawnExtractTasks()
             return [NewTask(phase, encode_task(task), 0, owner=rank) for rank in ranks]
         if phase in (RESOLVE_LINKS, SEAL):
             return [
                 NewTask(
                     phase,
-                    encode_task(ResolveLinks() if phase == RESOLVE_LINKS else SealExtractedDirectories(b"")),
+                    encode_task(
+                        ResolveLinksTask() if phase == RESOLVE_LINKS else ExtractedDirectoryToFinishLastNote(b"")
+                    ),
                     0,
                     owner=0,
                 )
@@ -84,7 +86,7 @@ class UnpackDirector(TarDirector):
             ]
         return []
 
-    def needed_phases(self, sums: Totals) -> dict[int, object]:
+    def needed_phases(self, sums: JobCounters) -> dict[int, object]:
         """Return the phases after the first one, in their order. The value of a phase is true if it is needed."""
         return {
             COMPARE_NAMES: True,
@@ -98,7 +100,7 @@ class UnpackDirector(TarDirector):
         }
 
 
-class UnpackTool(UnrecordedTool):
+class UnpackTool(UnrecordedJobTool):
     """The program ``ptar -x``."""
 
     name = "ptar"
@@ -106,8 +108,8 @@ class UnpackTool(UnrecordedTool):
     done_word = "unpacked"
     make_director = UnpackDirector
 
-    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
-        rank.shared_instance(FilesBeingExtracted).discard()
+    def remove_temporary_files(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+        rank.shared_instance(FilesBeingExtracted).remove_unfinished_files()
 
     def phase_name(self, phase: int) -> str:
         return "sync" if phase == SYNC else "copy"
@@ -138,10 +140,10 @@ class UnpackJob(TarJob):
         check_output_files(self.output, (root,), "is unpacked into")
         options = arguments.options._replace(
             umask=umask_of_user(),
-            itemize=self.output.reports_items or self.prints_items,
+            itemize=self.output.is_reporting_each_item or self.prints_items,
             sync=arguments.options.sync and not self.dry_run,
             archive_file=archive,
-            archive_version=archive_version(os.stat(archive)),
+            archive_version=archive_content_version(os.stat(archive)),
             members=arguments.paths,
         )
         if not (options.dry_run or keeps_times_on_close(root.target)):
@@ -184,15 +186,15 @@ class UnpackJob(TarJob):
             os.close(archive)
         options = self.job.options._replace(
             archive_contents=b"/proc/%d/fd/%d" % (os.getpid(), contents),
-            archive_version=archive_version(os.fstat(contents)),
+            archive_version=archive_content_version(os.fstat(contents)),
         )
         self.job = self.job._replace(options=options)
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         if self._trailing_data_text:
             self.remarks.append(f"{printable_path(self.arguments.archive)}: {self._trailing_data_text}")
             self.incomplete_text = "there are other data after the end of the archive"
-        lacking = rank.shared_instance(RankWantedNames).missing_names_text
+        lacking = rank.shared_instance(WantedNamesOnRank).missing_names_text
         if not lacking:
             return EXIT_INCOMPLETE if self._trailing_data_text else EXIT_OK
         self.remarks.append(f"{printable_path(self.arguments.archive)}: {lacking}")

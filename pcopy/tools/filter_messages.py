@@ -15,26 +15,26 @@ from pcopy.errors import RequestRefused
 from pcopy.jobs.paths import source_path
 from pcopy.report.screen import OutputOptions
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.job import Options, Root, Totals
+from pcopy.tasks.base.job import JobCounters, Options, Root
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.summary import filter_origins_text
 from pcopy.walk.preliminary_walk import PreliminaryWalk
-from pcopy.walk.selection import Select, Selection
+from pcopy.walk.selection import ItemFilters, ItemSelector
 
 _PATTERN_RULE = "the last pattern that matches decides, and nothing in an excluded directory is selected"
 """The rule of patterns that users overlook most, for messages."""
 
 
-class _RecordingSelection:
+class _ExclusionTrackingSelector:
     """The filters of a job, which remember whether they have excluded any item (``has_excluded``)."""
 
     def __init__(self, options: Options) -> None:
-        self._filters = Selection(options.select)
+        self._filters = ItemSelector(options.select)
         self.has_excluded = False
 
-    def selects(self, path: bytes, status: os.stat_result) -> bool:
+    def selects_item_at_path(self, path: bytes, status: os.stat_result) -> bool:
         """Return True if the filters select the item ``path`` (below its root) with this status."""
-        is_selected = self._filters.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
+        is_selected = self._filters.selects_item_at_path(path, status.st_mode, status.st_size, status.st_mtime_ns)
         self.has_excluded |= not is_selected
         return is_selected
 
@@ -51,14 +51,16 @@ def refuse_empty_selection(roots: Sequence[Root], options: Options, ahead: Preli
     """
     if options.files_from:
         return
-    looking = _RecordingSelection(options)
+    looking = _ExclusionTrackingSelector(options)
     for root in roots:
         if root.item:
-            if looking.selects(root.item, os.lstat(source_path(root))):
+            if looking.selects_item_at_path(root.item, os.lstat(source_path(root))):
                 return
         elif any(
             not stat.S_ISDIR(status.st_mode)
-            for _, status in ahead.selected_items(root.source, looking.selects, one_file_system=options.one_file_system)
+            for _, status in ahead.selected_items(
+                root.source, looking.selects_item_at_path, one_file_system=options.one_file_system
+            )
         ):
             return
     if ahead.is_complete and looking.has_excluded:
@@ -81,7 +83,7 @@ def excluded_items_text(number: int, filters: Sequence[str], suffix: str = "", o
     return f"{items}{suffix} left out by {options_name} ({filter_origins_text(filters)})"
 
 
-def print_excluded_items(program: str, number: int, output_options: OutputOptions) -> None:
+def print_excluded_item_count(program: str, number: int, output_options: OutputOptions) -> None:
     """Print to standard error how many items filters have left out of a list, if a configuration file sets a filter.
 
     Such a filter would be easy to overlook, because a list has no summary that states it. If all filters are on the
@@ -96,7 +98,7 @@ def print_excluded_items(program: str, number: int, output_options: OutputOption
         print_error(program, excluded_items_text(number, output_options.filter_origins))
 
 
-def empty_selection_text(totals: Totals, select: Select) -> str:
+def empty_selection_text(totals: JobCounters, select: ItemFilters) -> str:
     """Return a message if the filters of a job that has ended have selected nothing but directories, else ""."""
     if not totals.excluded or totals.found - totals.directories - totals.excluded > 0:
         return ""
@@ -106,7 +108,7 @@ def empty_selection_text(totals: Totals, select: Select) -> str:
     )
 
 
-def _empty_selection_reason(select: Select) -> str:
+def _empty_selection_reason(select: ItemFilters) -> str:
     """Return the end of a message: why the filters may exclude everything."""
     of_files = [
         noun for noun, is_set in (("a size", select.has_size_limit), ("an age", select.has_age_limit)) if is_set

@@ -16,28 +16,28 @@ from pcopy.launch.tool import JobResult, PreparedJob
 from pcopy.launch.watch.signals import stop_message
 from pcopy.report.screen import OutputOptions
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.item_outcomes import ItemOutcomes
-from pcopy.tasks.base.job import ForwardingSink, Sink, Totals
+from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
+from pcopy.tasks.base.job import ForwardingProgressSink, JobCounters, ProgressSink
 from pcopy.text import count_with_noun
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.filter_messages import empty_selection_text, excluded_items_text
 from pcopy.tools.summary import filter_origins_json_values
 
 
-class ItemLinesSink(ForwardingSink):
+class DryRunItemLinesSink(ForwardingProgressSink):
     """Receives outcomes on rank 0 in a dry run, and passes everything on.
 
     It also prints a line for each item that would be created, changed or removed.
     """
 
-    def __init__(self, sink: Sink, is_listed: Callable[[ItemOutcomes], bool]) -> None:
+    def __init__(self, sink: ProgressSink, is_listed: Callable[[PackedItemOutcomes], bool]) -> None:
         """Pass everything on to ``sink``. ``is_listed`` returns True for items for which a line is to be printed."""
         super().__init__(sink)
         self._is_listed = is_listed
 
-    def items(self, items: Sequence[ItemOutcomes]) -> None:
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
         for each in filter(self._is_listed, items):
-            sys.stdout.write("".join(f"{item}\n" for item in each.outcomes()))
+            sys.stdout.write("".join(f"{item}\n" for item in each.unpacked_outcomes()))
         super().items(items)
 
 
@@ -64,7 +64,7 @@ class UnrecordedJob(PreparedJob):
     """What the summary calls the options that exclude items, such as "filters"."""
     states_filters = False
     """True if ``summary_lines`` says itself how many items were left out by filters, and where the filters are set.
-    If False, ``report_end`` adds such a line.
+    If False, ``report_job_result`` adds such a line.
     """
 
     def __init__(self, ranks: int, in_flight: int, output_options: OutputOptions, *, dry_run: bool = False) -> None:
@@ -72,7 +72,7 @@ class UnrecordedJob(PreparedJob):
         self.dry_run = dry_run
         """True if nothing is changed. A dry run prints its result even with ``-q``."""
         self.remarks: list[str] = []
-        """Lines that ``report_end`` prints on standard error before the summary."""
+        """Lines that ``report_job_result`` prints on standard error before the summary."""
 
     @abstractmethod
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
@@ -82,7 +82,7 @@ class UnrecordedJob(PreparedJob):
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         """Yield the lines of the summary for people. ``seconds`` is the wall time of the job."""
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         seconds = time.monotonic() - self.began
         if ended.halt is not None:
             print_error(self.program, stop_message(ended.halt))
@@ -101,11 +101,11 @@ class UnrecordedJob(PreparedJob):
             ):
                 lines.append(f"  {excluded}")
             if ended.status != EXIT_OK:
-                lines.append(self._outcome_line(ended.status))
+                lines.append(self._unsuccessful_outcome_line(ended.status))
             print("\n".join(lines), flush=True)
         return ended.status
 
-    def _outcome_line(self, status: int) -> str:
+    def _unsuccessful_outcome_line(self, status: int) -> str:
         """Return the last line of the summary of a job whose exit status ``status`` is not 0."""
         outcomes = {
             EXIT_INCOMPLETE: f"incomplete: {self.incomplete_text} (status 1)",
@@ -130,7 +130,7 @@ class VerifyJobBase(PreparedJob):
         super().__init__(arguments.ranks, arguments.in_flight, arguments.output)
         self._remarks: list[str] = []
 
-    def _is_everything_excluded(self, totals: Totals) -> bool:
+    def _is_everything_excluded(self, totals: JobCounters) -> bool:
         """Return True if the filters have excluded everything; in this case also add a remark for the user that says
         so.
         """
@@ -140,7 +140,7 @@ class VerifyJobBase(PreparedJob):
             self._remarks.append(nothing)
         return bool(nothing)
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         elapsed = time.monotonic() - self.began
         totals = ended.totals
         if ended.halt is not None:

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
 
-from pcopy.archive.incomplete import MORE_INCOMPLETE_TEXT, NONE_INCOMPLETE, IncompleteNames
+from pcopy.archive.incomplete import MORE_INCOMPLETE_TEXT, NONE_INCOMPLETE, NamesOfIncompleteFiles
 from pcopy.archive.member import FILE, HARD_LINK_MEMBER, SYMLINK, ArchiveMember, extraction_refusal_reason
-from pcopy.archive.reader import ArchiveDamage, FoundMember, ReadFunction, read_members
+from pcopy.archive.reader import ArchiveDamage, FoundMember, ReadFunction, read_archive_members
 from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RESOURCE_EXCEPTIONS, RequestRefused, resource_error_text
 from pcopy.fsio.problem import Problem
@@ -26,18 +26,18 @@ from pcopy.jobs.spool import spool_factory
 from pcopy.report.streams import print_error
 from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.tasks.archive.contents import ArchiveContents
-from pcopy.tasks.archive.member_digests import ItemInArchive, MemberDigester
+from pcopy.tasks.archive.member_digests import ItemAfterExtraction, MemberDigester
 from pcopy.tasks.archive.one_stream import StreamReader
-from pcopy.tasks.archive.open_archive import ReadAhead, open_archive, owner_id, read_incomplete_names
+from pcopy.tasks.archive.open_archive import ReadAheadBuffer, open_archive, owner_id, read_incomplete_names
 from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
 from pcopy.text import printable_path
 from pcopy.tools.archive_tree import UnpackedTree
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.extract import arguments_with_listed_members, checked_archive_path
-from pcopy.tools.filter_messages import print_excluded_items
-from pcopy.tools.outputs import check_outputs, umask_of_user
-from pcopy.walk.selection import Selection
+from pcopy.tools.filter_messages import print_excluded_item_count
+from pcopy.tools.outputs import check_output_and_signature_files, umask_of_user
+from pcopy.walk.selection import ItemSelector
 
 if TYPE_CHECKING:
     from pcopy.tools.archive_signature import ArchiveSignatureBuilder
@@ -54,20 +54,20 @@ def list_archive(arguments: ArchiveArguments) -> int:
         )
     arguments = arguments_with_listed_members(arguments)
     path, stream = checked_archive_path(arguments, equivalent_tar_options(arguments))
-    options = listing_options(arguments)
-    listing = ArchiveListing(arguments, path, options)
+    options = archive_listing_options(arguments)
+    listing = ArchiveMemberLister(arguments, path, options)
     descriptor = open_archive(path)
     try:
         source = StreamReader(descriptor, stream.program) if stream else ArchiveContents(descriptor, path)
-        lacking = listing.read_members(source.read)
+        lacking = listing.print_archive_members(source.read)
         check = None
         if isinstance(source, StreamReader):
-            source.check_to_end()
+            source.check_stream_to_end()
             if source.garbage:
                 listing.report_failure(source.garbage)
         else:
             check = source.check_range_is_readable
-        listing.finish(lacking, listing.read_incomplete_files(source.read, source.size), check)
+        listing.finish_archive_listing(lacking, listing.read_incomplete_files(source.read, source.size), check)
     except Problem as problem:
         listing.report_failure(f"{problem.operation}: {problem.strerror}; what follows is not read")
     except RESOURCE_EXCEPTIONS as error:
@@ -76,7 +76,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
         os.close(descriptor)
         listing.close()
     sys.stdout.flush()
-    print_excluded_items("ptar", listing.excluded, arguments.output)
+    print_excluded_item_count("ptar", listing.excluded_member_count, arguments.output)
     return EXIT_INCOMPLETE if listing.failures else EXIT_OK
 
 
@@ -85,16 +85,16 @@ def equivalent_tar_options(arguments: ArchiveArguments) -> str:
     return "-tv" if arguments.output.verbose else "-t"
 
 
-def listing_options(arguments: ArchiveArguments) -> Options:
+def archive_listing_options(arguments: ArchiveArguments) -> Options:
     """Return the options of a job, with which the members are listed. Raise ``RequestRefused`` if the signature file
     cannot be created.
     """
     options = arguments.options._replace(umask=umask_of_user())
-    check_outputs((), options, arguments.output, copies=False)
+    check_output_and_signature_files((), options, arguments.output, copies=False)
     return options
 
 
-class ArchiveListing:
+class ArchiveMemberLister:
     """Prints the members of an archive in their order, and writes its signature if ``--signature`` was given.
 
     ``failures`` is the number of failures that were reported.
@@ -103,7 +103,7 @@ class ArchiveListing:
     def __init__(self, arguments: ArchiveArguments, path: bytes, options: Options) -> None:
         self.failures = 0
         self._arguments, self._path, self._options = arguments, path, options
-        self._selection = Selection(options.select)
+        self._selection = ItemSelector(options.select)
         self._requested_names = WantedNames(arguments.paths)
         self._tree = UnpackedTree(spool_factory(b""))
         self._signature: ArchiveSignatureBuilder | None = None
@@ -115,7 +115,7 @@ class ArchiveListing:
             )
 
     @property
-    def excluded(self) -> int:
+    def excluded_member_count(self) -> int:
         """Number of members that filters exclude."""
         return self._requested_names.excluded_count
 
@@ -127,7 +127,7 @@ class ArchiveListing:
         self.failures += 1
         print_error("ptar", f"{printable_path(path or self._path)}: {text}")
 
-    def read_members(self, read: ReadFunction) -> str:
+    def print_archive_members(self, read: ReadFunction) -> str:
         """Read and print all members. Return a message about the names on the command line that no member has; "" if
         all were found.
 
@@ -138,25 +138,25 @@ class ArchiveListing:
         """
         digests: MemberDigester | None = None
         if self._signature is not None:
-            read = ReadAhead(_reader_with_rate_limit(read, self._options.bwlimit)).read
+            read = ReadAheadBuffer(_reader_with_rate_limit(read, self._options.bwlimit)).read
             digests = MemberDigester(read, digest_algorithm_named(self._options.hash), self._options.block_size)
-        for each in read_members(read, owner_id, most_extents=self._options.sparse_limit or NUMBER_LIMIT):
+        for each in read_archive_members(read, owner_id, most_extents=self._options.sparse_limit or NUMBER_LIMIT):
             if isinstance(each, ArchiveDamage):
                 self.report_damage(each)
             elif self._requested_names.is_wanted_and_selected(each.member, self._selection):
                 item, problem = None, ""
                 try:
-                    item = digests.digested_item(each) if digests and each.member.kind != HARD_LINK_MEMBER else None
+                    item = digests.item_with_digest(each) if digests and each.member.kind != HARD_LINK_MEMBER else None
                 except Problem as met:
                     problem = f"{met.operation}: {met.strerror}"
-                self.process_member(each, item, problem)
+                self.print_and_sign_member(each, item, problem)
         return self._requested_names.missing_names_text
 
     def report_damage(self, damage: ArchiveDamage) -> None:
         """Report a damaged part of the archive as a failure, with its offset in bytes."""
         self.report_failure(f"at byte {damage.offset:,}: {damage.text}")
 
-    def process_member(self, found: FoundMember, item: ItemInArchive | None, problem: str) -> None:
+    def print_and_sign_member(self, found: FoundMember, item: ItemAfterExtraction | None, problem: str) -> None:
         """Print a member, and add it to the signature.
 
         Args:
@@ -183,7 +183,7 @@ class ArchiveListing:
         if self._signature is not None:
             self._signature.add_member(found, item)
 
-    def read_incomplete_files(self, read: ReadFunction, size: int) -> IncompleteNames:
+    def read_incomplete_files(self, read: ReadFunction, size: int) -> NamesOfIncompleteFiles:
         """Return the names of files whose contents in the archive are incomplete, because they could not be read when
         the archive was created. ``ptar -c`` lists them in a trailer after the members. A damaged trailer is reported as
         a failure.
@@ -198,8 +198,8 @@ class ArchiveListing:
             self.report_failure(problem.strerror or "")
             return NONE_INCOMPLETE
 
-    def finish(
-        self, lacking: str, incomplete: IncompleteNames, check: Callable[[int, int], None] | None = None
+    def finish_archive_listing(
+        self, lacking: str, incomplete: NamesOfIncompleteFiles, check: Callable[[int, int], None] | None = None
     ) -> None:
         """Report the members that cannot be unpacked, and write the signature. Call it after all members were read.
         Raise ``OSError`` if temporary files cannot be read or written.
@@ -212,7 +212,7 @@ class ArchiveListing:
         """
         for each in self._tree.remaining_members():
             member = each.item.member
-            problem = each.problem or incomplete.problem_text(member.name)
+            problem = each.problem or incomplete.error_text_if_incomplete(member.name)
             if not problem and check is not None and member.kind == FILE:
                 try:
                     check(each.item.data, member.size)
@@ -238,7 +238,7 @@ class ArchiveListing:
         try:
             if self.failures:
                 raise ValueError("not all of the archive could be read")
-            signature = found.signature(printable_path(self._arguments.archive))
+            signature = found.signature_of_archive(printable_path(self._arguments.archive))
         except ValueError as error:
             self.report_failure(f"no signature is written: {error}")
             return
@@ -261,10 +261,10 @@ class ArchiveListing:
 def _reader_with_rate_limit(read: ReadFunction, rate: int) -> ReadFunction:
     """Return a function that reads like ``read``, limited to ``rate`` bytes per second (0: unlimited)."""
     throttle = Throttle()
-    throttle.set_limits(rate or inf, inf)
+    throttle.set_rate_limits(rate or inf, inf)
 
     def limited(offset: int, size: int) -> bytes:
-        for _ in throttle.charge_and_wait(size):
+        for _ in throttle.charge_limits_and_wait(size):
             pass
         return read(offset, size)
 

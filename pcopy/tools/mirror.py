@@ -18,7 +18,7 @@ from pcopy.text import printable_path, shell_quoted
 from pcopy.tools.arguments import CopyArguments
 
 
-def check_deletion(arguments: CopyArguments, roots: Sequence[Root], option: str) -> None:
+def check_deletion_is_intended(arguments: CopyArguments, roots: Sequence[Root], option: str) -> None:
     """Raise ``RequestRefused`` if the deletion of extra items might remove more than the user intends.
 
     That is so if SRC is given without a slash, lies in the target, or is empty (perhaps because its file system is not
@@ -63,11 +63,11 @@ def _means_directory_contents(path: bytes) -> bool:
     return (
         path.endswith(b"/")
         or os.path.basename(path) in (b".", b"..")
-        or not stat.S_ISDIR(_mode_without_following(path))
+        or not stat.S_ISDIR(_mode_without_following_link(path))
     )
 
 
-def _mode_without_following(path: bytes) -> int:
+def _mode_without_following_link(path: bytes) -> int:
     """Return the mode (with type) of ``path`` itself, not of the target of a link; 0 if lstat(2) fails."""
     try:
         return os.lstat(path).st_mode

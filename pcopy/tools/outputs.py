@@ -20,7 +20,7 @@ from pcopy import __version__
 from pcopy.errors import RequestRefused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.directories import entry_count
-from pcopy.jobs.paths import destination_path, is_in_tree, refuse_in_source, source_path
+from pcopy.jobs.paths import destination_path, is_in_tree, refuse_file_in_source, source_path
 from pcopy.jobs.suggestions import reason_directory_is_unwritable, suggestion_for_missing_directory
 from pcopy.report.screen import OutputOptions
 from pcopy.signature.algorithms import digest_algorithm_named
@@ -50,7 +50,7 @@ written to a temporary file, which is renamed to the final name when it is compl
 """
 
 
-def check_outputs(
+def check_output_and_signature_files(
     roots: Sequence[Root], options: Options, output_options: OutputOptions, *, copies: bool = True
 ) -> None:
     """Raise ``RequestRefused`` unless the signature, the manifest and the output files can be written where the user
@@ -105,7 +105,7 @@ def _output_paths(output_options: OutputOptions) -> dict[str, bytes]:
 def check_output_files(output_options: OutputOptions, roots: Sequence[Root], usage: str, *, svg: bytes = b"") -> None:
     """Raise ``RequestRefused`` unless the output files can be written.
 
-    For programs that write no signature and no manifest; for the others there is ``check_outputs``.
+    For programs that write no signature and no manifest; for the others there is ``check_output_and_signature_files``.
 
     Args:
         output_options: the output options.
@@ -116,7 +116,7 @@ def check_output_files(output_options: OutputOptions, roots: Sequence[Root], usa
     outputs = {name: path for name, path in {**_output_paths(output_options), "svg": svg}.items() if path}
     _refuse_equal_outputs(outputs)
     for name, path in outputs.items():
-        refuse_in_source(f"--{name}", path, roots, usage)
+        refuse_file_in_source(f"--{name}", path, roots, usage)
         _check_output_path(name, path)
 
 
@@ -142,7 +142,9 @@ def refuse_replacing_sent_files(
                 raise RequestRefused(f"{printable_path(path)}: a file is sent to this path; name another output file")
 
 
-def check_lists(paths: Sequence[bytes], roots: Sequence[Root], output_options: OutputOptions, *, force: bool) -> None:
+def check_comparison_lists(
+    paths: Sequence[bytes], roots: Sequence[Root], output_options: OutputOptions, *, force: bool
+) -> None:
     """Raise ``RequestRefused`` unless the lists of ``pverify --compare --output`` can be written to ``paths``.
 
     A list consists of paths only, so an older list cannot be told from another file. Therefore an existing file that is
@@ -151,7 +153,7 @@ def check_lists(paths: Sequence[bytes], roots: Sequence[Root], output_options: O
     lists = {f"output ({number})": path for number, path in enumerate(paths, 1)}
     _refuse_equal_outputs({**{name: path for name, path in _output_paths(output_options).items() if path}, **lists})
     for path in paths:
-        refuse_in_source("--output", path, roots, "is compared")
+        refuse_file_in_source("--output", path, roots, "is compared")
         try:
             status = os.lstat(path)
         except FileNotFoundError:
@@ -212,7 +214,7 @@ def _check_output_path(output: str, path: bytes) -> None:
     outputs are new files that are renamed to ``path``, so any other item with that name would be lost.
     """
     if output in _OUTPUTS_WRITTEN_IN_PLACE:
-        _check_written_in_place(output, path)
+        _check_output_written_in_place(output, path)
         return
     try:
         status = os.lstat(path)
@@ -232,11 +234,11 @@ def _check_output_path(output: str, path: bytes) -> None:
     _check_renames_are_possible(path)
 
 
-def _check_written_in_place(output: str, path: bytes) -> None:
+def _check_output_written_in_place(output: str, path: bytes) -> None:
     """Raise ``RequestRefused`` unless the output ``errors`` or ``log`` can be written to the file, pipe or terminal to
     which ``path`` leads.
     """
-    from pcopy.fsio.named_file import check_writable, examine_path
+    from pcopy.fsio.named_file import check_file_is_writable, examine_path
     from pcopy.report.lines_file import LINE_BEGINNING_BY_OPTION, reason_not_to_overwrite
 
     try:
@@ -248,7 +250,7 @@ def _check_written_in_place(output: str, path: bytes) -> None:
             _refuse_unless_regular(path, found.status, output)
         if found.is_inherited:
             return
-        check_writable(found.status)
+        check_file_is_writable(found.status)
         if found.is_stream:
             return
         beginning = _first_bytes(path, max(map(len, LINE_BEGINNING_BY_OPTION.values())))
@@ -280,8 +282,8 @@ def _first_bytes(path: bytes, size: int) -> bytes:
 
 def _is_older_output(path: bytes, output: str) -> bool:
     """True if the regular file ``path`` is empty, or begins like an older output of the same kind as ``output``."""
-    from pcopy.report.metrics import is_metrics_beginning
-    from pcopy.report.report import is_report_beginning
+    from pcopy.report.metrics import is_beginning_of_metrics_file
+    from pcopy.report.report import is_beginning_of_report_file
     from pcopy.signature.manifest import looks_like_manifest
     from pcopy.signature.signature_file import RECOGNITION_SIZE, looks_like_signature
 
@@ -289,8 +291,8 @@ def _is_older_output(path: bytes, output: str) -> bool:
     begins: Mapping[str, Callable[[bytes], bool]] = {
         "signature": looks_like_signature,
         "manifest": looks_like_manifest,
-        "metrics": is_metrics_beginning,
-        "report": is_report_beginning,
+        "metrics": is_beginning_of_metrics_file,
+        "report": is_beginning_of_report_file,
         "svg": partial(_begins_with_words, SVG_BEGINNING.encode()),
     }
     return not beginning or begins[output.partition(" ")[0]](beginning)
@@ -305,13 +307,13 @@ def _refuse_unless_regular(path: bytes, status: os.stat_result, output: str) -> 
     """Raise ``RequestRefused`` if ``path`` (with the status ``status``) is not a regular file, so that no output may
     replace it.
     """
-    from pcopy.fsio.named_file import replacement_obstacle
+    from pcopy.fsio.named_file import reason_path_cannot_be_replaced
 
     if stat.S_ISDIR(status.st_mode):
         within = os.path.join(path, b"errors.jsonl" if output == "errors" else output.encode())
         raise RequestRefused(f"{printable_path(path)}: is a directory; name a file, as {printable_path(within)}")
     kind = output.partition(" ")[0]
-    if why := replacement_obstacle(path, status.st_mode, _OUTPUT_NOUNS.get(kind, f"a {kind}")):
+    if why := reason_path_cannot_be_replaced(path, status.st_mode, _OUTPUT_NOUNS.get(kind, f"a {kind}")):
         raise RequestRefused(f"{printable_path(path)}: {why}")
 
 
@@ -340,9 +342,11 @@ def _check_renames_are_possible(path: bytes) -> None:
     """
     directory = os.path.dirname(_real_path_of_output(path, ""))
     if not supports_rename_and_random_writes(directory):
-        from pcopy.tools.sequential import refuse_without_rename  # Imported here since few directories need it.
+        from pcopy.tools.sequential import (
+            refuse_file_system_without_rename,  # Imported here since few directories need it.
+        )
 
-        refuse_without_rename(directory, path, "name a file elsewhere", at_any_offset=False)
+        refuse_file_system_without_rename(directory, path, "name a file elsewhere", at_any_offset=False)
 
 
 def umask_of_user() -> int:
@@ -361,24 +365,26 @@ def has_other_entries_than_sources(roots: Sequence[Root]) -> bool:
     trailing slash, the entries of the source.
     """
     if len(roots) == 1:
-        return False  # For a single source, ``Totals.extra`` counts directories with other items.
+        return False  # For a single source, ``JobCounters.extra`` counts directories with other items.
     try:
-        expected = sum(not _is_root_socket(root) if root.name else _entry_count(root.source) for root in roots)
-        return _entry_count(roots[0].target) > expected
+        expected = sum(
+            not _is_root_socket(root) if root.name else _directory_entry_count(root.source) for root in roots
+        )
+        return _directory_entry_count(roots[0].target) > expected
     except OSError:
         return False
 
 
-def _entry_count(path: bytes) -> int:
+def _directory_entry_count(path: bytes) -> int:
     """Return the number of entries of a directory; sockets do not count, since they are not part of a signature."""
-    descriptor = _open_keeping_atime(path)
+    descriptor = _open_directory_keeping_atime(path)
     try:
         return entry_count(descriptor, counts_sockets=False)
     finally:
         os.close(descriptor)
 
 
-def _open_keeping_atime(path: bytes) -> int:
+def _open_directory_keeping_atime(path: bytes) -> int:
     """Open a directory for reading and return the descriptor. Its access time is kept (O_NOATIME) if that is permitted:
     only the owner of the directory and root may use the flag.
     """
@@ -402,10 +408,10 @@ def write_signature_file(job: Job, sign: SignatureState) -> str:
         return _write_error_text("manifest", options.manifest, sign.manifest_error)
     if not options.signature:
         return ""
-    from pcopy.signature.signature_file import Signature, write_signature
+    from pcopy.signature.signature_file import DatasetSignature, write_signature
 
     digest, tally = sign.signatures[0]
-    signature = Signature(
+    signature = DatasetSignature(
         options.hash,
         options.block_size,
         digest.hex(),

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from pcopy.errors import RequestRefused
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.item_outcomes import ItemOutcomes
-from pcopy.tasks.base.job import DeviceInode, Root, Totals
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
+from pcopy.tasks.base.job import DeviceInode, JobCounters, Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.remove.listed import ListedRemoval
-from pcopy.tasks.remove.remove_tree import NO_WAITER, RemoveNames
+from pcopy.tasks.remove.listed import ListedRemovalVisitor
+from pcopy.tasks.remove.remove_tree import NO_WAITER, RemoveNamedItems
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import RemoveArguments
-from pcopy.tools.director import BottomUpDirector, UnrecordedTool, single_stage
+from pcopy.tools.director import BottomUpDirector, UnrecordedJobTool, stages_of_single_walk
 from pcopy.tools.summary import common_json_values, filter_origins_text, item_counts_lines, items_per_second_line
 from pcopy.tools.trees import TreeJob
 
@@ -33,7 +33,7 @@ _MAX_NAMED_PATHS = 5
 """Maximum number of paths that the question to the user names; of further ones it states only the number."""
 
 _SHOWN_COUNTERS = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Names of the counters (fields of ``Totals``) that ``--json`` shows under the same names. ``copied`` is shown as
+"""Names of the counters (fields of ``JobCounters``) that ``--json`` shows under the same names. ``copied`` is shown as
 ``removed``.
 """
 
@@ -42,22 +42,22 @@ class RemoveDirector(BottomUpDirector):
     """Director of ``prm``: the object on rank 0 that chooses the phases of the job and their first tasks."""
 
     def task_for_item(self, place: Place, item: bytes) -> TaskKind:
-        return RemoveNames(place, NO_WAITER, item)
+        return RemoveNamedItems(place, NO_WAITER, item)
 
 
-class RemoveTool(UnrecordedTool):
+class RemoveTool(UnrecordedJobTool):
     """The program ``prm``.
 
-    In its counters (``Totals``), ``copied`` counts the items that were removed. ``skipped`` counts the items that
+    In its counters (``JobCounters``), ``copied`` counts the items that were removed. ``skipped`` counts the items that
     filters exclude, and the directories that remain because they are not empty.
     """
 
     name = "prm"
     writes_to_targets = False  # It creates no names: no probe file has to show that all hosts see the same target.
-    stages = single_stage("remove")
+    stages = stages_of_single_walk("remove")
     done_word = "removed"
     make_director = RemoveDirector
-    make_visitor = staticmethod(ListedRemoval)
+    make_visitor = staticmethod(ListedRemovalVisitor)
 
     def phase_name(self, phase: int) -> str:
         return "remove"
@@ -85,13 +85,13 @@ class RemoveJob(TreeJob):
         self.whole_directories = arguments.whole_directories
         kept: tuple[DeviceInode, ...] = ()
         if self.tree.list_file:
-            roots = self.read_path_list(_check_for_working_directories(os.getcwdb()), whole=self.whole_directories)
+            roots = self.read_path_list(_working_directory_removal_check(os.getcwdb()), whole=self.whole_directories)
             kept = tuple(never_removed)
         else:
             roots = self.existing_roots(
                 lambda path: _root_for_path(path, never_removed), missing_is_fine=missing_is_fine
             )
-        self.make_job(
+        self.make_job_for_roots(
             roots,
             copies=True,
             one_file_system=not self.tree.list_file,
@@ -101,15 +101,15 @@ class RemoveJob(TreeJob):
         )
         if roots and not arguments.yes and not self.dry_run:
             part = "what the filters select in " if self.tree.options.select.has_filters else ""
-            _ask_user(
-                _paths_description(roots, part)
+            _ask_before_removal(
+                _removal_description_of_roots(roots, part)
                 if self.path_list is None
-                else _path_list_description(self.path_list, self.whole_directories)
+                else _removal_description_of_path_list(self.path_list, self.whole_directories)
             )
             self.began = time.monotonic()
 
-    def is_printed(self, items: ItemOutcomes) -> bool:
-        return items.action == Action.DELETE
+    def are_item_lines_printed(self, items: PackedItemOutcomes) -> bool:
+        return items.action == ItemAction.DELETE
 
     def print_resume_advice(self) -> None:
         print_error("prm", "repeat the command to remove the remaining items")
@@ -138,7 +138,7 @@ class RemoveJob(TreeJob):
         return {**common_json_values(totals, _SHOWN_COUNTERS, seconds, ranks, ended.status), **removed}
 
 
-def _number_of_directories_not_empty(totals: Totals) -> int:
+def _number_of_directories_not_empty(totals: JobCounters) -> int:
     """Return the number of directories that remain because they are not empty: the skipped items that no filter
     excludes.
     """
@@ -206,7 +206,7 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
     )
 
 
-def _check_for_working_directories(working_directory: bytes) -> Callable[[bytes], str]:
+def _working_directory_removal_check(working_directory: bytes) -> Callable[[bytes], str]:
     """Return a function that says why a listed path must not be removed.
 
     It gets an absolute path, and returns the reason, or "" if the path may be removed. The directory
@@ -222,7 +222,7 @@ def _check_for_working_directories(working_directory: bytes) -> Callable[[bytes]
     return check
 
 
-def _paths_description(roots: Sequence[Root], part: str) -> str:
+def _removal_description_of_roots(roots: Sequence[Root], part: str) -> str:
     """Return what is to be removed, for the question to the user.
 
     Args:
@@ -235,7 +235,7 @@ def _paths_description(roots: Sequence[Root], part: str) -> str:
     return f"{part}{names}{more}{whole}"
 
 
-def _path_list_description(paths: SortedPathList, whole: bool) -> str:
+def _removal_description_of_path_list(paths: SortedPathList, whole: bool) -> str:
     """Return what is to be removed, for the question to the user, if the paths are in a list (``--from``).
 
     Args:
@@ -248,7 +248,7 @@ def _path_list_description(paths: SortedPathList, whole: bool) -> str:
     )
 
 
-def _ask_user(description: str) -> None:
+def _ask_before_removal(description: str) -> None:
     """Ask the user on the terminal whether to remove ``description``. Raise ``RequestRefused`` unless the answer is
     yes, or if standard input is no terminal.
     """

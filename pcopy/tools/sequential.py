@@ -40,7 +40,7 @@ def options_for_destination(options: Options, path: bytes) -> tuple[Options, lis
     return options._replace(preserve=options.preserve._replace(sparse=False)), notices
 
 
-def refuse_without_rename(path: bytes, file: bytes, advice: str, *, at_any_offset: bool) -> None:
+def refuse_file_system_without_rename(path: bytes, file: bytes, advice: str, *, at_any_offset: bool) -> None:
     """Raise ``RequestRefused`` if the file system of the directory ``path`` cannot rename files.
 
     An output file could not be written there, because it has a temporary name until it is complete.
@@ -51,5 +51,5 @@ def refuse_without_rename(path: bytes, file: bytes, advice: str, *, at_any_offse
         advice: what the user can do, for the message.
         at_any_offset: True if the file is not written from start to end; then the file system must permit that, too.
     """
-    if why := examine_supported_operations(path, writes=at_any_offset).no_rename_reason:
+    if why := examine_supported_operations(path, writes=at_any_offset).reason_renaming_is_impossible:
         raise RequestRefused(f"{printable_path(file)}: cannot be created: {why}; {advice}")

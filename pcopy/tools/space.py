@@ -19,12 +19,12 @@ from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.existing import ExistingItemDecision, decision_for_existing_item
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, has_capability
 from pcopy.fsio.retries import open_with_retries
-from pcopy.libc import free_bytes, type_of_file_system
-from pcopy.tasks.base.job import ForwardingSink, Options, Root, Sink, Totals
+from pcopy.libc import free_space_in_bytes, type_of_file_system
+from pcopy.tasks.base.job import ForwardingProgressSink, JobCounters, Options, ProgressSink, Root
 from pcopy.text import printable_path
 from pcopy.units import format_size
 from pcopy.walk.preliminary_walk import PreliminaryWalk
-from pcopy.walk.selection import Selection
+from pcopy.walk.selection import ItemSelector
 
 _BLOCK_SHARING_TYPES = frozenset((0x9123683E, 0x58465342, 0xCA451A4E, 0x7461636F))
 """Magic numbers (statfs(2)) of file systems that can share blocks between files: btrfs, XFS, bcachefs, OCFS2."""
@@ -42,12 +42,12 @@ class FreeSpace(NamedTuple):
     inodes: int
 
 
-def free_space(path: bytes) -> FreeSpace:
+def free_space_of_file_system(path: bytes) -> FreeSpace:
     """Return the free space that this process may use on the file system of ``path``; root may also use the reserved
     part. Raise ``OSError`` if it cannot be determined, or if the file system does not state it.
     """
     file_system = os.statvfs(path)
-    free = free_bytes(file_system, reserved=has_capability(CAP_SYS_RESOURCE))
+    free = free_space_in_bytes(file_system, reserved=has_capability(CAP_SYS_RESOURCE))
     return FreeSpace(free, file_system.f_favail if file_system.f_files else -1)
 
 
@@ -71,7 +71,7 @@ def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: Prelimin
     """
     target = roots[0].target
     try:
-        free = free_space(target)
+        free = free_space_of_file_system(target)
         if _do_sources_fit_entirely(roots, free):
             return True
     except OSError:
@@ -80,7 +80,7 @@ def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: Prelimin
         return False
     needed = _NeededSpaceEstimate(options)
     for root in roots:
-        needed.add_root(root, ahead)
+        needed.add_needs_of_root(root, ahead)
         if not ahead.is_complete:
             return False
     if needed.bytes > free.bytes:
@@ -118,11 +118,11 @@ class _NeededSpaceEstimate:
         self.inodes = 0
         """New inodes that the copy needs; an item that exists in the target needs none."""
         self._options = options
-        self._selection = Selection(options.select)
+        self._selection = ItemSelector(options.select)
         self._counted_inodes: set[tuple[int, int]] = set()
         """Device and inode number of each file with several hard links that was added already."""
 
-    def add_root(self, root: Root, ahead: PreliminaryWalk) -> None:
+    def add_needs_of_root(self, root: Root, ahead: PreliminaryWalk) -> None:
         """Add the needs of everything in a root (source and target).
 
         If the walk ``ahead`` reaches its limit, not everything is added, and ``ahead.is_complete`` is False.
@@ -135,21 +135,23 @@ class _NeededSpaceEstimate:
             ahead.is_complete = False
             return
         if root.item:
-            self._add_item(top, os.path.join(root.target, root.name), clones)
+            self._add_needs_of_item(top, os.path.join(root.target, root.name), clones)
             return
         to = os.path.join(root.target, root.name)
-        self._add_item(top, to, clones)
+        self._add_needs_of_item(top, to, clones)
         for path, status in ahead.selected_items(
-            source, self._is_selected, one_file_system=self._options.one_file_system
+            source, self._is_item_selected, one_file_system=self._options.one_file_system
         ):
-            self._add_item(status, os.path.join(to, path), clones)
+            self._add_needs_of_item(status, os.path.join(to, path), clones)
 
-    def _is_selected(self, path: bytes, status: os.stat_result) -> bool:
+    def _is_item_selected(self, path: bytes, status: os.stat_result) -> bool:
         """True if the filters select the item ``path`` with this status, or if there are no filters."""
         selection = self._selection
-        return not selection.has_filters or selection.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
+        return not selection.has_filters or selection.selects_item_at_path(
+            path, status.st_mode, status.st_size, status.st_mtime_ns
+        )
 
-    def _add_item(self, status: os.stat_result, target: bytes, clones: bool) -> None:
+    def _add_needs_of_item(self, status: os.stat_result, target: bytes, clones: bool) -> None:
         """Add the needs of one item of the source.
 
         Args:
@@ -206,28 +208,28 @@ def _can_share_blocks(root: Root) -> bool:
         os.close(descriptor)
 
 
-class FreeSpaceWarningSink(ForwardingSink):
+class FreeSpaceWarningSink(ForwardingProgressSink):
     """Receives progress on rank 0 if it is not known before the job whether there is enough free space; passes
     everything on.
 
     When all items have been found, it prints a warning if the remaining bytes are more than the free ones.
     """
 
-    def __init__(self, sink: Sink, target: bytes) -> None:
+    def __init__(self, sink: ProgressSink, target: bytes) -> None:
         super().__init__(sink)
         self._target = target
         self._has_warned = False
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        super().progress(phase, totals, silent)
+    def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
+        super().receive_progress(phase, totals, silent)
         if self._has_warned or totals.unscanned or phase != "copy":
             return
         self._has_warned = True
         remaining = totals.found_bytes - totals.skipped_bytes - totals.failed_bytes - max(totals.moved, totals.bytes)
         with suppress(OSError):
-            free = free_space(self._target).bytes
+            free = free_space_of_file_system(self._target).bytes
             if remaining > free:
-                self.notice(
+                self.receive_notice(
                     f"{printable_path(self._target)}: {format_size(remaining)} remain to be copied and "
                     f"{format_size(free)} "
                     "are free: unless files have holes or replace others, the job will stop when the space is used up; "

@@ -21,19 +21,19 @@ from pcopy.tasks.stripe.change_layout import BYTES_KEY, FEWER_STRIPES_KEY, FILES
 from pcopy.tasks.stripe.examine_layouts import LayoutVisitor
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import StripeArguments
-from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool
+from pcopy.tools.director import UnrecordedJobDirector, UnrecordedJobTool
 from pcopy.tools.summary import common_json_values
-from pcopy.tools.trees import TreeJob, without_nested_roots
+from pcopy.tools.trees import TreeJob, roots_outside_other_roots
 from pcopy.units import format_seconds, format_size
 
 _SHOWN_COUNTERS = ("found", "files", "directories", "bytes", "skipped", "failed")
-"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
+"""Names of the counters (fields of ``JobCounters``) that ``--json`` shows."""
 
 _BAR_LENGTH = 40
 """Number of characters of the longest bar of the histogram."""
 
 
-class StripeTool(UnrecordedTool):
+class StripeTool(UnrecordedJobTool):
     """The program ``pstripe``."""
 
     name = "pstripe"
@@ -87,7 +87,7 @@ class LayoutReport(NamedTuple):
             largest_first, dict(sorted(osts.items())), sums.get(FEWER_STRIPES_KEY, 0), sums.get(MORE_STRIPES_KEY, 0)
         )
 
-    def lines(self, *, with_suitability: bool) -> Iterator[str]:
+    def report_text_lines(self, *, with_suitability: bool) -> Iterator[str]:
         """Yield the lines of the report for people.
 
         Args:
@@ -122,8 +122,8 @@ class StripeJob(TreeJob):
         """
         super().__init__(arguments.tree)
         self.stripe = arguments.stripe
-        roots = without_nested_roots([_root_for_path(path) for path in self.tree.paths])
-        self.make_job(roots, copies=False, stripe=arguments.stripe, stripe_table=arguments.stripe_table)
+        roots = roots_outside_other_roots([_root_for_path(path) for path in self.tree.paths])
+        self.make_job_for_roots(roots, copies=False, stripe=arguments.stripe, stripe_table=arguments.stripe_table)
         if why := stripe_count_notice(arguments.stripe, roots[0].source):
             print_error("pstripe", why)
 
@@ -137,7 +137,9 @@ class StripeJob(TreeJob):
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
-        yield from LayoutReport.from_sums(dict(ended.layouts)).lines(with_suitability=self.stripe in ("", "auto"))
+        yield from LayoutReport.from_sums(dict(ended.layouts)).report_text_lines(
+            with_suitability=self.stripe in ("", "auto")
+        )
         files = f"{count_with_noun(totals.files, 'file', 'files')} of {format_size(totals.bytes)}"
         if self.stripe:
             verb = "would get" if self.dry_run else "got"

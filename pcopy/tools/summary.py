@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pcopy.engine.messages import Halt
+from pcopy.engine.messages import HaltMessage
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED, SYNC_FAILED_CODE
 from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
-from pcopy.tasks.base.job import Job, Totals
+from pcopy.tasks.base.job import Job, JobCounters
 from pcopy.text import count_with_noun
 from pcopy.units import format_seconds, format_size
 
@@ -28,7 +28,7 @@ _SHOWN_COUNTERS = (
     *("found", "copied", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted"),
     *("failed", "changed", "vanished", "excused", "warnings", "mended", "excluded"),
 )
-"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
+"""Names of the counters (fields of ``JobCounters``) that ``--json`` shows."""
 
 
 def copy_summary_lines(
@@ -68,7 +68,7 @@ def copy_summary_lines(
     return lines
 
 
-def is_only_deletion_missing(job: Job, totals: Totals) -> bool:
+def is_only_deletion_missing(job: Job, totals: JobCounters) -> bool:
     """True if everything was copied, but extra items are not deleted, because there are more of them than
     ``--max-delete`` allows.
 
@@ -78,7 +78,7 @@ def is_only_deletion_missing(job: Job, totals: Totals) -> bool:
 
 
 def summary_lines(
-    totals: Totals,
+    totals: JobCounters,
     seconds: float,
     ranks: int,
     status: int,
@@ -109,11 +109,11 @@ def summary_lines(
     lines += _line_of_nonzero_counts(
         "failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"]
     )
-    lines += other_counts_lines(totals)
+    lines += deletion_and_warning_count_lines(totals)
     copied = _bytes_of_this_run(totals, earlier_bytes)
     lines.append(
         f"{format_size(copied)}{'' if earlier_bytes is None else ' by this run'} in {format_seconds(seconds)}: "
-        f"{format_size(_rate(copied, seconds))}/s with {count_with_noun(ranks, 'rank', 'ranks')}"
+        f"{format_size(_rate_per_second(copied, seconds))}/s with {count_with_noun(ranks, 'rank', 'ranks')}"
     )
     if status != EXIT_OK:
         lines.append(_OUTCOME_LINE_BY_STATUS.get(status, f"ended with status {status}"))
@@ -130,7 +130,7 @@ def filter_origins_json_values(origins: Sequence[str]) -> dict[str, object]:
     return {"filters": list(origins)}
 
 
-def item_counts_lines(totals: Totals, copied_word: str, skipped_word: str, *, sizes: bool = True) -> list[str]:
+def item_counts_lines(totals: JobCounters, copied_word: str, skipped_word: str, *, sizes: bool = True) -> list[str]:
     """Return the line with the number of items found and their outcomes, and a line with the types of the items.
 
     Args:
@@ -153,7 +153,7 @@ def item_counts_lines(totals: Totals, copied_word: str, skipped_word: str, *, si
     return [f"{totals.found:,} found = {' + '.join(sums)}", *_line_of_nonzero_counts(copied_word, kinds)]
 
 
-def other_counts_lines(totals: Totals) -> list[str]:
+def deletion_and_warning_count_lines(totals: JobCounters) -> list[str]:
     """Return a line with the numbers of deleted and updated items, metadata that could not be set but is excused, and
     warnings.
 
@@ -177,9 +177,9 @@ def filter_origins_text(filters: Sequence[str]) -> str:
     return ", ".join(filters) or "on the command line"
 
 
-def items_per_second_line(totals: Totals, seconds: float, ranks: int) -> str:
+def items_per_second_line(totals: JobCounters, seconds: float, ranks: int) -> str:
     """Return a line with the wall time and the number of items per second, for programs that transfer no data."""
-    rate = _rate(totals.copied, seconds)
+    rate = _rate_per_second(totals.copied, seconds)
     return f"{format_seconds(seconds)}: {rate:,.0f} items/s with {count_with_noun(ranks, 'rank', 'ranks')}"
 
 
@@ -206,13 +206,13 @@ def copy_json_summary(
     values = common_json_values(totals, _SHOWN_COUNTERS, seconds, ranks, ended.status)
     values |= {"verified": totals.verified, "verified_bytes": totals.confirmed_bytes}
     values["layouts"] = [{"layout": text, "files": files} for text, files in ended.layouts]
-    rate = round(_rate(_bytes_of_this_run(totals, earlier_bytes), seconds))
+    rate = round(_rate_per_second(_bytes_of_this_run(totals, earlier_bytes), seconds))
     values |= {"bytes_per_second": rate, "sequential": sequential}
     return {**values, "signature": signature, "job": job}
 
 
 def common_json_values(
-    totals: Totals, counted: Sequence[str], seconds: float, ranks: int, status: int
+    totals: JobCounters, counted: Sequence[str], seconds: float, ranks: int, status: int
 ) -> dict[str, object]:
     """Return the values of ``--json`` that all programs have.
 
@@ -226,7 +226,7 @@ def common_json_values(
     return {**counts, "seconds": round(seconds, 3), "ranks": ranks, "exit_status": status}
 
 
-def _bytes_of_this_run(totals: Totals, earlier_bytes: int | None) -> int:
+def _bytes_of_this_run(totals: JobCounters, earlier_bytes: int | None) -> int:
     """Return the bytes of complete files that this run has copied, from which its rate is computed.
 
     ``earlier_bytes`` are the bytes of earlier runs; None for a new job. The difference can be negative, if this run
@@ -236,7 +236,7 @@ def _bytes_of_this_run(totals: Totals, earlier_bytes: int | None) -> int:
     return totals.bytes if earlier_bytes is None else max(0, min(totals.bytes - earlier_bytes, totals.moved))
 
 
-def _rate(copied: int, seconds: float) -> float:
+def _rate_per_second(copied: int, seconds: float) -> float:
     return copied / seconds if seconds > 0 else 0.0
 
 
@@ -250,7 +250,7 @@ def _line_of_nonzero_counts(title: str, parts: list[str]) -> list[str]:
     return [f"  {title}: {', '.join(nonzero)}"] if nonzero else []
 
 
-def halt_reason_text(reason: Halt, may_be_cut_short: bool) -> str:
+def halt_reason_text(reason: HaltMessage, may_be_cut_short: bool) -> str:
     """Return the message that says why the job halted, and whether the files that were copied are complete.
 
     Every copied file is complete. After a failed sync that is unknown, so the message does not say it.

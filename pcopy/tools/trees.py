@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
 from pcopy.jobs.paths import source_path
-from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
+from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.launch.tool import JobResult
-from pcopy.tasks.base.item_outcomes import ItemOutcomes
-from pcopy.tasks.base.job import Failure, Job, Root, Sink, Totals
+from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
+from pcopy.tasks.base.job import Failure, Job, JobCounters, ProgressSink, Root
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import printable_path
-from pcopy.tools.arguments import TreeArguments
-from pcopy.tools.final_output import ItemLinesSink, UnrecordedJob, output_options_for_dry_run
+from pcopy.tools.arguments import TreeProgramArguments
+from pcopy.tools.final_output import DryRunItemLinesSink, UnrecordedJob, output_options_for_dry_run
 from pcopy.tools.outputs import check_output_files
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TreeJob(UnrecordedJob):
     item_verb: str
     """Participle for messages, which says what is done to trees, for example ``removed``."""
 
-    def __init__(self, tree: TreeArguments) -> None:
+    def __init__(self, tree: TreeProgramArguments) -> None:
         output_options = tree.output
         dry_run = tree.options.dry_run
         if dry_run:
@@ -93,13 +93,13 @@ class TreeJob(UnrecordedJob):
                 "the list of --from"
             )
         spool = spool_factory(b"")
-        with refusing_spool_errors(b"", TMPDIR_ADVICE):
+        with spool_errors_as_refusal(b"", TMPDIR_ADVICE):
             self.path_list = read_sorted_path_list(
                 tree.list_file, spool, nul=tree.nul_separated, within=within, check=check, omit_below_listed=whole
             )
         return () if self.path_list is None else (self.path_list.root,)
 
-    def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:
+    def make_job_for_roots(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:
         """Create the job for ``roots``, and start its clock. Raise ``RequestRefused`` if an output file cannot be
         written.
 
@@ -109,7 +109,7 @@ class TreeJob(UnrecordedJob):
             options: the fields of ``Options`` that only this program sets.
         """
         check_output_files(self.output, () if self.path_list else roots, f"is {self.item_verb}")
-        common = self.tree.options._replace(itemize=self.output.reports_items or self.prints_items)
+        common = self.tree.options._replace(itemize=self.output.is_reporting_each_item or self.prints_items)
         self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), copies=copies)
         if self.path_list is not None:
             from pcopy.jobs.files_from import proc_path_of_descriptor
@@ -123,31 +123,33 @@ class TreeJob(UnrecordedJob):
         """True if a line is printed on standard output for each item that would be changed."""
         return self.dry_run and not (self.output.json or self.output.quiet)
 
-    def is_printed(self, items: ItemOutcomes) -> bool:
+    def are_item_lines_printed(self, items: PackedItemOutcomes) -> bool:
         """Return True if a dry run prints a line for each of ``items``, which have the same action. Subclasses override
         it.
         """
         return False
 
-    def sink(self, screen: Sink) -> Sink:
+    def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         """Return the receiver of progress and outcomes, which passes them on to ``screen``.
 
         Before, report the paths of the command line that do not exist to ``screen``.
         """
         if self._missing_paths:
-            screen.failures(self._missing_paths)
-        return super().sink(ItemLinesSink(screen, self.is_printed) if self.prints_items else screen)
+            screen.receive_failures(self._missing_paths)
+        return super().job_event_sink(
+            DryRunItemLinesSink(screen, self.are_item_lines_printed) if self.prints_items else screen
+        )
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         return EXIT_INCOMPLETE if self._missing_paths else EXIT_OK
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         missing, totals = len(self._missing_paths), ended.totals
         totals = totals._replace(found=totals.found + missing, failed=totals.failed + missing)
-        return super().report_end(ended._replace(totals=totals), ranks)
+        return super().report_job_result(ended._replace(totals=totals), ranks)
 
 
-def without_nested_roots(roots: Sequence[Root]) -> tuple[Root, ...]:
+def roots_outside_other_roots(roots: Sequence[Root]) -> tuple[Root, ...]:
     """Return those of ``roots`` that do not lie inside another one of them.
 
     Otherwise items would be processed twice, perhaps by two ranks at the same time.

@@ -21,13 +21,13 @@ from pcopy.signature.items import ROOT_PATH, SYMLINK
 from pcopy.signature.manifest import ManifestReader, looks_like_manifest
 from pcopy.signature.signature_file import (
     RECOGNITION_SIZE,
-    Signature,
+    DatasetSignature,
     is_truncated_signature,
     looks_like_signature,
     read_signature,
 )
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.job import Job, Options, Totals
+from pcopy.tasks.base.job import Job, JobCounters, Options
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import make_visitor
@@ -37,12 +37,12 @@ from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import JOB_STAGES, JobDirector
 from pcopy.tools.final_output import VerifyJobBase
-from pcopy.tools.outputs import check_outputs, umask_of_user, write_signature_file
+from pcopy.tools.outputs import check_output_and_signature_files, umask_of_user, write_signature_file
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
 _SHOWN_COUNTERS = ("files", "directories", "symlinks", "special", "bytes", "failed")
-"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
+"""Names of the counters (fields of ``JobCounters``) that ``--json`` shows."""
 
 
 class VerifyTool(Tool):
@@ -69,9 +69,9 @@ class VerifyTool(Tool):
         return CompareDirector(rank, complete, unfinished)
 
     def initial_counts(self, job: Job) -> list[int]:
-        """Return the counters (``Totals``) before the first task. Without ``--compare``, directories that are roots
-        count as found. With ``--compare``, all counters are 0: both trees are walked side by side, and the roots are
-        counted when they are compared.
+        """Return the counters (``JobCounters``) before the first task. Without ``--compare``, directories that are
+        roots count as found. With ``--compare``, all counters are 0: both trees are walked side by side, and the roots
+        are counted when they are compared.
         """
         return [0] * counts.NUMBER_OF_COUNTERS if job.options.compare else super().initial_counts(job)
 
@@ -103,20 +103,20 @@ class VerifyJob(VerifyJobBase):
         """
         super().__init__(arguments)
         self.arguments = arguments
-        self._expected: Signature | None = None
+        self._expected: DatasetSignature | None = None
         self._describes_link = False  # True if the signature or manifest describes only a symbolic link.
         self._found_signature: str | None = None
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
-        paths, options, against = self._paths_and_options(arguments)
+        paths, options, against = self._verified_paths_and_options(arguments)
         self.excluded_suffix = " of A and B together" if len(paths) > 1 else ""
         roots = tuple(root_for_reading(path, follow=not self._describes_link) for path in paths)
-        check_outputs(roots, options, arguments.output, copies=False)
+        check_output_and_signature_files(roots, options, arguments.output, copies=False)
         if arguments.create and not arguments.force:
             for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
                 raise RequestRefused(f"{printable_path(path)}: already exists and is not replaced; --force replaces it")
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
 
-    def _paths_and_options(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
+    def _verified_paths_and_options(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
         """Return the paths of the trees to be read, the options for reading them, and the absolute path of the manifest
         with which the tree is compared (empty: none).
         """
@@ -143,7 +143,7 @@ class VerifyJob(VerifyJobBase):
             )
             self._describes_link = reader.root_entry().kind == SYMLINK
             against = absolute_path(arguments.manifest)
-        elif _is_first_path_signature(*paths):
+        elif _is_first_path_a_signature_file(*paths):
             expected = self._expected = read_signature(paths[0])
             other_items = expected.files + expected.directories + expected.special
             self._describes_link = expected.symlinks == 1 and not other_items
@@ -153,7 +153,7 @@ class VerifyJob(VerifyJobBase):
             paths = paths[1:]
         return paths, options, against
 
-    def complete(self, rank: Rank, totals: Totals) -> int:
+    def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         """Return the exit status, after writing the signature of ``--create``, or after comparing the signatures and
         printing the differences.
         """
@@ -178,7 +178,7 @@ class VerifyJob(VerifyJobBase):
             self._print_difference(word, key.replace(b"\0", b"/") or ROOT_PATH)
         return EXIT_DIFFERENT
 
-    def _compare_with_signature(self, expected: Signature, tally: DatasetCounts) -> int:
+    def _compare_with_signature(self, expected: DatasetSignature, tally: DatasetCounts) -> int:
         """Compare the signature of the tree with the expected one, and return the exit status.
 
         If the digests are equal but the counts are not, the signature file is damaged, and the status is that of a
@@ -261,7 +261,7 @@ class VerifyJob(VerifyJobBase):
         }
 
 
-def _is_first_path_signature(first: bytes, second: bytes) -> bool:
+def _is_first_path_a_signature_file(first: bytes, second: bytes) -> bool:
     """True if the first path is a signature file, and the tree at the second path is to be compared with it. False if
     both paths are trees (or files) that are to be compared with each other.
 
@@ -278,25 +278,25 @@ def _is_first_path_signature(first: bytes, second: bytes) -> bool:
         raise RequestRefused(f"{printable_path(first)}: is not a regular file; put the signature into one")
     if looks_like_signature(beginning):
         return True
-    if _do_first_bytes_fulfil(second, looks_like_signature):
+    if _do_first_bytes_meet_condition(second, looks_like_signature):
         given = _pverify_command_text(second, first)
         raise RequestRefused(
             f"{printable_path(second)}: is a signature, which comes before what is compared with it: {given}"
         )
-    if os.path.isdir(first) and _do_first_bytes_fulfil(second, looks_like_manifest):
+    if os.path.isdir(first) and _do_first_bytes_meet_condition(second, looks_like_manifest):
         raise RequestRefused(
             f"{printable_path(second)}: is a manifest; compare with it by "
             f"{_pverify_command_text(b'--manifest', second, first)}"
         )
     if looks_like_manifest(beginning):
-        if against_tree or not _do_first_bytes_fulfil(second, looks_like_manifest):
+        if against_tree or not _do_first_bytes_meet_condition(second, looks_like_manifest):
             raise RequestRefused(
                 f"{printable_path(first)}: is a manifest; compare with it by "
                 f"{_pverify_command_text(b'--manifest', first, second)}"
             )
         return False
     if is_truncated_signature(beginning):
-        return not _do_first_bytes_fulfil(second, lambda other: other.startswith(beginning))
+        return not _do_first_bytes_meet_condition(second, lambda other: other.startswith(beginning))
     return against_tree
 
 
@@ -309,7 +309,7 @@ def _first_bytes(path: bytes) -> bytes:
         return file.read(RECOGNITION_SIZE) if is_regular else b""
 
 
-def _do_first_bytes_fulfil(path: bytes, holds: Callable[[bytes], bool]) -> bool:
+def _do_first_bytes_meet_condition(path: bytes, holds: Callable[[bytes], bool]) -> bool:
     """True if ``path`` is a regular file and the function ``holds`` returns True for its first bytes.
 
     False also if the file cannot be read: the error is reported when it is read later.
@@ -336,11 +336,13 @@ def _check_manifest_argument(manifest: bytes, path: bytes) -> None:
         mode = os.stat(manifest).st_mode
     except OSError:
         return  # The error is reported when the manifest is read.
-    if _do_first_bytes_fulfil(manifest, looks_like_signature):
+    if _do_first_bytes_meet_condition(manifest, looks_like_signature):
         raise RequestRefused(
             f"{printable_path(manifest)}: is a signature; compare with it by {_pverify_command_text(manifest, path)}"
         )
-    if _do_first_bytes_fulfil(path, looks_like_manifest) and not _do_first_bytes_fulfil(manifest, looks_like_manifest):
+    if _do_first_bytes_meet_condition(path, looks_like_manifest) and not _do_first_bytes_meet_condition(
+        manifest, looks_like_manifest
+    ):
         given = _pverify_command_text(b"--manifest", path, manifest)
         raise RequestRefused(
             f"{printable_path(path)}: is the manifest, which comes before what is compared with it: {given}"

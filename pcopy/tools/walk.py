@@ -19,22 +19,22 @@ from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Root, Sink
+from pcopy.tasks.base.job import ProgressSink, Root
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.walk.finder import columns_to_stat
-from pcopy.tasks.walk.sum_up import RequestSumsNote
-from pcopy.tasks.walk.walk_dirs import WalkRoot
+from pcopy.tasks.walk.sum_up import WalkSumsRequestNote
+from pcopy.tasks.walk.walk_dirs import WalkCommandLinePath
 from pcopy.tasks.walk.walk_listed import ReadPathList
 from pcopy.text import printable_path
 from pcopy.tools.arguments import WalkArguments
-from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool, single_stage
+from pcopy.tools.director import UnrecordedJobDirector, UnrecordedJobTool, stages_of_single_walk
 from pcopy.tools.summary import common_json_values, item_counts_lines
 from pcopy.tools.trees import TreeJob
-from pcopy.tools.walk_outputs import ListsSink, ListTarget, check_list_can_be_written, list_target_for_file
+from pcopy.tools.walk_outputs import ItemListsSink, OutputListTarget, check_list_can_be_written, list_target_for_file
 from pcopy.units import format_seconds
 from pcopy.walk.output_formats import LS_FIELDS
-from pcopy.walk.sorting import sort_column_bit
+from pcopy.walk.sorting import column_bit_for_sort_order
 from pcopy.walk.sums import WalkSums
 from pcopy.walk.walk_request import WalkRequest
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pcopy.report.output_file import OutputFile
 
 _SHOWN_COUNTERS = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "excluded", "failed")
-"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
+"""Names of the counters (fields of ``JobCounters``) that ``--json`` shows."""
 
 
 class WalkDirector(UnrecordedJobDirector):
@@ -50,39 +50,39 @@ class WalkDirector(UnrecordedJobDirector):
     paths. With ``--summary``, the ranks send their sums to rank 0 in a second one.
     """
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         """Return the tasks with which the phase ``phase`` begins.
 
         In the first phase they start the walk. In the second phase there is one task per rank, which sends the sums of
         that rank to rank 0.
         """
         if phase == Phase.COPY:
-            return super().first_tasks(phase)
-        payload = encode_task(RequestSumsNote())
+            return super().first_tasks_of_phase(phase)
+        payload = encode_task(WalkSumsRequestNote())
         return [NewTask(phase, payload, 0, owner=rank) for rank in range(self._rank.size)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         sums = WalkRequest(*self._job.options.walk).sums
         return int(Phase.FINISH) if sums and phase == Phase.COPY else None
 
-    def _root_task(self, number: int) -> NewTask:
+    def _root_walk_task(self, number: int) -> NewTask:
         wish = WalkRequest(*self._job.options.walk)
         if wish.listed:
             task = ReadPathList(wish.listed, wish.listed_nul, wish.directory, wish.base)
             return NewTask(int(Phase.COPY), encode_task(task), SCAN_COST, True, 0)
-        return NewTask(int(Phase.COPY), encode_task(WalkRoot(number)), SCAN_COST, True, 0)
+        return NewTask(int(Phase.COPY), encode_task(WalkCommandLinePath(number)), SCAN_COST, True, 0)
 
 
-class WalkTool(UnrecordedTool):
+class WalkTool(UnrecordedJobTool):
     """The program ``pwalk``.
 
-    In its counters (``Totals``), ``copied`` counts the items that fulfil the expression and are listed or summed, and
-    ``skipped`` those that do not fulfil it.
+    In its counters (``JobCounters``), ``copied`` counts the items that fulfil the expression and are listed or summed,
+    and ``skipped`` those that do not fulfil it.
     """
 
     name = "pwalk"
     writes_to_targets = False
-    stages = single_stage("walk")
+    stages = stages_of_single_walk("walk")
     done_word = "listed"
     make_director = WalkDirector
 
@@ -104,7 +104,7 @@ class WalkJob(TreeJob):
         """Check the arguments and prepare the job; nothing is modified. Raise ``RequestRefused`` if the job must not
         start.
         """
-        self.targets = _list_targets(arguments)
+        self.targets = _output_list_targets(arguments)
         """The lists to be written."""
         self.prints_list = any(not target.path for target in self.targets)
         """True if a list is written to standard output."""
@@ -129,17 +129,19 @@ class WalkJob(TreeJob):
             forms=tuple(target.format for target in self.targets if target.format != "parquet"),
             fields=_listed_fields(arguments, self.targets),
             columns=bool(arguments.sort) or any(target.format == "parquet" for target in self.targets),
-            sort_mask=sort_column_bit(arguments.sort) if arguments.sort else 0,
+            sort_mask=column_bit_for_sort_order(arguments.sort) if arguments.sort else 0,
             sums=arguments.summary,
             now=arguments.now_ns,
         )
         if arguments.tree.list_file:
-            self._prepare_from_list(arguments)
+            self._prepare_job_for_path_list(arguments)
         else:
-            self.make_job(self.existing_roots(_root_for_path, unique=False), copies=False, walk=tuple(self.wish))
-        self._outputs: ListsSink | None = None
+            self.make_job_for_roots(
+                self.existing_roots(_root_for_path, unique=False), copies=False, walk=tuple(self.wish)
+            )
+        self._outputs: ItemListsSink | None = None
 
-    def _prepare_from_list(self, arguments: WalkArguments) -> None:
+    def _prepare_job_for_path_list(self, arguments: WalkArguments) -> None:
         """Prepare the job for the list of ``--from``. Raise ``RequestRefused`` if the list cannot be used.
 
         The only root of the job is ``/``, since listed paths can be anywhere. Its path for messages is empty, so that
@@ -163,7 +165,7 @@ class WalkJob(TreeJob):
         self.wish = self.wish._replace(
             listed=arguments.tree.list_file, listed_nul=arguments.tree.nul_separated, directory=os.getcwdb(), base=base
         )
-        self.make_job((), copies=False, walk=tuple(self.wish))
+        self.make_job_for_roots((), copies=False, walk=tuple(self.wish))
         top = os.stat(b"/")
         identity = top.st_dev, top.st_ino
         self.job = self.job._replace(roots=(Root(b"/", b"/", b"", b"", b"", b"", identity, identity),))
@@ -172,10 +174,10 @@ class WalkJob(TreeJob):
     def prints_items(self) -> bool:
         return False
 
-    def sink(self, screen: Sink) -> Sink:
+    def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         if self._missing_paths:
-            screen.failures(self._missing_paths)
-        self._outputs = ListsSink(
+            screen.receive_failures(self._missing_paths)
+        self._outputs = ItemListsSink(
             screen, self.targets, self.wish.fields, self._sort, self.output.umask, f"pwalk-{self.job.temporary_name_id}"
         )
         if self.wish.sums:
@@ -185,44 +187,46 @@ class WalkJob(TreeJob):
     def print_resume_advice(self) -> None:
         """Remove the incomplete lists. Called after a rank has failed; there is no advice to print."""
         if self._outputs is not None:
-            self._outputs.abandon()
+            self._outputs.abandon_incomplete_lists()
 
-    def report_end(self, ended: JobResult, ranks: int) -> int:
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
         """Complete the lists, or remove them if the job ended early or a list could not be written. Print the summary,
         unless a list was printed on standard output, and return the exit status.
         """
         outputs = self._outputs
         assert outputs is not None
         if not outputs.error and ended.halt is None and ended.status in (EXIT_OK, EXIT_INCOMPLETE):
-            outputs.finish()
+            outputs.complete_lists()
         else:
-            outputs.abandon()
+            outputs.abandon_incomplete_lists()
         if outputs.error:
             if not outputs.is_output_closed:
                 print_error(self.program, outputs.error)
             return outputs.status
         if not self.prints_list:
-            return super().report_end(ended._replace(status=self._write_page(ended, ranks)), ranks)
+            return super().report_job_result(ended._replace(status=self._write_html_page(ended, ranks)), ranks)
         if ended.halt is not None:
             print_error(self.program, stop_message(ended.halt))
         if ended.totals.excluded:
-            from pcopy.tools.filter_messages import print_excluded_items
+            from pcopy.tools.filter_messages import print_excluded_item_count
 
-            print_excluded_items(self.program, ended.totals.excluded, self.output)
+            print_excluded_item_count(self.program, ended.totals.excluded, self.output)
         return ended.status
 
-    def _write_page(self, ended: JobResult, ranks: int) -> int:
+    def _write_html_page(self, ended: JobResult, ranks: int) -> int:
         """Write the HTML page of ``--page``, if that option was given and the job did not end early. Return the exit
         status: that of the job, or 1 if the page could not be written.
         """
-        from pcopy.tools.walk_page import walk_page
+        from pcopy.tools.walk_page import walk_summary_html_page
 
         if self._page is None or ended.halt is not None:
             return ended.status
         values = self.json_summary(ended, 0.0, ranks)
         sources = [self.wish.listed] if self.wish.listed else self.tree.paths
         try:
-            self._page.replace(walk_page(values, sources).encode(errors="backslashreplace"), durable_contents=True)
+            self._page.replace(
+                walk_summary_html_page(values, sources).encode(errors="backslashreplace"), durable_contents=True
+            )
         except OSError as error:
             print_error(self.program, f"{printable_path(self._page.path)}: cannot be written: {error.strerror}")
             if ended.status == EXIT_OK:
@@ -263,7 +267,7 @@ class WalkJob(TreeJob):
         return values
 
 
-def _list_targets(arguments: WalkArguments) -> list[ListTarget]:
+def _output_list_targets(arguments: WalkArguments) -> list[OutputListTarget]:
     """Return the lists to be written: one for each ``--output``, and one on standard output, if need be. Raise
     ``RequestRefused`` if a file is named twice, or its format is unknown.
     """
@@ -273,12 +277,12 @@ def _list_targets(arguments: WalkArguments) -> list[ListTarget]:
     if duplicate := next((path for path in paths if paths.count(path) > 1), None):
         raise RequestRefused(f"--output {os.fsdecode(duplicate)}: is given twice")
     if arguments.json_lines:
-        return [*targets, ListTarget("jsonl")]
+        return [*targets, OutputListTarget("jsonl")]
     if targets or arguments.summary:
         return targets
     if arguments.ls:
-        return [ListTarget("ls")]
-    return [ListTarget("nul" if nul else "shown" if sys.stdout.isatty() else "lines")]
+        return [OutputListTarget("ls")]
+    return [OutputListTarget("nul" if nul else "shown" if sys.stdout.isatty() else "lines")]
 
 
 def _open_html_page(arguments: WalkArguments) -> OutputFile | None:
@@ -290,11 +294,13 @@ def _open_html_page(arguments: WalkArguments) -> OutputFile | None:
     from pcopy.report.output_file import OutputFile
     from pcopy.tools.walk_page import PAGE_BEGINNING
 
-    check_list_can_be_written(ListTarget("page", arguments.page), force=arguments.force, known_beginning=PAGE_BEGINNING)
+    check_list_can_be_written(
+        OutputListTarget("page", arguments.page), force=arguments.force, known_beginning=PAGE_BEGINNING
+    )
     return OutputFile(arguments.page, arguments.tree.output.umask)
 
 
-def _listed_fields(arguments: WalkArguments, targets: Sequence[ListTarget]) -> tuple[str, ...]:
+def _listed_fields(arguments: WalkArguments, targets: Sequence[OutputListTarget]) -> tuple[str, ...]:
     """Return the names of the fields of each item, besides path and type, that the lists contain; none for lists of
     paths.
     """

@@ -31,7 +31,7 @@ assert tuple(NAMES_OF_LAYOUT_PATTERNS) == LAYOUT_CLASSES
 
 def layout_summary_lines(sums: AllLayoutSums | None) -> Iterator[str]:
     """Yield the lines of the summary about all Lustre file systems; nothing if ``sums`` is None."""
-    for each in sums.sorted_by_path if sums else ():
+    for each in sums.sums_sorted_by_path if sums else ():
         yield from _lustre_file_system_lines(each)
 
 
@@ -60,7 +60,7 @@ def layout_summary_json(sums: AllLayoutSums | None) -> dict[str, object]:
     """Return the values for ``--json``: a list with one object per Lustre file system, under the key ``lustre``. Return
     an empty dictionary if ``sums`` is None.
     """
-    return {"lustre": [_lustre_file_system_json(each) for each in sums.sorted_by_path]} if sums else {}
+    return {"lustre": [_lustre_file_system_json(each) for each in sums.sums_sorted_by_path]} if sums else {}
 
 
 def _lustre_file_system_json(sums: LayoutSums) -> dict[str, object]:

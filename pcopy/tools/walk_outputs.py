@@ -17,7 +17,7 @@ from pcopy.errors import EXIT_REFUSED, EXIT_STOPPED, RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closing_descriptor
 from pcopy.jobs.spool import spool_factory
-from pcopy.tasks.base.job import ForwardingSink, Sink
+from pcopy.tasks.base.job import ForwardingProgressSink, ProgressSink
 from pcopy.text import printable_path
 from pcopy.walk.matching import DirectoryItems
 from pcopy.walk.output_formats import FIELD_COLUMNS, ItemFormatter, csv_header, item_formatter_named, listing_header
@@ -35,14 +35,14 @@ _LIST_BEGINNING_BY_FORMAT = {"jsonl": b'{"format": "pcopy listing"', "csv": b"pa
 """
 
 
-class ListTarget(NamedTuple):
+class OutputListTarget(NamedTuple):
     """One list to be written: the name of its format, and the path of its file; an empty path means standard output."""
 
     format: str
     path: bytes = b""
 
 
-def list_target_for_file(path: bytes, *, nul: bool) -> ListTarget:
+def list_target_for_file(path: bytes, *, nul: bool) -> OutputListTarget:
     """Return the list for the file ``path`` of ``--output``; its format is chosen by the extension. Raise
     ``RequestRefused`` if the extension is unknown, or if Parquet is asked for and pyarrow is not installed.
 
@@ -57,11 +57,11 @@ def list_target_for_file(path: bytes, *, nul: bool) -> ListTarget:
             f"{', '.join(FORMAT_BY_EXTENSION)}"
         )
     if form == "parquet":
-        _check_parquet()
-    return ListTarget("nul" if nul and form == "list" else form, path)
+        _check_parquet_support()
+    return OutputListTarget("nul" if nul and form == "list" else form, path)
 
 
-def _check_parquet() -> None:
+def _check_parquet_support() -> None:
     """Raise ``RequestRefused`` if pyarrow, which writes Parquet files, is not installed."""
     from importlib.util import find_spec
 
@@ -69,7 +69,7 @@ def _check_parquet() -> None:
         raise RequestRefused("Parquet needs pyarrow: pip install pyarrow; or name a file that ends in .csv or .jsonl")
 
 
-def check_list_can_be_written(target: ListTarget, *, force: bool, known_beginning: bytes = b"") -> None:
+def check_list_can_be_written(target: OutputListTarget, *, force: bool, known_beginning: bytes = b"") -> None:
     """Raise ``RequestRefused`` if the file of a list cannot be written, or exists and must not be replaced.
 
     An existing regular file may be replaced if it is empty, or if it begins like an older list of this format. With
@@ -111,9 +111,9 @@ def check_list_can_be_written(target: ListTarget, *, force: bool, known_beginnin
 
 def _first_bytes(path: bytes) -> bytes:
     """Return the first 64 bytes of a file. Raise ``OSError`` if it cannot be read or is not a regular file."""
-    from pcopy.fsio.named_file import check_is_replaceable_file, open_directory_of
+    from pcopy.fsio.named_file import check_is_replaceable_file, open_parent_directory
 
-    directory = open_directory_of(path)
+    directory = open_parent_directory(path)
     with closing_descriptor(directory.descriptor):
         check_is_replaceable_file(directory.descriptor, directory.name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -121,7 +121,7 @@ def _first_bytes(path: bytes) -> bytes:
             return file.read(64)
 
 
-class ListsSink(ForwardingSink):
+class ItemListsSink(ForwardingProgressSink):
     """Receives on rank 0 what the ranks have found: writes the lists, and adds up the sums.
 
     Progress and failures are passed on. Ranks send either text in the formats of the lists (``write``), or items with
@@ -130,8 +130,8 @@ class ListsSink(ForwardingSink):
 
     def __init__(
         self,
-        sink: Sink,
-        targets: Sequence[ListTarget],
+        sink: ProgressSink,
+        targets: Sequence[OutputListTarget],
         fields: Sequence[str],
         sort: str,
         umask: int | None,
@@ -163,7 +163,7 @@ class ListsSink(ForwardingSink):
         self._outputs = []
         for target in targets:
             stream = self._create_file(target.path, umask, writer) if target.path else _StandardOutput()
-            self._outputs.append(_make_writer(target, stream, fields))
+            self._outputs.append(_make_list_writer(target, stream, fields))
 
     def _create_file(self, path: bytes, umask: int | None, writer: str) -> BinaryIO:
         """Create a file without a name, and return it. It is linked to ``path`` when it is complete.
@@ -174,11 +174,11 @@ class ListsSink(ForwardingSink):
 
         Raise ``RequestRefused`` if it cannot be created.
         """
-        from pcopy.signature.replacing import replaced_output_file
+        from pcopy.signature.replacing import replacing_output_file
 
         try:
             self._files.enter_context(_adding_path_to_errors(path))
-            return self._files.enter_context(replaced_output_file(path, umask, writer, unnamed=True))
+            return self._files.enter_context(replacing_output_file(path, umask, writer, unnamed=True))
         except OSError as error:
             raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
 
@@ -189,21 +189,22 @@ class ListsSink(ForwardingSink):
         Return the reason why the job must stop, or "".
         """
         for output, part in zip(self._outputs, parts, strict=True):
-            self._write_unless_stopped(output, output.write, part)
+            self._call_unless_writing_stopped(output, output.write, part)
         return self.error
 
     def write_items(self, items: DirectoryItems) -> str:
-        """Write items that one rank has sent to each list; with ``--sort``, keep them until ``finish`` is called.
+        """Write items that one rank has sent to each list; with ``--sort``, keep them until ``complete_lists`` is
+        called.
 
         Return the reason why the job must stop, or "".
         """
         if self._sorted_items is not None:
             self._sorted_items.add(items)
         else:
-            self._write_to_all(items)
+            self._write_to_all_lists(items)
         return self.error
 
-    def mark_incomplete(self, why: str) -> None:
+    def mark_output_incomplete(self, why: str) -> None:
         """Write nothing more, because the lists cannot become complete for the reason ``why``; so none of the files
         appears.
         """
@@ -212,11 +213,11 @@ class ListsSink(ForwardingSink):
             more = "; the list on standard output is incomplete" if is_begun else ""
             self.error, self.status = why + more, EXIT_REFUSED
 
-    def add_sums(self, words: bytes, layouts: bytes) -> None:
+    def add_sums_of_rank(self, words: bytes, layouts: bytes) -> None:
         """Add the sums of one rank to those of the job.
 
         Args:
-            words: the packed sums (``WalkSums.packed``).
+            words: the packed sums (``WalkSums.sums_as_bytes``).
             layouts: the packed sums of layouts on Lustre; empty if the rank has found none.
         """
         if self.sums is not None:
@@ -227,12 +228,12 @@ class ListsSink(ForwardingSink):
             self.layouts = self.layouts or AllLayoutSums()
             self.layouts.merge(layouts)
 
-    def _write_to_all(self, items: DirectoryItems) -> None:
+    def _write_to_all_lists(self, items: DirectoryItems) -> None:
         """Write items to each list, unless writing has stopped."""
         for output in self._outputs:
-            self._write_unless_stopped(output, output.write_items, items)
+            self._call_unless_writing_stopped(output, output.write_items, items)
 
-    def _write_unless_stopped(self, output: ListWriter, call: Any, *arguments: Any) -> None:
+    def _call_unless_writing_stopped(self, output: ItemListWriter, call: Any, *arguments: Any) -> None:
         """Call ``call``, a method of ``output``, with ``arguments``, unless writing has stopped. If the call fails,
         writing stops.
         """
@@ -247,7 +248,7 @@ class ListsSink(ForwardingSink):
             where = f"{printable_path(output.path)}:" if output.path else "standard output"
             self.error = f"{where} cannot be written: {error.strerror}"
 
-    def finish(self) -> None:
+    def complete_lists(self) -> None:
         """Complete the lists, after all ranks have ended.
 
         Write the sorted items, if there are any, and give the files their names. If that fails, remove all files; then
@@ -255,20 +256,20 @@ class ListsSink(ForwardingSink):
         """
         if self._sorted_items is not None:
             for items in self._sorted_items.sorted_batches():
-                self._write_to_all(items)
+                self._write_to_all_lists(items)
                 if self.error:
                     break
         for output in self._outputs:
-            self._write_unless_stopped(output, output.finish)
+            self._call_unless_writing_stopped(output, output.write_rest_of_list)
         if self.error:
-            self.abandon()
+            self.abandon_incomplete_lists()
             return
         try:
             self._files.close()
         except OSError as error:
             self.error = error.strerror or "a list cannot be written"
 
-    def abandon(self) -> None:
+    def abandon_incomplete_lists(self) -> None:
         """Discard the incomplete files. A further call has no effect."""
         self._files.__exit__(RequestRefused, RequestRefused("stopped"), None)
 
@@ -303,7 +304,7 @@ class _StandardOutput:
             view = view[os.write(1, view) :]
 
 
-class ListWriter(Protocol):
+class ItemListWriter(Protocol):
     """Protocol of the writers of one list, to a file or to standard output."""
 
     path: bytes
@@ -321,14 +322,14 @@ class ListWriter(Protocol):
     def write_items(self, items: DirectoryItems) -> None:
         """Write items, after converting them to the format of the list."""
 
-    def finish(self) -> None:
+    def write_rest_of_list(self) -> None:
         """Write what is still missing: for example, the header of an empty list."""
 
 
 class TextListWriter:
     """Writer of a list in any format but Parquet: lines, JSON lines or CSV."""
 
-    def __init__(self, target: ListTarget, stream: Any, fields: Sequence[str]) -> None:
+    def __init__(self, target: OutputListTarget, stream: Any, fields: Sequence[str]) -> None:
         self.path = target.path
         self._stream = stream
         self.has_begun = False
@@ -345,11 +346,11 @@ class TextListWriter:
             self.has_begun = True
             part = self._header + part
         if self._is_list:
-            part = self._with_newlines(part)
+            part = self._paths_ended_by_newlines(part)
         if part:
             self._stream.write(part)
 
-    def _with_newlines(self, part: bytes) -> bytes:
+    def _paths_ended_by_newlines(self, part: bytes) -> bytes:
         """Return ``part`` with newlines instead of the NUL bytes after the paths. Raise ``RequestRefused`` if a path
         contains a newline: whoever reads the list would take it for two paths.
         """
@@ -361,14 +362,14 @@ class TextListWriter:
             )
         return part.replace(b"\0", b"\n")
 
-    def finish(self) -> None:
+    def write_rest_of_list(self) -> None:
         self.write(b"")
 
     def write_items(self, items: DirectoryItems) -> None:
         self.write(self._format(items))
 
 
-def _make_writer(target: ListTarget, stream: Any, fields: Sequence[str]) -> ListWriter:
+def _make_list_writer(target: OutputListTarget, stream: Any, fields: Sequence[str]) -> ItemListWriter:
     """Return the writer of the list ``target``, which writes to ``stream``. ``fields`` are those of each item besides
     path and type.
     """

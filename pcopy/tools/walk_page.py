@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pcopy import __version__
-from pcopy.report.page.charts import figure, share_bar, stacked_columns
-from pcopy.report.page.markup import Child, Markup, element, path_markup
+from pcopy.report.page.charts import chart_with_caption, fraction_bar, stacked_columns
+from pcopy.report.page.markup import Child, Markup, html_element, path_markup
 from pcopy.report.page.page import html_document
-from pcopy.report.page.sections import power_of_two_text, section
-from pcopy.report.page.tables import foldable, table
+from pcopy.report.page.sections import page_section, power_of_two_text
+from pcopy.report.page.tables import foldable_element, html_table
 from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_size
 
@@ -25,7 +25,7 @@ JsonValues = Mapping[str, Any]
 JsonRow = Mapping[str, Any]
 
 
-def walk_page(values: JsonValues, sources: Sequence[bytes]) -> str:
+def walk_summary_html_page(values: JsonValues, sources: Sequence[bytes]) -> str:
     """Return the summary of a walk as an HTML page.
 
     Args:
@@ -35,11 +35,11 @@ def walk_page(values: JsonValues, sources: Sequence[bytes]) -> str:
     sums = values["summary"]
     names = [path_markup(printable_path(source)) for source in sources[:3]]
     more = count_with_noun(len(sources) - 3, "further path", "further paths") if len(sources) > 3 else None
-    header = element(
+    header = html_element(
         "header",
-        element("p", "pwalk summary", class_="over"),
-        element("h1", *(each for name in names for each in (name, " ")), more),
-        element("p", f"{values['failed']:,} could not be examined: what they contain is missing here")
+        html_element("p", "pwalk summary", class_="over"),
+        html_element("h1", *(each for name in names for each in (name, " ")), more),
+        html_element("p", f"{values['failed']:,} could not be examined: what they contain is missing here")
         if values["failed"]
         else None,
     )
@@ -48,7 +48,7 @@ def walk_page(values: JsonValues, sources: Sequence[bytes]) -> str:
         _summary_boxes(values),
         *_chart_sections(sums),
         *_table_sections(sums),
-        _unusual_section(sums),
+        _unusual_items_section(sums),
         *_lustre_sections(sums),
         _page_footer(),
     )
@@ -72,9 +72,10 @@ def _summary_boxes(values: JsonValues) -> Markup:
         ("Mean file", format_size(sums["bytes"] // max(1, types.get("file", 0))), "bytes per file"),
     ]
     boxes = [
-        element("div", element("dt", name), element("dd", value, element("small", note))) for name, value, note in tiles
+        html_element("div", html_element("dt", name), html_element("dd", value, html_element("small", note)))
+        for name, value, note in tiles
     ]
-    return element("dl", *boxes, class_="tiles")
+    return html_element("dl", *boxes, class_="tiles")
 
 
 def _chart_sections(sums: JsonValues) -> list[Markup]:
@@ -126,23 +127,25 @@ def _histogram_section(
     for unit, is_size in units:
         show = format_size if is_size else "{:,}".format
         largest = max((row[unit] for row in rows), default=0)
-        scale = element("div", element("span", show(largest)), element("span", "0"), class_="scale")
+        scale = html_element("div", html_element("span", show(largest)), html_element("span", "0"), class_="scale")
         hints = [f"{label_of(row)}: {show(row[unit])}" for row in rows]
         drawing = stacked_columns(
             [[(float(row[unit]), "a")] for row in rows], (f"{_UNIT_TITLES[unit]}, {title.lower()}",), hints
         )
-        charts.append(figure(_UNIT_TITLES[unit], drawing, (), scale, _column_labels([label_of(row) for row in rows])))
+        charts.append(
+            chart_with_caption(_UNIT_TITLES[unit], drawing, (), scale, _column_labels([label_of(row) for row in rows]))
+        )
     shows = [(unit, format_size if is_size else "{:,}".format) for unit, is_size in units]
     listed = [(label_of(row), *(show(row[unit]) for unit, show in shows)) for row in rows]
     heads = ("", *(_UNIT_TITLES[unit] for unit, _ in units))
-    return section(title, anchor, *charts, foldable("As a table", table(heads, listed)))
+    return page_section(title, anchor, *charts, foldable_element("As a table", html_table(heads, listed)))
 
 
 def _column_labels(texts: Sequence[str]) -> Markup:
     """Return the labels below the columns of a chart; at most ``_MAX_COLUMN_LABELS`` of ``texts`` are shown."""
     every = -(-len(texts) // _MAX_COLUMN_LABELS)
-    spans = [element("span", text if at % every == 0 else "") for at, text in enumerate(texts)]
-    return element("div", *spans, class_="buckets", aria_hidden="true")
+    spans = [html_element("span", text if at % every == 0 else "") for at, text in enumerate(texts)]
+    return html_element("div", *spans, class_="buckets", aria_hidden="true")
 
 
 def _size_class_label(row: JsonRow) -> str:
@@ -174,16 +177,16 @@ def _table_sections(sums: JsonValues) -> list[Markup]:
     files = [(path_markup(row["path"]), format_size(row["bytes"])) for row in sums["largest_files"]]
     directories = [(path_markup(row["path"]), f"{row['entries']:,}") for row in sums["largest_directories"]]
     return [
-        section(
+        page_section(
             "Largest trees",
             "trees",
-            element("p", _TREES_NOTE, class_="soft"),
+            html_element("p", _TREES_NOTE, class_="soft"),
             _largest_trees_table(sums["largest_trees"]),
         ),
-        section("Users", "users", _owners_table(sums["users"])),
-        section("Groups", "groups", _owners_table(sums["groups"])),
-        section("Largest files", "files", table(("Path", "Bytes"), files)),
-        section("Directories with the most entries", "directories", table(("Path", "Entries"), directories)),
+        page_section("Users", "users", _owners_table(sums["users"])),
+        page_section("Groups", "groups", _owners_table(sums["groups"])),
+        page_section("Largest files", "files", html_table(("Path", "Bytes"), files)),
+        page_section("Directories with the most entries", "directories", html_table(("Path", "Entries"), directories)),
     ]
 
 
@@ -198,12 +201,12 @@ def _largest_trees_table(rows: Sequence[JsonRow]) -> Markup:
     for row in rows:
         size = _size_with_bar(row["bytes"], largest)
         listed.append((path_markup(row["path"]), f"{row['items']:,}", format_size(row["allocated"]), size))
-    return table(("Path", "Items", "Allocated", "Bytes"), listed)
+    return html_table(("Path", "Items", "Allocated", "Bytes"), listed)
 
 
 def _size_with_bar(size: int, largest: int) -> Markup:
     """Return ``size`` as text, with a bar whose length shows its share of ``largest``. Both are in bytes."""
-    return element("span", format_size(size), share_bar(size / largest))
+    return html_element("span", format_size(size), fraction_bar(size / largest))
 
 
 def _owners_table(rows: Sequence[JsonRow]) -> Markup:
@@ -218,16 +221,16 @@ def _owners_table(rows: Sequence[JsonRow]) -> Markup:
         )
         for row in rows[:100]
     ]
-    return table(("Name", "Items", "Bytes", "Allocated"), listed)
+    return html_table(("Name", "Items", "Bytes", "Allocated"), listed)
 
 
-def _unusual_section(sums: JsonValues) -> Markup:
+def _unusual_items_section(sums: JsonValues) -> Markup:
     """Return the section on unusual items, such as set-user-ID files (``NAMES_OF_UNUSUAL_ITEMS``), and on holes."""
     from pcopy.tools.walk_summary import NAMES_OF_UNUSUAL_ITEMS
 
     rows = [(NAMES_OF_UNUSUAL_ITEMS[key], f"{number:,}") for key, number in sums["unusual"].items()]
-    return section(
-        "Unusual", "unusual", table(("What", "Number"), [*rows, ("in holes", format_size(sums["hole_bytes"]))])
+    return page_section(
+        "Unusual", "unusual", html_table(("What", "Number"), [*rows, ("in holes", format_size(sums["hole_bytes"]))])
     )
 
 
@@ -256,7 +259,7 @@ def _file_system_sections(values: JsonValues, mark: str) -> list[Markup]:
              ("Stripes", "stripe_counts", "stripes"), ("Stripe size", "stripe_sizes", "stripe_size"),
              ("Pool", "pools", "pool"))  # fmt: skip
     tables = [
-        table(
+        html_table(
             (head, "Files", "Bytes"),
             [(layout_row_name(key, row[one]), f"{row['files']:,}", format_size(row["bytes"])) for row in values[key]],
         )
@@ -273,10 +276,10 @@ def _file_system_sections(values: JsonValues, mark: str) -> list[Markup]:
     return [
         _histogram_section(f"Lustre, at {values['path']}: objects and bytes by OST", f"{mark}-osts", osts,
         _ost_label, units),
-        section(
-            "Layouts on Lustre", f"{mark}-layouts", element("p", note, class_="soft"), *tables,
-            table(("MDT", "Directories"), mdts) if mdts else None,
-            table(("", "Files", "Bytes"), on_mdt) if values["on_mdt"]["files"] else None,
+        page_section(
+            "Layouts on Lustre", f"{mark}-layouts", html_element("p", note, class_="soft"), *tables,
+            html_table(("MDT", "Directories"), mdts) if mdts else None,
+            html_table(("", "Files", "Bytes"), on_mdt) if values["on_mdt"]["files"] else None,
         ),
     ]  # fmt: skip
 
@@ -289,4 +292,4 @@ def _ost_label(row: JsonRow) -> str:
 def _page_footer() -> Markup:
     """Return the footer of the page: version and time of creation."""
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    return element("footer", f"Made by pwalk {__version__} at {now}. Sizes are in powers of 1024.")
+    return html_element("footer", f"Made by pwalk {__version__} at {now}. Sizes are in powers of 1024.")

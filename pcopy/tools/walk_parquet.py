@@ -61,12 +61,12 @@ class ParquetWriter:
         for pending, column in zip(self._pending_columns, columns, strict=True):
             pending.extend(column)
         if len(self._pending_columns[0]) >= ITEMS_PER_ROW_GROUP:
-            self._flush()
+            self._write_pending_columns()
 
     def write(self, part: bytes) -> None:
         raise AssertionError  # For a Parquet file, ranks send items instead of text (``write_items``).
 
-    def _flush(self) -> None:
+    def _write_pending_columns(self) -> None:
         arrays = [
             pyarrow.array(pending, each.type) for pending, each in zip(self._pending_columns, self._schema, strict=True)
         ]
@@ -74,7 +74,7 @@ class ParquetWriter:
         for pending in self._pending_columns:
             pending.clear()
 
-    def finish(self) -> None:
+    def write_rest_of_list(self) -> None:
         if self._pending_columns[0]:
-            self._flush()
+            self._write_pending_columns()
         self._writer.close()

@@ -30,8 +30,8 @@ _SIZE_UNITS = {"c": 1, "w": 2, "b": 512, "k": 1 << 10, "M": 1 << 20, "G": 1 << 3
 _TIME_COLUMNS = {"a": "atime", "c": "ctime", "m": "mtime"}
 _TYPE_LETTERS = "bcdpfls"
 _AGE_TESTS = {
-    **dict.fromkeys(("-mtime", "-atime", "-ctime"), "_days"),
-    **dict.fromkeys(("-mmin", "-amin", "-cmin"), "_minutes"),
+    **dict.fromkeys(("-mtime", "-atime", "-ctime"), "_age_in_days_test"),
+    **dict.fromkeys(("-mmin", "-amin", "-cmin"), "_age_in_minutes_test"),
 }
 
 ARGUMENT_COUNTS = {
@@ -65,7 +65,7 @@ ADVICE_FOR_UNSUPPORTED_TESTS = {
 _NEWER_TEST = re.compile(r"-newer([acmBt])([acmBt])")
 
 
-def begins_expression(word: str) -> bool:
+def can_begin_expression(word: str) -> bool:
     """Return True if ``word`` can be the first word of find's tests, so that all PATHs of the command line come before
     it. That includes words that find knows but pwalk does not support.
     """
@@ -73,7 +73,7 @@ def begins_expression(word: str) -> bool:
     return word in ("(", ")", "!") or (known and word not in ("-o", "-or", "-a", "-and"))
 
 
-def argument_count(word: str) -> int:
+def argument_count_of_test(word: str) -> int:
     """Return how many arguments follow ``word``, a test of find (0 or 1); 0 for an unknown word."""
     return 1 if _NEWER_TEST.fullmatch(word) else ARGUMENT_COUNTS.get(word, 0)
 
@@ -102,14 +102,14 @@ class FindExpression(NamedTuple):
     same_device: bool = False
 
 
-def parse_expression(words: Sequence[str], now: int) -> FindExpression:
+def parse_find_expression(words: Sequence[str], now: int) -> FindExpression:
     """Parse ``words``, the tests of find on a command line (such as ``-name '*.c' -o -size +1M``), and return them as
     an expression. Raise ``ValueError`` with a message of one line if they are wrong.
 
     Args:
         now: time at which the command began, in nanoseconds since 1970.
     """
-    return _ExpressionParser(words, now).parse()
+    return _ExpressionParser(words, now).parse_find_expression()
 
 
 class _ExpressionParser:
@@ -121,45 +121,47 @@ class _ExpressionParser:
         self._now = now
         self._expression = FindExpression()
 
-    def parse(self) -> FindExpression:
+    def parse_find_expression(self) -> FindExpression:
         """Return the parsed tests of find; raise ``ValueError`` if the words are wrong."""
         if not self._words:
             return self._expression
-        tree = self._parse_or()
+        tree = self._parse_disjunction()
         if self._at < len(self._words):
             word = self._words[self._at]
             if word == ",":
                 raise ValueError(",: pwalk does not support it; write two commands")
             raise ValueError(
-                f"{_quoted(word)}: nothing opens this bracket" if word == ")" else self._unknown_message(word)
+                f"{_printable_word(word)}: nothing opens this bracket"
+                if word == ")"
+                else self._unknown_test_message(word)
             )
         return self._expression._replace(tree=tree)
 
     @property
-    def _peek(self) -> str:
+    def _next_word(self) -> str:
         return self._words[self._at] if self._at < len(self._words) else ""
 
-    def _parse_or(self) -> ExpressionTree:
+    def _parse_disjunction(self) -> ExpressionTree:
         """Parse the words up to the end or a closing bracket: operands joined by ``-o``. Return their tree."""
-        tree = self._parse_and()
-        while self._peek in ("-o", "-or"):
+        tree = self._parse_conjunction()
+        while self._next_word in ("-o", "-or"):
             word = self._take_word()
-            self._require_more(word)
-            tree = ("or", tree, self._parse_and())
+            self._require_test_after_operator(word)
+            tree = ("or", tree, self._parse_conjunction())
         return tree
 
-    def _parse_and(self) -> ExpressionTree:
+    def _parse_conjunction(self) -> ExpressionTree:
         """Parse the words up to ``-o``, a closing bracket or the end: tests joined by ``-a`` or by nothing. Return
         their tree.
         """
         tree = self._parse_test()
-        while self._at < len(self._words) and self._peek not in (")", "-o", "-or", ","):
-            if self._peek in ("-a", "-and"):
-                self._require_more(self._take_word())
+        while self._at < len(self._words) and self._next_word not in (")", "-o", "-or", ","):
+            if self._next_word in ("-a", "-and"):
+                self._require_test_after_operator(self._take_word())
             tree = ("and", tree, self._parse_test())
         return tree
 
-    def _require_more(self, word: str) -> None:
+    def _require_test_after_operator(self, word: str) -> None:
         """Raise ``ValueError`` if no test follows ``word``, an operator such as ``-o``."""
         if self._at >= len(self._words):
             raise ValueError(f"{word}: a test has to follow")
@@ -168,31 +170,31 @@ class _ExpressionParser:
         """Parse one test, a negated test, or tests in brackets, and return their tree."""
         word = self._take_word()
         if word in ("!", "-not"):
-            self._require_more(word)
+            self._require_test_after_operator(word)
             return ("not", self._parse_test())
         if word == "(":
-            self._require_more("(")
-            if self._peek == ")":
+            self._require_test_after_operator("(")
+            if self._next_word == ")":
                 raise ValueError("( ): there is nothing between the brackets")
-            tree = self._parse_or()
-            if self._peek != ")":
+            tree = self._parse_disjunction()
+            if self._next_word != ")":
                 raise ValueError("(: nothing closes this bracket")
             self._take_word()
             return tree
         if word in ("-o", "-or", "-a", "-and", ")", ","):
-            raise ValueError(f"{_quoted(word)}: a test has to stand before it")
-        if argument_count(word):
+            raise ValueError(f"{_printable_word(word)}: a test has to stand before it")
+        if argument_count_of_test(word):
             if self._at >= len(self._words):
                 raise ValueError(f"{word}: its value is missing")
-            return self._parse_valued(word, self._take_word())
-        return self._parse_flag(word)
+            return self._parse_test_with_argument(word, self._take_word())
+        return self._parse_test_without_argument(word)
 
     def _take_word(self) -> str:
         word = self._words[self._at]
         self._at += 1
         return word
 
-    def _parse_flag(self, word: str) -> ExpressionTree:
+    def _parse_test_without_argument(self, word: str) -> ExpressionTree:
         """Return the tree for ``word``, which has no argument. A word that is an option, such as ``-xdev``, is recorded
         in the expression; its tree is always true.
         """
@@ -210,50 +212,51 @@ class _ExpressionParser:
             case "-xdev" | "-mount":
                 self._expression = self._expression._replace(same_device=True)
                 return ("true",)
-        raise ValueError(self._unknown_message(word))
+        raise ValueError(self._unknown_test_message(word))
 
-    def _unknown_message(self, word: str) -> str:
+    def _unknown_test_message(self, word: str) -> str:
         """Return the error message for a word that is no test of pwalk, with advice."""
         if word in ADVICE_FOR_UNSUPPORTED_TESTS:
             return f"{word}: {ADVICE_FOR_UNSUPPORTED_TESTS[word]}"
         if not word.startswith("-"):
             if self._at > 1 and self._words[self._at - 2] == "-o":
-                return f"{_quoted(word)}: after a test -o means or: for a file write --output {_quoted(word)}"
-            return f"{_quoted(word)}: paths stand before the first test; in the shell write patterns in quotes"
+                shown = _printable_word(word)
+                return f"{shown}: after a test -o means or: for a file write --output {shown}"
+            return f"{_printable_word(word)}: paths stand before the first test; in the shell write patterns in quotes"
         advice = ": short options stand before the first test" if len(word) == 2 else ""
-        return f"unknown test {_quoted(word)}{advice}"
+        return f"unknown test {_printable_word(word)}{advice}"
 
-    def _parse_valued(self, word: str, value: str) -> ExpressionTree:
+    def _parse_test_with_argument(self, word: str, value: str) -> ExpressionTree:
         """Return the tree for the test ``word`` with its argument ``value``. Raise ``ValueError``, whose message names
         both, if the argument is wrong.
         """
         try:
-            return self._parse_value(word, value)
+            return self._parse_test_argument(word, value)
         except ValueError as error:
-            raise ValueError(f"{word} {_quoted(value)}: {error}") from None
+            raise ValueError(f"{word} {_printable_word(value)}: {error}") from None
         except OSError as error:
-            raise ValueError(f"{word} {_quoted(value)}: {error.strerror}") from None
+            raise ValueError(f"{word} {_printable_word(value)}: {error.strerror}") from None
 
-    def _parse_value(self, word: str, value: str) -> ExpressionTree:
+    def _parse_test_argument(self, word: str, value: str) -> ExpressionTree:
         """Return the tree for the test ``word`` with its argument ``value``. Raise ``ValueError`` if the argument is
         wrong, and ``OSError`` if a file that it names cannot be statted.
         """
         if (newer := _NEWER_TEST.fullmatch(word)) is not None:
-            return self._newer(newer[1], newer[2], value)
+            return self._newer_than_test(newer[1], newer[2], value)
         if word in _AGE_TESTS:
             return getattr(self, _AGE_TESTS[word])(_TIME_COLUMNS[word[1]], value)  # type: ignore[no-any-return]
         if word in ("-maxdepth", "-mindepth"):
-            depth = _parse_natural(value)
+            depth = _parse_natural_number(value)
             said = self._expression
             self._expression = (
                 said._replace(most_depth=depth) if word == "-maxdepth" else said._replace(least_depth=depth)
             )
             return ("true",)
         if word in ("-newer", "-anewer", "-cnewer"):
-            return self._newer("m" if word == "-newer" else word[1], "m", value)
+            return self._newer_than_test("m" if word == "-newer" else word[1], "m", value)
         return _VALUE_TESTS[word](value)
 
-    def _days(self, column: str, value: str) -> ExpressionTree:
+    def _age_in_days_test(self, column: str, value: str) -> ExpressionTree:
         """Return the tree for a test of the age in days, as ``-mtime``. The age of an item is rounded down to whole
         days: 1.9 days count as 1.
 
@@ -268,7 +271,7 @@ class _ExpressionParser:
             return ("between", column, self._now - SECOND - age + 1, None)
         return ("between", column, self._now - DAY - age + 1, self._now - age)
 
-    def _minutes(self, column: str, value: str) -> ExpressionTree:
+    def _age_in_minutes_test(self, column: str, value: str) -> ExpressionTree:
         """Return the tree for a test of the age in minutes, as ``-mmin``. The age of an item is rounded up to whole
         minutes.
 
@@ -283,7 +286,7 @@ class _ExpressionParser:
             return ("between", column, self._now - age + 1, None)
         return ("between", column, self._now - age + 1, self._now - age + MINUTE)
 
-    def _newer(self, own_time: str, other_time: str, value: str) -> ExpressionTree:
+    def _newer_than_test(self, own_time: str, other_time: str, value: str) -> ExpressionTree:
         """Return the tree for the test ``-newerXY``: the time X (``own_time``) of the item is later than the time Y
         (``other_time``) of the file ``value``, or than the date ``value`` if Y is ``t``.
         """
@@ -295,7 +298,7 @@ class _ExpressionParser:
         return ("between", _TIME_COLUMNS[own_time], time + 1, None)
 
 
-def _quoted(word: str) -> str:
+def _printable_word(word: str) -> str:
     return printable_path(os.fsencode(word))
 
 
@@ -303,7 +306,7 @@ def _split_sign(value: str) -> tuple[str, str]:
     return (value[0], value[1:]) if value[:1] in ("+", "-") else ("", value)
 
 
-def _parse_natural(value: str) -> int:
+def _parse_natural_number(value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", value):
         raise ValueError("a whole number is expected")
     return int(value)
@@ -386,16 +389,16 @@ def _parse_date(value: str) -> int:
 def _parse_user(value: str) -> int:
     import pwd
 
-    return _parse_id(value, lambda name: pwd.getpwnam(name).pw_uid, "user")
+    return _parse_user_or_group_id(value, lambda name: pwd.getpwnam(name).pw_uid, "user")
 
 
 def _parse_group(value: str) -> int:
     import grp
 
-    return _parse_id(value, lambda name: grp.getgrnam(name).gr_gid, "group")
+    return _parse_user_or_group_id(value, lambda name: grp.getgrnam(name).gr_gid, "group")
 
 
-def _parse_id(value: str, look_up: Callable[[str], int], kind: str) -> int:
+def _parse_user_or_group_id(value: str, look_up: Callable[[str], int], kind: str) -> int:
     """Return the id of a user or group. ``value`` is its name or, if no such name exists, a number. Raise
     ``ValueError`` if it is neither. ``look_up`` returns the id for a name; ``kind`` is "user" or "group".
     """
@@ -407,7 +410,7 @@ def _parse_id(value: str, look_up: Callable[[str], int], kind: str) -> int:
     raise ValueError(f"there is no such {kind}")
 
 
-def _parse_samefile(value: str) -> ExpressionTree:
+def _parse_samefile_test(value: str) -> ExpressionTree:
     status = os.lstat(value)
     inode, device = status.st_ino, status.st_dev
     return ("and", ("between", "inode", inode, inode), ("between", "device", device, device))
@@ -428,7 +431,7 @@ _VALUE_TESTS: dict[str, Callable[[str], ExpressionTree]] = {
     "-user": lambda value: _number_test("uid", "", _parse_user(value)),
     "-group": lambda value: _number_test("gid", "", _parse_group(value)),
     "-xattr": lambda value: ("xattr", os.fsencode(value)),
-    "-samefile": _parse_samefile,
+    "-samefile": _parse_samefile_test,
 }
 """Function that returns the tree for each test with an argument. Tests of times and depths are not listed here, since
 they need the state of the parser.

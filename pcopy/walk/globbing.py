@@ -69,14 +69,14 @@ def _regex_of_shell_pattern(pattern: bytes) -> bytes:
             parts.append(b".")
         elif members:
             inner = re.escape(members).replace(rb"\-", b"-")
-            head, body, tail = _escaped_dashes(inner)
+            head, body, tail = _bracket_members_for_regex(inner)
             parts.append(b"[" + (b"^" if negated else b"") + head + body + tail + b"]")
         else:
             parts.append(re.escape(escaped or literal))
     return b"".join(parts)
 
 
-def _escaped_dashes(members: bytes) -> tuple[bytes, bytes, bytes]:
+def _bracket_members_for_regex(members: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the members of brackets of a shell pattern in a form for a regular expression, as three parts to be
     joined. Dashes at the ends, which stand for themselves, become one escaped dash at the beginning.
     """

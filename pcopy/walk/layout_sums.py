@@ -93,31 +93,31 @@ class LayoutSums:
             allocated: the bytes that are allocated for it.
         """
         if striping is None:
-            self._add("patterns", "none yet", size)
+            self._add_to_table("patterns", "none yet", size)
             return
-        self._add("layouts", describe_layout(striping.normalised), size)
-        self._add("patterns", layout_class(striping), size)
-        for pool in striping.normalised.pools or (b"",):
-            self._add("pools", printable_path(pool), size)
+        self._add_to_table("layouts", describe_layout(striping.normalised_layout), size)
+        self._add_to_table("patterns", name_of_layout_class(striping), size)
+        for pool in striping.normalised_layout.pools or (b"",):
+            self._add_to_table("pools", printable_path(pool), size)
         last = last_component_with_objects(striping)
         on_osts = not last.pattern & MDT_PATTERN
-        self._add("stripe_counts", last.stripes if on_osts else 0, size)
-        self._add("stripe_sizes", last.stripe_size if on_osts else 0, size)
+        self._add_to_table("stripe_counts", last.stripes if on_osts else 0, size)
+        self._add_to_table("stripe_sizes", last.stripe_size if on_osts else 0, size)
         placed = [*_bytes_by_ost(striping, size)]
         whole = sum(part for _, part in placed)
         for ost, part in placed:
             part_allocated = part if allocated >= whole else part * allocated // whole
-            self._add("mdt" if ost is None else "osts", ost or 0, part_allocated)
+            self._add_to_table("mdt" if ost is None else "osts", ost or 0, part_allocated)
 
-    def add_unknown(self, size: int) -> None:
+    def add_file_with_unknown_layout(self, size: int) -> None:
         """Count a file of ``size`` bytes whose layout could not be read, or is not known to pcopy."""
-        self._add("patterns", "unknown", size)
+        self._add_to_table("patterns", "unknown", size)
 
     def add_directory(self, mdt: int) -> None:
         """Count a directory that is stored on the MDT with the index ``mdt``."""
-        self._add("mdts", mdt, 0)
+        self._add_to_table("mdts", mdt, 0)
 
-    def _add(self, table: str, key: str | int, size: int, number: int = 1) -> None:
+    def _add_to_table(self, table: str, key: str | int, size: int, number: int = 1) -> None:
         rows = self.tables[table]
         row = rows.get(key)
         if row is None:
@@ -130,7 +130,7 @@ class LayoutSums:
         """Add the tables of another rank for the same file system."""
         for name, rows in tables.items():
             for key, (number, size) in rows.items():
-                self._add(name, key, size, number)
+                self._add_to_table(name, key, size, number)
 
 
 class AllLayoutSums:
@@ -141,7 +141,7 @@ class AllLayoutSums:
     def __init__(self) -> None:
         self.by_mount: dict[int, LayoutSums] = {}
 
-    def packed(self) -> bytes:
+    def sums_as_bytes(self) -> bytes:
         """Return the sums as bytes, which this rank sends to rank 0 for ``merge``; empty if there are none."""
         return (
             dump_primitives([(mount, each.path, each.tables) for mount, each in self.by_mount.items()])
@@ -150,7 +150,7 @@ class AllLayoutSums:
         )
 
     def merge(self, words: bytes) -> None:
-        """Add the sums of another rank, as its method ``packed`` has returned them."""
+        """Add the sums of another rank, as its method ``sums_as_bytes`` has returned them."""
         for mount, path, tables in load_primitives(words):
             self.layout_sums_of_mount(mount, path).merge(tables)
 
@@ -164,12 +164,12 @@ class AllLayoutSums:
         return sums
 
     @property
-    def sorted_by_path(self) -> list[LayoutSums]:
+    def sums_sorted_by_path(self) -> list[LayoutSums]:
         """The layout sums of each Lustre file system, sorted by the path that represents it."""
         return sorted(self.by_mount.values(), key=lambda each: each.path)
 
 
-def layout_class(striping: ParsedLayout) -> str:
+def name_of_layout_class(striping: ParsedLayout) -> str:
     """Return the class in which a file with this layout is counted, one of ``LAYOUT_CLASSES``."""
     components = striping.components
     if any(each.pattern & RELEASED_FLAG for each in components):

@@ -82,7 +82,7 @@ def _is_inside_target(
     try:
         while at != below:
             if at == top:
-                return b"" in names or (below is not None and _is_one_of(around, names, below))
+                return b"" in names or (below is not None and _is_directory_among_entries(around, names, below))
             if below is not None and not checks_all_parents:
                 return False
             entered = open_with_retries(b"..", _PARENT_FLAGS, dir_fd=descriptor)
@@ -94,7 +94,7 @@ def _is_inside_target(
     return False
 
 
-def _is_one_of(parent: int, names: Sequence[bytes], directory: _DeviceAndInode) -> bool:
+def _is_directory_among_entries(parent: int, names: Sequence[bytes], directory: _DeviceAndInode) -> bool:
     """Return True if one of the entries ``names`` of the open directory ``parent`` is ``directory``, given by device
     and inode number.
     """

@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ListNames, ListResult
-from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, pack_names
-from pcopy.fsio.backend.interface import Backend, await_ticket
+from pcopy.fsio.backend.batches import ListNamesBatch, ListNamesResult
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode, pack_names
+from pcopy.fsio.backend.interface import FileOperationBackend, await_ticket
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 
@@ -47,7 +47,7 @@ class _DuplicateFilter:
         self._recent: set[bytes] = set()
         self._earlier: set[bytes] = set()
 
-    def drop_repeated(self, listed: ListResult) -> None:
+    def drop_repeated_names(self, listed: ListNamesResult) -> None:
         """Remove from ``listed``, the next batch of names, all names that occur twice in it or were in an earlier
         batch.
         """
@@ -60,7 +60,7 @@ class _DuplicateFilter:
             if len(self._recent) >= MAX_REMEMBERED_NAMES:
                 self._recent, self._earlier = set(), self._recent
 
-    def _drop_rows(self, listed: ListResult, names: list[bytes]) -> None:
+    def _drop_rows(self, listed: ListNamesResult, names: list[bytes]) -> None:
         first = {name: row for row, name in reversed([*enumerate(names)])}
         rows = sorted(row for name, row in first.items() if name not in self._recent and name not in self._earlier)
         listed.names, listed.name_count = pack_names(names[row] for row in rows), len(rows)
@@ -72,16 +72,16 @@ class _DuplicateFilter:
 class DirectoryListing:
     """The names of one directory, read batch by batch; no name occurs twice. ``listed`` is the current batch."""
 
-    def __init__(self, backend: Backend | None = None, listed: ListResult | None = None) -> None:
+    def __init__(self, backend: FileOperationBackend | None = None, listed: ListNamesResult | None = None) -> None:
         """Create a listing whose first batch of names is ``listed``. Without arguments it is an empty listing.
 
         Args:
             backend: the code that reads the other batches.
         """
         self._backend = backend
-        self.listed = listed or ListResult(BatchVerdicts(1))
+        self.listed = listed or ListNamesResult(BatchOutcomeColumns(1))
         self._duplicates = _DuplicateFilter()
-        self._duplicates.drop_repeated(self.listed)
+        self._duplicates.drop_repeated_names(self.listed)
 
     @property
     def names(self) -> bytes:
@@ -94,11 +94,11 @@ class DirectoryListing:
         return self.listed.name_count
 
     @property
-    def may_have_more(self) -> bool:
+    def may_have_more_batches(self) -> bool:
         """True if the end of the directory was not reached yet, so that there may be further batches."""
         return self.listed.next_batch is not None
 
-    def next_batch(self) -> TicketGenerator[bool]:
+    def read_next_batch(self) -> TicketGenerator[bool]:
         """Generator: read the next batch of names into ``listed``, and return True; return False at the end of the
         directory. It yields while the rank may handle messages. Raise ``Problem`` if the directory could not be read
         to its end.
@@ -106,18 +106,18 @@ class DirectoryListing:
         if self._backend is None:
             return False
         while self.listed.next_batch is not None:
-            self.listed = yield from await_ticket(self._backend, self._backend.submit(self.listed.next_batch))
+            self.listed = yield from await_ticket(self._backend, self._backend.submit_batch(self.listed.next_batch))
             if not self.name_count:
                 break
-            self._duplicates.drop_repeated(self.listed)
+            self._duplicates.drop_repeated_names(self.listed)
             if self.name_count:
                 return True
-        _check_was_listed(self.listed)
+        _check_directory_was_listed(self.listed)
         return False
 
 
 def list_directory(
-    backend: Backend, directory: int, *, detailed: bool = False, on_source: bool = True
+    backend: FileOperationBackend, directory: int, *, detailed: bool = False, on_source: bool = True
 ) -> TicketGenerator[DirectoryListing]:
     """Generator: read the first batch of names of an open directory, and return the listing, which reads the others.
     Transient errors are retried. Raise ``Problem`` if the directory cannot be read.
@@ -128,10 +128,10 @@ def list_directory(
     """
     for pause in (*RETRY_PAUSES, None):
         listed = yield from await_ticket(
-            backend, backend.submit(ListNames(directory, NAMES_PER_BATCH, detailed, on_source))
+            backend, backend.submit_batch(ListNamesBatch(directory, NAMES_PER_BATCH, detailed, on_source))
         )
         try:
-            _check_was_listed(listed)
+            _check_directory_was_listed(listed)
         except Problem as problem:
             if problem.errno not in TRANSIENT_ERRNOS or pause is None:
                 raise
@@ -143,7 +143,7 @@ def list_directory(
     return DirectoryListing(backend, listed)
 
 
-def _check_was_listed(listed: ListResult) -> None:
+def _check_directory_was_listed(listed: ListNamesResult) -> None:
     """Raise ``Problem`` if the directory could not be read when the batch ``listed`` was to be filled."""
     if listed.verdicts.codes[0] != OutcomeCode.DONE:
         raise listed.verdicts.problem(0)
@@ -152,7 +152,7 @@ def _check_was_listed(listed: ListResult) -> None:
 _NAME_COUNT_FIELD = struct.Struct("=I")
 
 
-def _pack_name_batch(listed: ListResult) -> bytes:
+def _pack_name_batch(listed: ListNamesResult) -> bytes:
     """Return a batch of names of a directory as bytes: the names joined by slashes. If the batch has types and inode
     numbers, these are included, in the form that ``unpack_name_batch`` reads.
     """
@@ -203,7 +203,7 @@ class NameBatchQueue:
 
 
 def queue_names_of_directory(
-    listing: DirectoryListing, spool: NameBatchQueue, is_done: Callable[[ListResult], bool] = lambda listed: False
+    listing: DirectoryListing, spool: NameBatchQueue, is_done: Callable[[ListNamesResult], bool] = lambda listed: False
 ) -> TicketGenerator[int]:
     """Generator: read a directory to its end, and add its names to the queue ``spool``, in batches. Return the number
     of all names. It yields while the rank may handle messages.
@@ -222,5 +222,5 @@ def queue_names_of_directory(
             spool.append(_pack_name_batch(listing.listed))
         number += listing.name_count
         yield None
-        if not (yield from listing.next_batch()):
+        if not (yield from listing.read_next_batch()):
             return number

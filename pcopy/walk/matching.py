@@ -23,7 +23,7 @@ from pcopy.fsio.backend.columns import (
     OWNER_COLUMN,
     SIZE_COLUMN,
     TIME_COLUMNS,
-    StatusColumns,
+    ItemStatusColumns,
 )
 from pcopy.fsio.retries import open_with_retries
 from pcopy.walk.expression import ExpressionTree
@@ -69,7 +69,7 @@ class DirectoryItems:
     __slots__ = ("above", "directory", "kinds", "names", "printed", "pruned", "rows", "unstatted")
 
     def __init__(
-        self, directory: int, above: bytes, names: Sequence[bytes], kinds: bytes, rows: StatusColumns | None = None
+        self, directory: int, above: bytes, names: Sequence[bytes], kinds: bytes, rows: ItemStatusColumns | None = None
     ) -> None:
         self.directory = directory
         self.above = above
@@ -84,12 +84,12 @@ class DirectoryItems:
         return len(self.kinds)
 
     @property
-    def columns(self) -> StatusColumns:
+    def columns(self) -> ItemStatusColumns:
         """The status of the items, as columns (arrays with one value per item). The items must have been statted."""
         assert self.rows is not None
         return self.rows
 
-    def selected_items(self, rows: Sequence[int], seen: StatusColumns | None = None) -> DirectoryItems:
+    def items_in_rows(self, rows: Sequence[int], seen: ItemStatusColumns | None = None) -> DirectoryItems:
         """Return some of these items as a new object: those with the row numbers ``rows``, in this order.
 
         Args:
@@ -97,7 +97,7 @@ class DirectoryItems:
             seen: columns with the status of these items, one value for each of ``rows``; None: those of ``self``.
         """
         names, kinds = self.names, self.kinds
-        columns = seen if seen is not None else None if self.rows is None else self.rows.selected(rows)
+        columns = seen if seen is not None else None if self.rows is None else self.rows.columns_of_selected_rows(rows)
         return DirectoryItems(
             self.directory,
             self.above,
@@ -113,7 +113,7 @@ test, in the same order.
 """
 
 
-def needed_columns(tree: ExpressionTree) -> int:
+def needed_status_columns(tree: ExpressionTree) -> int:
     """Return which fields of the status (stat(2)) the tests in ``tree`` read, as bits of columns
     (``pcopy.fsio.backend.columns``).
     """
@@ -122,7 +122,7 @@ def needed_columns(tree: ExpressionTree) -> int:
     if tree[0] in ("and", "or", "not"):
         mask = 0
         for each in tree[1:]:
-            mask |= needed_columns(each)
+            mask |= needed_status_columns(each)
         return mask
     return _COLUMNS_OF_TEST.get(tree[0], 0)
 
@@ -156,7 +156,7 @@ def split_by_stat_cost(tree: ExpressionTree) -> tuple[ExpressionTree, Expression
     return _conjunction_of(cheap), _conjunction_of(expensive)
 
 
-def tested_types(tree: ExpressionTree) -> bytes | None:
+def types_if_only_types_tested(tree: ExpressionTree) -> bytes | None:
     """If ``tree`` tests nothing but the type of items, return the letters of the types that fulfil it, or b"" if any
     type does. Otherwise return None.
     """
@@ -185,14 +185,14 @@ def _conjunction_of(trees: list[ExpressionTree]) -> ExpressionTree:
     return whole
 
 
-def compile_test(tree: ExpressionTree) -> CompiledItemTest:
+def compile_item_test(tree: ExpressionTree) -> CompiledItemTest:
     """Return a function that evaluates the tree of tests for many items at once."""
     name, *operands = tree
     return _TEST_MAKERS[name](*operands)
 
 
 def _make_and_test(left: ExpressionTree, right: ExpressionTree) -> CompiledItemTest:
-    first, second = compile_test(left), compile_test(right)
+    first, second = compile_item_test(left), compile_item_test(right)
 
     def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         left = first(items, rows)
@@ -205,7 +205,7 @@ def _make_or_test(left: ExpressionTree, right: ExpressionTree) -> CompiledItemTe
     """Return a test for items that fulfil at least one of two trees of tests. The right one is evaluated only for items
     that do not fulfil the left one.
     """
-    first, second = compile_test(left), compile_test(right)
+    first, second = compile_item_test(left), compile_item_test(right)
 
     def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         found = first(items, rows)
@@ -223,7 +223,7 @@ def _make_or_test(left: ExpressionTree, right: ExpressionTree) -> CompiledItemTe
 
 def _make_not_test(operand: ExpressionTree) -> CompiledItemTest:
     """Return a test for items that do not fulfil the tree of tests ``operand``."""
-    inner = compile_test(operand)
+    inner = compile_item_test(operand)
 
     def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         found = inner(items, rows)
@@ -235,11 +235,11 @@ def _make_not_test(operand: ExpressionTree) -> CompiledItemTest:
     return test
 
 
-def _make_true_test() -> CompiledItemTest:
+def _make_always_true_test() -> CompiledItemTest:
     return lambda items, rows: rows
 
 
-def _make_false_test() -> CompiledItemTest:
+def _make_always_false_test() -> CompiledItemTest:
     return lambda items, rows: ()
 
 
@@ -290,7 +290,9 @@ def _make_range_test(column: str, least: int | None, most: int | None) -> Compil
     high = _UNBOUNDED if most is None else most
 
     def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
-        values = items.columns.exact_times(column) if column in TIME_COLUMNS else getattr(items.columns, column)
+        values = (
+            items.columns.exact_times_in_column(column) if column in TIME_COLUMNS else getattr(items.columns, column)
+        )
         if len(rows) < len(values):
             return [row for row in rows if low <= values[row] <= high]
         return [row for row, value in enumerate(values) if low <= value <= high]
@@ -320,7 +322,7 @@ def _make_permission_test(how: str, of_files: int, of_directories: int) -> Compi
     return test
 
 
-def _make_empty_test() -> CompiledItemTest:
+def _make_emptiness_test() -> CompiledItemTest:
     """Return a test for empty files and directories."""
 
     def test(items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
@@ -410,14 +412,14 @@ _TEST_MAKERS: dict[str, Callable[..., CompiledItemTest]] = {
     "and": _make_and_test,
     "or": _make_or_test,
     "not": _make_not_test,
-    "true": _make_true_test,
-    "false": _make_false_test,
+    "true": _make_always_true_test,
+    "false": _make_always_false_test,
     "name": _make_name_test,
     "path": _make_path_test,
     "type": _make_type_test,
     "between": _make_range_test,
     "perm": _make_permission_test,
-    "empty": _make_empty_test,
+    "empty": _make_emptiness_test,
     "xattr": _make_xattr_test,
     "nouser": lambda: _make_nameless_id_test("uid", pwd.getpwuid),
     "nogroup": lambda: _make_nameless_id_test("gid", grp.getgrgid),

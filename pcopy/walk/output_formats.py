@@ -84,7 +84,7 @@ def field_values(items: DirectoryItems, fields: Sequence[str]) -> list[Sequence[
     for field in fields:
         name = FIELD_COLUMNS[field][1]
         column: Sequence[int] = (
-            items.columns.exact_times(name) if name in TIME_COLUMNS else getattr(items.columns, name)
+            items.columns.exact_times_in_column(name) if name in TIME_COLUMNS else getattr(items.columns, name)
         )
         if field == "mode":
             column = [mode & 0o7777 for mode in column]
@@ -98,7 +98,7 @@ PATH_TERMINATORS = {"lines": b"\n", "nul": b"\0", "list": b"\0"}
 """The byte that ends each path, for the output formats that consist of paths only, by the name of the format."""
 
 
-def format_lines(items: DirectoryItems) -> bytes:
+def format_path_lines(items: DirectoryItems) -> bytes:
     """Return the paths of the items as text, one per line, as ``find -print`` writes them."""
     return _joined_paths(items, PATH_TERMINATORS["lines"])
 
@@ -113,7 +113,7 @@ def _joined_paths(items: DirectoryItems, end: bytes) -> bytes:
     return above + (end + above).join(items.names) + end
 
 
-def format_escaped_lines(items: DirectoryItems) -> bytes:
+def format_escaped_path_lines(items: DirectoryItems) -> bytes:
     """Return the paths of the items as text for a terminal, one per line, with control characters escaped."""
     above = items.above
     return "".join(f"{printable_path(above + name)}\n" for name in items.names).encode()
@@ -129,7 +129,7 @@ does.
 """
 
 
-def format_ls(items: DirectoryItems) -> bytes:
+def format_find_ls_lines(items: DirectoryItems) -> bytes:
     """Return lines for the items as ``find -ls`` writes them: inode, KiB allocated, mode, links, owner, group, size,
     mtime, and escaped path.
 
@@ -137,7 +137,16 @@ def format_ls(items: DirectoryItems) -> bytes:
     """
     rows, above, now = items.columns, items.above, time.time()
     formatted = []
-    columns = rows.inode, rows.blocks, rows.mode, rows.links, rows.uid, rows.gid, rows.size, rows.exact_times("mtime")
+    columns = (
+        rows.inode,
+        rows.blocks,
+        rows.mode,
+        rows.links,
+        rows.uid,
+        rows.gid,
+        rows.size,
+        rows.exact_times_in_column("mtime"),
+    )
     for name, inode, blocks, mode, links, uid, gid, size, changed in zip(items.names, *columns, strict=True):
         who = f"{_user_name(uid):<8} {_group_name(gid):<8}"
         numbers = f"{inode:>9} {-(-blocks * BLOCK_BYTES // 1024):>6} {stat.filemode(mode)} {links:>3} {who} {size:>8}"
@@ -190,12 +199,12 @@ def json_formatter(fields: Sequence[str]) -> ItemFormatter:
     def form(items: DirectoryItems) -> bytes:
         columns = field_values(items, fields) if fields else []
         kinds = map(words.__getitem__, items.kinds)
-        return b"".join(map(row.__mod__, zip(_json_paths(items), kinds, *columns, strict=True)))
+        return b"".join(map(row.__mod__, zip(_json_object_beginnings(items), kinds, *columns, strict=True)))
 
     return form
 
 
-def _json_paths(items: DirectoryItems) -> Iterator[bytes]:
+def _json_object_beginnings(items: DirectoryItems) -> Iterator[bytes]:
     """Yield for each item the beginning of its JSON object: the key ``path`` and, if need be, ``path_b64``."""
     above, is_safe = items.above, _JSON_SAFE.fullmatch
     is_simple = bool(is_safe(above))
@@ -203,10 +212,10 @@ def _json_paths(items: DirectoryItems) -> Iterator[bytes]:
         if is_simple and is_safe(name):
             yield b'"path": "%b%b"' % (above, name)
         else:
-            yield _json_path(above + name)
+            yield _json_path_fields(above + name)
 
 
-def _json_path(path: bytes) -> bytes:
+def _json_path_fields(path: bytes) -> bytes:
     """Return the keys and values for a path in a JSON object: ``path`` and, if that text does not have exactly the
     bytes of the path, ``path_b64``.
     """
@@ -267,7 +276,8 @@ def item_formatter_named(name: str, fields: Sequence[str]) -> ItemFormatter:
     ``ls``, ``jsonl`` or ``csv``. The last two write the given fields.
     """
     without_fields: dict[str, ItemFormatter] = {
-        "lines": format_lines, "nul": format_nul_lines, "list": format_nul_lines, "shown": format_escaped_lines,
-        "ls": format_ls
+        "lines": format_path_lines, "nul": format_nul_lines, "list": format_nul_lines,
+        "shown": format_escaped_path_lines,
+        "ls": format_find_ls_lines
     }  # fmt: skip
     return without_fields.get(name) or (json_formatter(fields) if name == "jsonl" else csv_formatter(fields))

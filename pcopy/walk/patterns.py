@@ -62,7 +62,7 @@ def translate_gitignore_pattern(line: bytes) -> tuple[bytes, bool]:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     excludes = not line.startswith(b"!")
-    text, private = _prepared_for_pathspec(line if excludes else line[1:])
+    text, private = _pattern_for_pathspec_library(line if excludes else line[1:])
     regex, _ = GitIgnoreSpecPattern.pattern_to_regex(text)
     if regex is None:
         raise ValueError(_MATCHES_NOTHING)
@@ -77,7 +77,7 @@ def translate_gitignore_pattern(line: bytes) -> tuple[bytes, bool]:
     return "".join(private.get(character, character) for character in regex).encode(), excludes
 
 
-def _prepared_for_pathspec(pattern: bytes) -> tuple[str, dict[str, str]]:
+def _pattern_for_pathspec_library(pattern: bytes) -> tuple[str, dict[str, str]]:
     """Return ``pattern`` as text for the library pathspec. Parts that pathspec would treat differently from git are
     replaced by private characters; the dictionary has the regular expression for each of these characters.
 
@@ -88,7 +88,7 @@ def _prepared_for_pathspec(pattern: bytes) -> tuple[str, dict[str, str]]:
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if pattern[at : at + 1] == b"[":
-            regex, at = _translated_bracket(pattern, at + 1)
+            regex, at = _regex_of_bracket_expression(pattern, at + 1)
         elif token is None:
             raise ValueError("a backslash before a slash or at the end: write \\\\ for a literal backslash")
         else:
@@ -106,7 +106,7 @@ def _prepared_for_pathspec(pattern: bytes) -> tuple[str, dict[str, str]]:
     return text, {character: regex for regex, character in private.items()}
 
 
-def _translated_bracket(pattern: bytes, at: int) -> tuple[str, int]:
+def _regex_of_bracket_expression(pattern: bytes, at: int) -> tuple[str, int]:
     """Return the regular expression for brackets in a gitignore pattern, such as ``[a-z]``, and the offset after the
     closing bracket. ``at`` is the offset after the opening one.
 

@@ -28,11 +28,11 @@ def parse_permissions(mode: str, *, directory: bool) -> int:
         if found is None:
             raise ValueError("an octal mode is expected, as 0644, or a symbolic one, as u=rw,g+w")
         for operator, letters in _ACTION.findall(found[2]):
-            bits = _apply_action(bits, found[1], operator, letters, directory=directory)
+            bits = _apply_symbolic_mode_action(bits, found[1], operator, letters, directory=directory)
     return bits
 
 
-def _apply_action(bits: int, who: str, operator: str, what: str, *, directory: bool) -> int:
+def _apply_symbolic_mode_action(bits: int, who: str, operator: str, what: str, *, directory: bool) -> int:
     """Return ``bits`` after one action of a symbolic mode, such as ``g+w``. With ``=``, a directory keeps its
     set-user-ID and set-group-ID bits unless ``what`` contains ``s``.
 
@@ -45,7 +45,7 @@ def _apply_action(bits: int, who: str, operator: str, what: str, *, directory: b
     reached = 0o7777 if not who or "a" in who else 0
     for each in who.replace("a", ""):
         reached |= _BITS_OF_CLASS[each]
-    wanted = _bits_of_letters(bits, what, directory=directory) & reached
+    wanted = _permission_bits_of_letters(bits, what, directory=directory) & reached
     if operator == "+":
         return bits | wanted
     if operator == "-":
@@ -54,7 +54,7 @@ def _apply_action(bits: int, who: str, operator: str, what: str, *, directory: b
     return (bits & (~reached | kept)) | wanted
 
 
-def _bits_of_letters(bits: int, what: str, *, directory: bool) -> int:
+def _permission_bits_of_letters(bits: int, what: str, *, directory: bool) -> int:
     """Return the permission bits that ``what``, the letters of a symbolic mode such as ``rw``, denote for user, group
     and others together. ``bits`` is the mode so far, which ``X``, ``u``, ``g`` and ``o`` refer to.
     """

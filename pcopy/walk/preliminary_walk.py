@@ -33,7 +33,7 @@ directory that is not selected is not entered.
 """
 
 
-def select_all(path: bytes, status: os.stat_result) -> bool:
+def select_every_item(path: bytes, status: os.stat_result) -> bool:
     """Return True for every item. Used if there are no filters."""
     return True
 
@@ -56,7 +56,7 @@ class PreliminaryWalk:
         """True if no limit and no error has ended the walk so far: all trees were examined completely."""
 
     def selected_items(
-        self, root: bytes, selects: SelectsItem = select_all, *, one_file_system: bool = False
+        self, root: bytes, selects: SelectsItem = select_every_item, *, one_file_system: bool = False
     ) -> Iterator[tuple[bytes, os.stat_result]]:
         """Yield path (below the directory ``root``) and status of all selected items, a directory before its contents.
 
@@ -64,10 +64,10 @@ class PreliminaryWalk:
             selects: returns True for an item (path and status) that is selected; other directories are not entered.
             one_file_system: True if file systems mounted below ``root`` are not entered.
         """
-        opened = self._open(root, None)
+        opened = self._open_directory(root, None)
         if opened is None:
             return
-        pending = [(b"", self._budgeted_entries(opened), opened)]
+        pending = [(b"", self._entries_within_limits(opened), opened)]
         try:
             device = os.fstat(opened).st_dev
             while pending:
@@ -83,14 +83,14 @@ class PreliminaryWalk:
                     continue
                 yield path, status
                 if stat.S_ISDIR(status.st_mode) and not (one_file_system and status.st_dev != device):
-                    opened = self._open(name, directory)
+                    opened = self._open_directory(name, directory)
                     if opened is not None:
-                        pending.append((path + b"/", self._budgeted_entries(opened), opened))
+                        pending.append((path + b"/", self._entries_within_limits(opened), opened))
         finally:
             for *_, opened in pending:
                 os.close(opened)
 
-    def _open(self, name: bytes, parent: int | None) -> int | None:
+    def _open_directory(self, name: bytes, parent: int | None) -> int | None:
         """Return the descriptor of the directory ``name`` in the open directory ``parent``. If it cannot be opened,
         record that the walk is incomplete, and return None.
         """
@@ -100,7 +100,7 @@ class PreliminaryWalk:
             self.is_complete = False
             return None
 
-    def _budgeted_entries(self, directory: int) -> Iterator[tuple[bytes, os.stat_result]]:
+    def _entries_within_limits(self, directory: int) -> Iterator[tuple[bytes, os.stat_result]]:
         """Yield (name, status) for the entries of an open directory until the limit of entries or seconds of the walk
         is reached.
         """

@@ -109,7 +109,7 @@ def check_list_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: C
     except OSError:  # The error is reported when the list is opened below.
         pass
     with PathListReader(file, option, nul=nul, advice_for=advice_for) as listing:
-        listing.check_end()
+        listing.check_listing_is_complete()
 
 
 _CUT_OFF_TEXT = "has no end: the listing was cut off; write it anew"
@@ -174,12 +174,12 @@ class PathListReader:
         self._advice_for = advice_for
         self.name = f"{option} {'standard input' if file == STANDARD_INPUT else printable_path(file)}"
         self._nul = nul
-        self._source = self._open(file)
+        self._source = self._open_list_file(file)
         self.directory: bytes | None = None
         try:
             self._beginning = self._read(self._source, len(LISTING_MAGIC))
             self.is_saved = self._beginning == LISTING_MAGIC
-            self._lines = self._split_lines(b"\n" if self.is_saved or not nul else b"\0")
+            self._lines = self._numbered_lines(b"\n" if self.is_saved or not nul else b"\0")
             if self.is_saved:
                 self.directory = self._read_header()
             for beginning, kind in _MISTAKEN_FORMATS.items():
@@ -202,7 +202,7 @@ class PathListReader:
         """Yield the items in the order of the list. Empty lines of a plain list are skipped."""
         if self.is_saved:
             for number, line in self._lines:
-                yield self._parse_item(number, line)
+                yield self._parse_listing_line(number, line)
             return
         for number, path in self._lines:
             if not self._nul and b"\0" in path:
@@ -211,7 +211,7 @@ class PathListReader:
             if path:
                 yield ListedItem(number, path, None)
 
-    def check_end(self) -> None:
+    def check_listing_is_complete(self) -> None:
         """Raise ``RequestRefused`` if this is a saved listing that ends in the middle of a line, so that it was cut
         off. Only a regular file is checked: the end of a pipe cannot be read in advance.
         """
@@ -234,7 +234,7 @@ class PathListReader:
         """
         return RequestRefused(f"{self.name}: line {number}: {why}")
 
-    def _open(self, file: bytes) -> BinaryIO:
+    def _open_list_file(self, file: bytes) -> BinaryIO:
         """Open the list ``file`` and return it unbuffered; raise ``RequestRefused`` with advice if that fails."""
         if file in _OPEN_STREAMS:
             return open(_OPEN_STREAMS.pop(file), "rb", buffering=0)
@@ -264,7 +264,7 @@ class PathListReader:
             raise RequestRefused(f"{self.name}: {resource_error_text(error)}") from None
         return b"".join(parts)
 
-    def _split_lines(self, end: bytes) -> Iterator[tuple[int, bytes]]:
+    def _numbered_lines(self, end: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield the lines of the list, numbered from 1, without ``end``, the byte that ends each. Raise
         ``RequestRefused`` if a line is too long, or if a saved listing ends in the middle of a line.
         """
@@ -274,28 +274,28 @@ class PathListReader:
             for line in whole:
                 number += 1
                 if len(line) > MAX_LINE_BYTES:
-                    raise self._too_long(number)
+                    raise self._line_too_long_error(number)
                 yield number, line
             if len(rest) > MAX_LINE_BYTES:
-                raise self._too_long(number + 1)
+                raise self._line_too_long_error(number + 1)
             block = self._read(self._source, _READ_BYTES)
         if rest and self.is_saved:
             raise self.error_at_line(number + 1, _CUT_OFF_TEXT)
         if rest:
             yield number + 1, rest
 
-    def _too_long(self, number: int) -> RequestRefused:
+    def _line_too_long_error(self, number: int) -> RequestRefused:
         advice = "" if self._nul or self.is_saved else "; if each path ends with a NUL, write -0"
         return self.error_at_line(number, f"is longer than any path{advice}")
 
     def _read_header(self) -> bytes:
         """Check the first line of a saved listing. Return the directory to which the paths in it are relative."""
         for number, line in self._lines:
-            header = self._parse_object(number, line)
+            header = self._parse_json_object(number, line)
             if header.get("version") != LISTING_VERSION or isinstance(header["version"], bool):
                 why = f"is of version {header.get('version')!r:.20}, and this program reads {LISTING_VERSION}"
                 raise self.error_at_line(number, why)
-            directory = self._base64_bytes(number, header, "directory_b64")
+            directory = self._path_from_base64(number, header, "directory_b64")
             if directory is None or not directory.startswith(b"/"):
                 raise self.error_at_line(
                     number, "directory_b64, where relative paths start, is missing or not absolute"
@@ -303,7 +303,7 @@ class PathListReader:
             return directory
         raise AssertionError  # Unreachable: the file begins with ``LISTING_MAGIC``, so it has a line.
 
-    def _parse_object(self, number: int, line: bytes) -> dict[str, Any]:
+    def _parse_json_object(self, number: int, line: bytes) -> dict[str, Any]:
         found = None
         with suppress(ValueError, RecursionError):
             found = json.loads(line)
@@ -311,7 +311,7 @@ class PathListReader:
             raise self.error_at_line(number, f"is not a JSON object: {printable_path(line[:80])}")
         return found
 
-    def _base64_bytes(self, number: int, item: dict[str, Any], key: str) -> bytes | None:
+    def _path_from_base64(self, number: int, item: dict[str, Any], key: str) -> bytes | None:
         """Return the path that ``item``, the JSON object in line ``number``, has in base64 under ``key``; None if the
         object has no such key. Raise ``RequestRefused`` if the value is not valid.
         """
@@ -326,12 +326,12 @@ class PathListReader:
             raise self.error_at_line(number, f"{key} is not a valid path")
         return path
 
-    def _parse_item(self, number: int, line: bytes) -> ListedItem:
+    def _parse_listing_line(self, number: int, line: bytes) -> ListedItem:
         """Return the item that a line of a saved listing describes; raise ``RequestRefused`` if the line is not
         valid.
         """
-        item = self._parse_object(number, line)
-        path = self._base64_bytes(number, item, "path_b64")
+        item = self._parse_json_object(number, line)
+        path = self._path_from_base64(number, item, "path_b64")
         if path is None:
             path = self._parse_path(number, item)
         kind = MODE_TYPES_BY_WORD.get(item["type"]) if isinstance(item.get("type"), str) else None

@@ -17,7 +17,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.walk.visitor import FoundItems
 
 
-class Select(NamedTuple):
+class ItemFilters(NamedTuple):
     """The filters by which the user selects items, by name, age and size.
 
     Fields:
@@ -52,13 +52,13 @@ class Select(NamedTuple):
         return bool(self.patterns) or self.has_age_limit or self.has_size_limit
 
 
-class Selection:
+class ItemSelector:
     """Decides which items the filters of the user (``select``: patterns, limits of mtime and size) select. Paths are
-    relative to the root of the tree. In ``excludes`` and ``excludes_below``, the path of a directory ends with a
-    slash.
+    relative to the root of the tree. In ``excludes_path`` and ``excludes_path_or_ancestor``, the path of a directory
+    ends with a slash.
     """
 
-    def __init__(self, select: Select) -> None:
+    def __init__(self, select: ItemFilters) -> None:
         self.select = select
         self.has_filters = select.has_filters
         self._groups = _compiled_patterns(select.patterns) if select.patterns else ()
@@ -69,7 +69,7 @@ class Selection:
         self._larger, self._smaller = select.larger_than, select.smaller_than
         self._tests_status = select.has_age_limit or select.has_size_limit
 
-    def excludes(self, path: bytes) -> bool:
+    def excludes_path(self, path: bytes) -> bool:
         """Return True if the user's patterns exclude the path; one of a directory ends with a slash. Directories above
         it are not considered.
         """
@@ -79,9 +79,9 @@ class Selection:
         """Return True if the user's patterns exclude ``path`` (without a slash at its end) both as a file and as a
         directory. Used if the type is unknown.
         """
-        return self.excludes(path) and self.excludes(path + b"/")
+        return self.excludes_path(path) and self.excludes_path(path + b"/")
 
-    def excludes_below(self, path: bytes) -> bool:
+    def excludes_path_or_ancestor(self, path: bytes) -> bool:
         """Return True if the user's patterns exclude the path, or a directory above it; the path of a directory ends
         with a slash.
         """
@@ -89,21 +89,21 @@ class Selection:
             return False
         parts = path.rstrip(b"/").split(b"/")
         above = (b"/".join(parts[:depth]) + b"/" for depth in range(1, len(parts)))
-        return any(map(self.excludes, above)) or self.excludes(path)
+        return any(map(self.excludes_path, above)) or self.excludes_path(path)
 
     def selects_directory(self, path: bytes) -> bool:
         """Return True if the user's patterns do not exclude the directory ``path`` (without a slash at its end)."""
-        return not self.excludes(path + b"/")
+        return not self.excludes_path(path + b"/")
 
-    def selects(self, path: bytes, mode: int, size: int, mtime: int) -> bool:
+    def selects_item_at_path(self, path: bytes, mode: int, size: int, mtime: int) -> bool:
         """Return True if the user's filters select an item with this path (without a slash at its end), mode, size and
         mtime (in nanoseconds since 1970).
         """
         if stat.S_ISDIR(mode):
             return self.selects_directory(path)
-        return not self.excludes(path) and self.selects_status(mode, size, mtime)
+        return not self.excludes_path(path) and self.is_status_within_limits(mode, size, mtime)
 
-    def selects_status(self, mode: int, size: int, mtime: int) -> bool:
+    def is_status_within_limits(self, mode: int, size: int, mtime: int) -> bool:
         """Return True if an item that is no directory is within the user's limits of mtime and size. The limits of the
         size apply to regular files only.
         """
@@ -138,12 +138,14 @@ class Selection:
             found: its items with their statuses.
         """
         above = directory + b"/" if directory else b""
-        columns = zip(found.names, found.rows.mode, found.rows.size, found.rows.exact_times("mtime"), strict=True)
+        columns = zip(
+            found.names, found.rows.mode, found.rows.size, found.rows.exact_times_in_column("mtime"), strict=True
+        )
         return [
             row
             for row, (name, mode, size, mtime) in enumerate(columns)
             if (
-                self.selects(above + name, mode, size, mtime)
+                self.selects_item_at_path(above + name, mode, size, mtime)
                 if row not in found.problems
                 else not self.excludes_as_any_type(above + name)
             )

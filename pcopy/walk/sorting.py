@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import BinaryIO
 
-from pcopy.fsio.backend.columns import ALL_COLUMNS, TIME_COLUMNS, StatusColumns
+from pcopy.fsio.backend.columns import ALL_COLUMNS, TIME_COLUMNS, ItemStatusColumns
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.walk.matching import DirectoryItems
 from pcopy.walk.output_formats import FIELD_COLUMNS
@@ -32,7 +32,7 @@ _MEMORY_BYTES = 64 << 20
 _INVERTED_BYTES = bytes(range(255, -1, -1))
 
 
-def sort_column_bit(sort: str) -> int:
+def column_bit_for_sort_order(sort: str) -> int:
     """Return which field of the status items must have to be sorted by ``sort``, as the bit of its column; 0 for a
     path, name or type, which need no status.
     """
@@ -79,7 +79,7 @@ class ItemSorter:
             keys = (bytes((kind,)) for kind in items.kinds)
         else:
             name = _COLUMN_OF_KEY[self._key]
-            column = items.columns.exact_times(name) if name in TIME_COLUMNS else getattr(items.columns, name)
+            column = items.columns.exact_times_in_column(name) if name in TIME_COLUMNS else getattr(items.columns, name)
             keys = ((value + (1 << 95)).to_bytes(12, "big") for value in column)
         if not self._backwards:
             return keys
@@ -91,13 +91,13 @@ class ItemSorter:
         while batch := list(islice(records, _ITEMS_PER_BATCH)):
             values = [marshal.loads(value) for _, value in batch]
             names, kinds = [each[0] for each in values], bytes(each[1] for each in values)
-            yield DirectoryItems(-1, b"", names, kinds, self._rows([each[2:] for each in values]))
+            yield DirectoryItems(-1, b"", names, kinds, self._status_columns_from_values([each[2:] for each in values]))
         self._sorter.close()
 
-    def _rows(self, values: list[tuple[int, ...]]) -> StatusColumns | None:
+    def _status_columns_from_values(self, values: list[tuple[int, ...]]) -> ItemStatusColumns | None:
         if not self._mask:
             return None
-        rows = StatusColumns(0, self._mask)
+        rows = ItemStatusColumns(0, self._mask)
         rows.row_count = len(values)
         present = [(name, typecode) for name, typecode, bit, _ in ALL_COLUMNS if self._mask & bit]
         for (name, typecode), column in zip(present, zip(*values, strict=True), strict=True):

@@ -26,7 +26,7 @@ from pcopy.fsio.backend.columns import (
     MTIME_COLUMN,
     OWNER_COLUMN,
     SIZE_COLUMN,
-    StatusColumns,
+    ItemStatusColumns,
 )
 from pcopy.walk.matching import DirectoryItems
 from pcopy.walk.output_formats import BLOCK_BYTES, TYPE_WORDS
@@ -34,7 +34,7 @@ from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.directory_batches import DirectoryTotals
-    from pcopy.fsio.backend.interface import Backend
+    from pcopy.fsio.backend.interface import FileOperationBackend
 
 LARGEST_SHOWN = 20
 """Number of the largest files, and of the largest directories, that are listed by name."""
@@ -93,7 +93,7 @@ class WalkSums:
         | MTIME_COLUMN
     )
 
-    def __init__(self, now: int, backend: Backend | None = None) -> None:
+    def __init__(self, now: int, backend: FileOperationBackend | None = None) -> None:
         self._now = now
         self._bounds = [*(now - days * _DAY_NANOSECONDS for days in reversed(AGE_CLASS_LIMITS)), now]
         """Limits of the classes of age as times, in nanoseconds since 1970, the oldest first. A time that equals a
@@ -102,7 +102,7 @@ class WalkSums:
         self.backend_sums = None if backend is None else backend.new_column_sums(self._bounds)
         """Object of the C backend that adds up columns (fields of the status of many items); None: Python adds them up.
         The backend adds items to it directly if it lists and sums whole directories
-        (``pcopy.fsio.backend.directory_batches.ListDirectories``).
+        (``pcopy.fsio.backend.directory_batches.ListDirectoriesBatch``).
         """
         self.types: Counter[str] = Counter()
         self.size = 0
@@ -146,11 +146,11 @@ class WalkSums:
             self.trees.add(items.above, depth - 1, len(kinds), size, allocated)
         _add_items_by_owner(self.owners["users"], rows.uid, items, (size, allocated))
         _add_items_by_owner(self.owners["groups"], rows.gid, items, (size, allocated))
-        if _FILE_LETTER in kinds and largest > (least := self.smallest_listed_size(items.above)):
+        if _FILE_LETTER in kinds and largest > (least := self.size_threshold_of_largest_files(items.above)):
             for name, kind, each in zip(items.names, kinds, rows.size, strict=True):
                 if kind == _FILE_LETTER and each > least:
-                    _insert_largest(self._files, (each, items.above + name))
-                    least = self.smallest_listed_size(items.above)
+                    _insert_into_largest(self._files, (each, items.above + name))
+                    least = self.size_threshold_of_largest_files(items.above)
 
     def add_directory_summed_by_backend(self, above: bytes, kinds: bytes, depth: int, summed: DirectoryTotals) -> None:
         """Add the items of a directory that the C backend has listed and added to ``backend_sums``. Only what the
@@ -166,10 +166,10 @@ class WalkSums:
         self._count_types(kinds, depth)
         sums = len(kinds), summed.size, summed.allocated
         self.trees.add(above, depth - 1, *sums)
-        _add_to_owner(self.owners["users"], summed.user, *sums)
-        _add_to_owner(self.owners["groups"], summed.group, *sums)
+        _add_to_sums_of_owner(self.owners["users"], summed.user, *sums)
+        _add_to_sums_of_owner(self.owners["groups"], summed.group, *sums)
 
-    def smallest_listed_size(self, above: bytes) -> int:
+    def size_threshold_of_largest_files(self, above: bytes) -> int:
         """Return the size in bytes that a file in the directory ``above`` must exceed to be one of the largest files;
         -1 if any file is one.
 
@@ -186,7 +186,7 @@ class WalkSums:
             self.types[TYPE_WORDS[kind]] += kinds.count(kind)
         self.depths[min(depth, MAX_COUNTED_DEPTH)] += len(kinds)
 
-    def _add_columns(self, rows: StatusColumns, kinds: bytes) -> tuple[int, int, int]:
+    def _add_columns(self, rows: ItemStatusColumns, kinds: bytes) -> tuple[int, int, int]:
         """Add the status of some items to the sums, in Python. ``rows`` are columns (arrays with one value per item),
         and ``kinds`` the letters of the types. Return the bytes of regular files, the allocated bytes of all items,
         and the size of the largest file.
@@ -195,7 +195,7 @@ class WalkSums:
         """
         allocated = BLOCK_BYTES * sum(rows.blocks)
         self.allocated += allocated
-        self._add_modes(rows.mode)
+        self._count_unusual_modes(rows.mode)
         if max(rows.mtime, default=0) > self._now:
             self.unusual["future"] += sum(map(self._now.__lt__, rows.mtime))
         columns: tuple[Sequence[int], ...] = rows.size, rows.blocks, rows.links, rows.mtime, rows.atime
@@ -204,7 +204,7 @@ class WalkSums:
             columns = tuple([*compress(column, are_files)] for column in columns)
         return (self._add_files(*columns), allocated, max(columns[0])) if columns[0] else (0, allocated, 0)
 
-    def _add_modes(self, modes: Sequence[int]) -> None:
+    def _count_unusual_modes(self, modes: Sequence[int]) -> None:
         for mode in set(modes):
             kind = stat.S_IFMT(mode)
             sticky = kind == stat.S_IFDIR and mode & stat.S_ISVTX
@@ -268,7 +268,7 @@ class WalkSums:
         """Count the directory ``path`` by its number of ``entries``, and list it if it is one of the largest so far."""
         self.entries[entries.bit_length()] += 1
         if len(self._directories) < LARGEST_SHOWN or entries >= self._directories[-1][0]:
-            _insert_largest(self._directories, (entries, path))
+            _insert_into_largest(self._directories, (entries, path))
 
     @property
     def largest_files(self) -> list[tuple[int, bytes]]:
@@ -280,7 +280,7 @@ class WalkSums:
         """Numbers of entries and paths of the largest directories, the largest first."""
         return self._directories
 
-    def packed(self) -> bytes:
+    def sums_as_bytes(self) -> bytes:
         """Return the sums as bytes, which this rank sends to rank 0 for ``merge``. Nothing may be added afterwards."""
         self._merge_backend_sums()
         counters = [dict(each) for each in self._counters()]
@@ -307,7 +307,7 @@ class WalkSums:
         self.ages["atime"].update(classes["read"])
 
     def merge(self, words: bytes) -> None:
-        """Add the sums of another rank, as its method ``packed`` has returned them."""
+        """Add the sums of another rank, as its method ``sums_as_bytes`` has returned them."""
         counters, numbers, owners, files, directories, trees = load_primitives(words)
         self.trees.merge(*trees)
         for mine, other in zip(self._counters(), counters, strict=True):
@@ -318,11 +318,11 @@ class WalkSums:
         for kind, other_owners in owners.items():
             own_owners = self.owners[kind]
             for number, values in other_owners.items():
-                _add_to_owner(own_owners, number, *values)
+                _add_to_sums_of_owner(own_owners, number, *values)
         for each in files:
-            _insert_largest(self._files, tuple(each))
+            _insert_into_largest(self._files, tuple(each))
         for each in directories:
-            _insert_largest(self._directories, tuple(each))
+            _insert_into_largest(self._directories, tuple(each))
 
     def _counters(self) -> list[Counter[Any]]:
         return [
@@ -366,18 +366,18 @@ def _add_items_by_owner(
     """
     rows = items.columns
     if numbers == numbers[:1] * len(numbers):
-        _add_to_owner(known, numbers[0], len(numbers), *whole)
+        _add_to_sums_of_owner(known, numbers[0], len(numbers), *whole)
         return
     for number, kind, size, blocks in zip(numbers, items.kinds, rows.size, rows.blocks, strict=True):
-        _add_to_owner(known, number, 1, size if kind == _FILE_LETTER else 0, blocks * BLOCK_BYTES)
+        _add_to_sums_of_owner(known, number, 1, size if kind == _FILE_LETTER else 0, blocks * BLOCK_BYTES)
 
 
-def _add_to_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
+def _add_to_sums_of_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
     row = known.setdefault(number if number in known or len(known) < MAX_OWNERS else OTHER_OWNERS_ID, [0, 0, 0])
     row[:] = [old + new for old, new in zip(row, values, strict=True)]
 
 
-def _insert_largest(largest: list[tuple[int, bytes]], each: Any) -> None:
+def _insert_into_largest(largest: list[tuple[int, bytes]], each: Any) -> None:
     """Insert ``each``, a pair (size, path), into the list of the largest files or directories, which is sorted by size.
     The list keeps at most ``LARGEST_SHOWN`` entries. Entries of equal size are ordered by path.
     """

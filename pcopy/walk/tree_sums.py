@@ -69,7 +69,7 @@ class TreeSums:
                 row = self.rows[above] = [level, 0, 0, 0]
                 break
             self.has_merged_trees = True
-            above, level = _parent(above), level - 1
+            above, level = _parent_directory_path(above), level - 1
             row = self.rows.get(above)
         row[1] += items
         row[2] += size
@@ -88,12 +88,12 @@ class TreeSums:
         whole = {above: list(row) for above, row in self.rows.items()}
         for level in range(MAX_TREE_LEVEL, 0, -1):
             for above in [path for path, row in whole.items() if row[0] == level]:
-                parent = whole.setdefault(_parent(above), [level - 1, 0, 0, 0])
+                parent = whole.setdefault(_parent_directory_path(above), [level - 1, 0, 0, 0])
                 parent[1:] = [old + new for old, new in zip(parent[1:], whole[above][1:], strict=True)]
         trees = (TreeSum(above[:-1] or above, *row[1:]) for above, row in whole.items())
         return nsmallest(most, trees, key=lambda tree: (-tree.size, -tree.allocated, tree.path))
 
 
-def _parent(above: bytes) -> bytes:
+def _parent_directory_path(above: bytes) -> bytes:
     """Return the parent of a directory; both paths end with a slash."""
     return above[: above.rindex(b"/", 0, -1) + 1]

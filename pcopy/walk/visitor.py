@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import StatNames, StatResult
-from pcopy.fsio.backend.columns import LINKS_COLUMN, SCAN_COLUMNS, OutcomeCode, StatusColumns, unpack_names
-from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, await_ticket
+from pcopy.fsio.backend.batches import StatNamesBatch, StatNamesResult
+from pcopy.fsio.backend.columns import LINKS_COLUMN, SCAN_COLUMNS, ItemStatusColumns, OutcomeCode, unpack_names
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, FileOperationBackend, await_ticket
 from pcopy.fsio.problem import Problem
 
 VISITOR_COLUMNS = SCAN_COLUMNS | LINKS_COLUMN
@@ -36,7 +36,7 @@ class FoundItems:
 
     __slots__ = ("_names", "directory", "packed", "problems", "rows")
 
-    def __init__(self, directory: int, packed: bytes, rows: StatusColumns, problems: Mapping[int, Problem]) -> None:
+    def __init__(self, directory: int, packed: bytes, rows: ItemStatusColumns, problems: Mapping[int, Problem]) -> None:
         self.directory = directory
         self.packed = packed
         self.rows = rows
@@ -65,11 +65,11 @@ class DirectoryVisitor(Protocol):
     ``visit_large_files``.
     """
     separates_linked: bool
-    """True if items with several hard links, except directories, are passed to ``visit_linked`` instead of the methods
-    for files and special files.
+    """True if items with several hard links, except directories, are passed to ``visit_hard_linked_items`` instead of
+    the methods for files and special files.
     """
 
-    def visit_failed(self, name: bytes, problem: Problem) -> None:
+    def visit_unstatted_item(self, name: bytes, problem: Problem) -> None:
         """Receive the name of an item that could not be statted, and the error."""
 
     def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
@@ -98,24 +98,30 @@ class DirectoryVisitor(Protocol):
         ``rows``.
         """
 
-    def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
+    def visit_hard_linked_items(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Receive items with several hard links, except directories: those of the items ``found`` whose positions are
         ``rows``. Only called if ``separates_linked``.
         """
 
-    def process_visited(self) -> TicketGenerator[None]:
+    def process_collected_items(self) -> TicketGenerator[None]:
         """Generator that processes the items that were received. It is called after the last one, and yields from time
         to time, so that the rank can handle messages.
         """
 
-    def end_visit(self) -> None:
+    def end_directory_visit(self) -> None:
         """Do the last work of the visit, such as adding counts to the result or spawning tasks. It is called after
-        ``process_visited`` has finished.
+        ``process_collected_items`` has finished.
         """
 
 
-def stat_and_visit(
-    backend: Backend, directory: int, packed: bytes, visitor: DirectoryVisitor, *, follow: bool, extra_columns: int = 0
+def stat_and_visit_names(
+    backend: FileOperationBackend,
+    directory: int,
+    packed: bytes,
+    visitor: DirectoryVisitor,
+    *,
+    follow: bool,
+    extra_columns: int = 0,
 ) -> TicketGenerator[None]:
     """Generator: stat some names in an open directory, pass the items to the visitor, and let it process them.
 
@@ -128,18 +134,18 @@ def stat_and_visit(
         extra_columns: bits of columns (fields of the status) that are needed besides ``VISITOR_COLUMNS``.
     """
     if packed:
-        ticket = backend.submit(
-            StatNames(directory, packed, VISITOR_COLUMNS | extra_columns, on_source=True, follows_links=follow)
+        ticket = backend.submit_batch(
+            StatNamesBatch(directory, packed, VISITOR_COLUMNS | extra_columns, on_source=True, follows_links=follow)
         )
         stated = yield from await_ticket(backend, ticket)
-        pass_to_visitor(
+        pass_items_to_visitor(
             FoundItems(directory, packed, stated.rows, _stat_problems(directory, packed, stated, follow)), visitor
         )
-    yield from visitor.process_visited()
-    visitor.end_visit()
+    yield from visitor.process_collected_items()
+    visitor.end_directory_visit()
 
 
-def _stat_problems(directory: int, packed: bytes, stated: StatResult, follow: bool) -> dict[int, Problem]:
+def _stat_problems(directory: int, packed: bytes, stated: StatNamesResult, follow: bool) -> dict[int, Problem]:
     """Return the errors of the names that could not be statted, by row (position of the name)."""
     codes = stated.verdicts.codes
     if codes.count(OutcomeCode.DONE) == len(codes):
@@ -164,12 +170,12 @@ def _stat_problem(directory: int, name: bytes, number: int, follow: bool) -> Pro
     return Problem("stat", number or errno.EIO, on_source=True, changed=is_missing)
 
 
-def pass_to_visitor(found: FoundItems, visitor: DirectoryVisitor) -> None:
+def pass_items_to_visitor(found: FoundItems, visitor: DirectoryVisitor) -> None:
     """Pass the items ``found`` to the methods of the visitor: first those that could not be statted, then those that
     the visitor has chosen, by type, size and number of links.
     """
     for row, problem in found.problems.items():
-        visitor.visit_failed(found.names[row], problem)
+        visitor.visit_unstatted_item(found.names[row], problem)
     chosen = visitor.rows_to_visit(found)
     if _are_all_small_files(found, visitor):
         sorts: tuple[Sequence[int], ...] = ((), (), (), (), chosen if isinstance(chosen, range) else list(chosen))
@@ -177,7 +183,7 @@ def pass_to_visitor(found: FoundItems, visitor: DirectoryVisitor) -> None:
         sorts = _rows_by_category(found, visitor, chosen)
     takes = (
         visitor.visit_directories,
-        visitor.visit_linked,
+        visitor.visit_hard_linked_items,
         visitor.visit_special_files,
         visitor.visit_large_files,
         visitor.visit_small_files,

@@ -18,7 +18,7 @@ import pytest
 from pcopy.archive import index, reader
 from pcopy.archive.headers import member_header, pax_records_size
 from pcopy.archive.member import MAX_HEADER_BYTES, ArchiveMember, Extents
-from pcopy.archive.reader import ArchiveDamage, FoundMember, read_members
+from pcopy.archive.reader import ArchiveDamage, FoundMember, read_archive_members
 from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.fsio import seekable_zstd
 from pcopy.fsio.problem import Problem
@@ -32,7 +32,7 @@ _MEASURE = """\
 import sys, io
 from pathlib import Path
 from pcopy.archive.index import read_index
-from pcopy.archive.reader import read_members
+from pcopy.archive.reader import read_archive_members
 def peak():
     return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10
 before = peak()
@@ -143,7 +143,7 @@ def test_index_is_read_no_further_than_the_archive_reaches(line: str) -> None:
 
 
 def read(data: bytes, most: int = 4) -> list[FoundMember | ArchiveDamage]:
-    return list(read_members(lambda at, size: data[at : at + size], lambda what, name: None, most_extents=most))
+    return list(read_archive_members(lambda at, size: data[at : at + size], lambda what, name: None, most_extents=most))
 
 
 def record(key: bytes, value: bytes) -> bytes:
@@ -359,7 +359,7 @@ hand_on()
 stretches = found = 0
 for rival in name_conflicts(members.sorted(), marks.sorted()):
     if isinstance(rival, LinkToResolve):
-        links.add(*rival.sort_record)
+        links.add(*rival.record_for_sorting)
     elif isinstance(rival, NameConflict):
         stretches += len(rival.stretches) // 16
 with TemporaryFile() as spool:

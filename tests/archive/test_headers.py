@@ -21,11 +21,11 @@ from pcopy.archive.member import (
     TAR_BLOCK_BYTES,
     ArchiveMember,
     Extents,
-    UnsafeName,
+    UnsafeMemberNameError,
     safe_member_path,
 )
-from pcopy.archive.member_search import quick_member_offsets
-from pcopy.archive.reader import ArchiveDamage, FoundMember, read_members
+from pcopy.archive.member_search import member_offsets_by_quick_search
+from pcopy.archive.reader import ArchiveDamage, FoundMember, read_archive_members
 
 NAME = st.binary(min_size=1, max_size=300).filter(lambda name: b"\0" not in name)
 OWNER = st.one_of(st.integers(0, 0o7777777), st.integers(0, (1 << 32) - 2))
@@ -55,7 +55,7 @@ def described(draw: Any) -> ArchiveMember:
 
 
 def read(data: bytes) -> list[FoundMember | ArchiveDamage]:
-    return list(read_members(lambda at, size: data[at : at + size], lambda what, name: None))
+    return list(read_archive_members(lambda at, size: data[at : at + size], lambda what, name: None))
 
 
 @given(described())
@@ -63,7 +63,7 @@ def test_written_header_is_read_back(member: ArchiveMember) -> None:
     header = member_header(member)
     assert len(header) == header_size(member)
     assert len(header) % TAR_BLOCK_BYTES == size_in_archive(member) % TAR_BLOCK_BYTES == 0
-    found = next(read_members(lambda at, size: header[at : at + size], lambda what, name: None))
+    found = next(read_archive_members(lambda at, size: header[at : at + size], lambda what, name: None))
     assert isinstance(found, FoundMember)
     assert found.member == member
     assert (found.offset, found.data, found.next) == (0, len(header), size_in_archive(member))
@@ -89,7 +89,7 @@ def test_damaged_archive_raises_no_exception(some: list[ArchiveMember], data: st
     cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
     for each in read(cut):
         assert isinstance(each, (FoundMember, ArchiveDamage))
-    offsets = list(quick_member_offsets(lambda at, size: cut[at : at + size]))
+    offsets = list(member_offsets_by_quick_search(lambda at, size: cut[at : at + size]))
     assert all(at is None or at % TAR_BLOCK_BYTES == 0 for at in offsets)
 
 
@@ -105,12 +105,12 @@ def test_skimming_and_reading_find_the_same_members(some: list[ArchiveMember]) -
     )
     found = [each.offset for each in read(data) if isinstance(each, FoundMember)]
     assert len(found) == len(some)
-    assert [0, *quick_member_offsets(lambda at, size: data[at : at + size])][: len(found)] == (found or [])
+    assert [0, *member_offsets_by_quick_search(lambda at, size: data[at : at + size])][: len(found)] == (found or [])
 
 
 @pytest.mark.parametrize("name", [b"../a", b"a/..", b"a/../b", b"..", b"/..", b"a\0b", b"./../x"])
 def test_unsafe_names(name: bytes) -> None:
-    with pytest.raises(UnsafeName):
+    with pytest.raises(UnsafeMemberNameError):
         safe_member_path(name)
 
 

@@ -34,15 +34,15 @@ def several(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
     """The parts if several ranks had scanned the directory; no file of the first part has the second owner."""
     owners = {(0, 0): OWNERS[0, 0]}
     first = SimpleFiles(0, whole.path, whole.prefix, whole.names[:9], whole.rows[: 9 * MEMBER_ROW_FORMAT.size], owners)
-    return [first, whole.row_range(9, 11), whole.row_range(11, 20)]
+    return [first, whole.rows_in_range(9, 11), whole.rows_in_range(11, 20)]
 
 
 def taken_apart(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
-    return [whole.describe_row(row).sort_record[1] for row in range(20)]
+    return [whole.file_description_in_row(row).record_for_sorting[1] for row in range(20)]
 
 
 def partly(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
-    return [whole.row_range(0, 5), *taken_apart(whole)[5:15], whole.row_range(15, 20)]
+    return [whole.rows_in_range(0, 5), *taken_apart(whole)[5:15], whole.rows_in_range(15, 20)]
 
 
 @pytest.mark.parametrize("way", [several, taken_apart, partly])
@@ -59,7 +59,7 @@ def test_description_digest_does_not_depend_on_grouping(
         files(uid=9),
         files(mtime=10**18 + 10**9),
         files(owners={**OWNERS, (7, 8): (b"lp", b"post")}),
-        files().row_range(0, 19),
+        files().rows_in_range(0, 19),
     ],
 )
 @pytest.mark.parametrize("way", [one, several, taken_apart])
@@ -78,7 +78,7 @@ def test_unused_owner_does_not_change_the_digest() -> None:
 
 
 def test_directory_boundary_changes_the_digest() -> None:
-    some, others = files().row_range(0, 10), files(path=b"e").row_range(10, 20)
+    some, others = files().rows_in_range(0, 10), files(path=b"e").rows_in_range(10, 20)
     assert digest_of_descriptions([some, others]) != digest_of_descriptions([files()])
 
 

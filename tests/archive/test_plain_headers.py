@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.archive.member import DIRECTORY, safe_member_path
-from pcopy.archive.member_search import quick_member_offsets
-from pcopy.archive.reader import FoundMember, read_members
+from pcopy.archive.member_search import member_offsets_by_quick_search
+from pcopy.archive.reader import FoundMember, read_archive_members
 from pcopy.tasks.archive.members_to_extract import MemberToExtract, member_sort_key, path_in_sort_key
 from tests.support import native
 
@@ -64,7 +64,7 @@ def found_in_c(data: bytes, window: int = 1 << 20) -> list[tuple[bytes, MemberTo
         assert part.bytes == sum(each.member.size for each in plain)
         found += zip(part.keys, plain, strict=True)
         at = part.next_offset
-        other = next(read_members(lambda at, size: data[at : at + size], lookup, at), None)
+        other = next(read_archive_members(lambda at, size: data[at : at + size], lookup, at), None)
         if not isinstance(other, FoundMember):
             return found
         at = other.next
@@ -106,7 +106,7 @@ def test_c_parser_agrees_with_the_reader_on_damaged_archives(data: bytes, drawn:
         damaged[drawn.draw(st.integers(0, min(len(data), 4096) - 1))] = drawn.draw(st.sampled_from(b"\0 /.0x7L\xff"))
     data = with_checksums(bytes(damaged)) if drawn.draw(st.booleans()) else bytes(damaged)
     window = drawn.draw(st.sampled_from([1 << 20, 1536, 700]))
-    known = {each.data: each.member for each in read_members(lambda at, size: data[at : at + size], lookup)
+    known = {each.data: each.member for each in read_archive_members(lambda at, size: data[at : at + size], lookup)
              if isinstance(each, FoundMember)}  # fmt: skip
     for key, each in found_in_c(data, window):
         member, found = known[each.data], each.member
@@ -138,8 +138,8 @@ def test_skimming_in_c_agrees_with_python(data: bytes, drawn: st.DataObject) -> 
     def read(at: int, size: int) -> bytes:
         return data[at : at + min(size, 1536)]
 
-    assert list(quick_member_offsets(read, in_c=TarHeaderParser(None))) == list(
-        quick_member_offsets(lambda at, size: data[at : at + size])
+    assert list(member_offsets_by_quick_search(read, in_c=TarHeaderParser(None))) == list(
+        member_offsets_by_quick_search(lambda at, size: data[at : at + size])
     )
 
 

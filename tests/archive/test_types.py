@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.archive.member_search import quick_member_offsets
-from pcopy.archive.reader import ArchiveDamage, FoundMember, read_members
+from pcopy.archive.member_search import member_offsets_by_quick_search
+from pcopy.archive.reader import ArchiveDamage, FoundMember, read_archive_members
 from tests.support import native
 
 MAGICS = {"v7": b"", "posix": b"ustar\x0000", "gnu": b"ustar  \0"}
@@ -45,7 +45,7 @@ def pax(text: bytes, kind: bytes = b"x") -> bytes:
 
 
 def read(data: bytes) -> list[FoundMember | ArchiveDamage]:
-    return list(read_members(lambda at, size: data[at : at + size], lambda what, name: None))
+    return list(read_archive_members(lambda at, size: data[at : at + size], lambda what, name: None))
 
 
 def names(data: bytes) -> list[str]:
@@ -55,11 +55,13 @@ def names(data: bytes) -> list[str]:
 def check_skimmed(data: bytes) -> None:
     """Check that both skimmers find the members that the reader finds, as far as they understand the archive."""
     found = [each.offset for each in read(data) if isinstance(each, FoundMember)]
-    ways = [list(quick_member_offsets(lambda at, size: data[at : at + size]))]
+    ways = [list(member_offsets_by_quick_search(lambda at, size: data[at : at + size]))]
     if not native.why_not():
         from pcopy.fsio.backend.native_tar import TarHeaderParser
 
-        ways.append(list(quick_member_offsets(lambda at, size: data[at : at + size], in_c=TarHeaderParser(None))))
+        ways.append(
+            list(member_offsets_by_quick_search(lambda at, size: data[at : at + size], in_c=TarHeaderParser(None)))
+        )
     for offsets in ways:
         assert offsets == ways[0]
         known = [0, *(each for each in offsets if each is not None)]

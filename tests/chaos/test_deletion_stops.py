@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from pcopy.engine.task import ANY_RANK, NewTask, Task
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers
-from pcopy.tasks.remove.delete_extra import DeleteExtra, DeleteExtraNames
-from pcopy.tasks.remove.remove_tree import RemoveNames
+from pcopy.tasks.remove.delete_extra import DeleteExtraItems, DeleteExtraNames
+from pcopy.tasks.remove.remove_tree import RemoveNamedItems
 from pcopy.tasks.remove.stop_deletion import StopDeletion
 from pcopy.tasks.runner import TaskRunner
 from tests.support.command import REPOSITORY, Argument, mpiexec, pcopy, show
@@ -83,10 +83,10 @@ class Three:
         ).spawned
         return spawned
 
-    def compared(self, number: int, name: str) -> RemoveNames:
+    def compared(self, number: int, name: str) -> RemoveNamedItems:
         """Return the task that deletes what is extra in the directory ``name``."""
-        tasks = (decode_task(spawn.payload) for spawn in self.run(number, DeleteExtra(directory(name))))
-        (removal,) = (task for task in tasks if isinstance(task, RemoveNames))
+        tasks = (decode_task(spawn.payload) for spawn in self.run(number, DeleteExtraItems(directory(name))))
+        (removal,) = (task for task in tasks if isinstance(task, RemoveNamedItems))
         return removal
 
     def deliver(self, spawned: list[NewTask]) -> list[int]:
@@ -100,7 +100,7 @@ class Three:
 @pytest.fixture
 def three(trees: tuple[Path, Path]) -> Iterator[Three]:
     with ExitStack() as stack:
-        options = Options(preserve=Preserve(), sync=False, delete=True)
+        options = Options(preserve=PreservedMetadataKinds(), sync=False, delete=True)
         made = [stack.enter_context(surroundings([root_of(*trees)], options, RANKS, n)) for n in range(RANKS)]
         yield Three(made)
 
@@ -116,11 +116,15 @@ def test_stop_message_ends_deletion_tasks_of_other_ranks(trees: tuple[Path, Path
     names = [three.compared(0, "000"), three.compared(2, "001")]
     assert len(extras(copy)) == DIRECTORIES
     (source / "007").rename(source / "lost")
-    assert sorted(three.deliver(three.run(1, DeleteExtra(directory("007"))))) == [0, 0, 2]  # one reports the failure
+    assert sorted(three.deliver(three.run(1, DeleteExtraItems(directory("007"))))) == [
+        0,
+        0,
+        2,
+    ]  # one reports the failure
     assert [failure.path for failure in three.results[0].failed] == [bytes(source / "007")]
     part = DeleteExtraNames(directory("002"), b"extra/file", b"ff", pack_numbers([0, 0]))
     for number, own in ((0, names[0]), (2, names[1])):
-        for value in (own, part, DeleteExtra(directory("003"))):
+        for value in (own, part, DeleteExtraItems(directory("003"))):
             assert three.run(number, value) == [], value
     assert extras(copy) == {f"{number:03}" for number in range(DIRECTORIES)}
 

@@ -151,8 +151,8 @@ def test_sidecar_file_of_a_replaced_file_is_removed_by_its_own_job_only(without_
     directory, descriptor = os.open(target.parent, os.O_RDONLY), os.open(target, os.O_RDONLY)
     try:
         status = os.fstat(descriptor)
-        mark = incomplete_mark.IncompleteMark("job", status.st_mode, 0, 0)
-        incomplete_mark.set_incomplete_mark(directory, b"file", descriptor, status, mark, b"temporary")
+        mark = incomplete_mark.IncompleteFileMark("job", status.st_mode, 0, 0)
+        incomplete_mark.set_incomplete_file_mark(directory, b"file", descriptor, status, mark, b"temporary")
         (target.parent / "saved").write_bytes(b"the user's")
         os.rename(target.parent / "saved", target)
         mark_file_complete(directory, b"file", status.st_ino, "another", sync=True)

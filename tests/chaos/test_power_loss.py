@@ -162,7 +162,7 @@ def hash_of(*words: str) -> int:
 
 
 RECORD_WITHOUT_SYNC = """\
-        if self._store_base():
+        if self._store_initial_tasks():
             self._append_record(record)
         import os, time
         mark = os.path.join({marks!r}, str(os.getpid()))
@@ -181,7 +181,7 @@ def test_recording_before_the_sync_would_lose_data(world: World, tmp_path: Path)
     marks = tmp_path / "marks"
     marks.mkdir()
     journal = tmp_path / "pcopy" / "checkpoint" / "journal.py"
-    head = "    def _store_record(self, record: TaskFactRecord, size: int) -> None:\n"
+    head = "    def _store_record(self, record: EpochTaskRecord, size: int) -> None:\n"
     text = journal.read_text()
     assert text.count(head) == 1
     journal.write_text(text.replace(head, head + RECORD_WITHOUT_SYNC.format(marks=str(marks))))

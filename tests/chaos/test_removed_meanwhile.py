@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.lifecycle import refusing_errors_in_directory
+from pcopy.jobs.lifecycle import directory_errors_as_refusal
 from pcopy.jobs.missing_directories import MissingDirectoryRepair
 from pcopy.tasks.base.job import Options
 from tests.chaos.interrupted import TOTALS
@@ -220,5 +220,5 @@ def test_destination_that_cannot_be_opened_is_reported_with_its_path(area: Path)
     root = root_of(area, area)._replace(target=bytes(area / "copy"))
     missing = MissingDirectoryRepair((root,), (), io.BytesIO, Options())
     reported = f"^{area}/copy: cannot be opened: No such file or directory$"
-    with pytest.raises(RequestRefused, match=reported), refusing_errors_in_directory(bytes(area / "job")):
+    with pytest.raises(RequestRefused, match=reported), directory_errors_as_refusal(bytes(area / "job")):
         missing.examine_tasks(1, ())

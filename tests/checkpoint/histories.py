@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pcopy.checkpoint.framing import RecordFileWriter
-from pcopy.checkpoint.record import TaskFactCollector, TaskFactRecord
-from pcopy.checkpoint.resume import read_run_base_tasks
+from pcopy.checkpoint.record import EpochTaskRecord, TaskRecordCollector
+from pcopy.checkpoint.resume import read_initial_tasks
 from pcopy.engine.task import ANY_RANK, Task, TaskId
 
 Step = tuple[int, int, int, int, bool]
@@ -28,8 +28,8 @@ class History:
 
     def __init__(self, run: int, ranks: int, tasks: Iterable[Task], counts: tuple[int, ...], phase: int = 0) -> None:
         self.run, self.ranks, self.counts, self.phase = run, ranks, counts, phase
-        self.windows = [TaskFactCollector(run, rank, ranks) for rank in range(ranks)]
-        self.records: list[list[TaskFactRecord]] = [[] for _ in range(ranks)]
+        self.windows = [TaskRecordCollector(run, rank, ranks) for rank in range(ranks)]
+        self.records: list[list[EpochTaskRecord]] = [[] for _ in range(ranks)]
         self.waiting = {each.id: each for each in tasks}
         self.tasks = dict(self.waiting)
         self.spawned_in = dict.fromkeys(self.tasks, 0)
@@ -65,12 +65,12 @@ class History:
             made = task(self._number, rank=rank, run=self.run, owner=owner)
             self.tasks[made.id] = self.waiting[made.id] = made
             self.spawned_in[made.id] = self.epoch(rank)
-            self.windows[rank].add_spawned(made)
+            self.windows[rank].add_spawned_task(made)
         for each in (taken, *settled):
             del self.waiting[each]
             self.done_in[each] = self.epoch(rank)
         self.counted[taken] = (1, pick, children)
-        self.windows[rank].add_done(taken, self.counted[taken], settled)
+        self.windows[rank].add_done_task(taken, self.counted[taken], settled)
 
     def write(self, job: Path, durable: Iterable[int]) -> int:
         """Writes as many records of each rank as ``durable`` says; returns the least, the epoch that counts."""
@@ -109,4 +109,4 @@ def make_job(area: Path) -> Path:
 def bases(job: Path, run: int, size: int) -> list[list[Task]]:
     """What each rank of a run begins with."""
     assert sorted(os.listdir(job / f"run-{run}")) == sorted(f"base-{rank}" for rank in range(size))
-    return [list(read_run_base_tasks(job, run, rank)) for rank in range(size)]
+    return [list(read_initial_tasks(job, run, rank)) for rank in range(size)]

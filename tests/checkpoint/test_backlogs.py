@@ -132,7 +132,7 @@ def test_lmdb_returns_tasks_although_deleting_them_fails(area: Path) -> None:
         store = open_lmdb(point)
         for number in range(5000):
             store.append(conformance.task(number, 1000))
-        with mock.patch.object(LmdbBacklog, "_delete_read_frames", side_effect=lmdb.DiskError("full")):
+        with mock.patch.object(LmdbBacklog, "_delete_frames_already_read", side_effect=lmdb.DiskError("full")):
             taken = [store.pop_frame()[0].id[2] for _ in range(30)]
         assert taken == list(range(0, 30 * 128, 128))
         store.pop_frame()

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from pcopy.checkpoint.framing import RecordFileWriter, read_frames, write_frame
+from pcopy.checkpoint.framing import RecordFileWriter, read_record_frames, write_record_frame
 from pcopy.checkpoint.resume import JobProgress, load_job_progress, write_first_run, write_next_run
 from pcopy.engine.task import ANY_RANK, Task
 from pcopy.errors import RequestRefused
@@ -149,7 +149,7 @@ def test_error_during_compaction_leaves_old_or_new_state(area: Path) -> None:
         failed = False
         with (
             mock.patch.dict(vars(os), patches),
-            mock.patch("pcopy.checkpoint.base.write_frame", nth.of(write_frame)),
+            mock.patch("pcopy.checkpoint.base.write_record_frame", nth.of(write_record_frame)),
         ):
             try:
                 compact_for_three(job)
@@ -232,7 +232,7 @@ def test_first_record_creates_a_private_segment_file(area: Path) -> None:
     writer.append(history.records[0][0])
     writer.close()
     assert facts.stat().st_mode & 0o7777 == 0o600
-    assert [read_record(frame.payload) for frame in read_frames(facts)] == history.records[0]
+    assert [read_record(frame.payload) for frame in read_record_frames(facts)] == history.records[0]
     with pytest.raises(OSError, match="exists"):
         RecordFileWriter(job, 1, 0).append(history.records[0][0])
     facts.unlink()

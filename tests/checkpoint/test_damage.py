@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION
-from pcopy.checkpoint.resume import load_job_progress, read_run_base_tasks, write_first_run, write_next_run
+from pcopy.checkpoint.resume import load_job_progress, read_initial_tasks, write_first_run, write_next_run
 from pcopy.engine.task import ANY_RANK
 from pcopy.errors import EXIT_REFUSED, RequestRefused
 from tests.checkpoint.histories import History, make_job, task
@@ -142,10 +142,10 @@ HEAD = ("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 2, -1, ())
         ((("pcopy-base", 1, *HEAD[2:]), 0), "version 1 of pcopy-base; this pcopy reads version 6; end the job"),
         ((("pcopy", *HEAD[1:]), 0), "the file does not have the format pcopy-base"),
         ((HEAD[:-1], 0), "not the header"),
-        ((HEAD, [], 1), "the end of 1 tasks"),
-        ((HEAD, 0, 0), "the end of 0 tasks"),
-        ((HEAD, 0, [tuple(FIRST[0])]), "the end of 0 tasks"),
-        ((HEAD, [tuple(FIRST[0])], 0), "the end of 0 tasks"),
+        ((HEAD, [], 1), "the record says that 1 tasks were written, but the file has more or fewer"),
+        ((HEAD, 0, 0), "the record says that 0 tasks were written, but the file has more or fewer"),
+        ((HEAD, 0, [tuple(FIRST[0])]), "the record says that 0 tasks were written, but the file has more or fewer"),
+        ((HEAD, [tuple(FIRST[0])], 0), "the record says that 0 tasks were written, but the file has more or fewer"),
         ((HEAD, [tuple(FIRST[0])]), "it ends after 1 tasks"),
         ((HEAD, [7], 1), "not a task"),
         ((HEAD, "tasks", 0), "neither tasks nor their number"),
@@ -231,9 +231,9 @@ def test_item_that_is_no_regular_file_is_refused(area: Path, job: Path, name: st
 def test_reading_a_base_refuses_unsafe_modes_and_links(area: Path, job: Path) -> None:
     (job / "run-1").chmod(0o770)
     with pytest.raises(RequestRefused, match=r"run-1: .*0770"):
-        list(read_run_base_tasks(job, 1, 0))
+        list(read_initial_tasks(job, 1, 0))
     (job / "run-1").chmod(0o700)
     (area / "link").symlink_to(job)
     with pytest.raises(RequestRefused, match="link: "):
-        list(read_run_base_tasks(area / "link", 1, 0))
-    assert [each for rank in range(2) for each in read_run_base_tasks(job, 1, rank)]
+        list(read_initial_tasks(area / "link", 1, 0))
+    assert [each for rank in range(2) for each in read_initial_tasks(job, 1, rank)]

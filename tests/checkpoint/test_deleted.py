@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.deletion_count import deletion_counters, number_of_deleted_items
+from pcopy.jobs.deletion_count import deletion_counters_getter, number_of_deleted_items
 from tests.support.filesystems import mounted
 
 SIZES = {"tmpfs": 2 << 20, "ext4": 16 << 20, "btrfs": 120 << 20}
@@ -18,10 +18,10 @@ SIZES = {"tmpfs": 2 << 20, "ext4": 16 << 20, "btrfs": 120 << 20}
 COUNTS = """
 import os, sys
 from contextlib import suppress
-from pcopy.jobs.deletion_count import deletion_counters
+from pcopy.jobs.deletion_count import deletion_counters_getter
 
 place = os.fsencode(sys.argv[1])
-numbers = deletion_counters(place + b"/job", 3, print)
+numbers = deletion_counters_getter(place + b"/job", 3, print)
 numbers()[0] += 5
 numbers()
 os.sync()  # a page that is mapped and clean
@@ -57,7 +57,7 @@ def test_count_file_with_a_second_hard_link_is_not_written(tmp_path: Path) -> No
     other.write_bytes(b"precious")
     os.link(other, tmp_path / "deleted-0")
     reported: list[str] = []
-    assert deletion_counters(job, 0, reported.append)() is None
+    assert deletion_counters_getter(job, 0, reported.append)() is None
     assert [line for line in reported if "something else has its name" in line] == reported != []
     assert other.read_bytes() == b"precious"
 
@@ -75,7 +75,7 @@ def test_count_files_of_wrong_size_count_as_zero(tmp_path: Path) -> None:
 
 def test_missing_job_directory_is_reported_and_deletions_go_on(tmp_path: Path) -> None:
     messages: list[str] = []
-    numbers = deletion_counters(os.fsencode(tmp_path / "missing"), 3, messages.append)
+    numbers = deletion_counters_getter(os.fsencode(tmp_path / "missing"), 3, messages.append)
     assert numbers() is None and numbers() is None
     (message,) = messages
     assert message.startswith("cannot record the number of deletions of rank 3: ") and "missing" in message

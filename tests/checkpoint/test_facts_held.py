@@ -8,9 +8,9 @@ from unittest import mock
 
 import pytest
 
-from pcopy.checkpoint.journal import TaskFactJournal
-from pcopy.checkpoint.record import TaskFactCollector, TaskFactRecord
-from pcopy.engine.limits import Limits
+from pcopy.checkpoint.journal import ThreadedTaskJournal
+from pcopy.checkpoint.record import EpochTaskRecord, TaskRecordCollector
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.task import NewTask, Task
 from tests.engine.spoken import Directions, Spoken
 from tests.support.processes import wait_until
@@ -29,10 +29,10 @@ class Storage:
     def sync(self) -> None:
         assert self.free.acquire(timeout=60)
 
-    def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def store_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
         """Takes no time."""
 
-    def append(self, record: TaskFactRecord) -> None:
+    def append(self, record: EpochTaskRecord) -> None:
         self.epochs.append(record.epoch)
 
     def remove_job(self) -> None:
@@ -48,38 +48,38 @@ def storage() -> Storage:
 
 
 @pytest.fixture
-def journal(storage: Storage) -> Iterator[TaskFactJournal]:
-    made = TaskFactJournal(TaskFactCollector(1, 0, 1), storage, storage.sync)
+def journal(storage: Storage) -> Iterator[ThreadedTaskJournal]:
+    made = ThreadedTaskJournal(TaskRecordCollector(1, 0, 1), storage, storage.sync)
     yield made
     storage.free.release(10)
     made.close(5)
 
 
-def held(journal: TaskFactJournal, until: Callable[[], bool]) -> int:
+def held(journal: ThreadedTaskJournal, until: Callable[[], bool]) -> int:
     """Bytes of payload of the tasks that the journal is told of, 1 MiB at a time, until that is true."""
     for number in range(200):
         if until():
             return number * MIB
-        journal.record_spawned(Task((1, 0, number + 1), 0, PAYLOAD, 1))
+        journal.record_spawned_task(Task((1, 0, number + 1), 0, PAYLOAD, 1))
     raise AssertionError("it holds any number of facts")
 
 
-def test_journal_needs_a_cut_from_32_mebibytes(journal: TaskFactJournal, storage: Storage) -> None:
-    assert held(journal, lambda: journal.needs_checkpoint_cut) == 32 * MIB
+def test_journal_needs_a_cut_from_32_mebibytes(journal: ThreadedTaskJournal, storage: Storage) -> None:
+    assert held(journal, lambda: journal.needs_checkpoint) == 32 * MIB
     journal.end_epoch(1, 0)
-    assert not journal.needs_checkpoint_cut
-    assert held(journal, lambda: journal.needs_checkpoint_cut) == 32 * MIB
+    assert not journal.needs_checkpoint
+    assert held(journal, lambda: journal.needs_checkpoint) == 32 * MIB
 
 
-def test_facts_of_tasks_spawned_and_done_use_no_memory(journal: TaskFactJournal) -> None:
+def test_facts_of_tasks_spawned_and_done_use_no_memory(journal: ThreadedTaskJournal) -> None:
     for number in range(1, 200):
         task = Task((1, 0, number), 0, PAYLOAD, 1)
-        journal.record_spawned(task)
-        journal.record_done(task, (1,), ())
-        assert not journal.needs_checkpoint_cut
+        journal.record_spawned_task(task)
+        journal.record_done_task(task, (1,), ())
+        assert not journal.needs_checkpoint
 
 
-def test_rank_waits_at_64_mebibytes_until_facts_are_on_storage(journal: TaskFactJournal, storage: Storage) -> None:
+def test_rank_waits_at_64_mebibytes_until_facts_are_on_storage(journal: ThreadedTaskJournal, storage: Storage) -> None:
     assert held(journal, lambda: journal.must_wait_for_storage) == 64 * MIB
     journal.end_epoch(1, 0)
     assert journal.must_wait_for_storage, "what is under way to storage is in memory"
@@ -88,22 +88,22 @@ def test_rank_waits_at_64_mebibytes_until_facts_are_on_storage(journal: TaskFact
     assert storage.epochs == [1]
 
 
-def test_facts_being_stored_count_together_with_newer_ones(journal: TaskFactJournal, storage: Storage) -> None:
-    held(journal, lambda: journal.needs_checkpoint_cut)
+def test_facts_being_stored_count_together_with_newer_ones(journal: ThreadedTaskJournal, storage: Storage) -> None:
+    held(journal, lambda: journal.needs_checkpoint)
     journal.end_epoch(1, 0)
     assert not journal.must_wait_for_storage
     assert held(journal, lambda: journal.must_wait_for_storage) == 32 * MIB
     storage.free.release()
     assert wait_until(lambda: not journal.must_wait_for_storage)
-    assert journal.needs_checkpoint_cut
+    assert journal.needs_checkpoint
 
 
 def test_job_cuts_and_waits_by_size_of_facts_before_the_interval_ends(
-    journal: TaskFactJournal, storage: Storage
+    journal: ThreadedTaskJournal, storage: Storage
 ) -> None:
     """The interval of 60 s has not begun to pass. Each task spawns one of 1 MiB for a later phase."""
-    rank = Spoken(0, 1, Directions(first=200, phases=2), journal=journal, limits=Limits())
-    rank.node.start(0.0)
+    rank = Spoken(0, 1, Directions(first=200, phases=2), journal=journal, limits=EngineLimits())
+    rank.node.begin_job(0.0)
     cuts: list[int] = []
     with mock.patch.object(journal, "end_epoch", wraps=journal.end_epoch) as cut:
         for run in range(1, 65):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.checkpoint.framing import read_frames, write_frame
+from pcopy.checkpoint.framing import read_record_frames, write_record_frame
 from pcopy.errors import RequestRefused
 from tests.support.filesystems import scratch
 from tests.support.frames import framed
@@ -26,7 +26,7 @@ def payloads(*sizes: int) -> list[bytes]:
 def read(path: Path, content: bytes) -> list[bytes]:
     path.write_bytes(content)
     path.chmod(0o600)
-    return [frame.payload for frame in read_frames(path)]
+    return [frame.payload for frame in read_record_frames(path)]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_frames_have_the_defined_form(file: Path) -> None:
     some = payloads(0, 1, 100, 70000)
     stream = io.BytesIO()
     for payload in some:
-        write_frame(stream, payload)
+        write_record_frame(stream, payload)
     assert stream.getvalue() == framed(*some)
     assert read(file, stream.getvalue()) == some
     assert read(file, b"") == []
@@ -53,7 +53,7 @@ class Sluggish(io.BytesIO):
 
 def test_short_writes_are_completed() -> None:
     stream = Sluggish()
-    write_frame(stream, payloads(50)[0])
+    write_record_frame(stream, payloads(50)[0])
     assert stream.getvalue() == framed(*payloads(50))
 
 
@@ -150,7 +150,7 @@ def test_complete_frames_before_damage_are_read(sizes: list[int], junk: bytes, a
         (area / "facts").chmod(0o600)
         found = []
         try:
-            for frame in read_frames(area / "facts"):
+            for frame in read_record_frames(area / "facts"):
                 found.append(frame.payload)
         except RequestRefused as error:
             assert f"facts: damaged at byte {len(framed(*found))}: " in str(error)
@@ -166,7 +166,7 @@ def test_record_file_of_another_user_is_refused(file: Path, user: int) -> None:
         pytest.skip("only root can give files away")
     os.chown(file, user, -1)
     with pytest.raises(RequestRefused, match="facts: belongs to user 65534"):
-        list(read_frames(file))
+        list(read_record_frames(file))
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
@@ -174,7 +174,7 @@ def test_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
     read(file, framed(*payloads(1)))
     file.chmod(mode)
     with pytest.raises(RequestRefused, match=f"facts: .*{mode:04o}"):
-        list(read_frames(file))
+        list(read_record_frames(file))
 
 
 @pytest.mark.timeout(20)
@@ -190,4 +190,4 @@ def test_item_that_is_no_regular_file_is_refused(area: Path) -> None:
         ("gone", "is missing"),
     ):
         with pytest.raises(RequestRefused, match=f"{name}: {why}"):
-            list(read_frames(area / name))
+            list(read_record_frames(area / name))

@@ -23,7 +23,7 @@ from pcopy.jobs.directories import (
     write_job_file,
 )
 from pcopy.jobs.job_file import encode_job
-from pcopy.jobs.lock import JobLocked, LockHolder, RankLock
+from pcopy.jobs.lock import JobLockedError, LockHolder, RankLock
 from tests.checkpoint.made import job_of, made, some_root, tree
 from tests.support.refusals import refusal
 from tests.support.users import NOBODY, as_user, require_root
@@ -200,10 +200,10 @@ def test_job_directory_locked_by_another_process_is_not_removed(area: Path, monk
 
     def taken(directory: bytes) -> RankLock:
         (path / "lock-0").touch()
-        raise JobLocked(directory, [LockHolder(0, "elsewhere", 1, 0.0)])
+        raise JobLockedError(directory, [LockHolder(0, "elsewhere", 1, 0.0)])
 
-    monkeypatch.setattr(jobs, "take_only_lock", taken)
-    with pytest.raises(JobLocked):
+    monkeypatch.setattr(jobs, "take_lock_unless_job_is_locked", taken)
+    with pytest.raises(JobLockedError):
         create_job(bytes(path), job_of(some_root()))
     assert os.listdir(path) == ["lock-0"]
 

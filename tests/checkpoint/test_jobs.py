@@ -32,13 +32,13 @@ from pcopy.jobs.job_file import (
     JOB_OVER,
     JOB_STOPPED,
     JobFile,
-    OtherVersionOfJobFile,
+    JobFileVersionError,
     decode_job,
     decode_nonce,
     encode_job,
 )
 from pcopy.jobs.lifecycle import CheckpointSettings
-from pcopy.jobs.lock import JobLocked, RankLock, take_only_lock
+from pcopy.jobs.lock import JobLockedError, RankLock, take_lock_unless_job_is_locked
 from pcopy.jobs.rank_store import wait_until_job_is_visible
 from tests.checkpoint.made import HOLD, child, job_of, made, some_root, tree
 from tests.support.filesystems import mounted
@@ -123,7 +123,7 @@ def test_nonce_is_read_without_parsing_the_roots(area: Path) -> None:
     assert nonce_of_job(stored.path) == stored.file.nonce
     with pytest.raises(ValueError, match="damaged"):
         decode_nonce(many.replace(b"cdcd", b"abab"))
-    with pytest.raises(OtherVersionOfJobFile):
+    with pytest.raises(JobFileVersionError):
         decode_nonce(many.replace(b"job 6 ", b"job 5 "))
 
 
@@ -150,7 +150,7 @@ def test_roots_of_another_version_are_read_if_their_form_is_unchanged() -> None:
         body = json.dumps(form).encode()
         digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
         for end, found in ((b"", roots), (b" ", ())):
-            with pytest.raises(OtherVersionOfJobFile) as caught:
+            with pytest.raises(JobFileVersionError) as caught:
                 decode_job(b"pcopy job 5 %s\n%s%s" % (digest, body, end))
             assert caught.value.roots == found
 
@@ -271,7 +271,7 @@ def test_existing_job_is_never_overwritten(area: Path) -> None:
     assert "contains a job already" in refusal(lambda: create_job(bytes(area / "job"), other))
     assert open_job(stored.path) == stored
     job, lock = open_and_lock_unfinished_job(stored.path)
-    with pytest.raises(JobLocked):
+    with pytest.raises(JobLockedError):
         create_job(bytes(area / "job"), other)
     assert job == stored
     lock.close()
@@ -382,7 +382,7 @@ def test_job_in_use_is_not_opened(area: Path) -> None:
     stored = made(area / "job")
     with (
         child(HOLD, stored.path, "3") as holder,
-        pytest.raises(JobLocked, match=rf"rank 3 on .*process {holder.pid}\b"),
+        pytest.raises(JobLockedError, match=rf"rank 3 on .*process {holder.pid}\b"),
     ):
         open_and_lock_unfinished_job(stored.path)
     _, lock = open_and_lock_unfinished_job(stored.path)
@@ -391,7 +391,7 @@ def test_job_in_use_is_not_opened(area: Path) -> None:
 
 def test_only_one_of_two_processes_creates_a_job(area: Path) -> None:
     first, lock = create_job(bytes(area / "job"), job_of(some_root()))
-    with pytest.raises(JobLocked):
+    with pytest.raises(JobLockedError):
         create_job(bytes(area / "job"), job_of(some_root(), name="other"))
     assert open_job(first.path) == first
     lock.close()
@@ -408,10 +408,10 @@ def test_opening_a_missing_job_leaves_no_lock_file(area: Path) -> None:
 def test_requested_arguments_are_compared_by_name(area: Path) -> None:
     asked = {"SRC": [b"/a"], "--existing": "newer", "--preserve": (True, (-1, -1))}
     stored = open_job(made(area / "job", asked=asked).path).file
-    assert stored.differing_keys(asked) == []
-    assert stored.differing_keys({**asked, "SRC": (b"/a",)}) == []
-    assert stored.differing_keys({**asked, "SRC": (b"/b",), "--delete": True}) == ["SRC", "--delete"]
-    assert stored.differing_keys({"SRC": [b"/a"]}) == ["--existing", "--preserve"]
+    assert stored.differing_option_names(asked) == []
+    assert stored.differing_option_names({**asked, "SRC": (b"/a",)}) == []
+    assert stored.differing_option_names({**asked, "SRC": (b"/b",), "--delete": True}) == ["SRC", "--delete"]
+    assert stored.differing_option_names({"SRC": [b"/a"]}) == ["--existing", "--preserve"]
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["with its directory", "but for its directory"])
@@ -424,11 +424,11 @@ def test_job_that_ends_while_it_is_opened_is_reported_as_finished(
 
     def late(path: bytes) -> RankLock:
         if whole:
-            remove_job(job, take_only_lock(path))
-            return take_only_lock(path)
+            remove_job(job, take_lock_unless_job_is_locked(path))
+            return take_lock_unless_job_is_locked(path)
         os.unlink(area / "job" / "job")
-        return take_only_lock(path)
+        return take_lock_unless_job_is_locked(path)
 
-    monkeypatch.setattr("pcopy.jobs.directories.take_only_lock", late)
+    monkeypatch.setattr("pcopy.jobs.directories.take_lock_unless_job_is_locked", late)
     assert refusal(lambda: action(job.path)) == f"{area}/job: the job has finished or was removed in the meantime"
     assert os.listdir(area) == []

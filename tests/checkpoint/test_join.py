@@ -37,11 +37,11 @@ def test_remaining_tasks_do_not_depend_on_order_of_facts(budget: int, monkeypatc
     done = random.Random(3).sample(made, 6000)
     join = RemainingTasksFinder(spools, where="run-1")
     for each in done[:3000]:
-        join.add_done(pack_task_id(each.id))
+        join.add_done_task_id(pack_task_id(each.id))
     for each in random.Random(4).sample(made, len(made)):
-        join.add_spawned(each)
+        join.add_spawned_task(each)
     for each in done[3000:]:
-        join.add_done(pack_task_id(each.id))
+        join.add_done_task_id(pack_task_id(each.id))
     assert list(join.remaining_tasks()) == sorted(set(made) - set(done))
     join.close()
     assert bool(spools.made) == (budget < 1 << 30)
@@ -63,9 +63,9 @@ def test_inconsistent_facts_are_refused(
     monkeypatch.setattr(module, "JOIN_MEMORY_BYTES", budget)
     join = RemainingTasksFinder(io.BytesIO, where="run-1")
     for number in (*range(100, 200), *spawned):
-        join.add_spawned(task(number))
+        join.add_spawned_task(task(number))
     for number in done:
-        join.add_done(pack_task_id(task(number).id))
+        join.add_done_task_id(pack_task_id(task(number).id))
     with pytest.raises(RequestRefused, match=f"run-1: damaged: {wrong}"):
         list(join.remaining_tasks())
     join.close()
@@ -76,7 +76,7 @@ def test_spools_are_closed_after_partial_iteration(monkeypatch: pytest.MonkeyPat
     spools = Spools()
     join = RemainingTasksFinder(spools, where="run-1")
     for number in range(500):
-        join.add_spawned(task(number))
+        join.add_spawned_task(task(number))
     next(iter(join.remaining_tasks()))
     join.close()
     assert spools.made and all(spool.closed for spool in spools.made)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pcopy.checkpoint.journal import TaskFactJournal
-from pcopy.checkpoint.record import TaskFactCollector, TaskFactRecord
+from pcopy.checkpoint.journal import ThreadedTaskJournal
+from pcopy.checkpoint.record import EpochTaskRecord, TaskRecordCollector
 from pcopy.engine.journal import NEVER_DURABLE, RankEpoch
 from pcopy.engine.messages import ABANDONED_EPOCH
 from pcopy.engine.task import Task
@@ -32,10 +32,10 @@ class Storage:
     def sync(self) -> None:
         self._call("sync")
 
-    def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def store_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
         self.told.append("begin")
 
-    def append(self, record: TaskFactRecord) -> None:
+    def append(self, record: EpochTaskRecord) -> None:
         self._call("append")
 
     def remove_job(self) -> None:
@@ -45,8 +45,8 @@ class Storage:
         """Nothing to be closed."""
 
 
-def journal_of(storage: Storage) -> TaskFactJournal:
-    return TaskFactJournal(TaskFactCollector(1, 0, 1), storage, storage.sync)
+def journal_of(storage: Storage) -> ThreadedTaskJournal:
+    return ThreadedTaskJournal(TaskRecordCollector(1, 0, 1), storage, storage.sync)
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -82,7 +82,7 @@ def test_nothing_is_synced_or_recorded_after_lost_data(good: int) -> None:
 def test_base_is_stored_before_the_first_sync() -> None:
     storage = Storage(syncs=0)
     journal = journal_of(storage)
-    journal.record_base(0, ())
+    journal.record_initial_tasks(0, ())
     journal.end_epoch(1, 0)
     journal.close(5)
     assert storage.told == ["begin", "sync"]
@@ -122,7 +122,7 @@ def test_journal_abandoned_during_a_sync_records_nothing() -> None:
     def sync() -> None:
         journal.abandon_records()
 
-    journal = TaskFactJournal(TaskFactCollector(1, 0, 1), storage, sync)
+    journal = ThreadedTaskJournal(TaskRecordCollector(1, 0, 1), storage, sync)
     journal.end_epoch(1, 0)
     assert wait_until(lambda: journal.durable_epoch == ABANDONED_EPOCH)
     journal.close(5)

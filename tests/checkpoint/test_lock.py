@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.lock import JobLocked, lock_holders, take_lock, take_only_lock
+from pcopy.jobs.lock import JobLockedError, lock_holders, take_lock, take_lock_unless_job_is_locked
 from tests.checkpoint.made import HOLD, child
 from tests.support.command import REPOSITORY
 from tests.support.processes import wait_until
@@ -43,12 +43,12 @@ time.sleep(60)
 
 RACE = """\
 import os, sys, time
-from pcopy.jobs.lock import JobLocked, take_only_lock
+from pcopy.jobs.lock import JobLockedError, take_lock_unless_job_is_locked
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    lock = take_only_lock(os.fsencode(sys.argv[1]))
-except JobLocked:
+    lock = take_lock_unless_job_is_locked(os.fsencode(sys.argv[1]))
+except JobLockedError:
     sys.exit(3)
 print("held", flush=True)
 sys.stdin.read()
@@ -73,7 +73,7 @@ def test_lock_names_its_holder(path: bytes) -> None:
         for holder in found:
             assert (holder.host, holder.pid) == (os.uname().nodename, process.pid)
             assert before - 1 <= holder.began <= time.time()
-        with pytest.raises(JobLocked) as caught:
+        with pytest.raises(JobLockedError) as caught:
             take_lock(path, 12)
         assert str(caught.value).startswith(f"{path.decode()}: rank 12 on {os.uname().nodename} (process {process.pid}")
 
@@ -86,21 +86,21 @@ def test_lock_is_released_when_its_process_ends(number: int, path: bytes) -> Non
         process.wait()
         assert lock_holders(path) == []
         assert sorted(os.listdir(path)) == [b"lock-0", b"lock-3"], "the files stay, and mean nothing"
-        take_only_lock(path).close()
+        take_lock_unless_job_is_locked(path).close()
         take_lock(path, 3).close()
 
 
 def test_stopped_process_keeps_its_lock(path: bytes) -> None:
     with child(HOLD, path, "0") as process:
         process.send_signal(signal.SIGSTOP)
-        with pytest.raises(JobLocked):
-            take_only_lock(path)
+        with pytest.raises(JobLockedError):
+            take_lock_unless_job_is_locked(path)
 
 
 def test_lock_of_any_rank_prevents_another_run(path: bytes) -> None:
     with child(HOLD, path, "5", "7"):
-        with pytest.raises(JobLocked, match=r"rank 5 on .*, and 1 more, still work on this job"):
-            take_only_lock(path)
+        with pytest.raises(JobLockedError, match=r"rank 5 on .*, and 1 more, still work on this job"):
+            take_lock_unless_job_is_locked(path)
         assert ranks(path) == [5, 7], "who was refused has left its own lock"
 
 
@@ -225,7 +225,7 @@ def test_repeatedly_removed_lock_file_is_refused(path: bytes, monkeypatch: pytes
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(JobLocked):
+    with pytest.raises(JobLockedError):
         take_lock(path, 0)
 
 
@@ -234,9 +234,9 @@ def test_lock_file_with_invalid_contents_still_counts_as_held(content: bytes, pa
     with child(HOLD, path, "4"):
         Path(os.fsdecode(path), "lock-4").write_bytes(content)
         assert ranks(path) == [4]
-        with pytest.raises(JobLocked, match="rank 4 on an unknown host"):
-            take_only_lock(path)
-    take_only_lock(path).close()
+        with pytest.raises(JobLockedError, match="rank 4 on an unknown host"):
+            take_lock_unless_job_is_locked(path)
+    take_lock_unless_job_is_locked(path).close()
 
 
 def test_invalid_lock_files_are_refused_or_ignored(path: bytes, area: Path) -> None:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.checkpoint.record import (
-    TaskFactCollector,
-    TaskFactRecord,
-    added_counters,
-    checked_task,
+    EpochTaskRecord,
+    TaskRecordCollector,
+    elementwise_counter_sums,
     pack_task_id,
     read_record_head,
+    task_from_fields,
     unpack_task_id,
 )
 from pcopy.engine.task import TASK_OVERHEAD_BYTES, UNRECORDED, Task, TaskId
@@ -35,7 +35,7 @@ TASKS = st.builds(
 )
 COUNTS = st.lists(st.integers(0, 1 << 70), max_size=4).map(tuple)
 RECORDS = st.builds(
-    TaskFactRecord,
+    EpochTaskRecord,
     st.integers(1, 9),
     st.integers(0, 9),
     st.integers(1, 9),
@@ -56,8 +56,8 @@ def test_ids_are_packed_in_16_bytes(ids: list[TaskId]) -> None:
 
 
 @given(RECORDS)
-def test_record_is_read_as_it_was_packed(record: TaskFactRecord) -> None:
-    packed = record.pack()
+def test_record_is_read_as_it_was_packed(record: EpochTaskRecord) -> None:
+    packed = record.pack_as_bytes()
     assert read_record(packed) == record
     assert read_record_head(packed) == (
         *record[:6],
@@ -65,11 +65,11 @@ def test_record_is_read_as_it_was_packed(record: TaskFactRecord) -> None:
         len(record.spawned_tasks),
         record.checkpoint_cut_time,
     )
-    assert [tuple(checked_task(each)) for each in record.spawned_tasks] == list(record.spawned_tasks)
+    assert [tuple(task_from_fields(each)) for each in record.spawned_tasks] == list(record.spawned_tasks)
 
 
 def test_record_holds_primitives_only() -> None:
-    packed = TaskFactRecord(1, 0, 1, 1, -1, (1,), pack_task_id((1, 0, 1)), (tuple(task(5)),)).pack()
+    packed = EpochTaskRecord(1, 0, 1, 1, -1, (1,), pack_task_id((1, 0, 1)), (tuple(task(5)),)).pack_as_bytes()
     names = {opcode.name for opcode, _, _ in pickletools.genops(packed)}
     assert not {name for name in names if "GLOBAL" in name or "REDUCE" in name or "OBJ" in name}
 
@@ -143,22 +143,22 @@ def test_invalid_record_is_refused(parts: Any) -> None:
 )
 def test_invalid_task_is_refused(fields: Any) -> None:
     with pytest.raises(ValueError, match="not a task"):
-        checked_task(fields)
+        task_from_fields(fields)
 
 
 def test_record_of_many_tasks_consists_of_several_pickles() -> None:
     """More than one pickle holds."""
     spawned = tuple(tuple(task(number)) for number in range(1, 2500))
-    record = TaskFactRecord(1, 0, 1, 1, -1, (1,), b"", spawned)
-    assert read_record(record.pack()) == record
-    assert record.pack().count(b"\x80\x05\x95") == 5
+    record = EpochTaskRecord(1, 0, 1, 1, -1, (1,), b"", spawned)
+    assert read_record(record.pack_as_bytes()) == record
+    assert record.pack_as_bytes().count(b"\x80\x05\x95") == 5
 
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from("sdnc"), st.integers(0, 5), st.integers(0, 3)), max_size=40))
 def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]]) -> None:
     """Against a model: spawn a task, end one or more, begin a phase, cut."""
-    window = TaskFactCollector(3, 2, 8)
+    window = TaskRecordCollector(3, 2, 8)
     waiting: list[Task] = [task(number, run=2) for number in range(1, 5)]
     spawned: dict[TaskId, Task] = {}
     done: list[TaskId] = []
@@ -170,11 +170,11 @@ def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]])
             made = task(number, rank=2, run=3, owner=which % 3 - 1, payload=bytes(which + 1))
             waiting.append(made)
             spawned[made.id] = made
-            window.add_spawned(made)
+            window.add_spawned_task(made)
         elif action == "d" and waiting:
             first = waiting.pop(which % len(waiting))
             others = [waiting.pop() for _ in range(min(more, len(waiting)))]
-            window.add_done(first.id, (which, more), [each.id for each in others])
+            window.add_done_task(first.id, (which, more), [each.id for each in others])
             counts = tuple(map(sum, zip(counts or (0, 0), (which, more), strict=True)))
             for each in (first, *others):
                 if spawned.pop(each.id, None) is None:
@@ -189,7 +189,7 @@ def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]])
             assert sorted(unpack_ids(record.done_ids)) == sorted(done)
             assert record.spawned_tasks == tuple(tuple(each) for each in spawned.values())
             assert all(type(each) is tuple for each in record.spawned_tasks)
-            assert read_record(record.pack()) == record
+            assert read_record(record.pack_as_bytes()) == record
             spawned, done, counts = {}, [], ()
         assert window.memory_bytes == sum(
             TASK_OVERHEAD_BYTES + len(each.payload) for each in spawned.values()
@@ -198,15 +198,15 @@ def test_collected_facts_agree_with_a_model(actions: list[tuple[str, int, int]])
 
 def test_repeated_id_is_recorded_once_and_unrecorded_task_leaves_counts_only() -> None:
     """One that settles itself is done once; one that was given no number to tell of leaves its counts only."""
-    window = TaskFactCollector(3, 2, 8)
-    window.add_done((2, 0, 5), (1,), [(2, 0, 5), (2, 0, 6)])
-    window.add_done((2, 0, UNRECORDED), (10,))
+    window = TaskRecordCollector(3, 2, 8)
+    window.add_done_task((2, 0, 5), (1,), [(2, 0, 5), (2, 0, 6)])
+    window.add_done_task((2, 0, UNRECORDED), (10,))
     record = window.take_record(1)
     assert list(unpack_ids(record.done_ids)) == [(2, 0, 5), (2, 0, 6)]
     assert record.counts == (11,)
 
 
 def test_counters_of_different_lengths_are_added() -> None:
-    assert added_counters((), ()) == ()
-    assert added_counters((1, 2), ()) == added_counters((), (1, 2)) == (1, 2)
-    assert added_counters((1, 2, 3), (10, 20)) == (11, 22, 3)
+    assert elementwise_counter_sums((), ()) == ()
+    assert elementwise_counter_sums((1, 2), ()) == elementwise_counter_sums((), (1, 2)) == (1, 2)
+    assert elementwise_counter_sums((1, 2, 3), (10, 20)) == (11, 22, 3)

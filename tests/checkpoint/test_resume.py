@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.checkpoint import join
-from pcopy.checkpoint.base import read_run_base_header
+from pcopy.checkpoint.base import read_initial_tasks_header
 from pcopy.checkpoint.framing import RecordFileWriter
-from pcopy.checkpoint.record import TaskFactRecord, pack_task_id
+from pcopy.checkpoint.record import EpochTaskRecord, pack_task_id
 from pcopy.checkpoint.resume import JobProgress, load_job_progress, write_first_run, write_next_run
 from pcopy.engine.task import ANY_RANK, Task
 from pcopy.errors import RequestRefused
@@ -162,7 +162,7 @@ def test_contradictory_facts_are_refused(
         (pack_task_id((1, 0, number)), ()) for number in done
     ]
     for epoch, (ids, tasks) in enumerate(facts, 1):
-        writer.append(TaskFactRecord(1, 0, 1, epoch, 0, (1,), ids, tasks))
+        writer.append(EpochTaskRecord(1, 0, 1, epoch, 0, (1,), ids, tasks))
     writer.close()
     with (
         mock.patch.object(join, "JOIN_MEMORY_BYTES", budget),
@@ -213,7 +213,7 @@ class Mended:
     def examine_tasks(self, run: int, tasks: Iterable[Task]) -> None:
         self.seen += tasks
 
-    def are_counts_void(self, label: bytes) -> bool:
+    def are_counts_to_be_subtracted(self, label: bytes) -> bool:
         return label in self._labels
 
     def replacement_tasks(self) -> Iterator[Task]:
@@ -229,13 +229,13 @@ def test_counts_are_subtracted_by_label(area: Path, ranks: int) -> None:
         writer = RecordFileWriter(job, 1, rank)
         for epoch in range(1, epochs + 1):
             shares = ((b"0/a", ((0, 3), (1, 1))), (b"0/b", ((0, 2),)))
-            writer.append(TaskFactRecord(1, rank, 2, epoch, 0, (5, 1), b"", (), shares))
+            writer.append(EpochTaskRecord(1, rank, 2, epoch, 0, (5, 1), b"", (), shares))
         writer.close()
     assert write_next_run(job, ranks, open_spool=open_spool).counts == (110, 22)
     for rank in range(ranks):
         writer = RecordFileWriter(job, 2, rank)
         writer.append(
-            TaskFactRecord(2, rank, ranks, 1, 0, (0, 1) if rank else (0, 0, 4), b"", (), ((b"0/b", ((1, 1),)),)[:rank])
+            EpochTaskRecord(2, rank, ranks, 1, 0, (0, 1) if rank else (0, 0, 4), b"", (), ((b"0/b", ((1, 1),)),)[:rank])
         )
         writer.close()
     mended = Mended(b"0/a")
@@ -272,8 +272,8 @@ def test_phase_is_read_from_records_of_rank_0_only(area: Path) -> None:
 def test_only_base_of_rank_0_holds_counts_and_phase(area: Path) -> None:
     job = make_job(area)
     write_first_run(job, 2, COUNTS, [], phase=3)
-    assert read_run_base_header(job, 1, 0) == (1, 0, 2, 3, COUNTS)
-    assert read_run_base_header(job, 1, 1) == (1, 1, 2, -1, ())
+    assert read_initial_tasks_header(job, 1, 0) == (1, 0, 2, 3, COUNTS)
+    assert read_initial_tasks_header(job, 1, 1) == (1, 1, 2, -1, ())
 
 
 def test_files_of_an_earlier_attempt_are_removed(area: Path) -> None:
@@ -304,8 +304,8 @@ def test_failure_to_remove_the_old_run_is_no_error(area: Path) -> None:
 
 MEMORY_PROGRAM = """
 import resource, sys, tempfile
-from pcopy.checkpoint.record import TaskFactRecord, pack_task_id
-from pcopy.checkpoint.base import read_run_base_header
+from pcopy.checkpoint.record import EpochTaskRecord, pack_task_id
+from pcopy.checkpoint.base import read_initial_tasks_header
 from pcopy.checkpoint import join
 from pcopy.checkpoint.resume import write_first_run, write_next_run
 from pcopy.checkpoint.framing import RecordFileWriter
@@ -318,9 +318,9 @@ for start in range(0, tasks, per_record):
     epoch += 1
     numbers = range(start, start + per_record)
     spawned = tuple(((1, 0, n), 0, b"%0100d" % n, 1, False, -1) for n in numbers)
-    writers[0].append(TaskFactRecord(1, 0, 2, epoch, 0, (1,), b"", spawned))
+    writers[0].append(EpochTaskRecord(1, 0, 2, epoch, 0, (1,), b"", spawned))
     done = b"".join(pack_task_id((1, 0, n)) for n in numbers if n % 10 == 0)
-    writers[1].append(TaskFactRecord(1, 1, 2, epoch, -1, (1,), done, ()))
+    writers[1].append(EpochTaskRecord(1, 1, 2, epoch, -1, (1,), done, ()))
     del spawned, done
 def peak():
     return int([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])

@@ -11,8 +11,8 @@ import pytest
 from pcopy.errors import RequestRefused
 from pcopy.jobs.job_file import JobRoot, TargetIdentity
 from pcopy.jobs.roots import (
-    DestinationRemoved,
-    check_targets,
+    DestinationRemovedError,
+    check_target_directories,
     checked_roots_of_job,
     root_with_target_identity,
     roots_with_file_systems,
@@ -164,13 +164,13 @@ def test_removed_destination_is_distinguished_from_unmounted_one(
     gone = root_of(*trees)
     trees[1].rmdir()
     for _ in range(2):
-        with pytest.raises(DestinationRemoved, match=f"{trees[1]}: is gone, or another directory is in its place"):
-            check_targets(job_of(gone))
+        with pytest.raises(DestinationRemovedError, match=f"{trees[1]}: is gone, or another directory is in its place"):
+            check_target_directories(job_of(gone))
         trees[1].mkdir(exist_ok=True)
     with mounted("tmpfs", session_scratch) as point:
         (point / "target").mkdir()
         away = root_of(trees[0], point / "target")
-        check_targets(job_of(away))
+        check_target_directories(job_of(away))
     with pytest.raises(RequestRefused, match="does not seem to be mounted") as caught:
-        check_targets(job_of(away))
-    assert not isinstance(caught.value, DestinationRemoved)
+        check_target_directories(job_of(away))
+    assert not isinstance(caught.value, DestinationRemovedError)

@@ -36,7 +36,7 @@ def files(area: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
 
 
 def parse(*words: str) -> CopyArguments:
-    parsed: CopyArguments = PCOPY.parse([*words, "a", "b"])
+    parsed: CopyArguments = PCOPY.parse_command_line([*words, "a", "b"])
     return parsed
 
 
@@ -46,10 +46,10 @@ def preserved(*words: str) -> set[str]:
 
 
 def refusal(*words: str, program: ProgramCommandLine = PCOPY) -> str:
-    return refusals.refusal(lambda: program.parse([*words, "a", "b"]))
+    return refusals.refusal(lambda: program.parse_command_line([*words, "a", "b"]))
 
 
 def shown(*words: str, program: ProgramCommandLine = PCOPY) -> str:
-    text = program.answer_without_ranks(["--show-config", *words])
+    text = program.output_if_no_ranks_needed(["--show-config", *words])
     assert text is not None
     return text

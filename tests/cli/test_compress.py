@@ -13,7 +13,7 @@ from tests.support.refusals import refusal
 
 
 def parsed(*words: str) -> tuple[str, bool]:
-    options = PCOPY.parse([*words, "source", "copy"]).options
+    options = PCOPY.parse_command_line([*words, "source", "copy"]).options
     return options.compress, options.decompress
 
 
@@ -26,7 +26,7 @@ def test_compression_options_are_parsed() -> None:
 
 @pytest.mark.parametrize("how", ["gzip", "zstd:", "zstd:0", "zstd:23", "zstd:-1", "zstd:x", "zst", ""])
 def test_unknown_compression_methods_are_refused(how: str) -> None:
-    reported = refusal(lambda: PCOPY.parse([f"--compress={how}", "source", "copy"]))
+    reported = refusal(lambda: PCOPY.parse_command_line([f"--compress={how}", "source", "copy"]))
     assert "--compress" in reported
     assert "zstd" in reported
 
@@ -41,7 +41,7 @@ def test_unknown_compression_methods_are_refused(how: str) -> None:
 )  # fmt: skip
 def test_options_that_exclude_compression_are_refused(words: str) -> None:
     for option in (["--compress", "zstd"], ["--decompress"]):
-        reported = refusal(lambda: PCOPY.parse([*option, *words.split(), "source/", "copy"]))  # noqa: B023
+        reported = refusal(lambda: PCOPY.parse_command_line([*option, *words.split(), "source/", "copy"]))  # noqa: B023
         assert option[0] in reported
         assert words.replace("-u", "newer").split()[-1] in reported
         assert "leave one out" in reported
@@ -58,10 +58,10 @@ def test_compress_excludes_decompress_and_decompress_excludes_signature() -> Non
 def test_compression_overrides_conflicting_options_of_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("verify: true\nexisting: newer\ndrop-cache: true\n")
     words = ["--config", str(tmp_path / "file"), "--compress", "zstd", "source", "copy"]
-    options = PCOPY.parse(words).options
+    options = PCOPY.parse_command_line(words).options
     assert (options.compress, options.verify, options.existing) == ("zstd:3", False, "replace")
     (tmp_path / "file").write_text("compress: zstd\n")
-    assert "compress" in refusal(lambda: PCOPY.parse(words))
+    assert "compress" in refusal(lambda: PCOPY.parse_command_line(words))
 
 
 def test_refused_compression_changes_nothing(area: Path) -> None:

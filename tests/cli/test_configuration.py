@@ -123,8 +123,14 @@ class TestPrograms:
     def test_mapping_of_a_program_applies_to_it_alone(self, files: Files) -> None:
         files(user="ranks: 2\npverify: {ranks: 3, hash: blake3}\nprm:\n  ranks: 4\nverify: true\nmax-errors: 0\n")
         assert (parse().ranks, parse().options.verify, parse().options.hash) == (2, True, "xxh3-128")
-        assert (PVERIFY.parse(["a", "b"]).ranks, PVERIFY.parse(["a", "b"]).options.hash) == (3, "blake3")
-        assert (PRM.parse(["a"]).tree.ranks, PRM.parse(["a"]).tree.options.max_errors) == (4, 0)
+        assert (PVERIFY.parse_command_line(["a", "b"]).ranks, PVERIFY.parse_command_line(["a", "b"]).options.hash) == (
+            3,
+            "blake3",
+        )
+        assert (PRM.parse_command_line(["a"]).tree.ranks, PRM.parse_command_line(["a"]).tree.options.max_errors) == (
+            4,
+            0,
+        )
 
     def test_higher_file_overrides_program_mapping_of_a_lower_one(self, files: Files) -> None:
         files("pcopy: {ranks: 3}\n", "ranks: 2\n")
@@ -132,8 +138,8 @@ class TestPrograms:
 
     def test_pstripe_ignores_stripe_option_of_a_file(self, files: Files) -> None:
         files(user="stripe: auto\nstripe-table: {1G: 8}\n")
-        assert (parse().options.stripe, PSTRIPE.parse(["a"]).stripe) == ("auto", "")
-        assert PSTRIPE.parse(["--stripe", "auto", "a"]).stripe_table == "1G=8"
+        assert (parse().options.stripe, PSTRIPE.parse_command_line(["a"]).stripe) == ("auto", "")
+        assert PSTRIPE.parse_command_line(["--stripe", "auto", "a"]).stripe_table == "1G=8"
         files(user="pstripe: {stripe: auto}\n")
         assert "pcopy.yaml:1: stripe: cannot be set by a file" in refusal(program=PSTRIPE)
 

@@ -29,7 +29,7 @@ def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refusal(program: ProgramCommandLine, *words: str) -> str:
     """Return the line of the refusal, or an empty string if the arguments are accepted."""
     try:
-        program.parse(words)
+        program.parse_command_line(words)
     except RequestRefused as refused:
         return str(refused)
     return ""

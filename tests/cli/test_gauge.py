@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from pcopy.report.progress_gauge import ITEM_WEIGHT_IN_BYTES, ProgressGauge, silent_ranks_text
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 from pcopy.tools.director import JOB_STAGES
 
-HALF = Totals(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 29)
+HALF = JobCounters(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 29)
 
 
 def test_fraction_is_one_half_at_half_of_the_bytes() -> None:
@@ -25,11 +25,12 @@ def test_no_forecast_while_scanning() -> None:
     reading = ProgressGauge(0.0, JOB_STAGES).read(10.0, HALF._replace(unscanned=1))
     assert reading.fraction is None
     assert reading.remaining is None
-    assert ProgressGauge(0.0, JOB_STAGES).read(0.0, Totals()).fraction is None
+    assert ProgressGauge(0.0, JOB_STAGES).read(0.0, JobCounters()).fraction is None
 
 
 def test_skipped_and_failed_bytes_count_as_done() -> None:
-    totals = Totals(found=4, found_bytes=400, files=1, bytes=100, moved=100, skipped=1, skipped_bytes=100, failed=1,
+    totals = JobCounters(found=4, found_bytes=400, files=1, bytes=100, moved=100, skipped=1, skipped_bytes=100,
+    failed=1,
                     failed_bytes=100)  # fmt: skip
     reading = ProgressGauge(0.0, JOB_STAGES).read(1.0, totals)
     assert reading.bytes_done == 300
@@ -38,7 +39,7 @@ def test_skipped_and_failed_bytes_count_as_done() -> None:
 
 
 def test_bytes_of_failed_files_never_complete_the_fraction() -> None:
-    totals = Totals(found=2, found_bytes=200, moved=150, failed=1, failed_bytes=100)
+    totals = JobCounters(found=2, found_bytes=200, moved=150, failed=1, failed_bytes=100)
     reading = ProgressGauge(0.0, JOB_STAGES).read(1.0, totals)
     assert reading.bytes_done == 200
     assert reading.fraction is not None
@@ -47,7 +48,7 @@ def test_bytes_of_failed_files_never_complete_the_fraction() -> None:
 
 def test_holes_and_links_count_as_done() -> None:
     reading = ProgressGauge(0.0, JOB_STAGES).read(
-        1.0, Totals(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10)
+        1.0, JobCounters(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10)
     )
     assert reading.bytes_done == 200
     assert reading.fraction == 1
@@ -63,14 +64,14 @@ def test_current_rate_covers_only_recent_progress() -> None:
     gauge = ProgressGauge(0.0, JOB_STAGES)
     for second in range(1, 101):
         moved = 100 * second if second <= 50 else 5000
-        reading = gauge.read(float(second), Totals(found=9, found_bytes=10**6, moved=moved))
+        reading = gauge.read(float(second), JobCounters(found=9, found_bytes=10**6, moved=moved))
     assert reading.rate == 0
     assert reading.mean_rate == 50
     assert reading.remaining is None
 
 
 def test_small_files_count_by_number() -> None:
-    reading = ProgressGauge(0.0, JOB_STAGES).read(1.0, Totals(found=100, found_bytes=0, files=25))
+    reading = ProgressGauge(0.0, JOB_STAGES).read(1.0, JobCounters(found=100, found_bytes=0, files=25))
     assert reading.fraction == 0.25
     assert reading.remaining == pytest.approx(3.0)
     assert ITEM_WEIGHT_IN_BYTES > 0

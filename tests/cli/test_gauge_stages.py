@@ -12,7 +12,7 @@ from rich.console import Console
 from pcopy.report.bar import open_progress_screen, render_bar
 from pcopy.report.progress_gauge import (
     ProgressGauge,
-    ProgressReading,
+    ProgressSnapshot,
     bytes_done_text,
     items_done_text,
     mean_rate_text,
@@ -20,19 +20,19 @@ from pcopy.report.progress_gauge import (
     rate_text,
 )
 from pcopy.report.screen import OutputOptions, ProgressLinesScreen
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 from pcopy.tasks.base.phases import Phase
 from pcopy.tools.copy import COPY_TOOL
 from pcopy.tools.director import JOB_STAGES
 from pcopy.tools.verify import VERIFY_TOOL
 
-COPIED = Totals(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30, to_verify=10,
+COPIED = JobCounters(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30, to_verify=10,
                 to_verify_bytes=1 << 30)  # fmt: skip
 HALF = COPIED._replace(verified=5, verified_bytes=1 << 29)
 PROVED = COPIED._replace(verified=10, verified_bytes=1 << 30)
 
 
-def verifying(*steps: tuple[float, Totals], phase: str = "verify") -> ProgressReading:
+def verifying(*steps: tuple[float, JobCounters], phase: str = "verify") -> ProgressSnapshot:
     """Return the last reading of a phase that began at 100 s, after a copy."""
     gauge = ProgressGauge(0.0, JOB_STAGES)
     gauge.read(99.0, COPIED)
@@ -79,7 +79,7 @@ def test_damaged_items_do_not_decrease_progress() -> None:
 
 
 def test_nothing_to_verify_has_no_fraction() -> None:
-    reading = verifying((100.0, Totals(found=3, failed=3)))
+    reading = verifying((100.0, JobCounters(found=3, failed=3)))
     assert reading.fraction is None
     assert percent_text(reading) == ""
 
@@ -134,7 +134,7 @@ def test_phase_names() -> None:
 # The same on all screens
 
 
-def shown_by(phase: str, totals: Totals, progress: str) -> str:
+def shown_by(phase: str, totals: JobCounters, progress: str) -> str:
     """Return the output 10 s after the phase began at 100 s; check that nothing is printed at its start."""
     now = 0.0
     stream = io.StringIO()
@@ -142,14 +142,14 @@ def shown_by(phase: str, totals: Totals, progress: str) -> str:
         COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(progress=progress, interval=105.0), stream, lambda: now
     )
     now = 100.0
-    screen.progress(phase, COPIED, ())
+    screen.receive_progress(phase, COPIED, ())
     assert stream.getvalue() == ""
     now = 110.0
-    screen.progress(phase, totals, ())
+    screen.receive_progress(phase, totals, ())
     return stream.getvalue()
 
 
-def bar(phase: str, totals: Totals, width: int) -> list[str]:
+def bar(phase: str, totals: JobCounters, width: int) -> list[str]:
     stream = io.StringIO()
     reading = verifying((100.0, COPIED), (110.0, totals), phase=phase)
     Console(file=stream, width=width, no_color=True).print(render_bar(phase, reading, (), width))
@@ -202,9 +202,9 @@ def test_line_does_not_include_the_previous_stage() -> None:
     now = 0.0
     stream = io.StringIO()
     screen = ProgressLinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, lambda: now)
-    screen.progress("copy", COPIED, ())
+    screen.receive_progress("copy", COPIED, ())
     now = 8.0
-    screen.progress("verify", COPIED, ())
+    screen.receive_progress("verify", COPIED, ())
     now = 10.0
-    screen.progress("verify", HALF, ())
+    screen.receive_progress("verify", HALF, ())
     assert "256 MiB/s (mean 256 MiB/s), 0:02 left" in stream.getvalue()

@@ -10,10 +10,10 @@ import pytest
 from pcopy.cli.job_options import OPTIONS_ALLOWED_ON_RESUME
 from pcopy.cli.pcopy import PCOPY, help_or_version, parse
 from pcopy.errors import RequestRefused
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.jobs.lifecycle import CheckpointSettings
 from pcopy.tasks.base.job import Options
-from pcopy.tools.arguments import CopyArguments, JobRequest, options_determining_result, options_of_resumed_job
+from pcopy.tools.arguments import CopyArguments, StoredJobRequest, options_determining_result, options_of_resumed_job
 from tests.support import refusals
 
 NEW = (
@@ -47,7 +47,7 @@ class TestJobOptions:
             True,
             CheckpointSettings(directory, "", 0.5, "lmdb", b"/var", 3 << 29, durable_at_start=True),
         )
-        assert found.job_request == JobRequest()
+        assert found.job_request == StoredJobRequest()
         assert (found.sources, found.destination) == ((b"a",), b"b")
 
     def test_checkpoint_none_disables_recording(self) -> None:
@@ -61,33 +61,33 @@ class TestJobOptions:
     @pytest.mark.parametrize(
         ("argv", "asked"),
         [
-            (["--resume"], JobRequest(resume=b"")),
-            (["--resume", "j\udcfe"], JobRequest(resume=b"j\xfe")),
-            (["--resume=../dir/"], JobRequest(resume=b"../dir/")),
-            (["-q", "--resume"], JobRequest(resume=b"", given_options=frozenset({"quiet"}))),
-            (["--resume", "-n", "3"], JobRequest(resume=b"", given_options=frozenset({"ranks"}))),
-            (["--jobs"], JobRequest(jobs=True)),
-            (["--json", "--jobs", "-v"], JobRequest(jobs=True, given_options=frozenset({"json", "verbose"}))),
-            (["--discard", "j"], JobRequest(discard=(b"j",))),
+            (["--resume"], StoredJobRequest(resume=b"")),
+            (["--resume", "j\udcfe"], StoredJobRequest(resume=b"j\xfe")),
+            (["--resume=../dir/"], StoredJobRequest(resume=b"../dir/")),
+            (["-q", "--resume"], StoredJobRequest(resume=b"", given_options=frozenset({"quiet"}))),
+            (["--resume", "-n", "3"], StoredJobRequest(resume=b"", given_options=frozenset({"ranks"}))),
+            (["--jobs"], StoredJobRequest(jobs=True)),
+            (["--json", "--jobs", "-v"], StoredJobRequest(jobs=True, given_options=frozenset({"json", "verbose"}))),
+            (["--discard", "j"], StoredJobRequest(discard=(b"j",))),
             (
                 ["--discard", "j", "k", "-q", "l"],
-                JobRequest(discard=(b"j", b"k", b"l"), given_options=frozenset({"quiet"})),
+                StoredJobRequest(discard=(b"j", b"k", b"l"), given_options=frozenset({"quiet"})),
             ),
-            (["--discard=j", "--discard", "k"], JobRequest(discard=(b"j", b"k"))),
+            (["--discard=j", "--discard", "k"], StoredJobRequest(discard=(b"j", b"k"))),
             (
                 ["--discard", "--older-than=7d"],
-                JobRequest(discard=(), older_than=604800, given_options=frozenset({"older_than"})),
+                StoredJobRequest(discard=(), older_than=604800, given_options=frozenset({"older_than"})),
             ),
             (
                 ["--older-than", "1.5h", "--discard"],
-                JobRequest(discard=(), older_than=5400, given_options=frozenset({"older_than"})),
+                StoredJobRequest(discard=(), older_than=5400, given_options=frozenset({"older_than"})),
             ),
         ],
     )
-    def test_requests_for_existing_jobs(self, argv: list[str], asked: JobRequest) -> None:
+    def test_requests_for_existing_jobs(self, argv: list[str], asked: StoredJobRequest) -> None:
         found = parse(argv)
         assert found.job_request == asked
-        assert found.job_request.is_any_requested
+        assert found.job_request.is_any_command_requested
         assert (found.sources, found.destination) == ((), b"")
 
     def test_resume_accepts_options_on_how_the_job_runs(self) -> None:
@@ -206,7 +206,7 @@ class TestJobOptions:
 
 def test_options_that_affect_the_result_are_listed_by_name(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(area)
-    options = Options(existing="newer", preserve=Preserve(chown=(1, 2)))
+    options = Options(existing="newer", preserve=PreservedMetadataKinds(chown=(1, 2)))
     arguments = CopyArguments((b"a/", b"/b"), b"../c", True, options=options)
     asked = options_determining_result(arguments)
     assert asked["SRC"] == (bytes(area / "a") + b"/", b"/b")

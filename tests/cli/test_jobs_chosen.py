@@ -10,7 +10,7 @@ import pytest
 from pcopy.errors import EXIT_REFUSED, RequestRefused
 from pcopy.jobs import job_choice as jobs
 from pcopy.jobs.directories import StoredJob, open_job
-from pcopy.jobs.lock import JobLocked, lock_holders
+from pcopy.jobs.lock import JobLockedError, lock_holders
 from tests.checkpoint.made import HOLD, child
 from tests.cli.stored import RecordedLines, made, without_spaces
 from tests.support.users import NOBODY, require_root
@@ -103,9 +103,9 @@ def test_running_job_is_neither_resumed_nor_discarded(area: Path, state: Path) -
     job = made(area, "aaa")
     removed: list[StoredJob] = []
     with child(HOLD, job.path, "2"):
-        with pytest.raises(JobLocked, match="rank 2 on "):
+        with pytest.raises(JobLockedError, match="rank 2 on "):
             jobs.job_to_resume(b"aaa", RecordedLines())
-        with pytest.raises(JobLocked, match="rank 2 on "):
+        with pytest.raises(JobLockedError, match="rank 2 on "):
             jobs.discard_job(b"aaa", removed.append, RecordedLines())
     assert not removed
     assert open_job(job.path) == job
@@ -226,6 +226,6 @@ def test_damaged_job_is_recognized_only_by_all_its_files(area: Path, state: Path
 def test_running_damaged_job_is_not_discarded(area: Path, state: Path) -> None:
     job = made(area, "aaa")
     damage(state / "aaa")
-    with child(HOLD, job.path, "1"), pytest.raises(JobLocked, match="rank 1 on "):
+    with child(HOLD, job.path, "1"), pytest.raises(JobLockedError, match="rank 1 on "):
         jobs.discard_job(b"aaa", lambda job: None, RecordedLines())
     assert "job" in os.listdir(state / "aaa")

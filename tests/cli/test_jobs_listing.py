@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.checkpoint.framing import RecordFileWriter
-from pcopy.checkpoint.record import TaskFactRecord
+from pcopy.checkpoint.record import EpochTaskRecord
 from pcopy.checkpoint.resume import write_first_run
 from pcopy.errors import RequestRefused
 from pcopy.jobs import job_choice as jobs
@@ -94,7 +94,7 @@ def test_interrupted_job_is_listed_with_its_recorded_totals(area: Path, state: P
     for rank, records in counts.items():
         writer = RecordFileWriter(job.path, 1, rank)
         for epoch, count in records:
-            writer.append(TaskFactRecord(1, rank, 2, epoch, 0, count, b"", ()))
+            writer.append(EpochTaskRecord(1, rank, 2, epoch, 0, count, b"", ()))
         writer.close()
     with open(state / "aaa" / "run-1" / "facts-1", "ab") as file:
         file.write(bytes(7))

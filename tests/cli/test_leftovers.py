@@ -10,32 +10,32 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.columns import pack_names
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.directories import StoredJob
 from pcopy.jobs.leftovers import TemporaryFileRemover
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Root
-from pcopy.tasks.base.values import Item, Place, Retry
-from pcopy.tasks.directories.finish_dir import FinishDir, SealDirNote
+from pcopy.tasks.base.values import FailureRetry, Item, Place
+from pcopy.tasks.directories.finish_dir import FinishDir, FinishDirLastNote
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.files.copy_files import CopyFiles
-from pcopy.tasks.links.link_group import CopyLinkGroup
+from pcopy.tasks.links.link_group import CopyHardLinkGroup
 from pcopy.tasks.report_failures import ReportFailures
 
 DIRECTORIES = ("", "one", "one/two", "one/two/three", "other")
 
 
 def place(path: str) -> Place:
-    return Place(0, path.encode(), Identity(0, 0), Identity(0, 0), False, False)
+    return Place(0, path.encode(), ItemIdentity(0, 0), ItemIdentity(0, 0), False, False)
 
 
 def retry(task: Any) -> ReportFailures:
-    return ReportFailures((), (), (Retry(), Retry(encode_task(task))))
+    return ReportFailures((), (), (FailureRetry(), FailureRetry(encode_task(task))))
 
 
 FINISH = FinishDir(place("one"), None, True, -1)
-PROBLEM = Problem("open", errno.EACCES).packed
+PROBLEM = Problem("open", errno.EACCES).problem_as_tuple
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ PROBLEM = Problem("open", errno.EACCES).packed
     [
         (CopyFiles(place("one/two"), b"file", b"", 0), True, {"one/two"}),
         (CopyFiles(place("gone"), b"file", b"", 0), True, set()),
-        (CopyLinkGroup(Item(0, 1, 2, ((place("one"), b"a"), (place("other"), b"b")), 0)), True, {"one", "other"}),
-        (CopyLinkGroup(Item(0, 1, 2, (), 0, ((place("one"), b"a", PROBLEM),))), True, {"one"}),
-        (ScanDir(0, b"one", Identity(0, 0), place("")), True, {"one", "one/two", "one/two/three"}),
-        (ScanDir(0, b"", Identity(0, 0), None), True, set(DIRECTORIES)),
+        (CopyHardLinkGroup(Item(0, 1, 2, ((place("one"), b"a"), (place("other"), b"b")), 0)), True, {"one", "other"}),
+        (CopyHardLinkGroup(Item(0, 1, 2, (), 0, ((place("one"), b"a", PROBLEM),))), True, {"one"}),
+        (ScanDir(0, b"one", ItemIdentity(0, 0), place("")), True, {"one", "one/two", "one/two/three"}),
+        (ScanDir(0, b"", ItemIdentity(0, 0), None), True, set(DIRECTORIES)),
         (ScanNames(place("one"), pack_names([b"file", b"two"]), 0), True, {"one", "one/two", "one/two/three"}),
         (retry(ScanNames(place("other"), b"file", 1)), True, {"other"}),
         (FINISH, True, set()),
-        (SealDirNote(FINISH), True, set()),
+        (FinishDirLastNote(FINISH), True, set()),
         (FINISH, False, {"one"}),
-        (SealDirNote(FINISH), False, {"one"}),
+        (FinishDirLastNote(FINISH), False, {"one"}),
     ],
 )
 def test_directories_of_leftovers_are_found_by_each_kind_of_task(
@@ -67,7 +67,7 @@ def test_directories_of_leftovers_are_found_by_each_kind_of_task(
     reported: list[str] = []
     clearing = TemporaryFileRemover(StoredJob(b"", job), reported.append)
     try:
-        clearing.remove_files_of_task(value, first=first)
+        clearing.remove_temporary_files_of_task(value, first=first)
     finally:
         clearing.close()
     assert {path for path, file in files.items() if not file.exists()} == cleared

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.report.metrics import METRICS_INTERVAL, MetricsRecorder, is_metrics_beginning
+from pcopy.report.metrics import METRICS_INTERVAL, MetricsRecorder, is_beginning_of_metrics_file
 from pcopy.report.recorder import JobEnd, RunDescription
-from pcopy.tasks.base.job import Job, Options, Root, Totals
+from pcopy.tasks.base.job import Job, JobCounters, Options, Root
 from pcopy.tools.director import JOB_STAGES
 from tests.support.metrics import Read
 
@@ -35,7 +35,7 @@ def clock() -> Clock:
 def made(path: Path, clock: Clock, interval: float | None = None) -> tuple[MetricsRecorder, list[str]]:
     reported: list[str] = []
     metrics = MetricsRecorder(os.fsencode(path), 0o022, interval, clock, lambda: 1.5e9 + clock.now)
-    metrics.begin(FACTS, reported.append)
+    metrics.begin_recording(FACTS, reported.append)
     return metrics, reported
 
 
@@ -46,7 +46,7 @@ def test_metrics_file_is_written_each_interval(tmp_path: Path, clock: Clock, int
     versions = []
     for _ in range(120):
         clock.now += 0.5
-        metrics.progress("copy", Totals(found=10, files=int(clock.now) % 10), ())
+        metrics.record_progress("copy", JobCounters(found=10, files=int(clock.now) % 10), ())
         versions.append(path.stat().st_ino)
     changes = sum(one != other for one, other in pairwise(versions))
     assert changes == pytest.approx(60 / (interval or METRICS_INTERVAL), abs=1)
@@ -57,7 +57,7 @@ def test_metrics_contain_progress_and_phase(tmp_path: Path, clock: Clock) -> Non
     metrics, _ = made(path, clock, 1.0)
     for bytes_ in (0, 100 << 20, 200 << 20):
         clock.now += 1.0
-        metrics.progress("copy", Totals(found=1, found_bytes=400 << 20, moved=bytes_), (2, 5))
+        metrics.record_progress("copy", JobCounters(found=1, found_bytes=400 << 20, moved=bytes_), (2, 5))
     read = Read(path)
     assert read["pcopy_progress_ratio"] == pytest.approx(0.5, abs=0.01)
     assert read["pcopy_remaining_seconds"] == pytest.approx(3.0, abs=0.2)  # at the rate of the first 3 s
@@ -72,10 +72,10 @@ def test_write_error_is_reported_once_and_writing_is_retried(tmp_path: Path, clo
     path.mkdir()
     for _ in range(3):
         clock.now += 1.0
-        metrics.progress("copy", Totals(found=1), ())
+        metrics.record_progress("copy", JobCounters(found=1), ())
     assert len(reported) == 1 and "the job goes on" in reported[0]
     path.rmdir()
-    metrics.end(JobEnd(75, Totals(found=7)))
+    metrics.end(JobEnd(75, JobCounters(found=7)))
     read = Read(path)
     assert (read["pcopy_found_items"], read["pcopy_last_exit_status"]) == (7, 75)
     assert read.get("pcopy_last_success_timestamp_seconds") is None
@@ -84,9 +84,9 @@ def test_write_error_is_reported_once_and_writing_is_retried(tmp_path: Path, clo
 
 @pytest.mark.parametrize("text", ["", "pcopy_running 1", "# HELP node_load1 1m load average.", "#!/bin/sh\nrm -r"])
 def test_other_files_are_not_recognized_as_metrics(text: str) -> None:
-    assert not is_metrics_beginning(text.encode())
+    assert not is_beginning_of_metrics_file(text.encode())
 
 
 def test_metrics_file_is_recognized(tmp_path: Path, clock: Clock) -> None:
     made(tmp_path / "a.prom", clock)
-    assert is_metrics_beginning((tmp_path / "a.prom").read_bytes()[:200])
+    assert is_beginning_of_metrics_file((tmp_path / "a.prom").read_bytes()[:200])

@@ -16,7 +16,7 @@ from pcopy.cli.pcopy import help_or_version, parse
 from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
 from pcopy.fsio.backend.choose import backend_name
-from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve
+from pcopy.fsio.preserve import PRESERVABLE_METADATA, PreservedMetadataKinds
 from pcopy.jobs.lifecycle import CheckpointSettings
 from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base.job import Options
@@ -63,7 +63,7 @@ def test_options_and_operands_in_any_order() -> None:
 
 def test_archive_letters_have_no_effect() -> None:
     assert parse(["-arR", "--archive", "--recursive", "a", "b"]) == parse(["a", "b"])
-    assert PVERIFY.parse(["-rqR", "--recursive", "a", "b"]) == PVERIFY.parse(["-q", "a", "b"])
+    assert PVERIFY.parse_command_line(["-rqR", "--recursive", "a", "b"]) == PVERIFY.parse_command_line(["-q", "a", "b"])
 
 
 @pytest.mark.parametrize("letters", ["-aHAXS", "-p -d -P -l -g -o -D", "-r -R", "-H -A -X -S", "-pdPltgoDHAXSar"])
@@ -109,10 +109,10 @@ def test_help_option_with_paths_is_refused() -> None:
     """Users of rsync write -avh for sizes in units: status 0 would hide that nothing was copied."""
     for argv in (["-avh", "a", "b"], ["a", "b", "-h"], ["-h", "a"]):
         assert help_or_version(argv) is None
-        assert PVERIFY.help_or_version(argv) is None
+        assert PVERIFY.help_or_version_text(argv) is None
         assert "-h prints the help only without paths" in refusal(*argv)
-    assert PVERIFY.help_or_version(["-vh", "a", "b"]) is None
-    assert "-h prints the help only" in refusals.refusal(partial(PVERIFY.parse, ["-vh", "a", "b"]))
+    assert PVERIFY.help_or_version_text(["-vh", "a", "b"]) is None
+    assert "-h prints the help only" in refusals.refusal(partial(PVERIFY.parse_command_line, ["-vh", "a", "b"]))
     assert help_or_version(["a", "--help", "b"]) == help_or_version(["-h"]) == help_or_version(["-qh"])
 
 
@@ -128,7 +128,7 @@ def test_progress_value_is_optional() -> None:
     assert parse(["--progress", "--", "json", "b"]).sources == (b"json",)
     assert parse(["--", "--progress", "b"]).sources == (b"--progress",)
     assert parse(["--resume", "--progress"]).job_request.resume == b""
-    assert (verify_request := PVERIFY.parse(["--progress", "a", "b"])).paths == (b"a", b"b")
+    assert (verify_request := PVERIFY.parse_command_line(["--progress", "a", "b"])).paths == (b"a", b"b")
     assert verify_request.output.progress == "auto"
 
 
@@ -197,7 +197,7 @@ def test_bundled_letters_are_parsed() -> None:
 def test_owners(text: str, meant: tuple[int, int]) -> None:
     require_root("name others")
     preserve = parse(["--chown", text, "--no-preserve", "mode", "a", "b"]).options.preserve
-    assert preserve == Preserve(mode=False, chown=meant)
+    assert preserve == PreservedMetadataKinds(mode=False, chown=meant)
 
 
 def test_preserve_options_are_combined() -> None:
@@ -285,7 +285,9 @@ def test_refused_command_changes_nothing_and_names_the_cause(argv: list[str], cu
 @pytest.mark.parametrize("option", ["--sparse-limit", "--strip-components", "--max-errors", "--oplimit"])
 def test_ptar_reads_a_negative_number_as_a_value(option: str) -> None:
     """ptar has an option -0, so that argparse takes a dash and a digit for an option."""
-    assert f"{option}: -1: not a whole number" in refusals.refusal(partial(PTAR.parse, [option, "-1", "-tf", "a"]))
+    assert f"{option}: -1: not a whole number" in refusals.refusal(
+        partial(PTAR.parse_command_line, [option, "-1", "-tf", "a"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,7 @@ def test_ptar_reads_a_negative_number_as_a_value(option: str) -> None:
     ],
 )
 def test_pverify_output_requires_a_class_and_a_file(value: str, reported: str) -> None:
-    said = refusals.refusal(partial(PVERIFY.parse, ["--compare", "all", "--output", value, "a", "b"]))
+    said = refusals.refusal(partial(PVERIFY.parse_command_line, ["--compare", "all", "--output", value, "a", "b"]))
     assert reported in said and said.startswith("--output: ") and "\n" not in said
 
 

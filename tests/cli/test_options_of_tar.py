@@ -38,10 +38,10 @@ def test_each_option_of_tar_is_accepted_or_explained() -> None:
 
 
 def test_unsupported_options_of_tar_are_refused_with_advice() -> None:
-    help_text = PTAR.help_or_version(["--help"])
+    help_text = PTAR.help_or_version_text(["--help"])
     assert help_text is not None
     for option, advice in ADVICE_OF_PTAR.by_option.items():
-        reported = refusals.refusal(partial(PTAR.parse, ["-c", "-f", "a.tar", option, "b"]))
+        reported = refusals.refusal(partial(PTAR.parse_command_line, ["-c", "-f", "a.tar", option, "b"]))
         assert reported.startswith(f"{option}: {advice}"), option
         assert "\n" not in reported
         for named in re.findall(r"(?<!pchmod )--?[a-zA-Z][a-z-]*", advice):
@@ -50,7 +50,7 @@ def test_unsupported_options_of_tar_are_refused_with_advice() -> None:
 
 @pytest.mark.parametrize("bundle", ["-xvjf", "-xvkf", "-xvmf", "-cvJf", "-cPf"])
 def test_unsupported_option_in_a_bundle_is_refused_with_advice(bundle: str) -> None:
-    reported = refusals.refusal(partial(PTAR.parse, [bundle, "a.tar"]))
+    reported = refusals.refusal(partial(PTAR.parse_command_line, [bundle, "a.tar"]))
     letter = f"-{bundle[-2]}"
     assert reported.startswith(f"{letter} in {bundle}: {ADVICE_OF_PTAR.by_option[letter]}")
 
@@ -101,7 +101,7 @@ def test_advised_options_extract_the_same_files_as_wildcards(archive: Path) -> N
     ours = unpacked(archive, "ours", "-x", "--exclude", "*", "--include", "*/", "--include", "*.txt")
     assert [each for each in ours if each[0].endswith(".txt")] == [each for each in theirs if each[0].endswith(".txt")]
     assert not [each for each in ours if each[0].endswith(".o")]
-    advice = refusals.refusal(partial(PTAR.parse, ["-x", "-f", "a.tar", "--wildcards", "*.txt"]))
+    advice = refusals.refusal(partial(PTAR.parse_command_line, ["-x", "-f", "a.tar", "--wildcards", "*.txt"]))
     assert "--exclude '*' --include '*/' --include 'P'" in advice
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.paths import resolve_roots
+from pcopy.jobs.paths import resolve_sources_and_targets
 from pcopy.tasks.base.job import Root
 from tests.support import refusals
 
@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def roots(*paths: str, exact: bool = False) -> tuple[Root, ...]:
     *sources, destination = map(os.fsencode, paths)
-    return resolve_roots(sources, destination, exact)
+    return resolve_sources_and_targets(sources, destination, exact)
 
 
 def route(*paths: str, exact: bool = False) -> tuple[str, str, str, str]:
@@ -109,10 +109,10 @@ def test_the_root_directory_is_a_destination() -> None:
 def test_names_may_be_any_bytes() -> None:
     name = b"\xff\n\x1b"
     Path(os.fsdecode(name)).touch()
-    (root,) = resolve_roots([name], b"out", False)
+    (root,) = resolve_sources_and_targets([name], b"out", False)
     assert (root.item, root.name) == (name, name)
     with pytest.raises(RequestRefused, match=r"\\xff\\n\\x1bx: does not exist"):
-        resolve_roots([name + b"x"], b"out", False)
+        resolve_sources_and_targets([name + b"x"], b"out", False)
 
 
 # Symbolic links and other types
@@ -288,8 +288,9 @@ def test_same_directory_is_detected_through_bind_mounts() -> None:
         '"$1" -c "$2" $pair || exit 3\ndone'
     )
     program = (
-        "import sys\nfrom pcopy.jobs.paths import resolve_roots\nfrom pcopy.errors import RequestRefused\n"
-        "try: resolve_roots([sys.argv[1].encode()], sys.argv[2].encode(), False)\n"
+        "import sys\nfrom pcopy.errors import RequestRefused\n"
+        "from pcopy.jobs.paths import resolve_sources_and_targets\n"
+        "try: resolve_sources_and_targets([sys.argv[1].encode()], sys.argv[2].encode(), False)\n"
         "except RequestRefused: sys.exit(0)\nsys.exit(1)"
     )
     repository = Path(__file__).parents[2]
@@ -339,4 +340,4 @@ def test_source_that_collides_with_contents_of_another_is_refused() -> None:
 
 def test_missing_source_argument_is_refused() -> None:
     with pytest.raises(RequestRefused):
-        resolve_roots([], b"out", False)
+        resolve_sources_and_targets([], b"out", False)

@@ -14,12 +14,12 @@ from pcopy.cli import pverify
 from pcopy.errors import EXIT_OK
 from pcopy.launch.tool import JobResult
 from pcopy.report.screen import failure_json, failure_line
-from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.job import Failure, JobCounters
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.summary import copy_json_summary, summary_lines
 from pcopy.tools.verify import VerifyJob
 
-TOTALS = Totals(
+TOTALS = JobCounters(
     found=1250, found_bytes=5 << 30, files=1200, directories=30, symlinks=5, special=1, hardlinks=4, bytes=3 << 30,
     moved=3 << 30, skipped=3, skipped_bytes=1 << 20, failed=7, failed_bytes=10, changed=2, vanished=1, excused=6,
     warnings=1,
@@ -39,7 +39,7 @@ def test_summary_for_people() -> None:
 
 
 def test_summary_of_one_empty_file() -> None:
-    assert summary_lines(Totals(found=1, files=1), 0.0, 1, 0) == [
+    assert summary_lines(JobCounters(found=1, files=1), 0.0, 1, 0) == [
         "1 found = 1 copied + 0 skipped + 0 failed",
         "  copied: 1 file of 0 B",
         "0 B in 0.00 s: 0 B/s with 1 rank",
@@ -52,7 +52,7 @@ def test_summary_of_one_empty_file() -> None:
 )
 def test_resumed_run_reports_bytes_copied_by_itself(before: int, moved: int, now: str) -> None:
     """Earlier runs may have copied parts of a file that this run completes or finds damaged."""
-    totals = Totals(found=1, files=1, bytes=100 << 20, moved=moved)
+    totals = JobCounters(found=1, files=1, bytes=100 << 20, moved=moved)
     assert f"{now} by this run in 1.00 s: {now}/s with 2 ranks" in summary_lines(totals, 1.0, 2, 0, before)
 
 
@@ -76,7 +76,7 @@ def test_summary_for_programs() -> None:
         "seconds": 12.0, "bytes_per_second": round((3 << 30) / 12.00049), "ranks": 4, "signature": None,
         "job": None, "sequential": False, "exit_status": 1, "mended": 0, "excluded": 0,
     }  # fmt: skip
-    assert copy_json_summary(JobResult(0, Totals(), None), 0.0, 1)["bytes_per_second"] == 0
+    assert copy_json_summary(JobResult(0, JobCounters(), None), 0.0, 1)["bytes_per_second"] == 0
 
 
 @pytest.mark.parametrize(
@@ -140,5 +140,5 @@ def test_comparison_of_zero_duration_has_no_rate(
         (tmp_path / name).mkdir()
     preparation = VerifyJob(VerifyArguments((bytes(tmp_path / "one"), bytes(tmp_path / "another"))))
     monkeypatch.setattr(time, "monotonic", lambda: preparation.began)
-    assert preparation.report_end(JobResult(EXIT_OK, Totals(bytes=5), None), 1) == EXIT_OK
+    assert preparation.report_job_result(JobResult(EXIT_OK, JobCounters(bytes=5), None), 1) == EXIT_OK
     assert "of 5 B in 0.00 s: 0 B/s" in capsys.readouterr().err

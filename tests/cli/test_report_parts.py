@@ -13,14 +13,14 @@ from random import Random
 import pytest
 
 from pcopy.report.history import MAX_FAILURE_KINDS, MAX_STORED_FAILURES, FailureSummary, JobHistory
-from pcopy.report.metrics import is_metrics_beginning
-from pcopy.report.page.charts import MAX_BINS, rates_in_bins, scale_end
-from pcopy.report.page.markup import Markup, element, joined
+from pcopy.report.metrics import is_beginning_of_metrics_file
+from pcopy.report.page.charts import MAX_BINS, rates_in_bins, rounded_axis_end
+from pcopy.report.page.markup import Markup, html_element, joined_markup
 from pcopy.report.recorder import JobEnd, RunDescription
-from pcopy.report.report import JobReportRecorder, is_report_beginning, readable_json_text
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, Action
-from pcopy.tasks.base.item_outcomes import ItemOutcomes
-from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
+from pcopy.report.report import JobReportRecorder, is_beginning_of_report_file, readable_json_text
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
+from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
+from pcopy.tasks.base.job import Failure, Job, JobCounters, Options, Root
 from pcopy.tasks.base.rank_sums import MAX_SLOWEST_FILES, RankWorkStatistics, ReportSums
 from pcopy.tools.director import JOB_STAGES
 
@@ -28,12 +28,14 @@ from pcopy.tools.director import JOB_STAGES
 @pytest.mark.parametrize(("samples", "most"), [(3, 10), (10, 10), (1000, 10), (1000, 11), (5000, 600)])
 def test_number_of_samples_is_bounded_and_totals_are_kept(samples: int, most: int) -> None:
     random = Random(1)
-    before = Totals(found=5, files=5, moved=1000)
+    before = JobCounters(found=5, files=5, moved=1000)
     history, now, moved = JobHistory(100.0, before, most), 100.0, 1000
     for number in range(samples):
         now += random.choice((0.001, 0.5, 0.5, 2.0))
         moved += random.randrange(1000)
-        history.add_sample(now, "copy" if number < samples / 2 else "verify", Totals(files=5 + number, moved=moved))
+        history.add_sample(
+            now, "copy" if number < samples / 2 else "verify", JobCounters(files=5 + number, moved=moved)
+        )
         assert history.samples[-1].moved == moved - 1000
     rows = history.samples
     assert len(rows) <= most and (samples < most or len(rows) > most / 3)
@@ -46,9 +48,9 @@ def test_number_of_samples_is_bounded_and_totals_are_kept(samples: int, most: in
 
 
 def test_samples_stay_evenly_spread() -> None:
-    history = JobHistory(0.0, Totals(), 100)
+    history = JobHistory(0.0, JobCounters(), 100)
     for number in range(1, 20_001):
-        history.add_sample(number * 0.5, "copy", Totals(moved=number))
+        history.add_sample(number * 0.5, "copy", JobCounters(moved=number))
     gaps = [other.seconds - one.seconds for one, other in itertools.pairwise(history.samples[1:-1])]
     assert max(gaps) <= 2.1 * min(gaps)
 
@@ -58,7 +60,7 @@ def test_number_of_failure_kinds_is_bounded() -> None:
     for number in range(MAX_FAILURE_KINDS + 50):
         sums.add_failures([Failure(b"path-%d" % number, f"setxattr user.{number:04}", 95, "")] * 2)
     sums.add_failures([Failure(b"other", "setxattr user.0007", 95, "")])
-    kinds = sums.kinds()
+    kinds = sums.failure_kinds()
     assert len(kinds) == MAX_FAILURE_KINDS and sums.uncategorised == 100 and len(sums.first) == MAX_STORED_FAILURES
     assert (kinds[0].operation, kinds[0].failures, kinds[0].example.path) == ("setxattr user.0007", 3, b"path-7")
     assert sum(kind.failures for kind in kinds) + sums.uncategorised == 2 * (MAX_FAILURE_KINDS + 50) + 1
@@ -83,21 +85,21 @@ def test_curve_without_duration_is_empty() -> None:
 def test_scale_ends_slightly_above_the_maximum(base: int) -> None:
     for power in range(150):
         most = 1.2**power
-        assert most <= scale_end(most, base) <= 1.7 * most, most
+        assert most <= rounded_axis_end(most, base) <= 1.7 * most, most
 
 
 def of_rank(rank: int, random: Random) -> tuple[ReportSums, list[tuple[int, int, bytes]], list[tuple[int, int]]]:
     """Return a rank with random results, the files that it has timed, and (action, size) of all its files."""
     sums, timed, sized = ReportSums(), [], []
     sums.ranks.append(RankWorkStatistics(rank, rank + 1, 10 * rank, 3, 0.5, 1.0, rank, 0))
-    for action, number in itertools.product(Action, range(5)):
+    for action, number in itertools.product(ItemAction, range(5)):
         sizes = [random.choice((0, 1, random.randrange(1 << 40))) for _ in range(random.randrange(8))]
-        times = [random.randrange(1, 10**9) if action == Action.COPY else 0 for _ in sizes]
+        times = [random.randrange(1, 10**9) if action == ItemAction.COPY else 0 for _ in sizes]
         names = [b"file-%d-%d-%d" % (rank, number, each) for each in range(len(sizes))]
         directory = b"d%d" % action
         if sizes:
             columns = array("Q", sizes).tobytes(), array("Q", times).tobytes()
-            sums.add([ItemOutcomes(int(action), directory, b"/".join(names), b"f" * len(names), *columns)])
+            sums.add([PackedItemOutcomes(int(action), directory, b"/".join(names), b"f" * len(names), *columns)])
         timed += [
             (took, size, directory + b"/" + name) for took, size, name in zip(times, sizes, names, strict=True) if took
         ]
@@ -114,12 +116,12 @@ def test_merged_rank_reports_do_not_depend_on_the_order(fan_out: int) -> None:
         sums = made[rank][0]
         for child in range(fan_out * rank + 1, min(fan_out * rank + fan_out, len(made) - 1) + 1):
             sums.merge(words(child))
-        return sums.packed()
+        return sums.sums_as_bytes()
 
-    heard = ReportSums.from_packed(words(0))
+    heard = ReportSums.from_packed_bytes(words(0))
     assert [work.rank for work in sorted(heard.ranks)] == list(range(23))
     timed = sorted((each for _, some, _ in made for each in some), reverse=True)
-    assert [tuple(each) for each in heard.slowest] == timed[:MAX_SLOWEST_FILES]
+    assert [tuple(each) for each in heard.slowest_files] == timed[:MAX_SLOWEST_FILES]
     outcomes = {"copied": (0, 1), "skipped": (2, 4), "failed": (5,)}
     for what, actions in outcomes.items():
         sizes = [size for _, _, some in made for action, size in some if action in actions]
@@ -132,9 +134,11 @@ def test_hard_links_and_special_files_have_no_size() -> None:
     sums = ReportSums()
     numbers = array("Q", [0, 0, 0, 7, 9]).tobytes()
     kinds = b"d" + HARD_LINK_TYPE_BYTE + b"l" + b"f" + b"\0"
-    sums.add([ItemOutcomes(int(Action.COPY), b"d", b"a/b/c/d/e", kinds, numbers, array("Q", [9] * 5).tobytes())])
+    sums.add(
+        [PackedItemOutcomes(int(ItemAction.COPY), b"d", b"a/b/c/d/e", kinds, numbers, array("Q", [9] * 5).tobytes())]
+    )
     assert sum(sums.sizes["copied"].files) == 2 and sum(sums.sizes["copied"].bytes) == 16
-    assert [each.path for each in sums.slowest] == [b"d/d"]
+    assert [each.path for each in sums.slowest_files] == [b"d/d"]
 
 
 class _Reader(HTMLParser):
@@ -154,9 +158,9 @@ class _Reader(HTMLParser):
 
 @pytest.mark.parametrize("text", ["<b>\"&'", "</p><script>", "&lt;", '" onload="x', "<!-- -->", "]]>"])
 def test_text_is_escaped_everywhere(text: str) -> None:
-    read = _Reader(element("p", text, title=text, class_=None, data_x=1))
+    read = _Reader(html_element("p", text, title=text, class_=None, data_x=1))
     assert read.found == [("p", {"title": text, "data-x": "1"})] and read.text == text
-    assert joined(Markup("<b>"), None, text, 7).startswith("<b>&") or "<" not in text[:1]
+    assert joined_markup(Markup("<b>"), None, text, 7).startswith("<b>&") or "<" not in text[:1]
 
 
 ROOTS = (Root(b"/s", b"/d", b"", b"", b"s", b"d", (1, 1), (1, 2)),)
@@ -168,7 +172,7 @@ def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     report = JobReportRecorder([bytes(file)], 0o022, lambda: 0.0, lambda: 1.5e9)
     words = ["a b", "$HOME", "--existing=changed"]
-    report.begin(
+    report.begin_recording(
         RunDescription(
             "pcopy",
             "copied",
@@ -182,7 +186,7 @@ def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
         ),
         print,
     )
-    report.end(JobEnd(75, Totals(found=3), "stopped by SIGTERM"))
+    report.end(JobEnd(75, JobCounters(found=3), "stopped by SIGTERM"))
     values = json.loads(file.read_text())
     assert values["job"]["options"] == {
         "existing": "changed",
@@ -192,11 +196,13 @@ def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
     assert values["command"] == "pcopy 'a b' '$HOME' --existing=changed"
     assert (values["started"], values["halted"]) == ("2017-07-14T02:40:00Z", "stopped by SIGTERM")
     assert values["meaning"] == "ended with status 75" and values["ranks"] == values["sizes"] == []
-    assert is_report_beginning(file.read_bytes()[:100]) and not is_metrics_beginning(file.read_bytes()[:100])
+    assert is_beginning_of_report_file(file.read_bytes()[:100]) and not is_beginning_of_metrics_file(
+        file.read_bytes()[:100]
+    )
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", '{"format": "pcopy-report"}', "<!doctype html>\n<html>", readable_json_text({"a": 1})]
 )
 def test_other_files_are_not_recognized_as_reports(text: str) -> None:
-    assert not is_report_beginning(text.encode())
+    assert not is_beginning_of_report_file(text.encode())

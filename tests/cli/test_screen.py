@@ -21,7 +21,7 @@ from pcopy.report.bar import ProgressBarScreen, open_progress_screen, progress_d
 from pcopy.report.lines_file import JsonLinesFile
 from pcopy.report.progress_gauge import ProgressGauge
 from pcopy.report.screen import MAX_FAILURES_SHOWN, OutputOptions, ProgressLinesScreen, ProgressScreen
-from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.job import Failure, JobCounters
 from pcopy.tools.copy import COPY_TOOL
 from pcopy.tools.director import JOB_STAGES
 
@@ -48,8 +48,8 @@ class Broken(io.StringIO):
         raise BrokenPipeError(errno.EPIPE, "gone")
 
 
-HALF = Totals(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 29)
-DONE = Totals(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30)
+HALF = JobCounters(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 29)
+DONE = JobCounters(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30)
 
 
 def failed(count: int, first: int = 0) -> list[Failure]:
@@ -63,16 +63,16 @@ def test_one_line_is_printed_each_interval() -> None:
     clock, stream = Clock(), io.StringIO()
     screen = ProgressLinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, clock)
     for _ in range(1000):
-        screen.progress("copying", HALF, ())
+        screen.receive_progress("copying", HALF, ())
     assert stream.getvalue() == ""
     clock.now += 10
     for _ in range(1000):
-        screen.progress("copying", HALF, ())
+        screen.receive_progress("copying", HALF, ())
     assert stream.getvalue() == (
         "pcopy: 0:10 copying: 50.0 %, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
     )
     clock.now += 10
-    screen.progress("copying", HALF._replace(unscanned=3, failed=1), (2,))
+    screen.receive_progress("copying", HALF._replace(unscanned=3, failed=1), (2,))
     assert stream.getvalue().splitlines()[1] == (
         "pcopy: 0:20 copying: scanning, 6 of 10 items, 512 MiB of 1.00 GiB, 25.6 MiB/s (mean 25.6 MiB/s), 1 failed, "
         "no answer from rank 2"
@@ -83,28 +83,28 @@ def test_quiet_shows_errors_and_notices_only() -> None:
     clock, stream = Clock(), io.StringIO()
     screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(quiet=True), stream, clock)
     clock.now += 1000
-    screen.progress("copying", HALF, ())
+    screen.receive_progress("copying", HALF, ())
     assert stream.getvalue() == ""
-    screen.failures(failed(1))
-    screen.notice("slow\nserver")
+    screen.receive_failures(failed(1))
+    screen.receive_notice("slow\nserver")
     assert stream.getvalue() == "pcopy: item 0: open: Permission denied (EACCES)\npcopy: slow\\nserver\n"
 
 
 # Lines for programs
 
 SCHEMA = Path(__file__).parents[2] / "docs/formats/progress.md"
-TOTALS = Totals(found=10, found_bytes=1 << 30, files=4, directories=1, bytes=1 << 29, moved=1 << 29)
+TOTALS = JobCounters(found=10, found_bytes=1 << 30, files=4, directories=1, bytes=1 << 29, moved=1 << 29)
 
 
-def json_lines(totals: Totals, silent: tuple[int, ...] = ()) -> list[dict[str, Any]]:
+def json_lines(totals: JobCounters, silent: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     clock, stream = Clock(), io.StringIO()
     screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(progress="json"), stream, clock)
     for _ in range(2):
         clock.now += 0.99
-        screen.progress("copy", totals, silent)
+        screen.receive_progress("copy", totals, silent)
         clock.now += 0.02
         for _ in range(100):
-            screen.progress("copy", totals, silent)
+            screen.receive_progress("copy", totals, silent)
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -145,7 +145,7 @@ def test_the_first_failures_are_shown(batch: int) -> None:
     stream = io.StringIO()
     screen = ProgressScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock())
     for first in range(0, 250, batch):
-        screen.failures(failed(min(batch, 250 - first), first))
+        screen.receive_failures(failed(min(batch, 250 - first), first))
     lines = stream.getvalue().splitlines()
     assert len(lines) == MAX_FAILURES_SHOWN + 1
     assert lines[0].startswith("pcopy: item 0: ")
@@ -156,8 +156,8 @@ def test_the_first_failures_are_shown(batch: int) -> None:
 def test_note_on_hidden_failures_is_not_printed_if_all_are_shown() -> None:
     stream = io.StringIO()
     screen = ProgressScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock())
-    screen.failures(failed(MAX_FAILURES_SHOWN))
-    screen.failures([])
+    screen.receive_failures(failed(MAX_FAILURES_SHOWN))
+    screen.receive_failures([])
     assert len(stream.getvalue().splitlines()) == MAX_FAILURES_SHOWN
 
 
@@ -169,11 +169,11 @@ def test_errors_file_contains_all_failures(tmp_path: Path) -> None:
     telling = OutputOptions(errors=bytes(path), quiet=True)
     with closing(open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, Clock())) as screen:
         assert path.read_text() == old
-        screen.begin()
+        screen.truncate_output_files()
         assert path.read_text() == ""
-        screen.failures(failed(150))
+        screen.receive_failures(failed(150))
         assert len(path.read_text().splitlines()) == 150
-        screen.failures(failed(1, 150))
+        screen.receive_failures(failed(1, 150))
     assert [json.loads(line)["path"] for line in path.read_text().splitlines()] == [f"item {n}" for n in range(151)]
     assert stream.getvalue().endswith(f"pcopy: further failures are not shown: all are listed in {path}\n")
     screen.close()
@@ -191,9 +191,9 @@ def test_write_error_of_the_errors_file_is_reported_once() -> None:
     screen = ProgressScreen(
         COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock(), [JsonLinesFile(b"/dev/full", "errors")]
     )
-    screen.begin()
-    screen.failures(failed(1))
-    screen.failures(failed(1, 1))
+    screen.truncate_output_files()
+    screen.receive_failures(failed(1))
+    screen.receive_failures(failed(1, 1))
     screen.close()
     assert stream.getvalue().splitlines() == [
         "pcopy: item 0: open: Permission denied (EACCES)",
@@ -208,16 +208,16 @@ def test_closed_terminal_does_not_end_the_job(kind: type[ProgressLinesScreen] | 
     screen = kind(COPY_TOOL.name, COPY_TOOL.stages, Broken(), 1.0, clock)
     for _ in range(3):
         clock.now += 1
-        screen.progress("copying", HALF, ())
-        screen.failures(failed(1))
-        screen.notice("something")
+        screen.receive_progress("copying", HALF, ())
+        screen.receive_failures(failed(1))
+        screen.receive_notice("something")
     screen.close()
 
 
 # The bar
 
 
-def drawn(width: int, totals: Totals, silent: tuple[int, ...] = (), **options: bool) -> list[str]:
+def drawn(width: int, totals: JobCounters, silent: tuple[int, ...] = (), **options: bool) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, no_color=True, **options)  # type: ignore[arg-type]
     console.print(render_bar("copying", ProgressGauge(0.0, JOB_STAGES).read(10.0, totals), silent, width))
@@ -254,17 +254,17 @@ def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     console = Console(file=stream, width=80, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})
     screen = ProgressBarScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 0.5, clock)
     screen.console = console
-    screen.failures(failed(1))
-    screen.progress("copying", HALF, ())
+    screen.receive_failures(failed(1))
+    screen.receive_progress("copying", HALF, ())
     assert stream.getvalue() == "pcopy: item 0: open: Permission denied (EACCES)\n"
     clock.now += 0.5
-    screen.progress("copying", HALF, ())
+    screen.receive_progress("copying", HALF, ())
     text = stream.getvalue()
     assert "50.0 %" in text
     for _ in range(100):
-        screen.progress("copying", DONE, ())
+        screen.receive_progress("copying", DONE, ())
     assert stream.getvalue() == text
-    screen.failures([Failure(b"long" * 50, "open", errno.EACCES, "")])
+    screen.receive_failures([Failure(b"long" * 50, "open", errno.EACCES, "")])
     assert f"pcopy: {'long' * 50}: open: Permission denied (EACCES)\n" in stream.getvalue()
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     screen.close()
@@ -289,7 +289,7 @@ def test_verbose_output_reports_each_phase_once(telling: OutputOptions, lines: l
     screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, clock)
     for phase in ("copying", "copying", "finishing"):
         clock.now += 100
-        screen.progress(phase, Totals(found=3, files=1, skipped=1), ())
+        screen.receive_progress(phase, JobCounters(found=3, files=1, skipped=1), ())
     assert stream.getvalue().splitlines() == lines
 
 
@@ -319,17 +319,17 @@ os.environ["TERM"] = "xterm"
 from pcopy.report.screen import OutputOptions
 from pcopy.report.bar import open_progress_screen
 from pcopy.tools.copy import COPY_TOOL
-from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.job import Failure, JobCounters
 class Terminal(io.StringIO):
     isatty = lambda self: True
 now = 0.0
 stream = Terminal()
 screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(), stream, lambda: now)
-screen.progress("copying", Totals(found=1), ())
+screen.progress("copying", JobCounters(found=1), ())
 screen.failures([Failure(b"a", "open", 13, "")])
 assert "rich" not in sys.modules
 now = 1.0
-screen.progress("copying", Totals(found=1), ())
+screen.progress("copying", JobCounters(found=1), ())
 assert "rich" in sys.modules
 assert "copying" in stream.getvalue()
 """

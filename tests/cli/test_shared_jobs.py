@@ -12,7 +12,7 @@ import pytest
 from pcopy.errors import RequestRefused
 from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
 from pcopy.jobs.rank_store import wait_until_job_is_visible
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 from tests.checkpoint.made import job_of, made, some_root
 
 PATIENCE = 30.0
@@ -62,5 +62,5 @@ def test_files_written_while_a_job_is_abandoned_are_removed_at_the_end(
     (path / "run-1").mkdir()
     for name in ("lock-2", "run-1/facts-2"):
         (path / name).touch()
-    assert kept.finish(status, Totals(), patience) == []
+    assert kept.finish_job(status, JobCounters(), patience) == []
     assert not list(area.iterdir())

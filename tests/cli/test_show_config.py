@@ -27,12 +27,12 @@ class TestJobs:
             user="ranks: 3\nexisting: skip\nverify: true\nhash: none\ncheckpoint: /other\nmax-errors: 5\n"
             "no-sync: true\nspool: /tmp\nerrors: e.jsonl\nstripe-table: {1G: 8}\nolder-than: 7d\n"
         )
-        found = PCOPY.parse(["--resume", "job", "--termination", "ring"])
+        found = PCOPY.parse_command_line(["--resume", "job", "--termination", "ring"])
         assert (found.job_request.resume, found.job_request.given_options) == (b"job", {"termination"})
         assert (found.ranks, found.output.errors, found.checkpoint.spool) == (3, b"e.jsonl", b"/tmp")
         assert (found.checkpoint.directory, found.options.existing) == (b"", "replace")
         for words in (["--jobs"], ["--discard", "x"], ["--discard", "--older-than", "7d"]):
-            assert PCOPY.parse(words).checkpoint.directory == b""
+            assert PCOPY.parse_command_line(words).checkpoint.directory == b""
 
     def test_launcher_overrides_the_number_of_ranks(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
         files(user="ranks: 3\nmax-errors: 4\n")
@@ -99,7 +99,7 @@ class TestAnyCommand:
         without = {name.partition("=")[0] for names in pairs for name in names}
         files(user=all_keys(PCOPY, "update", ("existing", "checksum")[side], *without))
         operands = [] if words[:1] in (["--resume"], ["--jobs"], ["--discard"], ["--control"]) else ["a/", "b"]
-        PCOPY.parse([*words, *operands])
+        PCOPY.parse_command_line([*words, *operands])
 
     @pytest.mark.parametrize("program", [PVERIFY, PRM, PSTRIPE], ids=lambda program: program.name)
     def test_commands_of_other_programs_are_accepted_whatever_files_set(
@@ -109,7 +109,7 @@ class TestAnyCommand:
         files(user=all_keys(program))
         for words in (["a", "b"], *([["--create", "s", "a"]] if program is PVERIFY else [["--stripe", "auto", "a"]])):
             if "--stripe" not in words or program is PSTRIPE:
-                program.parse(words)
+                program.parse_command_line(words)
 
 
 COMMANDS = (
@@ -161,7 +161,7 @@ class TestShowConfig:
         text = shown(program=program)
         (area / "again.yaml").write_text(text)
         words = ["a", "b"] if program is not PTAR else ["-c", "-f", "a", "b"]
-        assert program.parse(["--config", "again.yaml", *words]) == program.parse(words)
+        assert program.parse_command_line(["--config", "again.yaml", *words]) == program.parse_command_line(words)
 
     def test_ineffective_options_are_reported(self, files: Files, area: Path) -> None:
         files("stripe-table: {1G: 8}\nno-sync: true\n")

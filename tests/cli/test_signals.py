@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from pcopy.checkpoint import record
-from pcopy.engine.messages import Halt, PrimitiveUnpickler
+from pcopy.engine.messages import HaltMessage, PrimitiveUnpickler
 from pcopy.errors import SYNC_FAILED_CODE, RequestRefused
 from pcopy.launch.watch import signals as stop_signals
 from pcopy.launch.watch.signals import STOP_SIGNALS, StoppedBeforeStart, StopSignalHandler
@@ -30,15 +30,15 @@ def signals() -> Iterator[StopSignalHandler]:
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
-        (Halt("SIGTERM", 15), "stopped by SIGTERM; every file that has been copied is whole"),
-        (Halt("too many errors"), "stopped early: too many errors; every file that has been copied is whole"),
+        (HaltMessage("SIGTERM", 15), "stopped by SIGTERM; every file that has been copied is whole"),
+        (HaltMessage("too many errors"), "stopped early: too many errors; every file that has been copied is whole"),
         (
-            Halt("the destination could not be synced: Input/output error", SYNC_FAILED_CODE),
+            HaltMessage("the destination could not be synced: Input/output error", SYNC_FAILED_CODE),
             "stopped early: the destination could not be synced: Input/output error",
         ),
     ],
 )
-def test_halt_text_contains_only_known_facts(reason: Halt, text: str) -> None:
+def test_halt_text_contains_only_known_facts(reason: HaltMessage, text: str) -> None:
     assert halt_reason_text(reason, False) == text
     may_be_cut_short = "; but what an earlier run was writing when it ended early may be cut short"
     assert halt_reason_text(reason, True) == (text if reason.code == SYNC_FAILED_CODE else text + may_be_cut_short)
@@ -77,7 +77,7 @@ def test_signal_raises_nothing_during_cleanup(signals: StopSignalHandler) -> Non
 
     signals.install_handlers()
     dropped()
-    assert closed and signals.reason == Halt("SIGUSR1", signal.SIGUSR1)
+    assert closed and signals.reason == HaltMessage("SIGUSR1", signal.SIGUSR1)
 
 
 def test_result_or_error_before_a_signal_is_passed_on(signals: StopSignalHandler) -> None:
@@ -129,4 +129,4 @@ def test_later_signal_only_requests_the_stop(signals: StopSignalHandler) -> None
     signals.install_handlers()
     signals.run_unless_stopped(lambda: None)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert signals.reason == Halt("SIGTERM", 15)
+    assert signals.reason == HaltMessage("SIGTERM", 15)

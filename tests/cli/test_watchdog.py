@@ -17,13 +17,19 @@ from pcopy.background import BackgroundThread
 from pcopy.fsio.backend.interface import RowInProgress
 from pcopy.fsio.close import close_after_write
 from pcopy.launch.rank import oldest_operation
-from pcopy.launch.watch.watchdog import MainThreadHeartbeat, NoticePipe, Pace, RankWatchdog, SilenceMessagePrinter
+from pcopy.launch.watch.watchdog import (
+    MainThreadHeartbeat,
+    NoticePipe,
+    RankWatchdog,
+    SilenceMessagePrinter,
+    WatchdogIntervals,
+)
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
-PACE = Pace(check=0.02, own_silence=0.1, silence_after_signal=0.05, no_answer=0.1)
+PACE = WatchdogIntervals(check=0.02, own_silence=0.1, silence_after_signal=0.05, no_answer=0.1)
 
 
 class Lines:
@@ -161,12 +167,12 @@ def test_rank_that_reported_itself_is_not_reported_twice() -> None:
 def test_time_while_this_process_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, pulse = Lines(), MainThreadHeartbeat()
     pulse.silent = (1,)
-    pace = Pace(check=5.0, own_silence=30.0, silence_after_signal=3.0, no_answer=60.0)
+    pace = WatchdogIntervals(check=5.0, own_silence=30.0, silence_after_signal=3.0, no_answer=60.0)
     watching = RankWatchdog(SilenceMessagePrinter(0, (), lines.notice), pulse, str, pace)
     start = time.monotonic()
     for now in (start + 5, start + 1000):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
-        watching._check()
+        watching._check_signs_of_life()
     assert lines.lines == []
 
 
@@ -178,7 +184,7 @@ def test_signal_makes_rank_0_report_awaited_ranks_sooner() -> None:
             SilenceMessagePrinter(0, (), lines.notice),
             pulse,
             str,
-            Pace(0.02, own_silence=60, silence_after_signal=0.1, no_answer=60),
+            WatchdogIntervals(0.02, own_silence=60, silence_after_signal=0.1, no_answer=60),
         )
         pulse.silent = (1,)
         watching.start()
@@ -210,7 +216,7 @@ def test_notes_reach_the_screen() -> None:
 
 def test_notes_without_a_reader_are_dropped() -> None:
     notes = NoticePipe()
-    notes.keep_end_of(1)
+    notes.close_unused_pipe_end(1)
     notes.send(1, "hello")
 
 
@@ -219,14 +225,14 @@ def test_a_second_sigint_ends_a_rank_that_hangs(count: int) -> None:
     program = """
 import os
 from pcopy.launch.watch.signals import StopSignalHandler
-from pcopy.launch.watch.watchdog import Pace, MainThreadHeartbeat, SilenceMessagePrinter, RankWatchdog
+from pcopy.launch.watch.watchdog import WatchdogIntervals, MainThreadHeartbeat, SilenceMessagePrinter, RankWatchdog
 class Lines:
     def notice(self, text):
         print(text, flush=True)
 signals = StopSignalHandler()
 signals.install_handlers()
 messages = SilenceMessagePrinter(0, (), Lines().notice)
-watching = RankWatchdog(messages, MainThreadHeartbeat(), str, Pace(0.05, 60.0, 0.1, 60.0))
+watching = RankWatchdog(messages, MainThreadHeartbeat(), str, WatchdogIntervals(0.05, 60.0, 0.1, 60.0))
 watching.start()
 reading, _ = os.pipe()
 print("ready", flush=True)

@@ -12,7 +12,7 @@ import pytest
 from pcopy.fsio import attribute_names
 from pcopy.fsio.attribute_names import XattrKind, parse_xattr_conf, xattr_kind
 from pcopy.fsio.attributes import ItemMetadata, apply_item_metadata, remove_extra_xattrs
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.support.attributes import ACCESS_ACL, acl
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.files import write
@@ -150,9 +150,9 @@ def test_unsupported_attribute_of_an_item_fails(area: Path) -> None:
     path.touch()
     given = ItemMetadata(0o600, os.geteuid(), os.getegid(), 0, 0, (("system.nonsense", b"x"),))
     with pytest.raises(OSError, match="supported") as caught:
-        apply_item_metadata(os.fsencode(path), given, Preserve(), 0)
+        apply_item_metadata(os.fsencode(path), given, PreservedMetadataKinds(), 0)
     assert caught.value.errno == errno.ENOTSUP
-    remove_extra_xattrs(os.fsencode(path), given, Preserve())
+    remove_extra_xattrs(os.fsencode(path), given, PreservedMetadataKinds())
 
 
 def test_xattr_conf_is_used_only_if_no_other_user_may_write_it(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def test_invalid_report_paths_are_refused(area: Path, source: Path) -> None:
         (line,) = run.stderr.decode().splitlines()
         return line
 
-    assert "ends in .json or .html" in refused("--report", area / "report.txt")
+    assert "the name must end in .json or .html" in refused("--report", area / "report.txt")
     assert "is there already, and is no report" in refused("--report", area / "notes.html")
     assert "which is copied from or to" in refused("--report", source / "r.json")
     assert "the same file" in refused("--report", area / "r.json", "--report", area / "r.json")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from pcopy.cli.config_keys import PROGRAMS
-from pcopy.fsio.named_file import real_path, stable_directory_path
+from pcopy.fsio.named_file import real_path, rename_proof_directory_path
 from tests.e2e.test_named_files import OTHER_USER, options_of
 from tests.support.command import Completed, pcopy, show
 from tests.support.processes import background, wait_until
@@ -171,7 +171,7 @@ def test_state_directories_are_accessible_only_to_their_owner(place: Path, name:
 def test_stable_path_still_leads_to_a_directory_replaced_by_a_link(area: Path) -> None:
     (area / "dir").mkdir()
     (area / "other").mkdir()
-    with stable_directory_path(os.fsencode(area / "dir")) as held:
+    with rename_proof_directory_path(os.fsencode(area / "dir")) as held:
         (area / "dir").rename(area / "moved")
         os.symlink("other", area / "dir")
         Path(os.fsdecode(held), "file").touch()

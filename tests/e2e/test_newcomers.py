@@ -138,7 +138,7 @@ MISTAKES = {
     "no SRC": Mistake([], "SRC and DST are missing: pcopy [options] SRC... DST"),
     "no DST": Mistake(["results"], "DST is missing after results: pcopy [options] SRC... DST"),
     "an unknown user": Mistake(["--chown", "nosuchuser", "results", "archive"], "there is no user nosuchuser"),
-    "stripes in another form": Mistake(["--stripe", "8,4M", "results", "archive"], "COUNT[:SIZE] like 8 or 8:4M"),
+    "stripes in another form": Mistake(["--stripe", "8,4M", "results", "archive"], "COUNT[:SIZE] such as 8 or 8:4M"),
     # Report, list and configuration files
     "a directory for errors": Mistake(["--errors", "archive", "file", "new"], "name a file, as archive/errors.jsonl"),
     "errors in no directory": Mistake(

@@ -258,7 +258,7 @@ def test_full_file_system_is_reported_and_cleaned_up(area: Path) -> None:
         (("--in-flight", "65", "."), ["from 1 to 64"]),
         (("--time", "0", "."), ["above 0"]),
         (("--blocks", "1000", "--direct", "."), ["whole pages"]),
-        (("--svg", "picture.png", "."), ["ends in .svg"]),
+        (("--svg", "picture.png", "."), ["must end in .svg"]),
         (("-B", "."), ["write --direct"]),
         (("--size", "64K", "--blocks", "64K,1M", "."), ["--size 65536", "--blocks"]),
     ],

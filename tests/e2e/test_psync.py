@@ -66,7 +66,7 @@ def test_help_names_the_default_of_existing(trees: Path, program: str, default: 
 def test_messages_do_not_mention_implied_options() -> None:
     """Help does not offer options that psync refuses."""
     for words in ("--compress zstd", "--decompress", "-avz", "--files-from list", "-u --files-from list", "other/"):
-        reported = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
+        reported = refusal(lambda: PSYNC.parse_command_line([*words.split(), "source/", "copy"]))  # noqa: B023
         assert "--mirror" not in reported and "--delete" not in reported
         assert "pcopy --compress zstd" in reported or "compress zstd" not in words
     assert "--compress" not in PSYNC.parser().format_help()
@@ -77,7 +77,7 @@ def test_psync_has_no_option_for_path_lists() -> None:
     help_text = PSYNC.parser().format_help()
     assert not re.search(r"^ +(-0|--files-from|--from0)\b", help_text, re.MULTILINE)
     for words in ("--files-from list", "--files-from=list", "-0", "--from0", "--from list"):
-        reported = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
+        reported = refusal(lambda: PSYNC.parse_command_line([*words.split(), "source/", "copy"]))  # noqa: B023
         assert reported.startswith(words[:2]) and "write pcopy --files-from LIST" in reported and "\n" not in reported
 
 

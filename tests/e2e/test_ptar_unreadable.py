@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.archive.incomplete import IncompleteNames, read_trailer, trailer_bytes
+from pcopy.archive.incomplete import NamesOfIncompleteFiles, encoded_archive_trailer, read_archive_trailer
 from tests.support.archives import MIB, ptar
 from tests.support.command import Argument, Completed, show
 from tests.support.faults import READS, Fault
@@ -186,6 +186,6 @@ def test_damaged_list_of_incomplete_files_is_an_error(tree: Path) -> None:
 def test_list_of_incomplete_files_is_read_in_bounded_memory(tree: Path) -> None:
     """Short names reach the limit of memory, 64 bytes each, before the limit of length."""
     names = {b"%x" % number for number in range(300_000)}
-    listing = trailer_bytes(IncompleteNames(names), 0)
-    found = read_trailer(lambda offset, size: listing[offset : offset + size], len(listing))
+    listing = encoded_archive_trailer(NamesOfIncompleteFiles(names), 0)
+    found = read_archive_trailer(lambda offset, size: listing[offset : offset + size], len(listing))
     assert found.has_more and len(found.names) * 64 < 16 << 20 and names.issuperset(found.names)

@@ -17,8 +17,8 @@ from typing import cast
 
 import pytest
 
-from pcopy.tasks.base.job import Sink
-from pcopy.tools.walk_outputs import ListsSink, ListTarget
+from pcopy.tasks.base.job import ProgressSink
+from pcopy.tools.walk_outputs import ItemListsSink, OutputListTarget
 from pcopy.walk.matching import DirectoryItems
 from pcopy.walk.sorting import ItemSorter
 from tests.e2e.test_pwalk import found, listed, pwalk
@@ -145,10 +145,10 @@ def test_sorted_items_are_not_read_after_the_pipe_closed(area: Path, monkeypatch
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     monkeypatch.setattr(ItemSorter, "sorted_batches", in_order)
-    outputs = ListsSink(cast(Sink, None), [ListTarget("lines")], (), "name", None, "pwalk-test")
+    outputs = ItemListsSink(cast(ProgressSink, None), [OutputListTarget("lines")], (), "name", None, "pwalk-test")
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write)
-        outputs.finish()
+        outputs.complete_lists()
     assert (asked, outputs.is_output_closed, outputs.status) == ([0], True, 75)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.tasks.base.item_outcomes import ItemOutcomes
-from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
+from pcopy.tasks.base.job import Failure, JobCounters
 from pcopy.tools.space import FreeSpaceWarningSink
 from pcopy.walk.preliminary_walk import PreliminaryWalk
 from tests.support.command import pcopy, show, summary
@@ -133,16 +133,16 @@ class Notices:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         """Ignore progress."""
 
-    def failures(self, failures: Sequence[Failure]) -> None:
+    def receive_failures(self, failures: Sequence[Failure]) -> None:
         """Ignore failures: there are none."""
 
-    def items(self, items: Sequence[ItemOutcomes]) -> None:
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
         """Ignore items: there are none."""
 
-    def notice(self, text: str) -> None:
+    def receive_notice(self, text: str) -> None:
         self.lines.append(text)
 
 
@@ -151,11 +151,13 @@ def test_space_warning_is_printed_once_when_the_scan_is_complete(area: Path) -> 
     watch = FreeSpaceWarningSink(notices, bytes(area))
     room = os.statvfs(area)
     much = room.f_bfree * room.f_frsize + (1 << 40)
-    watch.progress("copy", Totals(found_bytes=much, unscanned=1), ())
+    watch.receive_progress("copy", JobCounters(found_bytes=much, unscanned=1), ())
     assert notices.lines == []
-    watch.progress("copy", Totals(found_bytes=much), ())
-    watch.progress("copy", Totals(found_bytes=much), ())
+    watch.receive_progress("copy", JobCounters(found_bytes=much), ())
+    watch.receive_progress("copy", JobCounters(found_bytes=much), ())
     assert len(notices.lines) == 1 and "remain to be copied" in notices.lines[0]
     little = Notices()
-    FreeSpaceWarningSink(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
+    FreeSpaceWarningSink(little, bytes(area)).receive_progress(
+        "copy", JobCounters(found_bytes=much, skipped_bytes=much), ()
+    )
     assert little.lines == []

@@ -18,12 +18,12 @@ from typing import BinaryIO
 
 from bench.simulation.network import SimulatedNetwork
 from pcopy.engine.backlog import OpenSpool
-from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Abort, AddressedTasks, Halt, Message, TaskReply, encode_message
-from pcopy.engine.node import RankNode
+from pcopy.engine.limits import EngineLimits
+from pcopy.engine.messages import AbortMessage, AddressedTasksMessage, HaltMessage, Message, TaskReply, encode_message
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import RankState
-from pcopy.engine.steering import NoSteering, RankSteering
+from pcopy.engine.steering import NullRankSteering, RankSteering
 from pcopy.engine.task import ANY_RANK, NewTask, Task
 from pcopy.engine.ticket import TaskOutcome
 from tests.engine.plans import Interruption, Network, Plan, share, unpacked
@@ -31,7 +31,7 @@ from tests.engine.plans import Interruption, Network, Plan, share, unpacked
 MOST_EVENTS = 500_000
 ENDED = (RankState.CLOSED, RankState.ABORTED)
 
-SMALL = Limits(
+SMALL = EngineLimits(
     message_bytes=700,
     scan_ahead_bytes=1000,
     queue_memory_bytes=1500,
@@ -44,7 +44,7 @@ SMALL = Limits(
 
 
 class _Rank:
-    def __init__(self, node: RankNode, slowness: float) -> None:
+    def __init__(self, node: RankStateMachine, slowness: float) -> None:
         self.node = node
         self.slowness = slowness
         self.inbox: deque[tuple[int, Message]] = deque()
@@ -64,14 +64,14 @@ class Simulation:
         size: int,
         seed: int,
         *,
-        limits: Limits = SMALL,
+        limits: EngineLimits = SMALL,
         network: Network = Network(),  # noqa: B008 (an immutable value)
         slowest: float = 1.0,
         interruption: Interruption | None = None,
         open_spool: OpenSpool = io.BytesIO,
         termination: str = "tree",
         whole: float = 0.3,
-        steering: Callable[[int], RankSteering] = lambda rank: NoSteering(),
+        steering: Callable[[int], RankSteering] = lambda rank: NullRankSteering(),
     ) -> None:
         """``whole``: the part of the tasks with several items that are not to be divided, when that is asked for."""
         self.spools: list[BinaryIO] = []
@@ -88,7 +88,7 @@ class Simulation:
         self.transport = SimulatedNetwork(size, self.random, network.latency, wire=True)
         self.ranks = [
             _Rank(
-                RankNode(
+                RankStateMachine(
                     rank,
                     size,
                     run=3,
@@ -140,10 +140,10 @@ class Simulation:
         self._check_phase_over(phase, totals)
         return min((planned.phase for planned in self.plan if planned.phase > phase), default=None)
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         return self._spawns(number for number in self._children.get(-1, ()) if self.plan[number].phase == phase)
 
-    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: HaltMessage | None) -> int:
         assert totals == self.true_totals()
         return totals[0] + (0 if halted is None else 1000)
 
@@ -180,8 +180,8 @@ class Simulation:
 
     def _check_message(self, source: int, destination: int, message: Message) -> None:
         assert destination != source
-        if isinstance(message, AddressedTasks | TaskReply) and message.tasks:
-            footprint = sum(task.memory_bytes for task in message.tasks)
+        if isinstance(message, AddressedTasksMessage | TaskReply) and message.tasks:
+            footprint = sum(task.memory_use_in_bytes for task in message.tasks)
             assert footprint <= self.limits.message_bytes or len(message.tasks) == 1
             assert len(encode_message(message)) <= footprint + 64
             self.sent["work"] += 1
@@ -192,7 +192,7 @@ class Simulation:
     def run(self, *, seconds: float | None = None) -> Simulation:
         """Plays the job to its end; fails if that takes more than ``seconds`` of virtual time."""
         bound = self._bound() if seconds is None else seconds
-        self.nodes[0].start(0.0)
+        self.nodes[0].begin_job(0.0)
         for rank in self.ranks:
             self._turn(rank)
         while (event := min(self.transport.next_event_time(), self._next_timer())) < math.inf:
@@ -224,7 +224,9 @@ class Simulation:
         if self.transport.next_event_time() <= self._next_timer():
             for _, destination, source, message in self.transport.deliver(self.now):
                 rank = self.ranks[destination]
-                assert rank.node.state is not RankState.CLOSED or isinstance(message, Abort), f"{message} after the end"
+                assert rank.node.state is not RankState.CLOSED or isinstance(message, AbortMessage), (
+                    f"{message} after the end"
+                )
                 rank.inbox.append((source, message))
                 if not rank.in_slice:
                     self._turn(rank)
@@ -251,20 +253,20 @@ class Simulation:
             if node.halt_reason is not None and rank.task is not None and node.queue.is_work(rank.task):
                 node.drop_task(rank.task, self.now)
                 rank.task = None
-            node.tick(self.now)
+            node.perform_due_actions(self.now)
             self._begin_slice(rank)
         while node.outbox:
             destination, message = node.outbox.popleft()
             self._check_message(node.rank, destination, message)
             self.transport.send(node.rank, destination, message, self.now)
         rank.wake = math.inf
-        if not rank.in_slice and node.state not in ENDED and (wake := node.next_tick_time()) < math.inf:
+        if not rank.in_slice and node.state not in ENDED and (wake := node.next_due_action_time()) < math.inf:
             rank.wake = max(wake, self.now)
             self._set_timer(rank, rank.wake, slice_over=False)
 
     def _receive(self, rank: _Rank) -> None:
         while rank.inbox:
-            rank.node.receive(*rank.inbox.popleft(), self.now)
+            rank.node.receive_message(*rank.inbox.popleft(), self.now)
 
     def _begin_slice(self, rank: _Rank) -> None:
         if rank.task is None:
@@ -281,7 +283,7 @@ class Simulation:
     def _end_slice(self, rank: _Rank) -> None:
         assert rank.task is not None
         if rank.slices:
-            rank.node.begun_tasks.record_slice(rank.task)
+            rank.node.begun_tasks.record_executed_task_slice(rank.task)
             return
         number, start, end = unpacked(rank.task)
         planned = self.plan[number]
@@ -318,7 +320,7 @@ class Simulation:
             spawn = self._spawn(number, 0, planned.items)
             self.numbered += 1
             if planned.owner != ANY_RANK:
-                self.ranks[planned.owner].notes_bytes += Task((0, 0, 0), *spawn).memory_bytes
+                self.ranks[planned.owner].notes_bytes += Task((0, 0, 0), *spawn).memory_use_in_bytes
             yield spawn
 
     def _set_timer(self, rank: _Rank, at: float, *, slice_over: bool) -> None:
@@ -330,10 +332,10 @@ class Simulation:
         if rank.node.state in ENDED:
             return
         if kind == "halt":
-            rank.node.halt(Halt("stopped by the test"), self.now)
-            rank.node.halt(Halt("stopped by the test"), self.now)
+            rank.node.halt_job(HaltMessage("stopped by the test"), self.now)
+            rank.node.halt_job(HaltMessage("stopped by the test"), self.now)
         else:
-            rank.node.abort("Traceback of the test")
+            rank.node.abort_job("Traceback of the test")
         if not rank.in_slice:
             self._turn(rank)
 

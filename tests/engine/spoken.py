@@ -7,14 +7,14 @@ from random import Random
 from typing import Any
 
 from pcopy.engine.journal import TaskJournal
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.messages import (
-    Halt,
+    HaltMessage,
     Message,
-    StartPhase,
+    StartPhaseMessage,
     TaskRequest,
 )
-from pcopy.engine.node import RankNode
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import RankState
 from pcopy.engine.task import ANY_RANK, NewTask, Task
@@ -31,17 +31,19 @@ class Directions:
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return phase + 1 if phase + 1 < self.phases else None
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         return [NewTask(phase, b"", 1) for _ in range(self.first if phase == 0 else 0)]
 
-    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: HaltMessage | None) -> int:
         return 75 if halted else 0
 
 
-def node_of(rank: int, size: int, limits: Limits, director: Directions | None = None, **options: Any) -> RankNode:
-    """A node with one counter in its first run; ``options`` are further ones of ``RankNode``."""
+def node_of(
+    rank: int, size: int, limits: EngineLimits, director: Directions | None = None, **options: Any
+) -> RankStateMachine:
+    """A node with one counter in its first run; ``options`` are further ones of ``RankStateMachine``."""
     options = {"random": Random(1), **options}
-    return RankNode(
+    return RankStateMachine(
         rank,
         size,
         run=1,
@@ -63,15 +65,15 @@ class Spoken:
         director: Directions | None = None,
         *,
         journal: TaskJournal | None = None,
-        limits: Limits = Limits(fan_out=2),  # noqa: B008 (an immutable value)
+        limits: EngineLimits = EngineLimits(fan_out=2),  # noqa: B008 (an immutable value)
         **options: Any,
     ) -> None:
-        """``options`` are further ones of ``RankNode``."""
+        """``options`` are further ones of ``RankStateMachine``."""
         self.node = node_of(rank, size, limits, director, random=Random(rank), journal=journal, **options)
 
     def hear(self, source: int, *messages: Message, now: float = 0.0) -> list[tuple[int, Message]]:
         for message in messages:
-            self.node.receive(source, message, now)
+            self.node.receive_message(source, message, now)
         return self.said()
 
     def said(self) -> list[tuple[int, Message]]:
@@ -97,7 +99,7 @@ def without(said: list[tuple[int, Message]], *kinds: type) -> list[tuple[int, Me
 def working(rank: int = 1, size: int = 3) -> Spoken:
     """A rank in phase 0 that has asked somebody for tasks."""
     spoken = Spoken(rank, size)
-    spoken.hear(0, StartPhase(0))
+    spoken.hear(0, StartPhaseMessage(0))
     assert spoken.node.state is RankState.WORKING
     return spoken
 
@@ -109,4 +111,4 @@ def outstanding(said: list[tuple[int, Message]]) -> tuple[int, TaskRequest]:
 
 def asking(rank: int, size: int) -> tuple[Spoken, int, TaskRequest]:
     spoken = Spoken(rank, size)
-    return spoken, *outstanding(spoken.hear(0, StartPhase(0)))
+    return spoken, *outstanding(spoken.hear(0, StartPhaseMessage(0)))

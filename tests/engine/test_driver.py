@@ -17,13 +17,22 @@ from typing import Any, NamedTuple
 import pytest
 
 from pcopy.engine.driver import RankDriver, TaskGenerator, TaskOutcome
-from pcopy.engine.limits import Limits
-from pcopy.engine.messages import CloseTransport, CounterSums, EndJob, Halt, Message, StartPhase, TaskReply, TaskRequest
-from pcopy.engine.node import RankNode
+from pcopy.engine.limits import EngineLimits
+from pcopy.engine.messages import (
+    CloseTransportMessage,
+    CounterSums,
+    EndJobMessage,
+    HaltMessage,
+    Message,
+    StartPhaseMessage,
+    TaskReply,
+    TaskRequest,
+)
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import WakeDescriptor
-from pcopy.engine.transport import Transport
+from pcopy.engine.transport import MessageTransport
 from pcopy.engine.transports.local import fork_ranks
 from pcopy.errors import EXIT_INTERNAL, EXIT_OK, EXIT_STOPPED, JobAborted
 
@@ -39,7 +48,7 @@ LONG = b"sleep 10000"
 class Listening:
     """A transport that notes how many seconds later than it had to be each answer to a request came."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: MessageTransport) -> None:
         self._transport = transport
         self._asked = 0.0
         self.answers: list[float] = []
@@ -68,14 +77,14 @@ class Directions:
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         return self._first
 
-    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: HaltMessage | None) -> int:
         return EXIT_STOPPED if halted else EXIT_OK
 
 
-_reasons: list[Halt] = []
+_reasons: list[HaltMessage] = []
 """Reasons to stop the job that tasks of this process have met."""
 
 
@@ -99,7 +108,7 @@ def _slices(word: bytes, number: int) -> TaskGenerator:
         yield None
         os.kill(os.getpid(), signal.SIGKILL)
     elif word == b"full":
-        _reasons.append(Halt("no room"))
+        _reasons.append(HaltMessage("no room"))
     elif word == b"split" and number:
         time.sleep(0.0003)
         half = NewTask(0, b"split %d" % (number - 1), 1 << number)
@@ -118,7 +127,7 @@ class Ended(NamedTuple):
 Launch = Callable[..., Ended]
 
 
-ONE_HOST = Limits(longest_steal_wait=2 * Limits().longest_steal_wait)
+ONE_HOST = EngineLimits(longest_steal_wait=2 * EngineLimits().longest_steal_wait)
 """As the command sets them where all ranks are on one host."""
 
 
@@ -128,7 +137,7 @@ def _one_rank(size: int, first: list[NewTask], directory: Path, stopping: int) -
     (directory / f"pid{rank}").write_text(str(os.getpid()))
     listening = Listening(transport)
     reports: list[CounterSums] = []
-    node = RankNode(
+    node = RankStateMachine(
         rank,
         size,
         run=1,
@@ -141,13 +150,13 @@ def _one_rank(size: int, first: list[NewTask], directory: Path, stopping: int) -
     begun = time.monotonic()
     settled: list[tuple[float, float]] = []
 
-    def stop_reason() -> Halt | None:
+    def stop_reason() -> HaltMessage | None:
         now = time.monotonic()
         if not settled and now > begun + 0.3:
             settled.append((now, time.process_time()))
         if _reasons:
             return _reasons[0]
-        return Halt("told to") if rank == stopping and now > begun + 0.2 else None
+        return HaltMessage("told to") if rank == stopping and now > begun + 0.2 else None
 
     driver = RankDriver(
         node,
@@ -175,7 +184,7 @@ def _one_rank(size: int, first: list[NewTask], directory: Path, stopping: int) -
     }
     (directory / f"rank{rank}").write_text(json.dumps(note))
     transport.close()
-    transport.children.reap(5.0)
+    transport.children.reap_children(5.0)
 
 
 def _supervised(size: int, first: list[NewTask], directory: Path, stopping: int) -> None:
@@ -295,7 +304,7 @@ def test_stop_drops_work_and_completes_addressed_tasks(launch: Launch, stopping:
 class Scripted:
     """A transport whose every poll hands out the next of these messages, all of rank 0."""
 
-    rank, size, has_unsent = 3, 5, False
+    rank, size, has_unsent_data = 3, 5, False
 
     def __init__(self, *messages: Message) -> None:
         self._messages = list(messages)
@@ -311,7 +320,7 @@ class Scripted:
             self.forgiven_at_the_end = set(self.forgiven)
         return [(0, self._messages.pop(0))]
 
-    def expect_close(self, rank: int) -> None:
+    def expect_end_of_connection(self, rank: int) -> None:
         self.forgiven.add(rank)
 
     def close(self) -> None:
@@ -328,8 +337,10 @@ def test_stop_requested_by_last_task_decides_status_of_job(launch: Launch, size:
 
 def test_only_loss_of_parent_is_an_error_in_barrier() -> None:
     """In the barrier any rank but the one above, whose word is awaited, may be gone already."""
-    transport = Scripted(StartPhase(0), EndJob(7), CloseTransport())
-    node = RankNode(3, 5, run=1, counters=1, director=Directions([]), random=Random(1), queue=TaskQueue(Limits()))
+    transport = Scripted(StartPhaseMessage(0), EndJobMessage(7), CloseTransportMessage())
+    node = RankStateMachine(
+        3, 5, run=1, counters=1, director=Directions([]), random=Random(1), queue=TaskQueue(EngineLimits())
+    )
     assert RankDriver(node, transport, run_task, host="here", clock=lambda: 0.0).run() == 7
     assert transport.forgiven_at_the_end == {1, 2, 4}
 

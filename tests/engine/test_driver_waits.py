@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from pcopy.engine.driver import STOPPED_TASK_GRACE_SECONDS, RankDriver, TaskGenerator, TaskOutcome
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.messages import (
-    AddressedTasks,
-    CloseTransport,
-    CreditReturn,
-    EndJob,
-    Halt,
+    AddressedTasksMessage,
+    CloseTransportMessage,
+    CreditReturnMessage,
+    EndJobMessage,
+    HaltMessage,
     Message,
-    StartPhase,
+    StartPhaseMessage,
     TaskReply,
     TaskRequest,
 )
@@ -45,9 +45,9 @@ class Chosen:
 class Stage:
     """One driver on rank 1 of 3 whose polls hand out what the test has prepared, and which notes what it runs."""
 
-    rank, size, has_unsent = 1, 3, False
+    rank, size, has_unsent_data = 1, 3, False
 
-    def __init__(self, limits: Limits, *steps: Callable[[], Iterable[Message]]) -> None:
+    def __init__(self, limits: EngineLimits, *steps: Callable[[], Iterable[Message]]) -> None:
         self._steps = deque(steps)
         self._left = 5000  # polls after the last step
         self.now = 0.0
@@ -56,7 +56,7 @@ class Stage:
         self.tickets: dict[bytes, list[Chosen]] = {}
         self.journal = FakeJournal()
         self.node = node_of(1, 3, limits, journal=self.journal)
-        self.reason: Halt | None = None
+        self.reason: HaltMessage | None = None
         self.driver = RankDriver(
             self.node, self, self.run_task, host="here", clock=self.clock, stop_reason=lambda: self.reason, wake=self
         )
@@ -110,7 +110,7 @@ class Stage:
     def clear(self) -> None:
         self.story.append("-")
 
-    def expect_close(self, rank: int) -> None: ...
+    def expect_end_of_connection(self, rank: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -125,14 +125,14 @@ class Stage:
 
 def begin(*payloads: bytes, owner: int = -1) -> Callable[[], list[Message]]:
     tasks = tuple(Task((1, 0, number), 0, payload, 1, False, owner) for number, payload in enumerate(payloads, 1))
-    return lambda: [StartPhase(0), AddressedTasks(0, tasks)]
+    return lambda: [StartPhaseMessage(0), AddressedTasksMessage(0, tasks)]
 
 
 def nothing() -> list[Message]:
     return []
 
 
-END: tuple[Callable[[], list[Message]], ...] = (lambda: [EndJob(0)], lambda: [CloseTransport()])
+END: tuple[Callable[[], list[Message]], ...] = (lambda: [EndJobMessage(0)], lambda: [CloseTransportMessage()])
 
 
 def ends(stage: Stage, status: int = 0) -> None:
@@ -183,7 +183,7 @@ def test_rank_with_only_waiting_tasks_sleeps_until_wake() -> None:
         timeouts.append(stage.timeout)
         return []
 
-    one = Limits(fan_out=2, task_slots=1)
+    one = EngineLimits(fan_out=2, task_slots=1)
     stage = Stage(one, begin(b"aw"), asleep, asleep, lambda: asleep() or stage.done(b"a"), *END)
     ends(stage)
     assert min(timeouts) > 0.1
@@ -225,7 +225,7 @@ def test_stop_lets_waiting_task_end_and_drops_runnable_one() -> None:
         assert "b/" not in stage.reported
         return []
 
-    halt = (nothing, lambda: [Halt("signal")], still_waits, lambda: stage.done(b"b"), nothing, still_waits)
+    halt = (nothing, lambda: [HaltMessage("signal")], still_waits, lambda: stage.done(b"b"), nothing, still_waits)
     stage = Stage(TWO, begin(b"assssss", b"bwsxw"), *halt, lambda: stage.done(b"b"), *END)
     ends(stage)
     assert re.fullmatch(r"bw(as)+a/bsbxbwb\.b/", stage.reported)
@@ -238,7 +238,7 @@ def test_stop_drops_task_that_runs_too_long_after_its_ticket() -> None:
     """b goes on when its ticket is done, and then takes longer than the patience, a second for each slice."""
     slices = int(STOPPED_TASK_GRACE_SECONDS) + 20
     stage = Stage(
-        TWO, begin(b"b" + b"w" + b"s" * slices), nothing, lambda: [Halt("signal")], lambda: stage.done(b"b"),
+        TWO, begin(b"b" + b"w" + b"s" * slices), nothing, lambda: [HaltMessage("signal")], lambda: stage.done(b"b"),
         *[nothing] * slices, *END,
     )  # fmt: skip
     ends(stage)
@@ -249,7 +249,9 @@ def test_stop_drops_task_that_runs_too_long_after_its_ticket() -> None:
 
 def test_stop_drops_note_that_may_wait_for_storage() -> None:
     """The other note is run to its end."""
-    stage = Stage(TWO, begin(b"assssssssss", b"bs", owner=1), nothing, lambda: [Halt("signal")], *[nothing] * 5, *END)
+    stage = Stage(
+        TWO, begin(b"assssssssss", b"bs", owner=1), nothing, lambda: [HaltMessage("signal")], *[nothing] * 5, *END
+    )
     stage.node.queue._is_slow_note = lambda task: task.payload.startswith(b"a")
     ends(stage)
     assert re.fullmatch(r"(as)+a/bsb\.b/", stage.reported)
@@ -265,7 +267,7 @@ def test_stopping_rank_that_waits_for_others_keeps_polling_stop_reason() -> None
         return []
 
     looks = 0.0
-    stage = Stage(TWO, begin(b"bs"), lambda: [Halt("signal")], count, *[nothing] * 10, count, *END)
+    stage = Stage(TWO, begin(b"bs"), lambda: [HaltMessage("signal")], count, *[nothing] * 10, count, *END)
 
     def look() -> None:
         nonlocal looks
@@ -308,13 +310,13 @@ def test_transport_failure_closes_waiting_task_only_after_its_ticket() -> None:
 def test_phase_is_not_terminated_while_root_task_waits_for_ticket() -> None:
     """A root whose only task waits does not collect its sums."""
     spoken = Spoken(0, 3, Directions(first=1), limits=TWO)
-    spoken.node.start(0.0)
+    spoken.node.begin_job(0.0)
     taken = spoken.node.take_task()
     assert taken is not None
-    spoken.node.begun_tasks.suspend(taken)
+    spoken.node.begun_tasks.suspend_task(taken)
     for rank in (1, 2):
-        spoken.hear(rank, CreditReturn(0, CREDITS_PER_MESSAGE))
-    assert not spoken.node._detector.is_terminated
-    spoken.node.begun_tasks.resume(taken)
+        spoken.hear(rank, CreditReturnMessage(0, CREDITS_PER_MESSAGE))
+    assert not spoken.node._detector.is_phase_over_on_all_ranks
+    spoken.node.begun_tasks.resume_task(taken)
     spoken.node.finish_task(taken, TaskOutcome((), (1,)), 0.0)
-    assert spoken.node._detector.is_terminated
+    assert spoken.node._detector.is_phase_over_on_all_ranks

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.messages import (
-    AddressedTasks,
+    AddressedTasksMessage,
     CounterQuery,
-    CreditReturn,
+    CreditReturnMessage,
     EpochMarker,
     Message,
-    StartPhase,
+    StartPhaseMessage,
     TaskRequest,
 )
 from pcopy.engine.task import UNRECORDED, LabelledCounts, NewTask, Task, TaskId
@@ -26,23 +26,23 @@ class FakeJournal:
         self.durable_epoch = 0
         self.has_lost_data = False
         self.has_failed = False
-        self.needs_checkpoint_cut = False
+        self.needs_checkpoint = False
         self.must_wait_for_storage = False
         self.told: list[tuple[object, ...]] = []
 
-    def record_base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def record_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
         self.told.append(("base", phase, len(tasks)))
 
-    def record_spawned(self, task: Task) -> None:
+    def record_spawned_task(self, task: Task) -> None:
         self.told.append(("spawned", task.id))
 
-    def record_done(
+    def record_done_task(
         self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
     ) -> None:
         self.told.append(("done", task.id, *settled))
 
     def end_epoch(self, epoch: int, phase: int) -> None:
-        self.needs_checkpoint_cut = False
+        self.needs_checkpoint = False
         self.told.append(("cut", epoch, phase))
 
     def abandon_records(self) -> None:
@@ -57,7 +57,7 @@ def make(
     rank: int, size: int, directions: Directions | None = None, *, cut_interval: float = 60.0, first_cut: float = 60.0
 ) -> tuple[Spoken, FakeJournal]:
     journal = FakeJournal()
-    limits = Limits(
+    limits = EngineLimits(
         fan_out=2,
         seconds_to_first_checkpoint_cut=first_cut,
         checkpoint_cut_interval=cut_interval,
@@ -69,7 +69,7 @@ def make(
 def working(rank: int = 1, size: int = 3) -> tuple[Spoken, FakeJournal]:
     """A rank that runs a note of its own, the task 9."""
     spoken, journal = make(rank, size)
-    spoken.hear(0, StartPhase(0), AddressedTasks(0, (task(9, owner=rank),)))
+    spoken.hear(0, StartPhaseMessage(0), AddressedTasksMessage(0, (task(9, owner=rank),)))
     assert spoken.node.take_task() == task(9, owner=rank)
     return spoken, journal
 
@@ -107,8 +107,8 @@ def test_marker_precedes_first_message_to_each_destination() -> None:
     following = spoken.node.take_task()
     assert following is not None
     spoken.node.finish_task(following, TaskOutcome([NewTask(0, b"", 1, owner=5)]), 0.0)
-    spoken.node.abort("to be heard by everybody")
-    said = without(spoken.said(), TaskRequest, CreditReturn)
+    spoken.node.abort_job("to be heard by everybody")
+    said = without(spoken.said(), TaskRequest, CreditReturnMessage)
     for destination in (5, 6, 0, 3, 4):
         first, *others = heard(said, destination)
         assert first == EpochMarker(2)
@@ -127,18 +127,18 @@ def test_no_marker_is_sent_in_first_epoch() -> None:
 
 def test_new_job_records_its_first_tasks_as_base() -> None:
     spoken, journal = make(0, 1, Directions(first=3))
-    spoken.node.start(0.0)
+    spoken.node.begin_job(0.0)
     assert journal.told == [("base", 0, 3)]
 
 
 def test_first_tasks_of_later_phases_are_recorded_as_spawned() -> None:
     class Later(Directions):
-        def first_tasks(self, phase: int) -> list[NewTask]:
+        def first_tasks_of_phase(self, phase: int) -> list[NewTask]:
             return [NewTask(phase, b"", 1)] if phase == 1 else []
 
     spoken, journal = make(0, 1, Later(phases=2))
-    spoken.node.start(0.0)
-    spoken.node.tick(0.0)
+    spoken.node.begin_job(0.0)
+    spoken.node.perform_due_actions(0.0)
     assert spoken.node.phase == 1
     assert journal.told == [("base", 0, 0), ("spawned", (1, 0, 1))]
 
@@ -146,7 +146,7 @@ def test_first_tasks_of_later_phases_are_recorded_as_spawned() -> None:
 def test_resumed_job_starts_with_remaining_tasks_and_counts() -> None:
     spoken, journal = make(0, 1, Directions(first=3))
     spoken.node.restore_tasks(0, [task(7)], (5,))
-    spoken.node.start(0.0)
+    spoken.node.begin_job(0.0)
     assert journal.told == []
     assert spoken.node.take_task() == task(7)
     assert len(spoken.node.queue) == 0
@@ -156,9 +156,9 @@ def test_resumed_job_starts_with_remaining_tasks_and_counts() -> None:
 def test_sums_of_resumed_job_reach_all_ranks_before_phase_starts() -> None:
     spoken, _ = make(0, 3)
     spoken.node.restore_tasks(0, [task(7)], (5,))
-    spoken.node.start(0.0)
-    to_child = [message for message in heard(spoken.said(), 1) if isinstance(message, CounterQuery | StartPhase)]
-    assert [type(message) for message in to_child] == [CounterQuery, StartPhase]
+    spoken.node.begin_job(0.0)
+    to_child = [message for message in heard(spoken.said(), 1) if isinstance(message, CounterQuery | StartPhaseMessage)]
+    assert [type(message) for message in to_child] == [CounterQuery, StartPhaseMessage]
     child, _ = make(1, 3)
     child.hear(0, *to_child)
     assert spoken.node.totals_at_phase_start == child.node.totals_at_phase_start == (5,)
@@ -167,7 +167,7 @@ def test_sums_of_resumed_job_reach_all_ranks_before_phase_starts() -> None:
 def test_deferred_note_runs_in_resumed_phase() -> None:
     spoken, _ = make(0, 1, Directions(phases=3))
     spoken.node.restore_tasks(1, [task(7, phase=0, owner=0), task(8, phase=2)], ())
-    spoken.node.start(0.0)
+    spoken.node.begin_job(0.0)
     assert spoken.node.take_task() == task(7, phase=1, owner=0)
 
 
@@ -187,34 +187,34 @@ def test_deferred_note_is_not_recorded_until_it_is_completed() -> None:
 
 def test_any_rank_cuts_when_its_journal_needs_a_cut() -> None:
     spoken, journal = working(2)
-    journal.needs_checkpoint_cut = True
-    spoken.node.tick(0.0)
-    spoken.node.tick(0.1)
+    journal.needs_checkpoint = True
+    spoken.node.perform_due_actions(0.0)
+    spoken.node.perform_due_actions(0.1)
     assert journal.cuts == [1]
 
 
 def test_only_root_cuts_by_time() -> None:
     root, journal = make(0, 3, Directions(first=2), cut_interval=10.0)
-    root.node.start(100.0)
+    root.node.begin_job(100.0)
     root.node.take_task()
     for now in (105.0, 109.0):
-        root.node.tick(now)
+        root.node.perform_due_actions(now)
     assert journal.cuts == []
     for now in (110.0, 111.0, 119.0, 121.0):
-        root.node.tick(now)
+        root.node.perform_due_actions(now)
     assert journal.cuts == [1, 2]
     other, journal = working()
-    other.node.tick(1e6)
+    other.node.perform_due_actions(1e6)
     assert journal.cuts == []
 
 
 def test_cut_interval_grows_from_first_cut_to_maximum() -> None:
     root, journal = make(0, 1, Directions(first=2), cut_interval=30.0, first_cut=5.0)
-    root.node.start(0.0)
+    root.node.begin_job(0.0)
     root.node.take_task()
     cuts: list[int] = []
     for second in range(130):
-        root.node.tick(float(second))
+        root.node.perform_due_actions(float(second))
         if len(journal.cuts) > len(cuts):
             cuts.append(second)
             journal.durable_epoch = journal.cuts[-1]
@@ -223,20 +223,20 @@ def test_cut_interval_grows_from_first_cut_to_maximum() -> None:
 
 def test_no_cut_is_made_while_two_epochs_are_not_durable() -> None:
     root, journal = make(0, 1, Directions(first=2), cut_interval=1.0)
-    root.node.start(0.0)
+    root.node.begin_job(0.0)
     root.node.take_task()
     for second in range(10):
-        root.node.tick(float(second))
+        root.node.perform_due_actions(float(second))
     assert journal.cuts == [1, 2]
     journal.durable_epoch = 2
     for second in range(10, 20):
-        root.node.tick(float(second))
+        root.node.perform_due_actions(float(second))
     assert journal.cuts == [1, 2, 3, 4]
 
 
 def test_no_task_starts_while_journal_must_wait_for_storage() -> None:
     root, journal = make(0, 1, Directions(first=1))
-    root.node.start(0.0)
+    root.node.begin_job(0.0)
     journal.must_wait_for_storage = True
     assert root.node.take_task() is None
     journal.must_wait_for_storage = False

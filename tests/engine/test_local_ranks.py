@@ -18,22 +18,22 @@ from pathlib import Path
 import pytest
 
 import pcopy.errors
-from pcopy.engine.messages import AddressedTasks, CreditReturn, Halt, Message, SubtreeReady
+from pcopy.engine.messages import AddressedTasksMessage, CreditReturnMessage, HaltMessage, Message, SubtreeReadyMessage
 from pcopy.engine.task import Task
 from pcopy.engine.transports.children import ChildProcesses
-from pcopy.engine.transports.local import LocalTransport, fork_ranks
+from pcopy.engine.transports.local import UnixSocketTransport, fork_ranks
 from pcopy.errors import PeerLost
 from tests.support.processes import children
 
 pytestmark = pytest.mark.alone
 
-LARGE = AddressedTasks(1, (Task((1, 1, 1), 1, bytes(20 << 20), 1),))
+LARGE = AddressedTasksMessage(1, (Task((1, 1, 1), 1, bytes(20 << 20), 1),))
 PATIENCE = 10.0
 """Seconds after which what a test waits for counts as missing."""
 
 
 @contextlib.contextmanager
-def ranks(size: int, child: Callable[[LocalTransport], None]) -> Iterator[LocalTransport]:
+def ranks(size: int, child: Callable[[UnixSocketTransport], None]) -> Iterator[UnixSocketTransport]:
     """Rank 0's transport in the test's process, while ``child`` runs as the other ranks. Nothing may be left behind."""
     before = set(os.listdir("/proc/self/fd")), children()
     transport = fork_ranks(size)
@@ -51,11 +51,11 @@ def ranks(size: int, child: Callable[[LocalTransport], None]) -> Iterator[LocalT
     finally:
         transport.children.kill()
         transport.close()
-        transport.children.reap(0.0)
+        transport.children.reap_children(0.0)
     assert (set(os.listdir("/proc/self/fd")), children()) == before
 
 
-def until_lost(transport: LocalTransport, pause: float = 0.0) -> tuple[list[tuple[int, Message]], PeerLost]:
+def until_lost(transport: UnixSocketTransport, pause: float = 0.0) -> tuple[list[tuple[int, Message]], PeerLost]:
     """All that arrived before the first loss, and that loss."""
     heard: list[tuple[int, Message]] = []
     limit = time.monotonic() + PATIENCE
@@ -76,22 +76,26 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_killed_rank_is_reported_to_all_and_its_signal_to_parent() -> None:
-    def child(transport: LocalTransport) -> None:
+    def child(transport: UnixSocketTransport) -> None:
         if transport.rank == 2:
             for number in range(3):
-                transport.send(0, CreditReturn(number, 0))
+                transport.send(0, CreditReturnMessage(number, 0))
             os.kill(os.getpid(), signal.SIGKILL)
-        transport.send(0, Halt(str(until_lost(transport)[1])))
+        transport.send(0, HaltMessage(str(until_lost(transport)[1])))
         transport.poll(PATIENCE)
 
     with ranks(3, child) as transport:
         heard, error = until_lost(transport)
         while not any(sender == 1 for sender, _ in heard):
             heard += transport.poll(PATIENCE)
-    assert [message for sender, message in heard if sender == 2] == [CreditReturn(number, 0) for number in range(3)]
+    assert [message for sender, message in heard if sender == 2] == [
+        CreditReturnMessage(number, 0) for number in range(3)
+    ]
     assert str(error) == "rank 2 is gone: killed by SIGKILL"
     # A sibling can't ask how it ended.
-    assert [message for sender, message in heard if sender == 1] == [Halt("rank 2 is gone: its connection closed")]
+    assert [message for sender, message in heard if sender == 1] == [
+        HaltMessage("rank 2 is gone: its connection closed")
+    ]
 
 
 def test_exited_rank_is_reported_with_its_status() -> None:
@@ -101,27 +105,27 @@ def test_exited_rank_is_reported_with_its_status() -> None:
 
 
 def test_incomplete_message_is_not_delivered() -> None:
-    def child(transport: LocalTransport) -> None:
-        transport.send(0, SubtreeReady())
+    def child(transport: UnixSocketTransport) -> None:
+        transport.send(0, SubtreeReadyMessage())
         transport.send(0, LARGE)
         os.kill(os.getpid(), signal.SIGKILL)
 
     with ranks(2, child) as transport:
         heard, error = until_lost(transport)
-    assert heard == [(1, SubtreeReady())]
+    assert heard == [(1, SubtreeReadyMessage())]
     assert str(error) == "rank 1 is gone: killed by SIGKILL, in the middle of a message"
 
 
 def test_loss_is_reported_despite_traffic_of_other_ranks() -> None:
-    def child(transport: LocalTransport) -> None:
+    def child(transport: UnixSocketTransport) -> None:
         if transport.rank == 1:
             transport.poll(PATIENCE)
             os._exit(0)
         limit = time.monotonic() + PATIENCE
         for number in itertools.count():
-            transport.send(0, SubtreeReady())
+            transport.send(0, SubtreeReadyMessage())
             if number == 100:
-                transport.send(1, SubtreeReady())  # the traffic flows: it may die now
+                transport.send(1, SubtreeReadyMessage())  # the traffic flows: it may die now
             if time.monotonic() > limit:
                 break
             with contextlib.suppress(PeerLost):
@@ -135,7 +139,7 @@ def test_loss_is_reported_despite_traffic_of_other_ranks() -> None:
 
 
 def test_send_does_not_block_and_poll_returns_once_all_is_sent() -> None:
-    def child(transport: LocalTransport) -> None:
+    def child(transport: UnixSocketTransport) -> None:
         time.sleep(0.3)
         limit = time.monotonic() + PATIENCE
         while time.monotonic() < limit:
@@ -146,8 +150,8 @@ def test_send_does_not_block_and_poll_returns_once_all_is_sent() -> None:
         began = time.monotonic()
         transport.send(1, LARGE)
         assert time.monotonic() - began < 0.2
-        assert transport.has_unsent
-        while transport.has_unsent:
+        assert transport.has_unsent_data
+        while transport.has_unsent_data:
             assert transport.poll(PATIENCE) == []
         assert time.monotonic() - began < PATIENCE / 2
         used = time.process_time()
@@ -185,8 +189,8 @@ def test_each_rank_has_only_its_own_sockets_open() -> None:
         kinds = [what.startswith("socket:") for name, what in opened().items() if before.get(name) != what]
         return sum(kinds), len(kinds) - sum(kinds)
 
-    def child(transport: LocalTransport) -> None:
-        transport.send(0, CreditReturn(*count()))
+    def child(transport: UnixSocketTransport) -> None:
+        transport.send(0, CreditReturnMessage(*count()))
         transport.poll(PATIENCE)
 
     with ranks(size, child) as transport:
@@ -194,22 +198,22 @@ def test_each_rank_has_only_its_own_sockets_open() -> None:
         while len(heard) < size - 1:
             heard += transport.poll(PATIENCE)
         assert count() == (size - 1, 1)
-    assert sorted(heard) == [(rank, CreditReturn(size - 1, 1)) for rank in range(1, size)]
+    assert sorted(heard) == [(rank, CreditReturnMessage(size - 1, 1)) for rank in range(1, size)]
 
 
 def test_reap_waits_for_ending_children_and_kills_the_rest() -> None:
-    def child(transport: LocalTransport) -> None:
+    def child(transport: UnixSocketTransport) -> None:
         time.sleep(0.1 if transport.rank == 1 else 6 * PATIENCE)
 
     with ranks(3, child) as transport:
         transport.close()
         began = time.monotonic()
-        transport.children.reap(0.5)
+        transport.children.reap_children(0.5)
         assert 0.5 <= time.monotonic() - began < PATIENCE
     with ranks(3, lambda _: time.sleep(0.1)) as transport:
         transport.close()
         began = time.monotonic()
-        transport.children.reap(PATIENCE)
+        transport.children.reap_children(PATIENCE)
         assert 0.1 <= time.monotonic() - began < PATIENCE / 2
 
 
@@ -261,13 +265,13 @@ def test_children_die_with_their_parent() -> None:
 def test_64_ranks_raise_soft_limit_of_open_files() -> None:
     done = python(
         "import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))\n"
-        "from pcopy.engine.messages import SubtreeReady; from pcopy.engine.transports.local import fork_ranks\n"
+        "from pcopy.engine.messages import SubtreeReadyMessage; from pcopy.engine.transports.local import fork_ranks\n"
         "transport, heard = fork_ranks(64), set()\n"
-        "[transport.expect_close(rank) for rank in range(64) if rank != transport.rank]\n"
-        "transport.send((transport.rank + 1) % 64, SubtreeReady())\n"
+        "[transport.expect_end_of_connection(rank) for rank in range(64) if rank != transport.rank]\n"
+        "transport.send((transport.rank + 1) % 64, SubtreeReadyMessage())\n"
         "while not heard: heard.update(sender for sender, _ in transport.poll(10))\n"
         "if transport.rank:\n"
-        "    transport.send(0, SubtreeReady())\n"
+        "    transport.send(0, SubtreeReadyMessage())\n"
         "    transport.close(); os._exit(0 if heard >= {transport.rank - 1} else 1)\n"
         "while len(heard) < 63: heard.update(sender for sender, _ in transport.poll(10))\n"
         "transport.close(); transport.children.reap(10); print(sorted(heard) == list(range(1, 64)))\n"
@@ -335,6 +339,6 @@ def test_failing_waitpid_does_not_end_job(monkeypatch: pytest.MonkeyPatch) -> No
     children.add(1, child := os.spawnlp(os.P_NOWAIT, "true", "true"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "waitpid", refuse)
-        children.reap(0.1)
+        children.reap_children(0.1)
         assert children.exit_description(1) is None
     os.waitpid(child, 0)

@@ -12,19 +12,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pcopy.engine.messages import (
-    Abort,
-    AddressedTasks,
-    CloseTransport,
+    AbortMessage,
+    AddressedTasksMessage,
+    CloseTransportMessage,
     CounterQuery,
     CounterSums,
-    CreditReturn,
-    EndJob,
+    CreditReturnMessage,
+    EndJobMessage,
     EpochMarker,
-    Halt,
+    HaltMessage,
     Message,
     RingToken,
-    StartPhase,
-    SubtreeReady,
+    StartPhaseMessage,
+    SubtreeReadyMessage,
     TaskReply,
     TaskRequest,
     decode_message,
@@ -45,35 +45,35 @@ rows = st.lists(numbers, max_size=20).map(tuple)
 sums = st.lists(numbers | st.floats(allow_nan=False), max_size=8).map(tuple)
 orders = st.lists(numbers | st.text(max_size=9) | st.booleans() | sums, max_size=8).map(tuple)
 messages = st.one_of(
-    st.builds(StartPhase, numbers),
-    st.builds(AddressedTasks, numbers, batches),
+    st.builds(StartPhaseMessage, numbers),
+    st.builds(AddressedTasksMessage, numbers, batches),
     st.builds(TaskRequest, numbers, numbers),
     st.builds(TaskReply, numbers, numbers, batches),
-    st.builds(CreditReturn, numbers, numbers),
+    st.builds(CreditReturnMessage, numbers, numbers),
     st.builds(RingToken, numbers, numbers, st.booleans()),
     st.builds(CounterQuery, numbers, rows, orders),
     st.builds(CounterSums, numbers, rows, rows, numbers, sums),
-    st.builds(Halt, st.text(), numbers),
-    st.builds(Abort, numbers, st.text(), st.text()),
-    st.builds(EndJob, numbers),
-    st.builds(SubtreeReady),
-    st.builds(CloseTransport),
+    st.builds(HaltMessage, st.text(), numbers),
+    st.builds(AbortMessage, numbers, st.text(), st.text()),
+    st.builds(EndJobMessage, numbers),
+    st.builds(SubtreeReadyMessage),
+    st.builds(CloseTransportMessage),
 )
 ONE_OF_EACH: tuple[Message, ...] = (
-    StartPhase(1),
-    AddressedTasks(2, (Task((1, 2, 3), 2, b"payload", 5, True, 4), Task((1, 2, 4), 2, b"", 5))),
+    StartPhaseMessage(1),
+    AddressedTasksMessage(2, (Task((1, 2, 3), 2, b"payload", 5, True, 4), Task((1, 2, 4), 2, b"", 5))),
     TaskRequest(2, 7),
     TaskReply(2, 7, (Task((1, 2, 3), 2, bytes(300), 5),)),
-    CreditReturn(2, 1),
+    CreditReturnMessage(2, 1),
     RingToken(2, -3, True),
     CounterQuery(9, (1, 2, 3), (True, 2.5, "word", (4,))),
     CounterSums(9, (4, 5, 6), (7, 8), 3, (0.5, 12)),
     EpochMarker(4),
-    Halt("SIGTERM", 15),
-    Abort(3, "Traceback …\n"),
-    EndJob(75),
-    SubtreeReady(b"words"),
-    CloseTransport(),
+    HaltMessage("SIGTERM", 15),
+    AbortMessage(3, "Traceback …\n"),
+    EndJobMessage(75),
+    SubtreeReadyMessage(b"words"),
+    CloseTransportMessage(),
 )
 
 
@@ -87,7 +87,7 @@ def test_round_trip(message: Message) -> None:
     again = decode_message(encode_message(message))
     assert again == message
     assert type(again) is type(message)
-    if isinstance(again, AddressedTasks | TaskReply):
+    if isinstance(again, AddressedTasksMessage | TaskReply):
         assert all(type(task) is Task for task in again.tasks)
 
 
@@ -104,7 +104,7 @@ def test_decoded_fields_keep_their_types(message: Message) -> None:
 def test_encoded_message_is_no_larger_than_memory_footprint(batch: tuple[Task, ...]) -> None:
     """Limits count footprints; what is on the wire is never more than that and a small head."""
     assert TASK_OVERHEAD_BYTES >= 100
-    assert len(encode_message(AddressedTasks(1, batch))) <= sum(task.memory_bytes for task in batch) + 64
+    assert len(encode_message(AddressedTasksMessage(1, batch))) <= sum(task.memory_use_in_bytes for task in batch) + 64
 
 
 class _Runs:
@@ -120,7 +120,7 @@ def refusals() -> list[bytes]:
     instance = b"(S'touch pcopy-was-here'\nios\nsystem\n."
     nested = pickle.dumps((0, [_Runs()]), 5)
     in_task = pickle.dumps((1, 2, [((1, 2, 3), 2, _Runs(), 5)]), 5)
-    by_class = pickle.dumps(StartPhase(1), 5)
+    by_class = pickle.dumps(StartPhaseMessage(1), 5)
     by_function = pickle.dumps((0, len), 2)
     return [by_code, by_id, classic, instance, nested, in_task, by_class, by_function, pickle.dumps(_Runs(), 0)]
 
@@ -165,7 +165,7 @@ def test_flipped_byte_raises_no_unexpected_exception(message: Message, data: st.
     "value",
     [
         5, None, (), [], (99,), (-1,), ("Start", 1), (0,), (0, 1, 2, 3, 4, 5), (2, 1), (1, 2), (1, 2, 3), (1, 2, [3]),
-        (1, 2, [()]), (1, 2, [(1,)]), ([], 1), {0: 1}, (*pickle.loads(encode_message(SubtreeReady())), 1),
+        (1, 2, [()]), (1, 2, [(1,)]), ([], 1), {0: 1}, (*pickle.loads(encode_message(SubtreeReadyMessage())), 1),
     ],
     ids=repr,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.engine import backlog
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.safra import TERMINATION_DETECTORS
 from pcopy.engine.states import RankState
 from pcopy.engine.task import ANY_RANK, TASK_OVERHEAD_BYTES
@@ -220,7 +220,7 @@ def test_large_job_completes(size: int, termination: str) -> None:
 def test_one_divisible_task_is_shared_by_all_ranks(seed: int) -> None:
     """What one rank has takes all of them little longer than their share, if it can be divided."""
     plan = (Planned(-1, 0, seconds=0.05, items=255, cost=1 << 20),)
-    job = Simulation(plan, 16, seed, limits=Limits(), whole=0.0).run()
+    job = Simulation(plan, 16, seed, limits=EngineLimits(), whole=0.0).run()
     check_complete(job)
     assert job.divided > 20
     assert len(set(job.started.values())) > 12
@@ -228,19 +228,19 @@ def test_one_divisible_task_is_shared_by_all_ranks(seed: int) -> None:
 
 
 def test_large_job_completes_with_default_limits() -> None:
-    check_complete(Simulation(grown(5, 1500, 16, 2), 16, 12, limits=Limits()).run())
+    check_complete(Simulation(grown(5, 1500, 16, 2), 16, 12, limits=EngineLimits()).run())
 
 
 def test_equal_tasks_are_shared_evenly() -> None:
     """Equal tasks that one task spawns take all ranks little longer than their share."""
     equal = Planned(0, 0, cost=10, seconds=0.004, slices=3)
-    job = Simulation((Planned(-1, 0, seconds=0.0), *(equal for _ in range(3200))), 16, 1, limits=Limits()).run()
+    job = Simulation((Planned(-1, 0, seconds=0.0), *(equal for _ in range(3200))), 16, 1, limits=EngineLimits()).run()
     check_complete(job)
     assert max(job.done.values()) < 1.1 * 3200 * 0.012 / 16
 
 
 def test_termination_is_detected_soon_after_last_task() -> None:
-    job = Simulation(grown(9, 600, 64, 1), 64, 2, limits=Limits(), network=Network(0.001, 0.001)).run()
+    job = Simulation(grown(9, 600, 64, 1), 64, 2, limits=EngineLimits(), network=Network(0.001, 0.001)).run()
     assert job.phase_ends[0][2] - max(job.done.values()) < 20 * 0.001
 
 

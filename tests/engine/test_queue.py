@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.engine.backlog import FULL_FRAME_BYTES, MAX_TASKS_PER_FRAME, SpoolFileBacklog
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import ANY_RANK, TASK_OVERHEAD_BYTES, Task
 
@@ -26,11 +26,11 @@ def task(
     return Task((1, 0, number), phase, bytes(size), cost, expands, owner)
 
 
-def queue(*tasks: Task, limits: Limits = Limits()) -> TaskQueue:  # noqa: B008 (an immutable value)
+def queue(*tasks: Task, limits: EngineLimits = EngineLimits()) -> TaskQueue:  # noqa: B008 (an immutable value)
     made = TaskQueue(limits)
     made.begin_phase(0)
     for each in tasks:
-        made.push(each)
+        made.push_task(each)
     return made
 
 
@@ -66,70 +66,72 @@ def test_scans_run_before_copies_within_scan_ahead_limit() -> None:
     copies = [task(number) for number in (3, 4, 5)]
     assert drain(queue(*scans, *copies)) == [2, 1, 5, 4, 3]
     # Five tasks wait, four fit: one copy goes first, then scanning is within the budget again.
-    limits = Limits(scan_ahead_bytes=4 * TASK_OVERHEAD_BYTES)
+    limits = EngineLimits(scan_ahead_bytes=4 * TASK_OVERHEAD_BYTES)
     assert drain(queue(*scans, *copies, limits=limits)) == [5, 2, 1, 4, 3]
-    assert drain(queue(*scans, *copies, limits=Limits(scan_ahead_bytes=0))) == [5, 4, 3, 2, 1]
+    assert drain(queue(*scans, *copies, limits=EngineLimits(scan_ahead_bytes=0))) == [5, 4, 3, 2, 1]
 
 
 def test_spooled_tasks_count_against_scan_ahead_limit() -> None:
-    limits = Limits(queue_memory_bytes=2 * TASK_OVERHEAD_BYTES, scan_ahead_bytes=4 * TASK_OVERHEAD_BYTES)
+    limits = EngineLimits(queue_memory_bytes=2 * TASK_OVERHEAD_BYTES, scan_ahead_bytes=4 * TASK_OVERHEAD_BYTES)
     rest = [task(number) for number in range(3, 9)]
     assert drain(queue(task(1, expands=True), task(2), *rest, limits=limits))[0] == 3
 
 
 def test_scan_runs_over_scan_ahead_limit_if_no_copy_waits() -> None:
-    assert drain(queue(task(1, expands=True), task(2, expands=True), limits=Limits(scan_ahead_bytes=0))) == [2, 1]
+    assert drain(queue(task(1, expands=True), task(2, expands=True), limits=EngineLimits(scan_ahead_bytes=0))) == [2, 1]
 
 
 def test_oldest_half_by_cost_is_given_away() -> None:
-    assert numbers(queue(*(task(number, cost=10) for number in range(10))).pop_half(running=False)) == [0, 1, 2, 3, 4]
+    assert numbers(
+        queue(*(task(number, cost=10) for number in range(10))).pop_half_of_stealable_tasks(running=False)
+    ) == [0, 1, 2, 3, 4]
     big_first = queue(task(0, cost=100), *(task(number, cost=1) for number in range(1, 50)))
-    assert numbers(big_first.pop_half(running=False)) == [0]
+    assert numbers(big_first.pop_half_of_stealable_tasks(running=False)) == [0]
     big_last = queue(*(task(number, cost=1) for number in range(1, 50)), task(50, cost=100))
-    assert numbers(big_last.pop_half(running=False)) == list(range(1, 50))
+    assert numbers(big_last.pop_half_of_stealable_tasks(running=False)) == list(range(1, 50))
     assert drain(big_last) == [50]
 
 
 def test_half_of_scans_and_half_of_copies_are_given_away() -> None:
     mixed = queue(*(task(number, expands=number % 2 == 0, cost=5) for number in range(8)))
-    assert sorted(numbers(mixed.pop_half(running=False))) == [0, 1, 2, 3]
+    assert sorted(numbers(mixed.pop_half_of_stealable_tasks(running=False))) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("expands", [False, True])
 def test_last_queued_task_is_given_away_only_while_another_runs(expands: bool) -> None:
     waiting = queue(task(1, expands=expands))
-    assert waiting.pop_half(running=False) == ()
-    assert numbers(waiting.pop_half(running=True)) == [1]
-    assert waiting.pop_half(running=True) == ()
+    assert waiting.pop_half_of_stealable_tasks(running=False) == ()
+    assert numbers(waiting.pop_half_of_stealable_tasks(running=True)) == [1]
+    assert waiting.pop_half_of_stealable_tasks(running=True) == ()
 
 
 def test_only_one_of_a_scan_and_a_copy_is_given_away() -> None:
     waiting = queue(task(1, expands=True), task(2))
-    assert len(waiting.pop_half(running=False)) == 1
-    assert waiting.pop_half(running=False) == ()
+    assert len(waiting.pop_half_of_stealable_tasks(running=False)) == 1
+    assert waiting.pop_half_of_stealable_tasks(running=False) == ()
     assert len(waiting) == 1
 
 
 def test_notes_are_never_given_away() -> None:
     waiting = queue(task(1, owner=0), task(2, owner=0))
-    assert waiting.pop_half(running=True) == ()
+    assert waiting.pop_half_of_stealable_tasks(running=True) == ()
     assert drain(waiting) == [1, 2]
 
 
 def test_spooled_tasks_are_given_away() -> None:
-    waiting = queue(*(task(number, size=100) for number in range(10)), limits=Limits(queue_memory_bytes=0))
-    assert numbers(waiting.pop_half(running=True)) == [0]  # the one that was in memory
-    given = waiting.pop_half(running=True)
+    waiting = queue(*(task(number, size=100) for number in range(10)), limits=EngineLimits(queue_memory_bytes=0))
+    assert numbers(waiting.pop_half_of_stealable_tasks(running=True)) == [0]  # the one that was in memory
+    given = waiting.pop_half_of_stealable_tasks(running=True)
     assert numbers(given) == [1, 2, 3, 4, 5]
     assert sorted(drain(waiting)) == [6, 7, 8, 9]
 
 
 def test_task_beyond_message_limit_is_given_away_alone() -> None:
-    limits = Limits(message_bytes=1000)
+    limits = EngineLimits(message_bytes=1000)
     waiting = queue(*(task(number, size=2000) for number in range(6)), limits=limits)
-    assert numbers(waiting.pop_half(running=False)) == [0]
+    assert numbers(waiting.pop_half_of_stealable_tasks(running=False)) == [0]
     small_and_big = queue(task(0), task(1, size=2000), task(2), task(3), limits=limits)
-    assert numbers(small_and_big.pop_half(running=False)) == [0]
+    assert numbers(small_and_big.pop_half_of_stealable_tasks(running=False)) == [0]
 
 
 @st.composite
@@ -154,7 +156,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, Task]]:
 def test_queue_neither_loses_nor_duplicates_tasks(
     history: list[tuple[str, Task]], in_core: int, message_bytes: int
 ) -> None:
-    limits = Limits(queue_memory_bytes=in_core, message_bytes=message_bytes, scan_ahead_bytes=2000)
+    limits = EngineLimits(queue_memory_bytes=in_core, message_bytes=message_bytes, scan_ahead_bytes=2000)
     waiting = queue(limits=limits)
     inside: dict[int, Task] = {}
     later: set[int] = set()
@@ -162,21 +164,21 @@ def test_queue_neither_loses_nor_duplicates_tasks(
     frame = 4 * (TASK_OVERHEAD_BYTES + 3000)
     with mock.patch("pcopy.engine.backlog.MAX_TASKS_PER_FRAME", 3):
         for action, made in history:
-            waiting.push(made)
+            waiting.push_task(made)
             (inside.__setitem__ if made.phase == 0 else lambda number, _: later.add(number))(made.id[2], made)
             if action == "pop":
                 out = [each] if (each := waiting.pop()) else []
                 assert bool(out) == bool(inside)
             elif action != "push":
-                out = list(waiting.pop_half(running=action != "give"))
+                out = list(waiting.pop_half_of_stealable_tasks(running=action != "give"))
                 assert all(each.owner == ANY_RANK for each in out)
-                assert sum(each.memory_bytes for each in out) <= message_bytes or len(out) == 1
+                assert sum(each.memory_use_in_bytes for each in out) <= message_bytes or len(out) == 1
             else:
                 out = []
             for each in out:
                 assert inside.pop(each.id[2]) == each
             assert len(waiting) == len(inside)
-        notes = sum(made.memory_bytes for _, made in history if made.owner != ANY_RANK)
+        notes = sum(made.memory_use_in_bytes for _, made in history if made.owner != ANY_RANK)
         assert waiting.peak_bytes <= in_core + frame + notes
         assert sorted(drain(waiting)) == sorted(inside)
         waiting.begin_phase(1)
@@ -194,10 +196,10 @@ def test_drop_removes_all_tasks_but_notes_of_current_phase() -> None:
 
 
 def test_drop_removes_addressed_work() -> None:
-    waiting = TaskQueue(Limits(), is_work=lambda each: each.cost > 1)
+    waiting = TaskQueue(EngineLimits(), is_work=lambda each: each.cost > 1)
     waiting.begin_phase(0)
     for number, cost in enumerate((1, 9, 1, 9)):
-        waiting.push(task(number, owner=0, cost=cost))
+        waiting.push_task(task(number, owner=0, cost=cost))
     assert waiting.drop_all_work() == 2
     assert drain(waiting) == [0, 2]
 
@@ -210,10 +212,10 @@ class Full(SpoolFileBacklog):
 
 
 def test_tasks_stay_in_memory_until_dropped_if_spool_is_full() -> None:
-    waiting = TaskQueue(Limits(queue_memory_bytes=0), open_overflow=Full)
+    waiting = TaskQueue(EngineLimits(queue_memory_bytes=0), open_overflow=Full)
     waiting.begin_phase(0)
     for number in range(3 * MAX_TASKS_PER_FRAME):
-        waiting.push(task(number))
+        waiting.push_task(task(number))
     assert waiting.spill_error is not None
     assert waiting.spill_error.errno == errno.ENOSPC
     assert len(waiting) == 3 * MAX_TASKS_PER_FRAME
@@ -243,7 +245,7 @@ def test_backlog_is_first_in_first_out(steps: list[int], frame_tasks: int) -> No
                 assert len(frame) <= frame_tasks
                 assert frame == [model.popleft() for _ in frame]
             assert backlog.count == len(model)
-            assert backlog.memory_bytes == sum(each.memory_bytes for each in model)
+            assert backlog.memory_bytes == sum(each.memory_use_in_bytes for each in model)
         while frame := backlog.pop_frame():
             assert frame == [model.popleft() for _ in frame]
         assert not model

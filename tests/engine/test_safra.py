@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from pcopy.engine.limits import Limits
-from pcopy.engine.messages import AddressedTasks, CreditStamp, Message, RingToken, StartPhase
-from pcopy.engine.node import RankNode
+from pcopy.engine.limits import EngineLimits
+from pcopy.engine.messages import AddressedTasksMessage, Message, RingToken, StartPhaseMessage, TerminationCreditStamp
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.safra import SafraTerminationDetector
 from pcopy.engine.task import NewTask
 from pcopy.engine.ticket import TaskOutcome
@@ -34,7 +34,7 @@ class Ring:
 
     @property
     def ended(self) -> bool:
-        return self.ranks[0].is_terminated
+        return self.ranks[0].is_phase_over_on_all_ranks
 
     @property
     def quiet(self) -> bool:
@@ -42,12 +42,12 @@ class Ring:
 
     def send(self, source: int, destination: int) -> None:
         assert source in self.working
-        self.ranks[source].count_sent_work()
+        self.ranks[source].count_sent_work_message()
         self.under_way.append((source, destination))
 
     def arrive(self, source: int, destination: int) -> None:
         self.under_way.remove((source, destination))
-        assert self.ranks[destination].count_received_work(source, CreditStamp()) == []
+        assert self.ranks[destination].count_received_work_message(source, TerminationCreditStamp()) == []
         self.working.add(destination)
 
     def rest(self, *ranks: int) -> None:
@@ -60,7 +60,7 @@ class Ring:
         assert self.token is not None
         (destination, token), self.token = self.token, None
         self.hops += 1
-        self.ranks[destination].handle_detector_message((destination + 1) % self.size, token)
+        self.ranks[destination].handle_termination_message((destination + 1) % self.size, token)
         if destination not in self.working:
             self._idle(destination)
 
@@ -69,7 +69,7 @@ class Ring:
             self.hand_on()
 
     def _idle(self, rank: int) -> None:
-        for destination, message in self.ranks[rank].advance_while_idle():
+        for destination, message in self.ranks[rank].advance_termination_detection():
             assert isinstance(message, RingToken)
             assert self.token is None
             self.token = (destination, message)
@@ -158,23 +158,23 @@ def test_rank_is_white_after_forwarding_token() -> None:
 def test_token_of_later_phase_is_not_forwarded_before_phase_starts() -> None:
     rank = SafraTerminationDetector(1, 3)
     rank.begin_phase(0)
-    assert rank.count_received_work(0, CreditStamp()) == []
-    assert rank.handle_detector_message(2, RingToken(1, 2, False)) == []
-    assert rank.advance_while_idle() == []
+    assert rank.count_received_work_message(0, TerminationCreditStamp()) == []
+    assert rank.handle_termination_message(2, RingToken(1, 2, False)) == []
+    assert rank.advance_termination_detection() == []
     rank.begin_phase(1)
-    assert rank.count_received_work(0, CreditStamp()) == []
-    rank.count_sent_work()
-    assert rank.advance_while_idle() == [(0, RingToken(1, 1, True))]
+    assert rank.count_received_work_message(0, TerminationCreditStamp()) == []
+    rank.count_sent_work_message()
+    assert rank.advance_termination_detection() == [(0, RingToken(1, 1, True))]
 
 
 def test_token_of_past_phase_and_second_token_are_refused() -> None:
     rank = SafraTerminationDetector(1, 3)
     rank.begin_phase(1)
     with pytest.raises(InvariantBroken):
-        rank.handle_detector_message(2, RingToken(0, 0, False))
-    rank.handle_detector_message(2, RingToken(1, 0, False))
+        rank.handle_termination_message(2, RingToken(0, 0, False))
+    rank.handle_termination_message(2, RingToken(1, 0, False))
     with pytest.raises(InvariantBroken):
-        rank.handle_detector_message(2, RingToken(1, 0, False))
+        rank.handle_termination_message(2, RingToken(1, 0, False))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
@@ -208,21 +208,21 @@ def test_random_schedule_terminates_within_three_rounds(size: int) -> None:
 # In a node.
 
 
-def tokens(node: RankNode) -> list[tuple[int, Message]]:
+def tokens(node: RankStateMachine) -> list[tuple[int, Message]]:
     said = [each for each in node.outbox if isinstance(each[1], RingToken)]
     node.outbox.clear()
     return said
 
 
 def test_working_rank_does_not_forward_token() -> None:
-    limits = Limits(fan_out=2)
+    limits = EngineLimits(fan_out=2)
     node = node_of(1, 3, limits, termination="ring")
-    node.receive(0, StartPhase(0), 0.0)
-    node.receive(0, AddressedTasks(0, (task(1, owner=1), task(2, owner=1))), 0.0)
-    node.receive(2, RingToken(0, 2, False), 0.0)
+    node.receive_message(0, StartPhaseMessage(0), 0.0)
+    node.receive_message(0, AddressedTasksMessage(0, (task(1, owner=1), task(2, owner=1))), 0.0)
+    node.receive_message(2, RingToken(0, 2, False), 0.0)
     assert tokens(node) == []
     assert node.take_task() == task(1, owner=1)
-    node.tick(0.1)
+    node.perform_due_actions(0.1)
     assert tokens(node) == []
     node.finish_task(task(1, owner=1), TaskOutcome((NewTask(0, b"", 1, owner=2),)), 0.2)
     assert tokens(node) == []  # one more waits

@@ -15,7 +15,7 @@ from bench.simulation.cluster import Cluster, Machine, SimulationResult
 from bench.simulation.latencies import LATENCIES
 from bench.simulation.plot import Panel, draw
 from bench.simulation.workloads import SHAPES, Workload, WorkloadParameters
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.task import ANY_RANK, TASK_OVERHEAD_BYTES, NewTask
 from pcopy.errors import InvariantBroken
 
@@ -40,7 +40,7 @@ def run(shape: str, size: int, tasks: int, **machine: float) -> SimulationResult
 
 def play(job: Workload) -> list[NewTask]:
     """All tasks in some order, run by one."""
-    waiting, seen = job.first_tasks(), []
+    waiting, seen = job.first_tasks_of_phase(), []
     while waiting:
         task = waiting.pop()
         seen.append(task)
@@ -83,7 +83,7 @@ def test_durations_and_directory_sizes_of_tree_are_heavy_tailed() -> None:
 
 def test_flat_directory_is_listed_by_one_task() -> None:
     job = SHAPES["flat"](WorkloadParameters(900, 1.0), Random(3))
-    spawned = job.finish_task(job.first_tasks()[0].payload)
+    spawned = job.finish_task(job.first_tasks_of_phase()[0].payload)
     assert len(spawned) == 100
     assert all(task.may_find_work for task in spawned)
     batches = [len(job.finish_task(task.payload)) for task in spawned]
@@ -93,7 +93,7 @@ def test_flat_directory_is_listed_by_one_task() -> None:
 
 def test_last_note_of_file_chunks_spawns_final_task() -> None:
     job = SHAPES["file"](WorkloadParameters(11, 1.0), Random(3))
-    chunks = job.finish_task(job.first_tasks()[0].payload)
+    chunks = job.finish_task(job.first_tasks_of_phase()[0].payload)
     assert [task.owner for task in chunks] == [ANY_RANK] * 10
     notes = [note for chunk in chunks for note in job.finish_task(chunk.payload)]
     assert [task.owner for task in notes] == [0] * 10
@@ -180,7 +180,7 @@ def test_detection_time_of_ring_grows_with_ranks() -> None:
 def test_simulated_queue_stays_within_memory_limit(shape: str) -> None:
     budget = 20_000
     job = SHAPES[shape](WorkloadParameters(4000, 0.02, payload_size=100), Random(1))
-    limits = Limits(queue_memory_bytes=budget, scan_ahead_bytes=budget // 2)
+    limits = EngineLimits(queue_memory_bytes=budget, scan_ahead_bytes=budget // 2)
     measured = Cluster(job, Machine(4, LATENCIES["uniform"](LATENCY)), 1, limits).run()
     frame = 128 * (TASK_OVERHEAD_BYTES + 100)  # what comes back from the spool at once
     assert measured.most_bytes <= budget + max(frame, TASK_OVERHEAD_BYTES + 100)

@@ -20,7 +20,7 @@ import pytest
 import pcopy
 from bench.simulation.network import SimulatedNetwork
 from bench.simulation.tickets import SimulatedWake
-from pcopy.engine.messages import CreditReturn, SubtreeReady
+from pcopy.engine.messages import CreditReturnMessage, SubtreeReadyMessage
 from pcopy.errors import InvariantBroken
 from tests.engine import transport_conformance as suite
 
@@ -107,7 +107,14 @@ def test_messages_between_two_ranks_keep_their_order(run: Run) -> None:
 
 @all_transports
 def test_smallest_and_largest_messages_arrive_intact(run: Run) -> None:
-    kinds = ["SubtreeReady", "TaskReply", "AddressedTasks", "CounterQuery", "AddressedTasks", "AddressedTasks"]
+    kinds = [
+        "SubtreeReadyMessage",
+        "TaskReply",
+        "AddressedTasksMessage",
+        "CounterQuery",
+        "AddressedTasksMessage",
+        "AddressedTasksMessage",
+    ]
     for rank, result in enumerate(run(suite.extremes, 3)):
         sender = (rank - 1) % 3
         large = hashlib.sha256(Random(sender).randbytes(20 * 1024 * 1024)).hexdigest()
@@ -192,9 +199,11 @@ class TestSimulated:
         senders = Random(3)
         for number in range(500):
             source, destination = senders.sample(range(5), 2)
-            network.send(source, destination, CreditReturn(number, 0), now=number * 0.001)
+            network.send(source, destination, CreditReturnMessage(number, 0), now=number * 0.001)
         delivered = network.deliver(float("inf"))
-        return [(at, to, by, message.phase) for at, to, by, message in delivered if isinstance(message, CreditReturn)]
+        return [
+            (at, to, by, message.phase) for at, to, by, message in delivered if isinstance(message, CreditReturnMessage)
+        ]
 
     def test_same_seed_gives_same_trace(self) -> None:
         assert self.trace(1) == self.trace(1)
@@ -213,8 +222,8 @@ class TestSimulated:
     def test_message_arrives_exactly_after_its_latency(self) -> None:
         latencies = iter([0.5, 0.1])
         network = SimulatedNetwork(3, Random(1), lambda _: next(latencies))
-        network.send(0, 1, SubtreeReady(), now=2.0)
-        network.send(0, 2, SubtreeReady(), now=2.25)
+        network.send(0, 1, SubtreeReadyMessage(), now=2.0)
+        network.send(0, 2, SubtreeReadyMessage(), now=2.25)
         assert network.next_event_time() == pytest.approx(2.35)
         assert list(network.deliver(2.3)) == []
         assert [(at, to, by) for at, to, by, _ in network.deliver(2.5)] == [(pytest.approx(2.35), 2, 0), (2.5, 1, 0)]
@@ -226,9 +235,9 @@ class TestSimulated:
         here, there = network.endpoint(0), network.endpoint(1)
         assert there.poll(0.5) == []
         assert network.now == 0.5
-        here.send(1, SubtreeReady())
+        here.send(1, SubtreeReadyMessage())
         assert there.poll(0.0) == []
-        assert there.poll(10.0) == [(0, SubtreeReady())]
+        assert there.poll(10.0) == [(0, SubtreeReadyMessage())]
         assert network.now == 0.75
 
     def test_completed_ticket_ends_poll(self) -> None:
@@ -241,8 +250,8 @@ class TestSimulated:
         assert here.poll(10.0, wake=wake) == []  # it is readable until it is cleared
         assert network.now == 0.5
         wake.clear()
-        there.send(0, SubtreeReady())
-        assert here.poll(10.0, wake=wake) == [(1, SubtreeReady())]
+        there.send(0, SubtreeReadyMessage())
+        assert here.poll(10.0, wake=wake) == [(1, SubtreeReadyMessage())]
         assert network.now == 1.5
 
     def test_cancelled_ticket_ends_after_its_started_part(self) -> None:
@@ -262,19 +271,19 @@ class TestSimulated:
         network = SimulatedNetwork(2, Random(1), lambda _: 0.0)
         list(network.deliver(5.0))
         with pytest.raises(InvariantBroken):
-            network.send(0, 1, SubtreeReady(), now=4.0)
+            network.send(0, 1, SubtreeReadyMessage(), now=4.0)
         with pytest.raises(InvariantBroken):
-            SimulatedNetwork(2, Random(1), lambda _: -0.1).send(0, 1, SubtreeReady(), now=0.0)
+            SimulatedNetwork(2, Random(1), lambda _: -0.1).send(0, 1, SubtreeReadyMessage(), now=0.0)
 
     def test_network_of_16384_ranks_is_simulated_in_seconds(self) -> None:
         # With anything of size^2 = 268 million entries this would take minutes and gigabytes.
         size, began = 16_384, time.process_time()
         network = SimulatedNetwork(size, Random(1), lambda random: random.expovariate(1e5))
         for rank in range(size):
-            network.send(rank, (rank + 1) % size, CreditReturn(3, rank), now=0.0)
+            network.send(rank, (rank + 1) % size, CreditReturnMessage(3, rank), now=0.0)
         for now, rank, _, message in network.deliver(float("inf")):
-            assert isinstance(message, CreditReturn)
+            assert isinstance(message, CreditReturnMessage)
             if message.phase:
-                network.send(rank, (rank + 77) % size, CreditReturn(message.phase - 1, rank), now)
+                network.send(rank, (rank + 77) % size, CreditReturnMessage(message.phase - 1, rank), now)
         assert network.messages_delivered == 4 * size
         assert time.process_time() - began < 10.0

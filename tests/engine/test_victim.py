@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.engine.messages import (
-    AddressedTasks,
+    AddressedTasksMessage,
     CounterQuery,
-    EndJob,
-    Halt,
+    EndJobMessage,
+    HaltMessage,
     Message,
-    StartPhase,
-    SubtreeReady,
+    StartPhaseMessage,
+    SubtreeReadyMessage,
     TaskReply,
     TaskRequest,
 )
@@ -39,11 +39,11 @@ class Dividing:
         return [NewTask(task.phase, bytes((each,)), 1, task.may_find_work) for each in task.payload]
 
 
-def holding(*payloads: bytes, expands: bool = False, limits: Limits | None = None) -> tuple[Spoken, FakeJournal]:
+def holding(*payloads: bytes, expands: bool = False, limits: EngineLimits | None = None) -> tuple[Spoken, FakeJournal]:
     """Rank 1 of 3, which has spawned a task with each of ``payloads``, and runs none."""
     journal = FakeJournal()
-    spoken = Spoken(1, 3, journal=journal, divide=Dividing(), limits=limits or Limits(fan_out=2))
-    spoken.hear(0, StartPhase(0), AddressedTasks(0, (task(9, owner=1),)))
+    spoken = Spoken(1, 3, journal=journal, divide=Dividing(), limits=limits or EngineLimits(fan_out=2))
+    spoken.hear(0, StartPhaseMessage(0), AddressedTasksMessage(0, (task(9, owner=1),)))
     note = spoken.node.take_task()
     assert note is not None
     spoken.node.finish_task(note, TaskOutcome([NewTask(0, each, len(each), expands) for each in payloads], (7,)), 0.0)
@@ -104,7 +104,7 @@ def test_indivisible_task_is_kept_and_tried_once() -> None:
 
 def test_addressed_task_is_not_divided() -> None:
     spoken, journal = holding()
-    spoken.hear(0, AddressedTasks(0, (task(1, owner=1)._replace(payload=b"abcd"),)))
+    spoken.hear(0, AddressedTasksMessage(0, (task(1, owner=1)._replace(payload=b"abcd"),)))
     assert given(spoken.hear(2, TaskRequest(0, 1))) == []
     taken = spoken.node.take_task()
     assert taken is not None
@@ -130,7 +130,7 @@ def test_rank_that_runs_a_task_divides_the_queued_one() -> None:
 
 def test_halted_rank_divides_and_gives_away_nothing() -> None:
     spoken, journal = holding(b"abcd")
-    spoken.hear(0, Halt("signal"))
+    spoken.hear(0, HaltMessage("signal"))
     assert given(spoken.hear(2, TaskRequest(0, 1, 9.0))) == []
     assert journal.told == []
 
@@ -155,14 +155,14 @@ def test_task_is_divided_when_it_starts_after_recent_request() -> None:
 def test_old_request_does_not_divide_starting_task() -> None:
     spoken, _ = holding(b"abcd", b"efgh", b"ijkl")
     spoken.hear(2, TaskRequest(0, 1), now=1.0)
-    spoken.node.tick(1.0 + 1.01 * HUNGRY_SECONDS)
+    spoken.node.perform_due_actions(1.0 + 1.01 * HUNGRY_SECONDS)
     assert begun(spoken) == b"ijkl"
 
 
 def test_request_of_earlier_phase_does_not_divide_starting_task() -> None:
     spoken, _ = holding()
     spoken.hear(2, TaskRequest(0, 1))
-    spoken.hear(0, StartPhase(1), AddressedTasks(1, (task(3, phase=1, owner=1),)))
+    spoken.hear(0, StartPhaseMessage(1), AddressedTasksMessage(1, (task(3, phase=1, owner=1),)))
     spoken.run(NewTask(1, b"abcd", 1), NewTask(1, b"efgh", 1))
     assert begun(spoken) == b"efgh"
 
@@ -174,20 +174,20 @@ def test_very_long_task_is_divided_without_request() -> None:
 
 
 def test_after_recent_request_as_many_tasks_stay_queued_as_are_under_way() -> None:
-    spoken, _ = holding(*(b"%d" % each for each in range(8)), limits=Limits(fan_out=2, task_slots=8))
+    spoken, _ = holding(*(b"%d" % each for each in range(8)), limits=EngineLimits(fan_out=2, task_slots=8))
     spoken.hear(2, TaskRequest(0, 1))
     assert len(spoken.node.queue) == 4
     for under_way in (1, 2):
         taken = spoken.node.take_task()
         assert taken is not None
-        spoken.node.begun_tasks.suspend(taken)
+        spoken.node.begun_tasks.suspend_task(taken)
         assert spoken.node.can_take_task is (under_way < 2)
     spoken.node.queue.is_work = lambda task: True
-    spoken.hear(0, AddressedTasks(0, (task(3, owner=1),)))
+    spoken.hear(0, AddressedTasksMessage(0, (task(3, owner=1),)))
     assert spoken.node.take_task() == task(3, owner=1)  # it is nobody else's
-    spoken.node.begun_tasks.suspend(task(3, owner=1))
+    spoken.node.begun_tasks.suspend_task(task(3, owner=1))
     assert not spoken.node.can_take_task
-    spoken.node.tick(2 * HUNGRY_SECONDS)
+    spoken.node.perform_due_actions(2 * HUNGRY_SECONDS)
     assert spoken.node.can_take_task
 
 
@@ -197,12 +197,12 @@ def test_after_recent_request_as_many_tasks_stay_queued_as_are_under_way() -> No
 def test_request_is_answered_once_tasks_are_available() -> None:
     spoken, _ = holding()
     assert without(spoken.hear(2, TaskRequest(0, 1, 1.0)), TaskRequest) == []
-    spoken.hear(0, AddressedTasks(0, (task(3, owner=1),)))
+    spoken.hear(0, AddressedTasksMessage(0, (task(3, owner=1),)))
     taken = spoken.node.take_task()
     assert taken is not None
     spoken.node.finish_task(taken, TaskOutcome([NewTask(0, b"a", 1), NewTask(0, b"b", 1)]), 0.5)
     assert replies(spoken.said()) == []  # a rank looks up only between slices
-    spoken.node.tick(0.5)
+    spoken.node.perform_due_actions(0.5)
     assert replies(spoken.said()) == [(2, 1)]
 
 
@@ -210,14 +210,14 @@ def test_request_gets_empty_reply_at_its_deadline() -> None:
     spoken, _ = holding()
     spoken.hear(2, TaskRequest(0, 1, 1.0))
     spoken.hear(0, TaskRequest(0, 1, 0.5))
-    assert spoken.node.next_tick_time() == 0.5
-    spoken.node.tick(0.4)
+    assert spoken.node.next_due_action_time() == 0.5
+    spoken.node.perform_due_actions(0.4)
     assert replies(spoken.said()) == []
-    spoken.node.tick(0.5)
+    spoken.node.perform_due_actions(0.5)
     assert replies(spoken.said()) == [(0, 0)]
-    spoken.node.tick(1.0)
+    spoken.node.perform_due_actions(1.0)
     assert replies(spoken.said()) == [(2, 0)]
-    spoken.node.tick(9.0)
+    spoken.node.perform_due_actions(9.0)
     assert replies(spoken.said()) == []
 
 
@@ -228,7 +228,7 @@ def test_waiting_requests_are_answered_in_order() -> None:
     for rank in (2, 0, 2):
         assert replies(spoken.hear(rank, TaskRequest(0, rank, 9.0))) == []
     spoken.node.finish_task(taken, TaskOutcome([NewTask(0, b"abcd", 4)]), 0.1)
-    spoken.node.tick(0.1)
+    spoken.node.perform_due_actions(0.1)
     assert replies(spoken.said()) == [(2, 2), (0, 1)]
     assert replies(spoken.hear(0, CounterQuery(1, (0,)))) == []  # the last task stays
 
@@ -239,8 +239,8 @@ def test_request_is_answered_after_first_slice_of_stolen_task() -> None:
     assert spoken.hear(2, TaskRequest(0, 1, 9.0)) == []
     taken = spoken.node.take_task()
     assert taken is not None
-    spoken.node.begun_tasks.record_slice(taken)
-    spoken.node.tick(0.1)
+    spoken.node.begun_tasks.record_executed_task_slice(taken)
+    spoken.node.perform_due_actions(0.1)
     assert replies(spoken.said()) == [(2, 1)]
 
 
@@ -249,7 +249,7 @@ def test_request_of_another_phase_is_answered_immediately() -> None:
     assert replies(spoken.hear(2, TaskRequest(1, 1, 9.0))) == [(2, 0)]
 
 
-@pytest.mark.parametrize("news", [StartPhase(1), EndJob(0), Halt("signal")])
+@pytest.mark.parametrize("news", [StartPhaseMessage(1), EndJobMessage(0), HaltMessage("signal")])
 def test_new_phase_stop_and_halt_answer_waiting_requests(news: Message) -> None:
     spoken, _ = holding()
     assert replies(spoken.hear(2, TaskRequest(0, 1, 9.0))) == []
@@ -261,10 +261,10 @@ def test_rank_is_ready_only_after_waiting_requests_are_answered() -> None:
     assert spoken.hear(2, TaskRequest(0, 9, 9.0)) == []
     spoken.hear(victim, TaskReply(0, request.sequence, ()))
     victim, request = outstanding(spoken.hear(0, now=1.0) or _later(spoken))
-    assert spoken.hear(0, EndJob(5)) == [(2, TaskReply(0, 9, ()))]
-    assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == [(0, SubtreeReady())]
+    assert spoken.hear(0, EndJobMessage(5)) == [(2, TaskReply(0, 9, ()))]
+    assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == [(0, SubtreeReadyMessage())]
 
 
 def _later(spoken: Spoken) -> list[tuple[int, Message]]:
-    spoken.node.tick(1.0)
+    spoken.node.perform_due_actions(1.0)
     return spoken.said()

@@ -16,9 +16,9 @@ import pytest
 from bench.simulation.network import SimulatedNetwork, SimulatedTransport
 from bench.simulation.tickets import SimulatedTicket, SimulatedWake
 from pcopy.engine.driver import RankDriver, TaskGenerator, TaskOutcome
-from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Halt, Message
-from pcopy.engine.node import RankNode
+from pcopy.engine.limits import EngineLimits
+from pcopy.engine.messages import HaltMessage, Message
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.safra import TERMINATION_DETECTORS
 from pcopy.engine.task import ANY_RANK, LabelledCounts, NewTask, Task, TaskId
@@ -62,8 +62,12 @@ class Taking:
     def __init__(self, transport: SimulatedTransport, baton: Baton) -> None:
         self._transport = transport
         self._baton = baton
-        self.rank, self.size, self.has_unsent = transport.rank, transport.size, False
-        self.send, self.expect_close, self.close = transport.send, transport.expect_close, transport.close
+        self.rank, self.size, self.has_unsent_data = transport.rank, transport.size, False
+        self.send, self.expect_end_of_connection, self.close = (
+            transport.send,
+            transport.expect_end_of_connection,
+            transport.close,
+        )
 
     def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         self._baton.hand_on(self.rank)
@@ -91,10 +95,10 @@ class Job:
         self.closed = 0
         self.most = 0
         self.under_way = [0] * self.size
-        self.reason: Halt | None = None
+        self.reason: HaltMessage | None = None
         self.problems: list[BaseException] = []
         self.statuses: dict[int, int] = {}
-        limits = Limits(
+        limits = EngineLimits(
             fan_out=2,
             task_slots=self.slots,
             seconds_to_first_checkpoint_cut=0.05,
@@ -105,7 +109,7 @@ class Job:
         self.wakes = [SimulatedWake(lambda: self.network.now) for _ in range(self.size)]
         self.journals = [Journal(self, rank) for rank in range(self.size)]
         self.nodes = [
-            RankNode(
+            RankStateMachine(
                 rank,
                 self.size,
                 run=1,
@@ -135,7 +139,7 @@ class Job:
 
     # The director.
 
-    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+    def first_tasks_of_phase(self, phase: int) -> Iterable[NewTask]:
         return [self.spawn(phase) for _ in range(3)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -143,7 +147,7 @@ class Job:
         assert totals == (len(self.done),)
         return phase + 1 if phase < LAST else None
 
-    def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+    def status(self, totals: tuple[int, ...], halted: HaltMessage | None) -> int:
         assert sum(self.under_way) == 0
         assert totals == (len(self.done),)
         return 75 if halted else 0
@@ -181,7 +185,7 @@ class Job:
             if self.interrupted and self.begun == self.after:
                 if self.interrupted == "fail":
                     raise ValueError("the reason of it all")
-                self.reason = Halt("told to stop")
+                self.reason = HaltMessage("told to stop")
             for _ in range(random.randint(0, 4)):
                 self.network.advance(random.choice((0.0, 0.0, 0.001, 0.01)))
                 if task.payload == b"note" or random.random() < 0.4:
@@ -243,14 +247,14 @@ class Journal:
         self.cuts_while_tasks_wait = 0
 
     @property
-    def needs_checkpoint_cut(self) -> bool:
+    def needs_checkpoint(self) -> bool:
         return self._job.random.random() < 0.02
 
-    def record_base(self, phase: int, tasks: Sequence[Task]) -> None: ...
+    def record_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None: ...
 
-    def record_spawned(self, task: Task) -> None: ...
+    def record_spawned_task(self, task: Task) -> None: ...
 
-    def record_done(
+    def record_done_task(
         self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
     ) -> None:
         if task.id in self._job.divided:

@@ -24,21 +24,21 @@ from typing import Any
 
 from bench.simulation.network import SimulatedNetwork
 from pcopy.engine.messages import (
-    AddressedTasks,
-    CloseTransport,
+    AddressedTasksMessage,
+    CloseTransportMessage,
     CounterQuery,
-    CreditReturn,
+    CreditReturnMessage,
     Message,
-    StartPhase,
-    SubtreeReady,
+    StartPhaseMessage,
+    SubtreeReadyMessage,
     TaskReply,
 )
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import WakeDescriptor
-from pcopy.engine.transport import Transport
+from pcopy.engine.transport import MessageTransport
 from pcopy.errors import InvariantBroken, PeerLost
 
-Program = Callable[[Transport], Generator[None, None, Any]]
+Program = Callable[[MessageTransport], Generator[None, None, Any]]
 
 LONGEST = 30.0
 """Seconds after which a program counts as hung."""
@@ -54,12 +54,12 @@ def payload(seed: int, size: int) -> bytes:
     return Random(seed).randbytes(size)
 
 
-def work(seed: int, size: int) -> AddressedTasks:
-    return AddressedTasks(1, (Task((1, seed, 0), 1, payload(seed, size), size),))
+def work(seed: int, size: int) -> AddressedTasksMessage:
+    return AddressedTasksMessage(1, (Task((1, seed, 0), 1, payload(seed, size), size),))
 
 
 def digest(message: Message) -> str:
-    assert isinstance(message, AddressedTasks)
+    assert isinstance(message, AddressedTasksMessage)
     return hashlib.sha256(message.tasks[0].payload).hexdigest()
 
 
@@ -67,7 +67,7 @@ def numbers(heard: list[tuple[int, Message]], size: int) -> list[list[int]]:
     """By sender, the first fields of its messages in the order of their arrival."""
     found: list[list[int]] = [[] for _ in range(size)]
     for sender, message in heard:
-        assert isinstance(message, CreditReturn | AddressedTasks)
+        assert isinstance(message, CreditReturnMessage | AddressedTasksMessage)
         found[sender].append(message[0])
     return found
 
@@ -75,7 +75,7 @@ def numbers(heard: list[tuple[int, Message]], size: int) -> list[list[int]]:
 class Seat:
     """A program's hold of its transport: keeps what came early, and parts from the others in order."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: MessageTransport) -> None:
         self.transport = transport
         self.others = [rank for rank in range(transport.size) if rank != transport.rank]
         self.parted: set[int] = set()
@@ -83,9 +83,9 @@ class Seat:
 
     def look(self, timeout: float, wake: WakeDescriptor | None = None) -> None:
         for sender, message in self.transport.poll(timeout, wake=wake):
-            if isinstance(message, CloseTransport):
+            if isinstance(message, CloseTransportMessage):
                 self.parted.add(sender)
-                self.transport.expect_close(sender)
+                self.transport.expect_end_of_connection(sender)
             else:
                 self.waiting.append((sender, message))
 
@@ -101,37 +101,40 @@ class Seat:
         """Says goodbye and waits until everybody has; gives the number of messages that nobody asked for."""
         others = [rank for rank in self.others if rank not in without]
         for other in others:
-            self.transport.send(other, CloseTransport())
-        while self.transport.has_unsent or not self.parted.issuperset(others):
+            self.transport.send(other, CloseTransportMessage())
+        while self.transport.has_unsent_data or not self.parted.issuperset(others):
             self.look(0.05)
             yield
         return len(self.waiting)
 
 
-def sizes(transport: Transport) -> Generator[None, None, Any]:
+def sizes(transport: MessageTransport) -> Generator[None, None, Any]:
     """Who am I, of how many, who says so to whom, and which destinations are refused?"""
     seat = Seat(transport)
     refused = []
     for destination in (transport.rank, transport.size, -1):
         try:
-            transport.send(destination, StartPhase(0))
+            transport.send(destination, StartPhaseMessage(0))
         except InvariantBroken:
             refused.append(destination)
     for other in seat.others:
-        transport.send(other, CreditReturn(transport.rank, other))
+        transport.send(other, CreditReturnMessage(transport.rank, other))
     heard = yield from seat.receive(len(seat.others))
     surplus = yield from seat.part()
     return [transport.rank, transport.size, sorted((sender, *message) for sender, message in heard), surplus, refused]
 
 
-def order(transport: Transport) -> Generator[None, None, Any]:
+def order(transport: MessageTransport) -> Generator[None, None, Any]:
     """Numbered messages between all pairs, long ones among short ones, while others arrive."""
     seat = Seat(transport)
     for number in range(ORDERED):
         for other in seat.others:
             long = number % 30 == 7
             transport.send(
-                other, AddressedTasks(number, work(number, 300_000).tasks) if long else CreditReturn(number, other)
+                other,
+                AddressedTasksMessage(number, work(number, 300_000).tasks)
+                if long
+                else CreditReturnMessage(number, other),
             )
         if number % 10 == 0:
             seat.look(0.0)
@@ -141,16 +144,16 @@ def order(transport: Transport) -> Generator[None, None, Any]:
     return [numbers(heard, transport.size), surplus]
 
 
-def extremes(transport: Transport) -> Generator[None, None, Any]:
+def extremes(transport: MessageTransport) -> Generator[None, None, Any]:
     """The smallest messages and one of 20 MiB, all ranks at once around a ring."""
     seat = Seat(transport)
     after = (transport.rank + 1) % transport.size
     for message in (
-        SubtreeReady(),
+        SubtreeReadyMessage(),
         TaskReply(0, 0, ()),
         work(transport.rank, LARGE),
         CounterQuery(0, ()),
-        AddressedTasks(0, ()),
+        AddressedTasksMessage(0, ()),
         work(99, 0),
     ):
         transport.send(after, message)
@@ -160,18 +163,18 @@ def extremes(transport: Transport) -> Generator[None, None, Any]:
     return [sorted({sender for sender, _ in heard}), kinds, digest(heard[2][1]), digest(heard[5][1]), surplus]
 
 
-def flood(transport: Transport) -> Generator[None, None, Any]:
+def flood(transport: MessageTransport) -> Generator[None, None, Any]:
     """Many small messages between all pairs, sent by everybody before anybody receives."""
     seat = Seat(transport)
     for number in range(FLOODED):
         for other in seat.others:
-            transport.send(other, CreditReturn(number, 0))
+            transport.send(other, CreditReturnMessage(number, 0))
     heard = yield from seat.receive(FLOODED * len(seat.others))
     surplus = yield from seat.part()
     return [numbers(heard, transport.size), surplus]
 
 
-def idle(transport: Transport) -> Generator[None, None, Any]:
+def idle(transport: MessageTransport) -> Generator[None, None, Any]:
     """Seconds that rank 0's poll took without traffic; seconds of processor time that each rank took meanwhile."""
     seat = Seat(transport)
     began, used = time.monotonic(), time.process_time()
@@ -179,7 +182,7 @@ def idle(transport: Transport) -> Generator[None, None, Any]:
         found = transport.poll(IDLE)
         elapsed = time.monotonic() - began
         for other in seat.others:
-            transport.send(other, SubtreeReady())
+            transport.send(other, SubtreeReadyMessage())
     else:
         found = []
         yield from seat.receive(1, timeout=10 * IDLE)
@@ -189,7 +192,7 @@ def idle(transport: Transport) -> Generator[None, None, Any]:
     return [len(found), elapsed, used]
 
 
-def prompt(transport: Transport) -> Generator[None, None, Any]:
+def prompt(transport: MessageTransport) -> Generator[None, None, Any]:
     """Seconds until a message wakes rank 0, whose poll may take far longer than the test."""
     seat = Seat(transport)
     began = time.monotonic()
@@ -197,7 +200,7 @@ def prompt(transport: Transport) -> Generator[None, None, Any]:
         yield from seat.receive(len(seat.others), timeout=10 * LONGEST)
     else:
         transport.poll(0.1)
-        transport.send(0, SubtreeReady())
+        transport.send(0, SubtreeReadyMessage())
     elapsed = time.monotonic() - began
     yield from seat.part()
     return elapsed
@@ -221,7 +224,7 @@ class RealWake:
         os.write(self._other_end, b"x")
 
 
-def woken(transport: Transport) -> Generator[None, None, Any]:
+def woken(transport: MessageTransport) -> Generator[None, None, Any]:
     """At rank 0: seconds of polls that a wake ends later, has ended before, does not end, and of one without it."""
     seat = Seat(transport)
     wake, found = RealWake(), 0
@@ -237,22 +240,22 @@ def woken(transport: Transport) -> Generator[None, None, Any]:
                 wake.clear()
         wake.set()
         for other in seat.others:
-            transport.send(other, SubtreeReady())
+            transport.send(other, SubtreeReadyMessage())
         while not seat.waiting:  # what arrives is handed out however often it is woken
             seat.look(1.0, wake)
         yield from seat.receive(1)
     else:
         yield from seat.receive(1, timeout=LONGEST)
-        transport.send(0, SubtreeReady())
+        transport.send(0, SubtreeReadyMessage())
     yield from seat.part()
     return [found, elapsed]
 
 
-def handover(transport: Transport) -> Generator[None, None, Any]:
+def handover(transport: MessageTransport) -> Generator[None, None, Any]:
     """Rank 0 closes right after sending long messages, and never reads what was sent to it; the others do so later."""
     seat = Seat(transport)
     for other in seat.others:
-        transport.expect_close(other)
+        transport.expect_end_of_connection(other)
     if transport.rank == 0:
         for other in seat.others:
             transport.send(other, work(other, LARGE // 4))
@@ -268,7 +271,7 @@ def handover(transport: Transport) -> Generator[None, None, Any]:
     return [digest(message) for message in heard]
 
 
-def lost(transport: Transport) -> Generator[None, None, Any]:
+def lost(transport: MessageTransport) -> Generator[None, None, Any]:
     """The last rank closes without a word after three messages, the first of them long."""
     seat = Seat(transport)
     victim = transport.size - 1
@@ -286,7 +289,7 @@ def lost(transport: Transport) -> Generator[None, None, Any]:
             error = caught
         yield
     try:
-        transport.send(victim, SubtreeReady())
+        transport.send(victim, SubtreeReadyMessage())
         refused = None
     except PeerLost as caught:
         refused = caught.rank
@@ -294,20 +297,20 @@ def lost(transport: Transport) -> Generator[None, None, Any]:
     return [[digest(message) for _, message in seat.waiting], error.rank, refused]
 
 
-def forgiven(transport: Transport) -> Generator[None, None, Any]:
+def forgiven(transport: MessageTransport) -> Generator[None, None, Any]:
     """The last rank closes after one message, as everybody expects; sending to it is no error then."""
     seat = Seat(transport)
     victim = transport.size - 1
     if transport.rank == victim:
         for other in seat.others:
-            transport.send(other, SubtreeReady())
+            transport.send(other, SubtreeReadyMessage())
         transport.close()
         return None
-    transport.expect_close(victim)
+    transport.expect_end_of_connection(victim)
     yield from seat.receive(1)
     for _ in range(10):
         seat.look(0.01)
-        transport.send(victim, SubtreeReady())
+        transport.send(victim, SubtreeReadyMessage())
         yield
     yield from seat.part(without=(victim,))
     return len(seat.waiting)
@@ -325,13 +328,13 @@ def collectives(transport: Any) -> Generator[None, None, Any]:
 def abort(transport: Any) -> Generator[None, None, Any]:
     """The last rank aborts; the others would wait for ever."""
     if transport.rank == transport.size - 1:
-        transport.abort(70)
+        transport.abort_all_ranks(70)
     while True:
         transport.poll(1.0)
         yield
 
 
-def drive(program: Program, transport: Transport) -> Any:
+def drive(program: Program, transport: MessageTransport) -> Any:
     """Runs ``program`` on one rank and closes its transport; raises ``TimeoutError`` if it never ends."""
     steps = program(transport)
     limit = time.monotonic() + LONGEST
@@ -374,7 +377,7 @@ def run_local(program: Program, size: int, directory: Path) -> list[Any]:
         leave(program, transport, directory)
     try:
         results = [drive(program, transport)]
-        transport.children.reap(LONGEST)
+        transport.children.reap_children(LONGEST)
     finally:
         transport.children.kill()
         transport.close()
@@ -383,7 +386,7 @@ def run_local(program: Program, size: int, directory: Path) -> list[Any]:
     return [json.loads(json.dumps(result)) for result in results]
 
 
-def leave(program: Program, transport: Transport, directory: Path) -> None:
+def leave(program: Program, transport: MessageTransport, directory: Path) -> None:
     """Runs a child's part, and ends its process without returning into its parent's frames."""
     try:
         result = drive(program, transport)
@@ -402,9 +405,9 @@ def main(name: str, directory: str) -> None:
         result = drive(globals()[name], transport)
     except BaseException:
         traceback.print_exc()
-        transport.abort(70)
+        transport.abort_all_ranks(70)
         raise
-    transport.finalise()
+    transport.finalise_mpi()
     (Path(directory) / f"{transport.rank}.json").write_text(json.dumps(result))
 
 

@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> None:
         transport = join(launch, *rest)
         if transport.rank == traced and options:
             tracer = trace(os.getpid(), Path(place, "log"), options)
-            meet, end = transport.wait_for_all_ranks, transport.finalise
+            meet, end = transport.wait_for_all_ranks, transport.finalise_mpi
 
             def met(seconds: float = math.inf) -> bool:
                 have_met: bool = meet(seconds)
@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> None:
                 transport.wait_for_all_ranks = met
                 return end(seconds)
 
-            transport.finalise = ended
+            transport.finalise_mpi = ended
         return transport
 
     mpi_run._initialise_mpi = joined  # type: ignore[assignment]

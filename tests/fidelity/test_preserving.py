@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio import attributes
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fidelity.rows import GROUP, OTHER
 from tests.support.attributes import ACCESS_ACL, acl
 from tests.support.command import pcopy, show, succeed, summary
@@ -330,7 +330,7 @@ def test_lustre_attributes_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None
     listed = ["lustre.lov", "user.mine", "trusted.lov", "security.ima"]
     monkeypatch.setattr(os, "listxattr", lambda _, **_options: listed)
     monkeypatch.setattr(os, "getxattr", lambda _, name, **_options: {"user.mine": b"1"}[name])
-    assert attributes.read_xattrs(0, Preserve()).found == (("user.mine", b"1"),)
+    assert attributes.read_xattrs(0, PreservedMetadataKinds()).found == (("user.mine", b"1"),)
 
 
 def labelled(source: Path) -> list[str]:

@@ -9,38 +9,38 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, Batch, CopyPlan, CopySmallFiles
-from pcopy.fsio.backend.columns import SCAN_COLUMNS, OutcomeCode, StatusColumns, pack_names
-from pcopy.fsio.backend.interface import Backend, BackendSettings, DigestFunction
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopySmallFilesBatch, FileOperationBatch
+from pcopy.fsio.backend.columns import SCAN_COLUMNS, ItemStatusColumns, OutcomeCode, pack_names
+from pcopy.fsio.backend.interface import BackendSettings, DigestFunction, FileOperationBackend
 from pcopy.fsio.backend.python import PythonBackend
 from pcopy.fsio.identity import identity_mark_of
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.source import FileContentVersion
 from tests.support import native
 from tests.support.fake_backend import FakeBackend, LateBackend
 
-BackendFactory = Callable[[BackendSettings], Backend]
+BackendFactory = Callable[[BackendSettings], FileOperationBackend]
 
 
-def in_c(settings: BackendSettings, threads: int = 0) -> Backend:
+def in_c(settings: BackendSettings, threads: int = 0) -> FileOperationBackend:
     """The C backend. Skip the test if it could not be built."""
     native.require()
     from pcopy.fsio.backend.native import NativeBackend
 
     backend = NativeBackend(settings)
     if threads:
-        backend.pool.set_threads(threads)
+        backend.pool.set_thread_count(threads)
         assert backend.pool.threads == threads and not backend.runs_in_poll
     return backend
 
 
-def in_c_with_threads(settings: BackendSettings) -> Backend:
+def in_c_with_threads(settings: BackendSettings) -> FileOperationBackend:
     """The C backend with four threads from the start."""
     return in_c(settings, 4)
 
 
-BACKENDS: dict[str, Callable[[BackendSettings], Backend]] = {
+BACKENDS: dict[str, Callable[[BackendSettings], FileOperationBackend]] = {
     "python": PythonBackend,
     "c": in_c,
     "c-threads": in_c_with_threads,
@@ -52,23 +52,23 @@ Outcome = int | OutcomeCode | Problem
 """The outcome of a row: the size if the file was copied, a problem, or the code of any other outcome."""
 
 
-def done(backend: Backend, batch: Batch[Any]) -> Any:
+def done(backend: FileOperationBackend, batch: FileOperationBatch[Any]) -> Any:
     """Run one batch and return its result."""
-    ticket = backend.submit(batch)
+    ticket = backend.submit_batch(batch)
     while not ticket.is_done:
         backend.poll()
     return ticket.result
 
 
-def found(place: Path, names: Sequence[str], mask: int = SCAN_COLUMNS) -> StatusColumns:
+def found(place: Path, names: Sequence[str], mask: int = SCAN_COLUMNS) -> ItemStatusColumns:
     """Return the rows that a scan would report for ``names``."""
-    return StatusColumns.from_statuses([(place / name).lstat() for name in names], mask)
+    return ItemStatusColumns.from_statuses([(place / name).lstat() for name in names], mask)
 
 
 class Bench:
     """Two directories and a backend that copies from one to the other by a given plan."""
 
-    def __init__(self, backend: Callable[[BackendSettings], Backend], plan: int, place: Path) -> None:
+    def __init__(self, backend: Callable[[BackendSettings], FileOperationBackend], plan: int, place: Path) -> None:
         self.backend = backend
         self.plan = plan
         self.source, self.target = place / "source", place / "target"
@@ -84,8 +84,8 @@ class Bench:
         self,
         *names: str,
         plans: Sequence[int] | None = None,
-        preserve: Preserve | None = None,
-        rows: StatusColumns | None = None,
+        preserve: PreservedMetadataKinds | None = None,
+        rows: ItemStatusColumns | None = None,
         inherits: bool = False,
         new_names: Sequence[bytes] | None = None,
         digest: DigestFunction | None = None,
@@ -95,11 +95,11 @@ class Bench:
 
         A file that was created under a temporary name is identified by its inode and renamed to its final name.
         """
-        backend = self.backend(BackendSettings(preserve or Preserve(), 0o022, digest=digest))
+        backend = self.backend(BackendSettings(preserve or PreservedMetadataKinds(), 0o022, digest=digest))
         source, target = (os.open(path, os.O_RDONLY) for path in (self.source, self.target))
         self.temporaries = [b".temporary-%d" % row for row in range(len(names))]
         before = len(os.listdir("/proc/self/fd"))
-        batch = CopySmallFiles(
+        batch = CopySmallFilesBatch(
             source,
             pack_names(map(os.fsencode, names)),
             target,
@@ -131,7 +131,7 @@ class Bench:
             self.identify(row, temporary)
             temporary.rename(self.target / new_name)
         if code is OutcomeCode.DONE:
-            assert self.rows.version(row) == FileVersion.from_status((self.source / name).lstat())
+            assert self.rows.content_version_of_row(row) == FileContentVersion.from_status((self.source / name).lstat())
             assert result.digests[row] == (digest((self.source / name).read_bytes()) if digest else b"")
             return int(result.verdicts.bytes[row])
         if code in (OutcomeCode.SKIPPED, OutcomeCode.SLOW_PATH, OutcomeCode.DECIDE_AGAIN, OutcomeCode.CANCELLED):

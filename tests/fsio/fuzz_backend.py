@@ -12,21 +12,21 @@ import os
 import sys
 from random import Random
 
-from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopyResult, CopySmallFiles
-from pcopy.fsio.backend.columns import SCAN_COLUMNS, OutcomeCode, StatusColumns, pack_names, unpack_names
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopySmallFilesBatch, CopySmallFilesResult
+from pcopy.fsio.backend.columns import SCAN_COLUMNS, ItemStatusColumns, OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve
-from pcopy.tasks.base.hashing import JobHashing
+from pcopy.fsio.preserve import PRESERVABLE_METADATA, PreservedMetadataKinds
+from pcopy.tasks.base.hashing import JobItemHasher
 from tests.fsio.backend_bench import BACKENDS, done
 
 _TOLD = (OutcomeCode.LACKS_METADATA, OutcomeCode.FAILED, OutcomeCode.SOURCE_FAILED, OutcomeCode.SOURCE_CHANGED)
 
 
-def batch_of(random: Random, source: int, target: int) -> CopySmallFiles:
+def batch_of(random: Random, source: int, target: int) -> CopySmallFilesBatch:
     """A batch in which most rows match the files, and most plans fit the existing targets."""
     names = sorted(map(os.fsencode, os.listdir(source)))
     present = set(map(os.fsencode, os.listdir(target)))
-    rows = StatusColumns(len(names), SCAN_COLUMNS)
+    rows = ItemStatusColumns(len(names), SCAN_COLUMNS)
     rows.set_statuses(0, [os.stat(name, dir_fd=source, follow_symlinks=False) for name in names])
     plans = []
     for row, name in enumerate(names):
@@ -42,7 +42,7 @@ def batch_of(random: Random, source: int, target: int) -> CopySmallFiles:
     faults = [name.rpartition(b"!")[2] if b"!" in name else b"" for name in names]
     temporaries = [b".t%d!%s" % (row, fault) if fault else b".t%d" % row for row, fault in enumerate(faults)]
     inherits = "system.posix_acl_default" in os.listxattr(target)
-    return CopySmallFiles(
+    return CopySmallFilesBatch(
         source, pack_names(names), target, bytes(plans), rows, b"", pack_names(temporaries), inherits_acl=inherits
     )
 
@@ -51,8 +51,8 @@ def main(backend_name: str, seed: str, *places: str) -> None:
     random = Random(f"batch {seed}")
     kept = {name: random.random() < 0.7 for name in PRESERVABLE_METADATA}
     algorithm, block = random.choice(("", "xxh3-128", "blake3")), 1 << random.randint(16, 22)
-    digest = JobHashing(algorithm, block).digest_of_data if algorithm else None
-    preserve = Preserve()._replace(**kept)  # type: ignore[arg-type]
+    digest = JobItemHasher(algorithm, block).digest_of_data if algorithm else None
+    preserve = PreservedMetadataKinds()._replace(**kept)  # type: ignore[arg-type]
     settings = BackendSettings(preserve, random.choice((0o022, 0o077, 0)), False, digest, algorithm, block)
     backend = BACKENDS[backend_name](settings)
     source, target = (os.open(place, os.O_RDONLY) for place in places)
@@ -60,11 +60,11 @@ def main(backend_name: str, seed: str, *places: str) -> None:
     reported = []
     for _ in range(2):  # the second time the C backend knows the attributes
         batch = batch_of(random, source, target)
-        result: CopyResult = done(backend, batch)
+        result: CopySmallFilesResult = done(backend, batch)
         verdicts = result.verdicts
         for row, name in enumerate(unpack_names(batch.names)):
             code = OutcomeCode(verdicts.codes[row])
-            problem = verdicts.problem(row).packed if code in _TOLD else ()
+            problem = verdicts.problem(row).problem_as_tuple if code in _TOLD else ()
             is_whole = code in (OutcomeCode.DONE, OutcomeCode.LACKS_METADATA)
             bytes_and_digest = (verdicts.bytes[row], result.digests[row].hex()) if is_whole else ()
             excused = list(result.metadata_outcomes.get(row, ()))

@@ -7,19 +7,19 @@ import stat
 from collections.abc import Callable
 
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.in_place import open_for_overwrite
+from pcopy.fsio.in_place import open_file_for_overwrite
 from pcopy.fsio.layout import LayoutRecipe
 from pcopy.fsio.memory_copy import write_all
-from pcopy.fsio.new_file import NewFile, NewNode
-from pcopy.fsio.nodes import Node
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.new_file import NewFile, NewLinkOrSpecialFile
+from pcopy.fsio.nodes import LinkOrSpecialFile
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.problem import Problem
 
 NAME, TEMPORARY = b"name", b".pcopy-temporary"
 CONTENTS, OLD = b"the new contents", b"old"
 MODE, TIME = 0o640, 1_000_000_000 * 10**9
 LAYOUT = LayoutRecipe(attribute=("user.layout", b"striped"))
-PRESERVE = Preserve()
+PRESERVE = PreservedMetadataKinds()
 ATTRIBUTES = ItemMetadata(stat.S_IFREG | MODE, os.geteuid(), os.getegid(), TIME, TIME, (("user.test", b"value"),))
 
 
@@ -40,31 +40,31 @@ def write_and_apply_metadata(new: NewFile) -> None:
 def at(directory: int) -> NewFile:
     with NewFile.create(directory, NAME) as new:
         write_and_apply_metadata(new)
-        new.close_and_keep()
+        new.close_without_removing()
     return new
 
 
 def beside(directory: int) -> NewFile:
     before = present(directory)
-    with NewFile.create_temporary(directory, TEMPORARY) as new:
+    with NewFile.create_temporary_file(directory, TEMPORARY) as new:
         write_and_apply_metadata(new)
         new.commit(NAME, before)
     return new
 
 
 def synced(directory: int) -> NewFile:
-    with NewFile.create_temporary(directory, TEMPORARY, layout=LAYOUT) as new:
+    with NewFile.create_temporary_file(directory, TEMPORARY, layout=LAYOUT) as new:
         write_and_apply_metadata(new)
         new.commit(NAME, sync=True)
     return new
 
 
 def again(directory: int) -> NewFile:
-    with NewFile.create_temporary(directory, TEMPORARY) as begun:
-        made = begun.identity(0)
+    with NewFile.create_temporary_file(directory, TEMPORARY) as begun:
+        made = begun.file_identity(0)
         write_all(begun.descriptor, CONTENTS, 0)
-        begun.close_and_keep()
-    with NewFile.continue_kept_file(directory, TEMPORARY, made) as new:
+        begun.close_without_removing()
+    with NewFile.from_file_of_other_task(directory, TEMPORARY, made) as new:
         new.reopen(len(CONTENTS))
         new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022)
         new.commit(NAME, present(directory))
@@ -74,11 +74,11 @@ def again(directory: int) -> NewFile:
 def over(directory: int) -> NewFile:
     before, source = present(directory), os.stat_result((0,) * 10)
     assert before is not None
-    opened = open_for_overwrite(directory, NAME, before, source, PRESERVE, "job", TEMPORARY)
+    opened = open_file_for_overwrite(directory, NAME, before, source, PRESERVE, "job", TEMPORARY)
     assert opened is not None
-    with NewFile.create_temporary(directory, TEMPORARY, over=opened) as new:
+    with NewFile.create_temporary_file(directory, TEMPORARY, over=opened) as new:
         write_and_apply_metadata(new)
-        new.close_and_keep(sync=True)
+        new.close_without_removing(sync=True)
     return new
 
 
@@ -86,7 +86,9 @@ def node(directory: int) -> NewFile:
     attributes = ATTRIBUTES._replace(mode=stat.S_IFIFO | MODE, xattrs=())
     status = os.stat_result((attributes.mode, 0, 0, 1, 0, 0, 0, 0, 0, 0))
     before = present(directory)
-    with NewNode.create_node(directory, TEMPORARY, Node(status, attributes, b""), is_temporary=True) as new:
+    with NewLinkOrSpecialFile.create_link_or_special_file(
+        directory, TEMPORARY, LinkOrSpecialFile(status, attributes, b""), is_temporary=True
+    ) as new:
         new.apply_metadata(attributes, PRESERVE, 0o022)
         new.commit(NAME, before)
     return new

@@ -5,27 +5,29 @@ from __future__ import annotations
 import os
 import sys
 
-from pcopy.fsio.backend.batches import CopySmallFiles
+from pcopy.fsio.backend.batches import CopySmallFilesBatch
 from pcopy.fsio.backend.choose import create_backend
-from pcopy.fsio.backend.columns import OPERATION_NAMES, SCAN_COLUMNS, StatusColumns
+from pcopy.fsio.backend.columns import OPERATION_NAMES, SCAN_COLUMNS, ItemStatusColumns
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 
 
 def main(source: str, target: str, plan: str, threads: str) -> None:
     """The source is ``file``, the copy is ``copy`` and has the temporary name ``.temporary``. ``threads`` is the number
     of threads of the C backend.
     """
-    rows = StatusColumns(1, SCAN_COLUMNS)
+    rows = ItemStatusColumns(1, SCAN_COLUMNS)
     rows.set_statuses(
         0, [os.lstat(os.path.join(source, "./file"))]
     )  # which strace does not take for the file, but the rest
     reading, writing = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (source, target))
-    backend = create_backend(BackendSettings(Preserve(), 0o022))
+    backend = create_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     if int(threads):
         assert backend.pool is not None
         backend.pool.request_threads(int(threads))
-    ticket = backend.submit(CopySmallFiles(reading, b"file", writing, bytes([int(plan)]), rows, b"copy", b".temporary"))
+    ticket = backend.submit_batch(
+        CopySmallFilesBatch(reading, b"file", writing, bytes([int(plan)]), rows, b"copy", b".temporary")
+    )
     while not ticket.is_done:
         backend.poll()
     verdicts = ticket.result.verdicts

@@ -14,21 +14,21 @@ from pcopy.fsio.helper_thread import HelperThread
 def test_calls_run_in_order_in_another_thread() -> None:
     aide, done = HelperThread(), list[tuple[int, int]]()
     for number in range(100):
-        aide.submit(lambda number: done.append((number, threading.get_ident())), number)
+        aide.submit_call(lambda number: done.append((number, threading.get_ident())), number)
     aide.wait()
     assert [number for number, _ in done] == list(range(100))
     assert threading.get_ident() not in {thread for _, thread in done}
-    assert aide.pending == 0
+    assert aide.pending_call_count == 0
 
 
 def test_waiting_until_at_most_two_calls_are_pending() -> None:
     aide, gate = HelperThread(), threading.Event()
     for _ in range(3):
-        aide.submit(lambda: None)
-    aide.submit(gate.wait)
-    aide.submit(lambda: None)
+        aide.submit_call(lambda: None)
+    aide.submit_call(gate.wait)
+    aide.submit_call(lambda: None)
     aide.wait(2)
-    assert aide.pending == 2
+    assert aide.pending_call_count == 2
     gate.set()
     aide.wait()
 
@@ -39,14 +39,14 @@ def test_error_of_a_call_is_raised_once() -> None:
     def fail() -> None:
         raise OSError(5, "broken")
 
-    aide.submit(fail)
-    aide.submit(lambda: None)
+    aide.submit_call(fail)
+    aide.submit_call(lambda: None)
     with pytest.raises(OSError, match="broken"):
         aide.wait()
     aide.wait()
-    aide.submit(fail)
-    aide.wait_ignoring_errors()
-    assert aide.pending == 0
+    aide.submit_call(fail)
+    aide.wait_for_calls_ignoring_errors()
+    assert aide.pending_call_count == 0
 
 
 def test_calls_run_immediately_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_calls_run_immediately_if_no_thread_can_be_started(monkeypatch: pytest.M
 
     monkeypatch.setattr(module, "BackgroundThread", refuse)
     aide, done = HelperThread(), list[int]()
-    aide.submit(done.append, 1)
+    aide.submit_call(done.append, 1)
     assert done == [1]
     aide.wait()
 
@@ -64,7 +64,7 @@ def test_arguments_are_released_after_the_call() -> None:
     """The buffer is lent to another borrower afterwards."""
     aide, buffer = HelperThread(), bytearray(10)
     view = memoryview(buffer)
-    aide.submit(len, view[:])
+    aide.submit_call(len, view[:])
     aide.wait()
     time.sleep(0.01)
     view.release()

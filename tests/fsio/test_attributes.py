@@ -16,7 +16,7 @@ from pcopy.fsio.attributes import (
     is_xattr_copied,
     read_item_metadata,
 )
-from pcopy.fsio.preserve import Preserve, has_capability
+from pcopy.fsio.preserve import PreservedMetadataKinds, has_capability
 from pcopy.fsio.problem import MetadataProblem
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
 from tests.support.users import NOBODY, as_user, require_root
@@ -26,7 +26,7 @@ OTHER = 4242
 
 
 def make_with_metadata(
-    path: Path, attributes: ItemMetadata, preserve: Preserve, **options: Any
+    path: Path, attributes: ItemMetadata, preserve: PreservedMetadataKinds, **options: Any
 ) -> tuple[os.stat_result, int]:
     """Create a file at ``path`` with these attributes. Return its status and the number of excused failures."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -41,8 +41,12 @@ def source(mode: int, uid: int = 0, gid: int = 0, **more: Any) -> ItemMetadata:
     return ItemMetadata(REGULAR | mode, uid, gid, 10**9, 2 * 10**9 + 7, **more)
 
 
-@pytest.mark.parametrize("preserve", [Preserve(mode=False), Preserve(mode=False, ownership=False), Preserve()], ids=str)
-def test_directory_of_a_foreign_group_keeps_set_gid_bit(area: Path, preserve: Preserve) -> None:
+@pytest.mark.parametrize(
+    "preserve",
+    [PreservedMetadataKinds(mode=False), PreservedMetadataKinds(mode=False, ownership=False), PreservedMetadataKinds()],
+    ids=str,
+)
+def test_directory_of_a_foreign_group_keeps_set_gid_bit(area: Path, preserve: PreservedMetadataKinds) -> None:
     """A caller that is not in the group clears the bit by setting the same mode again."""
     require_root("make a directory of another group")
     path = area / "shared"
@@ -67,19 +71,23 @@ def test_file_with_group_of_its_directory_gets_no_set_id_bits(area: Path, mode: 
     require_root("make a directory of another group")
     os.chown(area, -1, OTHER)
     area.chmod(0o2777)
-    status, _ = make_with_metadata(area / "file", source(mode), Preserve(ownership=False))
+    status, _ = make_with_metadata(area / "file", source(mode), PreservedMetadataKinds(ownership=False))
     assert status.st_gid == OTHER
     assert status.st_mode & 0o7777 == mode & 0o777
 
 
 def test_set_id_bits_are_copied_only_with_owner_and_group(area: Path) -> None:
     require_root("give files away")
-    status, _ = make_with_metadata(area / "file", source(0o6755, OTHER, OTHER), Preserve())
+    status, _ = make_with_metadata(area / "file", source(0o6755, OTHER, OTHER), PreservedMetadataKinds())
     assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (OTHER, OTHER, 0o6755)
     assert status.st_mtime_ns == 2 * 10**9 + 7
-    status, _ = make_with_metadata(area / "without", source(0o6755, OTHER, OTHER), Preserve(ownership=False))
+    status, _ = make_with_metadata(
+        area / "without", source(0o6755, OTHER, OTHER), PreservedMetadataKinds(ownership=False)
+    )
     assert status.st_mode & 0o7777 == 0o755
-    status, _ = make_with_metadata(area / "mode", source(0o6775, OTHER, OTHER), Preserve(mode=False), umask=0o027)
+    status, _ = make_with_metadata(
+        area / "mode", source(0o6775, OTHER, OTHER), PreservedMetadataKinds(mode=False), umask=0o027
+    )
     assert status.st_mode & 0o7777 == 0o750
 
 
@@ -94,7 +102,7 @@ def test_set_gid_bit_removed_by_the_system_is_excused(area: Path, user: int) -> 
 
     def make_file() -> None:
         has_capability.cache_clear()
-        status, excused = make_with_metadata(area / "file", source(0o2755, user, OTHER), Preserve())
+        status, excused = make_with_metadata(area / "file", source(0o2755, user, OTHER), PreservedMetadataKinds())
         assert (status.st_gid, status.st_mode & 0o7777) == (OTHER, 0o755 if user else 0o2755)
         assert excused == (1 if user else 0)
 
@@ -107,7 +115,7 @@ def test_failure_to_set_an_owner_given_by_option_is_an_error(area: Path) -> None
     area.chmod(0o777)
 
     def make(name: str, chown: tuple[int, int]) -> tuple[os.stat_result, int]:
-        return make_with_metadata(area / name, source(0o640, OTHER, OTHER), Preserve(chown=chown))
+        return make_with_metadata(area / name, source(0o640, OTHER, OTHER), PreservedMetadataKinds(chown=chown))
 
     def as_nobody() -> None:
         has_capability.cache_clear()
@@ -132,14 +140,16 @@ def test_set_id_bits_of_existing_file_are_dropped_for_another_owner(area: Path) 
     old.touch()
     os.chown(old, NOBODY, NOBODY)
     old.chmod(0o6755)
-    status, _ = make_with_metadata(area / "new", source(0o640), Preserve(mode=False), existing=old.lstat())
+    status, _ = make_with_metadata(
+        area / "new", source(0o640), PreservedMetadataKinds(mode=False), existing=old.lstat()
+    )
     assert (status.st_uid, status.st_mode & 0o7777) == (0, 0o755)
     status, _ = make_with_metadata(
-        area / "same", source(0o640, NOBODY, NOBODY), Preserve(mode=False), existing=old.lstat()
+        area / "same", source(0o640, NOBODY, NOBODY), PreservedMetadataKinds(mode=False), existing=old.lstat()
     )
     assert (status.st_uid, status.st_mode & 0o7777) == (NOBODY, 0o6755)
     status, _ = make_with_metadata(
-        area / "neither", source(0o640), Preserve(mode=False, ownership=False), existing=old.lstat()
+        area / "neither", source(0o640), PreservedMetadataKinds(mode=False, ownership=False), existing=old.lstat()
     )
     assert (status.st_uid, status.st_mode & 0o7777) == (NOBODY, 0o6755)
 
@@ -153,15 +163,15 @@ def test_ordinary_user_copies_program_of_another_user_without_set_id_bits(area: 
         has_capability.cache_clear()
         more = (("trusted.a", b"1"), ("trusted.b", b"2"), (CAPABILITY, NET_RAW))
         attributes = source(0o6755, OTHER, OTHER, xattrs=more)
-        status, excused = make_with_metadata(area / "one", attributes, Preserve())
+        status, excused = make_with_metadata(area / "one", attributes, PreservedMetadataKinds())
         assert (status.st_uid, status.st_mode & 0o7777, excused) == (os.geteuid(), 0o755, 1)
         existing = list(status)
         existing[0], existing[4], existing[5] = REGULAR | 0o6755, OTHER, OTHER
         kept = os.stat_result(existing)
-        preserve = Preserve(ownership=False, xattr=False)
+        preserve = PreservedMetadataKinds(ownership=False, xattr=False)
         status, _ = make_with_metadata(area / "two", attributes, preserve, existing=kept)
         assert (status.st_uid, status.st_mode & 0o7777) == (os.geteuid(), 0o755)
-        preserve = Preserve(mode=False, ownership=False, xattr=False)
+        preserve = PreservedMetadataKinds(mode=False, ownership=False, xattr=False)
         status, _ = make_with_metadata(area / "three", attributes, preserve, existing=kept)
         assert (status.st_uid, status.st_mode & 0o7777) == (os.geteuid(), 0o755)
 
@@ -174,7 +184,10 @@ def test_mode_of_existing_item_of_another_type_is_not_kept(area: Path, kind: int
     existing = list(area.lstat())
     existing[0] = kind | 0o777
     status, _ = make_with_metadata(
-        area / "file", source(0o640), Preserve(mode=False, ownership=False), existing=os.stat_result(existing)
+        area / "file",
+        source(0o640),
+        PreservedMetadataKinds(mode=False, ownership=False),
+        existing=os.stat_result(existing),
     )
     assert status.st_mode & 0o7777 == 0o640
 
@@ -184,7 +197,9 @@ def test_first_problem_is_reported_and_remaining_metadata_is_set(area: Path) -> 
     path = area / "file"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     with pytest.raises(MetadataProblem) as caught:
-        apply_item_metadata(descriptor, source(0o640, os.geteuid(), os.getegid(), xattrs=huge), Preserve(), 0o022)
+        apply_item_metadata(
+            descriptor, source(0o640, os.geteuid(), os.getegid(), xattrs=huge), PreservedMetadataKinds(), 0o022
+        )
     os.close(descriptor)
     assert caught.value.operation == "setxattr user.huge"
     assert caught.value.errno in (errno.E2BIG, errno.ENOSPC, errno.ERANGE, errno.EOPNOTSUPP)
@@ -197,12 +212,12 @@ def test_acls_are_copied_unchanged(on: Any) -> None:
     (place / "source").touch()
     os.setxattr(place / "source", ACCESS_ACL, value)
     with open(place / "source", "rb") as file:
-        attributes = read_item_metadata(file.fileno(), os.fstat(file.fileno()), Preserve())
-        without = read_item_metadata(file.fileno(), os.fstat(file.fileno()), Preserve(acl=False))
-    make_with_metadata(place / "copy", attributes, Preserve())
+        attributes = read_item_metadata(file.fileno(), os.fstat(file.fileno()), PreservedMetadataKinds())
+        without = read_item_metadata(file.fileno(), os.fstat(file.fileno()), PreservedMetadataKinds(acl=False))
+    make_with_metadata(place / "copy", attributes, PreservedMetadataKinds())
     assert os.getxattr(place / "copy", ACCESS_ACL) == value
     assert (place / "copy").stat().st_mode == (place / "source").stat().st_mode
-    make_with_metadata(place / "without", without, Preserve(acl=False))
+    make_with_metadata(place / "without", without, PreservedMetadataKinds(acl=False))
     assert ACCESS_ACL not in os.listxattr(place / "without")
 
 
@@ -218,7 +233,7 @@ def test_default_acls_are_detected_through_any_descriptor(on: Any) -> None:
 
 
 def test_which_attributes_are_copied() -> None:
-    everything = Preserve()
+    everything = PreservedMetadataKinds()
     for name in (
         "user.a",
         "security.capability",
@@ -230,8 +245,12 @@ def test_which_attributes_are_copied() -> None:
         assert is_xattr_copied(name, everything)
     for name in ("security.ima", "security.evm", "lustre.lov", "trusted.lov", "trusted.lma", "trusted.link"):
         assert not is_xattr_copied(name, everything)
-    assert not is_xattr_copied("user.a", Preserve(xattr=False)) and is_xattr_copied(ACCESS_ACL, Preserve(xattr=False))
-    assert is_xattr_copied("user.a", Preserve(acl=False)) and not is_xattr_copied(DEFAULT_ACL, Preserve(acl=False))
+    assert not is_xattr_copied("user.a", PreservedMetadataKinds(xattr=False)) and is_xattr_copied(
+        ACCESS_ACL, PreservedMetadataKinds(xattr=False)
+    )
+    assert is_xattr_copied("user.a", PreservedMetadataKinds(acl=False)) and not is_xattr_copied(
+        DEFAULT_ACL, PreservedMetadataKinds(acl=False)
+    )
 
 
 def test_reader_of_the_copy_does_not_change_its_times(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +265,7 @@ def test_reader_of_the_copy_does_not_change_its_times(area: Path, monkeypatch: p
     monkeypatch.setattr(os, "utime", set_and_read)
     attributes = source(0o644)._replace(atime=-(10**18))
     with open(area / "file", "r+b") as file:
-        applied = apply_item_metadata(file.fileno(), attributes, Preserve(), 0o022)
+        applied = apply_item_metadata(file.fileno(), attributes, PreservedMetadataKinds(), 0o022)
     if (area / "file").stat().st_atime_ns == attributes.atime:
         pytest.skip("reading changes no access time here")
     assert applied.notices == ()

@@ -1,4 +1,4 @@
-"""``CompareDirectories``, a batch of the C backend only: it compares directories that both trees contain."""
+"""``CompareDirectoriesBatch``, a batch of the C backend only: it compares directories that both trees contain."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import CompareDirectories, ContentsResult, ItemCounts
+from pcopy.fsio.backend.directory_batches import CompareDirectoriesBatch, DirectoryContentsResult, ItemCounts
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNERSHIP, SIZE
 from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import require_root
@@ -44,9 +44,9 @@ def compared(
     names: Sequence[str] = NAMES,
     inodes: Sequence[int] = (),
     **more: Any,
-) -> ContentsResult:
-    """Compare the directories. ``wanted``: the properties; ``more``: further fields of ``CompareDirectories``."""
-    backend = make_backend(BackendSettings(Preserve(), 0o022))
+) -> DirectoryContentsResult:
+    """Compare the directories. ``wanted``: the properties; ``more``: further fields of ``CompareDirectoriesBatch``."""
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     sides = [os.open(place / side, os.O_RDONLY) for side in "ab"]
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = (array("Q", inodes or [os.stat(place / side / name).st_ino for name in names]) for side in "ab")
@@ -61,8 +61,8 @@ def compared(
     }
     packed = pack_names(map(os.fsencode, names))
     try:
-        batch = CompareDirectories(names=packed, inodes=ours, other_inodes=theirs, **given)
-        result: ContentsResult = done(backend, batch)
+        batch = CompareDirectoriesBatch(names=packed, inodes=ours, other_inodes=theirs, **given)
+        result: DirectoryContentsResult = done(backend, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -71,7 +71,7 @@ def compared(
             os.close(side)
 
 
-def remaining(result: ContentsResult, row: int = 0) -> dict[str, str]:
+def remaining(result: DirectoryContentsResult, row: int = 0) -> dict[str, str]:
     found = result.remaining.get(row)
     return dict(zip(map(os.fsdecode, found.names.split(b"/")), found.kinds.decode(), strict=True)) if found else {}
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import UNCHANGED_VALUE, Batch, SetMetadata, SetUniformMetadata
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, FileOperationBatch, SetMetadataBatch, SetUniformMetadataBatch
 from pcopy.fsio.backend.columns import (
     GROUP_COLUMN,
     INODE_COLUMN,
     MODE_COLUMN,
     OWNER_COLUMN,
     SCAN_COLUMNS,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
 )
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BACKENDS, done, found
 from tests.support.command import pcopy, show
 from tests.support.confined import WAYS, confined, wrapped
@@ -34,17 +34,20 @@ IN_USE = ("c", "c-threads", "python")
 MISSING_PROC = "/proc is not mounted"
 
 
-def set_metadata(directory: int, place: Path, mode: int) -> SetMetadata:
-    wanted = StatusColumns(1, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
+def set_metadata(directory: int, place: Path, mode: int) -> SetMetadataBatch:
+    wanted = ItemStatusColumns(1, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
     wanted.mode, wanted.uid, wanted.gid = (array("I", [each]) for each in (mode, UNCHANGED_VALUE, UNCHANGED_VALUE))
-    return SetMetadata(directory, b"file", found(place, ["file"], SCAN_COLUMNS), wanted)
+    return SetMetadataBatch(directory, b"file", found(place, ["file"], SCAN_COLUMNS), wanted)
 
 
-def set_uniform_metadata(directory: int, place: Path, mode: int) -> SetUniformMetadata:
-    return SetUniformMetadata(directory, b"file", found(place, ["file"], INODE_COLUMN), array("H", [mode]) * 4096)
+def set_uniform_metadata(directory: int, place: Path, mode: int) -> SetUniformMetadataBatch:
+    return SetUniformMetadataBatch(directory, b"file", found(place, ["file"], INODE_COLUMN), array("H", [mode]) * 4096)
 
 
-BATCHES: dict[str, Callable[[int, Path, int], Batch[Any]]] = {"mend": set_metadata, "plain": set_uniform_metadata}
+BATCHES: dict[str, Callable[[int, Path, int], FileOperationBatch[Any]]] = {
+    "mend": set_metadata,
+    "plain": set_uniform_metadata,
+}
 
 
 def changed(place: Path, backend: str, batch: str, mode: int) -> Callable[[], object]:
@@ -52,7 +55,7 @@ def changed(place: Path, backend: str, batch: str, mode: int) -> Callable[[], ob
 
     def action() -> object:
         directory = os.open(place, os.O_RDONLY)
-        one = BACKENDS[backend](BackendSettings(Preserve(), 0o022))
+        one = BACKENDS[backend](BackendSettings(PreservedMetadataKinds(), 0o022))
         verdicts = done(one, BATCHES[batch](directory, place, mode)).verdicts
         problem = None if verdicts.codes[0] == OutcomeCode.DONE else verdicts.problem(0)
         return problem and [problem.operation, problem.errno, problem.strerror or ""]

@@ -1,4 +1,4 @@
-"""Copying, by each plan, in every implementation of ``pcopy.fsio.backend.interface.Backend``."""
+"""Copying, by each plan, in every implementation of ``pcopy.fsio.backend.interface.FileOperationBackend``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan
 from pcopy.fsio.backend.columns import DEVICE_COLUMN, VERSION_COLUMNS, OutcomeCode
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve, has_capability
+from pcopy.fsio.preserve import PRESERVABLE_METADATA, PreservedMetadataKinds, has_capability
 from pcopy.fsio.problem import MetadataProblem, Problem
 from tests.fsio.backend_bench import BACKENDS, Bench, Outcome, found
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
@@ -123,7 +123,7 @@ def test_copy_of_foreign_file_gets_atime_from_before_the_read(bench: Bench, size
 
     def copy_it() -> None:
         has_capability.cache_clear()
-        assert bench.copy("file", preserve=Preserve(ownership=False)) == [size]
+        assert bench.copy("file", preserve=PreservedMetadataKinds(ownership=False)) == [size]
 
     as_user(copy_it)
     has_capability.cache_clear()
@@ -148,7 +148,7 @@ def test_metadata_that_is_not_preserved_gets_defaults(bench: Bench) -> None:
     os.setxattr(path, "user.key", b"value")
     os.utime(path, (1, 1))
     path.chmod(0o6777)
-    nothing = Preserve._make([*[False] * len(PRESERVABLE_METADATA), (-1, -1)])
+    nothing = PreservedMetadataKinds._make([*[False] * len(PRESERVABLE_METADATA), (-1, -1)])
     assert bench.copy("file", preserve=nothing) == [7]
     copied = (bench.target / "file").stat()
     assert copied.st_mode & 0o7777 == 0o755
@@ -273,7 +273,7 @@ def test_sparse_and_large_files_take_the_slow_path(bench: Bench) -> None:
     bench.add("large", bytes(MAX_SMALL_FILE_BYTES + 1))
     assert bench.copy("holes", "large") == [OutcomeCode.SLOW_PATH, OutcomeCode.SLOW_PATH]
     assert bench.target_names() == []
-    assert bench.copy("holes", preserve=Preserve(sparse=False)) == [1 << 20]
+    assert bench.copy("holes", preserve=PreservedMetadataKinds(sparse=False)) == [1 << 20]
 
 
 @pytest.mark.parametrize("kind", ["gone", "symlink", "directory", "fifo", "another file"])
@@ -384,7 +384,7 @@ def test_file_that_reports_size_zero_is_read_to_its_end(bench: Bench) -> None:
     bench.source = Path("/proc")
     contents = Path("/proc/version").read_bytes()
     rows = found(bench.source, ["version"], VERSION_COLUMNS | DEVICE_COLUMN)
-    reported = bench.copy("version", rows=rows, preserve=Preserve(ownership=False), digest=reference)
+    reported = bench.copy("version", rows=rows, preserve=PreservedMetadataKinds(ownership=False), digest=reference)
     if isinstance(reported[0], MetadataProblem):
         pytest.skip("attributes of /proc can't be kept here")
     assert reported == [len(contents)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, StatResult
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, StatNamesResult
 from pcopy.fsio.backend.choose import create_backend
 from pcopy.fsio.backend.columns import (
     EARLIEST_TIME,
@@ -20,14 +20,14 @@ from pcopy.fsio.backend.columns import (
     OWNER_COLUMN,
     SCAN_COLUMNS,
     VERSION_COLUMNS,
-    BatchVerdicts,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
 )
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
-from pcopy.fsio.backend.plan_copies import CopyPolicy, PlanCopies
+from pcopy.fsio.backend.plan_copies import CopyPolicy, PlanCopiesBatch
 from pcopy.fsio.existing import ExistingItemDecision, decision_for_existing_item
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import done
 
 SECOND = 10**9
@@ -48,10 +48,12 @@ def status(**fields: int) -> Any:
 
 def plans(policy: CopyPolicy, sources: list[Any], targets: list[Any] | None, mask: int = SCAN_COLUMNS) -> list[int]:
     """Return the plan of each row. A target given as a number is an errno."""
-    rows = StatusColumns.from_statuses(sources, mask)
+    rows = ItemStatusColumns.from_statuses(sources, mask)
     stated = None
     if targets is not None:
-        stated = StatResult(BatchVerdicts(len(targets)), StatusColumns(len(targets), SCAN_COLUMNS | OWNER_COLUMN))
+        stated = StatNamesResult(
+            BatchOutcomeColumns(len(targets)), ItemStatusColumns(len(targets), SCAN_COLUMNS | OWNER_COLUMN)
+        )
         for row, target in enumerate(targets):
             if isinstance(target, int):
                 stated.verdicts.codes[row] = OutcomeCode.FAILED
@@ -59,8 +61,8 @@ def plans(policy: CopyPolicy, sources: list[Any], targets: list[Any] | None, mas
             else:
                 stated.verdicts.codes[row] = OutcomeCode.DONE
                 stated.rows.set_statuses(row, [target])
-    backend = create_backend(BackendSettings(Preserve(), 0o022))
-    decided = done(backend, PlanCopies(policy, rows, stated))
+    backend = create_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    decided = done(backend, PlanCopiesBatch(policy, rows, stated))
     backend.close()
     return list(decided.plans)
 
@@ -196,10 +198,17 @@ def test_sources_without_modes_are_regular_files(policy: CopyPolicy) -> None:
 
 @pytest.mark.parametrize(("time", "reported"), [(5 * 10**20, LATEST_TIME), (-(10**20), EARLIEST_TIME)])
 def test_times_beyond_64_bits_take_the_slow_path(time: int, reported: int) -> None:
-    rows = StatusColumns.from_statuses([status(), status(st_mtime_ns=time)], VERSION_COLUMNS)
-    assert rows.mtime[1] == reported and rows.version(1).mtime == rows.exact_time("mtime", 1) == time
+    rows = ItemStatusColumns.from_statuses([status(), status(st_mtime_ns=time)], VERSION_COLUMNS)
     assert (
-        StatusColumns.unpacked(rows.packed(), 2, VERSION_COLUMNS).selected([1]).row_range(0, 1).version(0).mtime == time
+        rows.mtime[1] == reported and rows.content_version_of_row(1).mtime == rows.exact_time_of_row("mtime", 1) == time
+    )
+    assert (
+        ItemStatusColumns.status_columns_from_bytes(rows.status_columns_as_bytes(), 2, VERSION_COLUMNS)
+        .columns_of_selected_rows([1])
+        .rows_in_range(0, 1)
+        .content_version_of_row(0)
+        .mtime
+        == time
     )
     for policy in (CopyPolicy("changed"), CopyPolicy("newer"), CopyPolicy("skip"), CopyPolicy("replace")):
         assert plan(policy, status(st_mtime_ns=time), status(st_mtime_ns=time + 1, **THERE)) == CopyPlan.SLOW_PATH
@@ -207,12 +216,16 @@ def test_times_beyond_64_bits_take_the_slow_path(time: int, reported: int) -> No
 
 
 def test_columns_survive_packing_and_selection() -> None:
-    rows = StatusColumns(2, SCAN_COLUMNS)
+    rows = ItemStatusColumns(2, SCAN_COLUMNS)
     rows.set_statuses(1, [status(st_mtime_ns=-1, st_ctime_ns=5 * 10**18)])
-    again = StatusColumns.unpacked(rows.packed(), 2, SCAN_COLUMNS)
-    assert again.version(1) == (7, 100, -1, 5 * 10**18) and again.mode[1] == FILE and not again.uid
-    assert again.version(0) == (0, 0, 0, 0)
-    chosen = again.selected([1, 1, 0])
-    assert len(chosen) == 3 and chosen.version(1) == again.version(1) and chosen.inode == array("Q", [7, 7, 0])
+    again = ItemStatusColumns.status_columns_from_bytes(rows.status_columns_as_bytes(), 2, SCAN_COLUMNS)
+    assert again.content_version_of_row(1) == (7, 100, -1, 5 * 10**18) and again.mode[1] == FILE and not again.uid
+    assert again.content_version_of_row(0) == (0, 0, 0, 0)
+    chosen = again.columns_of_selected_rows([1, 1, 0])
+    assert (
+        len(chosen) == 3
+        and chosen.content_version_of_row(1) == again.content_version_of_row(1)
+        and chosen.inode == array("Q", [7, 7, 0])
+    )
     with pytest.raises(ValueError, match="length"):
-        StatusColumns.unpacked(rows.packed()[1:], 2, SCAN_COLUMNS)
+        ItemStatusColumns.status_columns_from_bytes(rows.status_columns_as_bytes()[1:], 2, SCAN_COLUMNS)

@@ -17,11 +17,17 @@ import blake3
 import pytest
 import xxhash
 
-from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles, ReadResult, ReadSmallFiles
+from pcopy.fsio.backend.batches import (
+    CopyPlan,
+    CopySmallFilesBatch,
+    CopySmallFilesResult,
+    ReadSmallFilesBatch,
+    ReadSmallFilesResult,
+)
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, BackendSettings
-from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.base.hashing import JobHashing
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings, FileOperationBackend
+from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.tasks.base.hashing import JobItemHasher
 from tests.fsio.backend_bench import BACKENDS, Bench, done, found
 from tests.support import native, reference_signature
 
@@ -44,7 +50,9 @@ def sizes(block: int) -> list[int]:
 
 
 @pytest.fixture(params=["python", "c", "c-threads", "c-without-library"])
-def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[BackendSettings], Backend]:
+def make(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[BackendSettings], FileOperationBackend]:
     name = str(request.param).removesuffix("-without-library")
     if name != request.param:
         native.require()
@@ -63,7 +71,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cal
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("algorithm", ORACLES)
 def test_digests_match_the_definition(
-    make: Callable[[BackendSettings], Backend], algorithm: str, block: int, area: Path
+    make: Callable[[BackendSettings], FileOperationBackend], algorithm: str, block: int, area: Path
 ) -> None:
     (area / "source").mkdir()
     (area / "target").mkdir()
@@ -75,13 +83,17 @@ def test_digests_match_the_definition(
     expected = [oracle(content) for content in contents.values()]
     names, number = pack_names(map(os.fsencode, contents)), len(contents)
     backend = make(
-        BackendSettings(Preserve(), 0o022, False, JobHashing(algorithm, block).digest_of_data, algorithm, block)
+        BackendSettings(
+            PreservedMetadataKinds(), 0o022, False, JobItemHasher(algorithm, block).digest_of_data, algorithm, block
+        )
     )
     source, target = (os.open(area / name, os.O_RDONLY) for name in ("source", "target"))
     try:
         rows = found(area / "source", list(contents))
-        copied: CopyResult = done(backend, CopySmallFiles(source, names, target, bytes([CopyPlan.NEW]) * number, rows))
-        read: ReadResult = done(backend, ReadSmallFiles(target, names, True))
+        copied: CopySmallFilesResult = done(
+            backend, CopySmallFilesBatch(source, names, target, bytes([CopyPlan.NEW]) * number, rows)
+        )
+        read: ReadSmallFilesResult = done(backend, ReadSmallFilesBatch(target, names, True))
         assert list(copied.verdicts.codes) == list(read.verdicts.codes) == [OutcomeCode.DONE] * number
     finally:
         backend.close()
@@ -117,11 +129,15 @@ def test_digests_are_recomputed_after_memory_ran_out(area: Path, monkeypatch: py
     (area / "target").mkdir()
     (area / "file").write_bytes(b"content")
     rows = found(area, ["file", "file"])
-    backend = BACKENDS["c"](BackendSettings(Preserve(), 0o022, False, JobHashing("xxh3-128", BLOCKS[0]).digest_of_data))
+    backend = BACKENDS["c"](
+        BackendSettings(PreservedMetadataKinds(), 0o022, False, JobItemHasher("xxh3-128", BLOCKS[0]).digest_of_data)
+    )
     source, target = (os.open(path, os.O_RDONLY) for path in (area, area / "target"))
     try:
-        ticket = backend.submit(CopySmallFiles(source, b"file/absent", target, bytes([CopyPlan.NEW]) * 2, rows))
-        monkeypatch.setattr(native_batches, "CopyBatchProcessor", OutOfMemory)
+        ticket = backend.submit_batch(
+            CopySmallFilesBatch(source, b"file/absent", target, bytes([CopyPlan.NEW]) * 2, rows)
+        )
+        monkeypatch.setattr(native_batches, "CopySmallFilesBatchProcessor", OutOfMemory)
         with pytest.raises(MemoryError):
             backend.poll()
         while not ticket.is_done:

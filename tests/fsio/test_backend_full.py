@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.backend.batches import CopyPlan, CopySmallFilesBatch, CopySmallFilesResult
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.interface import Backend, BackendSettings, Ticket
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.backend.interface import BackendSettings, BatchTicket, FileOperationBackend
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BACKENDS, found
 from tests.support.filesystems import mounted
 
@@ -35,14 +35,14 @@ def source(area: Path) -> Path:
 
 
 def copied(
-    make: Callable[[BackendSettings], Backend], source: Path, target: Path, names: list[str]
-) -> Ticket[CopyResult]:
-    backend = make(BackendSettings(Preserve(), 0o022))
+    make: Callable[[BackendSettings], FileOperationBackend], source: Path, target: Path, names: list[str]
+) -> BatchTicket[CopySmallFilesResult]:
+    backend = make(BackendSettings(PreservedMetadataKinds(), 0o022))
     reading, writing = (os.open(path, os.O_RDONLY) for path in (source, target))
     try:
         packed = pack_names(map(os.fsencode, names))
-        ticket = backend.submit(
-            CopySmallFiles(reading, packed, writing, bytes([CopyPlan.NEW]) * len(names), found(source, names))
+        ticket = backend.submit_batch(
+            CopySmallFilesBatch(reading, packed, writing, bytes([CopyPlan.NEW]) * len(names), found(source, names))
         )
         while not ticket.is_done:
             backend.poll()
@@ -66,7 +66,7 @@ def with_files(source: Path, sizes: list[int], attribute: bool = False) -> list[
 @pytest.mark.parametrize("attribute", [False, True], ids=["plain", "with attributes"])
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
 def test_batch_ends_at_the_second_failure(
-    make: Callable[[BackendSettings], Backend], source: Path, full: Path, attribute: bool
+    make: Callable[[BackendSettings], FileOperationBackend], source: Path, full: Path, attribute: bool
 ) -> None:
     names = with_files(source, [2 << 20] * FILES, attribute)
     ticket = copied(make, source, full, names)
@@ -79,7 +79,7 @@ def test_batch_ends_at_the_second_failure(
 
 @pytest.mark.parametrize("make", [make for name, make in BACKENDS.items() if name != "c-threads"])
 def test_success_between_failures_lets_the_batch_continue(
-    make: Callable[[BackendSettings], Backend], source: Path, full: Path
+    make: Callable[[BackendSettings], FileOperationBackend], source: Path, full: Path
 ) -> None:
     names = with_files(source, [2 << 20, 100] * (FILES // 2))
     ticket = copied(make, source, full, names)
@@ -89,7 +89,7 @@ def test_success_between_failures_lets_the_batch_continue(
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
 def test_second_failure_in_the_last_row_cancels_nothing(
-    make: Callable[[BackendSettings], Backend], source: Path, full: Path
+    make: Callable[[BackendSettings], FileOperationBackend], source: Path, full: Path
 ) -> None:
     """No row remains that could be cancelled."""
     ticket = copied(make, source, full, with_files(source, [2 << 20] * 2))

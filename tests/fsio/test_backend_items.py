@@ -11,20 +11,26 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import Batch, ListNames, RemoveItems, StatNames, SyncDirectories
+from pcopy.fsio.backend.batches import (
+    FileOperationBatch,
+    ListNamesBatch,
+    RemoveItemsBatch,
+    StatNamesBatch,
+    SyncDirectoriesBatch,
+)
 from pcopy.fsio.backend.columns import (
     ATIME_COLUMN,
     GROUP_COLUMN,
     INODE_COLUMN,
     OWNER_COLUMN,
     SCAN_COLUMNS,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.backend.interface import Backend, BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.problem import MetadataProblem, Problem
 from tests.fsio.backend_bench import BACKENDS, done, found
 
@@ -34,7 +40,7 @@ EVERYTHING = SCAN_COLUMNS | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN
 class Items:
     """A directory with items of all kinds, and a backend."""
 
-    def __init__(self, backend: Callable[[BackendSettings], Backend], place: Path) -> None:
+    def __init__(self, backend: Callable[[BackendSettings], FileOperationBackend], place: Path) -> None:
         self._backend = backend
         self.place = place / "items"
         self.outside = place / "outside"
@@ -50,9 +56,9 @@ class Items:
         os.mkfifo(self.place / "fifo")
         self.names = sorted(os.listdir(self.place))
 
-    def do(self, make: Callable[[int], Batch[Any]]) -> Any:
+    def do(self, make: Callable[[int], FileOperationBatch[Any]]) -> Any:
         directory = os.open(self.place, os.O_RDONLY)
-        backend = self._backend(BackendSettings(Preserve(), 0o022))
+        backend = self._backend(BackendSettings(PreservedMetadataKinds(), 0o022))
         before = len(os.listdir("/proc/self/fd"))
         try:
             result = done(backend, make(directory))
@@ -62,7 +68,7 @@ class Items:
             backend.close()
             os.close(directory)
 
-    def rows(self, names: Sequence[str], mask: int = SCAN_COLUMNS) -> StatusColumns:
+    def rows(self, names: Sequence[str], mask: int = SCAN_COLUMNS) -> ItemStatusColumns:
         return found(self.place, names, mask)
 
 
@@ -82,7 +88,7 @@ def codes(result: Any) -> list[OutcomeCode]:
 @pytest.mark.parametrize("on_source", [False, True])
 def test_stat_returns_status_of_each_name(items: Items, on_source: bool) -> None:
     names = [*items.names, "absent"]
-    reported = items.do(lambda directory: StatNames(directory, packed(names), EVERYTHING, on_source))
+    reported = items.do(lambda directory: StatNamesBatch(directory, packed(names), EVERYTHING, on_source))
     assert codes(reported) == [OutcomeCode.DONE] * len(items.names) + [
         OutcomeCode.SOURCE_FAILED if on_source else OutcomeCode.FAILED
     ]
@@ -100,15 +106,15 @@ def test_stat_returns_status_of_each_name(items: Items, on_source: bool) -> None
 
 
 def test_stat_returns_requested_columns_only(items: Items) -> None:
-    reported = items.do(lambda directory: StatNames(directory, packed(["file", "fifo"]), INODE_COLUMN))
+    reported = items.do(lambda directory: StatNamesBatch(directory, packed(["file", "fifo"]), INODE_COLUMN))
     assert list(reported.rows.inode) == [(items.place / name).lstat().st_ino for name in ("file", "fifo")]
     assert not reported.rows.mode and not reported.rows.mtime and len(reported.rows) == 2
-    assert items.do(lambda directory: StatNames(directory, b"")).verdicts.codes == b""
+    assert items.do(lambda directory: StatNamesBatch(directory, b"")).verdicts.codes == b""
 
 
 def test_stat_follows_links_on_request(items: Items) -> None:
     reported = items.do(
-        lambda directory: StatNames(directory, packed(["link", "dangling"]), INODE_COLUMN, follows_links=True)
+        lambda directory: StatNamesBatch(directory, packed(["link", "dangling"]), INODE_COLUMN, follows_links=True)
     )
     assert reported.rows.inode[0] == items.outside.stat().st_ino
     assert codes(reported) == [OutcomeCode.DONE, OutcomeCode.SOURCE_FAILED]
@@ -119,8 +125,8 @@ def test_list_returns_names_types_and_inodes(items: Items, most: int) -> None:
     kinds: dict[bytes, bytes] = {}
     inodes: dict[bytes, int] = {}
     directory = os.open(items.place, os.O_RDONLY)
-    backend = items._backend(BackendSettings(Preserve(), 0o022))
-    part: ListNames | None = ListNames(directory, most, is_detailed=True)
+    backend = items._backend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    part: ListNamesBatch | None = ListNamesBatch(directory, most, is_detailed=True)
     while part is not None:
         listed = done(backend, part)
         assert codes(listed) == [OutcomeCode.DONE] and listed.name_count <= most
@@ -139,7 +145,7 @@ def test_list_returns_names_types_and_inodes(items: Items, most: int) -> None:
 
 def test_list_of_a_file_fails(items: Items) -> None:
     items.place /= "file"
-    reported = items.do(ListNames)
+    reported = items.do(ListNamesBatch)
     problem = reported.verdicts.problem(0)
     assert (problem.operation, problem.errno, problem.on_source) == ("readdir", errno.ENOTDIR, True)
     assert reported.name_count == 0 and reported.next_batch is None
@@ -147,14 +153,14 @@ def test_list_of_a_file_fails(items: Items) -> None:
 
 def test_remove_deletes_all_but_nonempty_directories(items: Items) -> None:
     rows = items.rows(items.names)
-    reported = items.do(lambda directory: RemoveItems(directory, packed(items.names), rows))
+    reported = items.do(lambda directory: RemoveItemsBatch(directory, packed(items.names), rows))
     by_name = dict(zip(items.names, codes(reported), strict=True))
     assert by_name.pop("full") is OutcomeCode.FAILED
     assert set(by_name.values()) == {OutcomeCode.DONE}
     problem = reported.verdicts.problem(items.names.index("full"))
     assert (problem.operation, problem.errno) == ("rmdir", errno.ENOTEMPTY)
     assert os.listdir(items.place) == ["full"] and items.outside.read_bytes() == b"outside"
-    reported = items.do(lambda directory: RemoveItems(directory, b"file", StatusColumns(1, 0)))
+    reported = items.do(lambda directory: RemoveItemsBatch(directory, b"file", ItemStatusColumns(1, 0)))
     assert reported.verdicts.problem(0).errno == errno.ENOENT
 
 
@@ -168,13 +174,13 @@ def test_replaced_item_is_not_removed(items: Items, kind: str) -> None:
         "directory": path.mkdir,
     }
     make[kind]()
-    reported = items.do(lambda directory: RemoveItems(directory, b"file/fifo", rows))
+    reported = items.do(lambda directory: RemoveItemsBatch(directory, b"file/fifo", rows))
     assert codes(reported) == [OutcomeCode.DECIDE_AGAIN, OutcomeCode.DONE]
     assert os.path.lexists(path) and not os.path.lexists(items.place / "fifo")
 
 
 def test_item_without_known_mode_is_not_removed_as_a_directory(items: Items) -> None:
-    reported = items.do(lambda directory: RemoveItems(directory, b"directory/link", StatusColumns(2, 0)))
+    reported = items.do(lambda directory: RemoveItemsBatch(directory, b"directory/link", ItemStatusColumns(2, 0)))
     assert reported.verdicts.problem(0).operation == "unlink" and codes(reported)[1] is OutcomeCode.DONE
     assert (items.place / "directory").is_dir() and items.outside.exists()
 
@@ -182,7 +188,7 @@ def test_item_without_known_mode_is_not_removed_as_a_directory(items: Items) -> 
 def test_directories_are_synced(items: Items) -> None:
     """The sync of a pipe fails; the others succeed."""
     reading, writing = os.pipe()
-    reported = items.do(lambda directory: SyncDirectories((directory, reading, directory)))
+    reported = items.do(lambda directory: SyncDirectoriesBatch((directory, reading, directory)))
     os.close(reading)
     os.close(writing)
     assert codes(reported) == [OutcomeCode.DONE, OutcomeCode.FAILED, OutcomeCode.DONE]
@@ -192,7 +198,7 @@ def test_directories_are_synced(items: Items) -> None:
 
 def test_row_results_keep_all_fields_of_a_problem(items: Items) -> None:
     """Operation, attribute, errno and text of a problem survive packing into columns."""
-    from pcopy.fsio.backend.columns import BatchVerdicts
+    from pcopy.fsio.backend.columns import BatchOutcomeColumns
 
     problems: Iterator[Problem] = iter(
         [
@@ -204,11 +210,11 @@ def test_row_results_keep_all_fields_of_a_problem(items: Items) -> None:
             MetadataProblem("setxattr user.large", errno.ENOSPC),
         ]
     )
-    verdicts = BatchVerdicts(6)
+    verdicts = BatchOutcomeColumns(6)
     for row, problem in enumerate(problems):
-        verdicts.set_problem(row, problem)
+        verdicts.set_problem_of_row(row, problem)
         again = verdicts.problem(row)
-        assert (type(again), again.packed) == (type(problem), problem.packed)
+        assert (type(again), again.problem_as_tuple) == (type(problem), problem.problem_as_tuple)
     assert codes(type("Told", (), {"verdicts": verdicts})) == [
         OutcomeCode.SOURCE_CHANGED, OutcomeCode.SOURCE_CHANGED, OutcomeCode.SOURCE_FAILED, OutcomeCode.SOURCE_FAILED,
         OutcomeCode.FAILED,

@@ -1,4 +1,4 @@
-"""``ListDirectories`` and ``ListPaths``, batches of the C backend only: they list the contents of sibling
+"""``ListDirectoriesBatch`` and ``ListPathsBatch``, batches of the C backend only: they list the contents of sibling
 directories.
 """
 
@@ -18,9 +18,14 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.columns import ALL_COLUMNS, MODE_COLUMN, SIZE_COLUMN, OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import ListDirectories, ListDirectoriesResult, ListPaths, ListPathsResult
+from pcopy.fsio.backend.directory_batches import (
+    ListDirectoriesBatch,
+    ListDirectoriesResult,
+    ListPathsBatch,
+    ListPathsResult,
+)
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done
 
 ALL = sum(bit for _, _, bit, _ in ALL_COLUMNS)
@@ -57,11 +62,11 @@ def reported(
     inodes: Sequence[int] | None = None,
     device: int | None = None,
     *,
-    batch: type[ListDirectories | ListPaths] = ListPaths,
+    batch: type[ListDirectoriesBatch | ListPathsBatch] = ListPathsBatch,
     **wanted: Any,
 ) -> Any:
     """Run a ``batch`` and return its result. ``wanted``: further fields of the batch."""
-    backend = make_backend(BackendSettings(Preserve(), 0o022))
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
@@ -78,7 +83,7 @@ def reported(
 
 
 def looked(make_backend: BackendFactory, place: Path, *which: Any, **wanted: Any) -> ListDirectoriesResult:
-    result: ListDirectoriesResult = reported(make_backend, place, *which, batch=ListDirectories, **wanted)
+    result: ListDirectoriesResult = reported(make_backend, place, *which, batch=ListDirectoriesBatch, **wanted)
     return result
 
 
@@ -113,15 +118,15 @@ def test_only_requested_types_are_examined(make_backend: BackendFactory, place: 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_threads_do_not_fill_column_sums(make_backend: BackendFactory, place: Path, threads: int) -> None:
     """Running threads leave the sums unchanged, and new threads do not start while they are filled."""
-    backend = make_backend(BackendSettings(Preserve(), 0o022))
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     tally, pool = backend.new_column_sums([0] * 9), backend.pool
     assert tally is not None and pool is not None
     pool.request_threads(threads)
     directory = os.open(place, os.O_RDONLY)
     inodes = array("Q", [os.stat(place / "some").st_ino])
     try:
-        ticket = backend.submit(
-            ListDirectories(
+        ticket = backend.submit_batch(
+            ListDirectoriesBatch(
                 directory,
                 b"some",
                 inodes,
@@ -157,7 +162,7 @@ def test_column_sums_include_only_regular_directories(make_backend: BackendFacto
     if os.geteuid() == 0:
         os.chown(place / "mixed/0", 1, -1)
         names.append("mixed")
-    backend = make_backend(BackendSettings(Preserve(), 0o022))
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     tally = backend.new_column_sums([0] * 9)
     assert tally is not None
     found = {
@@ -192,9 +197,9 @@ def test_paths_and_types_are_listed(make_backend: BackendFactory, place: Path) -
     assert inside == {os.fsencode(name): os.stat(place / "full" / name).st_ino for name in ("inner", "second")}
 
 
-@pytest.mark.parametrize("batch", [ListDirectories, ListPaths])
+@pytest.mark.parametrize("batch", [ListDirectoriesBatch, ListPathsBatch])
 def test_unusual_directories_take_the_slow_path(
-    make_backend: BackendFactory, place: Path, batch: type[ListDirectories | ListPaths]
+    make_backend: BackendFactory, place: Path, batch: type[ListDirectoriesBatch | ListPathsBatch]
 ) -> None:
     """Symbolic links, directories other than the one found, directories on another device, and directories with more
     names.
@@ -202,13 +207,13 @@ def test_unusual_directories_take_the_slow_path(
     inode = os.stat(place / "full").st_ino
     ask: Callable[..., Any] = (
         partial(reported, make_backend, place, batch=batch, path_prefix=b"")
-        if batch is ListPaths
+        if batch is ListPathsBatch
         else partial(looked, make_backend, place)
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([OutcomeCode.SLOW_PATH] * 5)
-    assert (result.contents if batch is ListDirectories else result.remaining) == {}
-    assert batch is ListDirectories or (result.packed_paths, sum(result.counts)) == (b"", 0)
+    assert (result.contents if batch is ListDirectoriesBatch else result.remaining) == {}
+    assert batch is ListDirectoriesBatch or (result.packed_paths, sum(result.counts)) == (b"", 0)
     assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == OutcomeCode.SLOW_PATH
     assert [ask(["some"], max_names=most).verdicts.codes[0] for most in (4, 5)] == [
         OutcomeCode.SLOW_PATH,

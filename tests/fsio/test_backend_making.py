@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
-from pcopy.fsio.backend.columns import CREATION_COLUMNS, OutcomeCode, StatusColumns, pack_names
-from pcopy.fsio.backend.interface import Backend, BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.backend.batches import CreateSmallFilesBatch, CreateSmallFilesResult
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, ItemStatusColumns, OutcomeCode, pack_names
+from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BACKENDS, done
 
 MOMENT = 1_600_000_000_123_456_789
 
-MakeFiles = Callable[..., CreateResult]
+MakeFiles = Callable[..., CreateSmallFilesResult]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others")
 
@@ -28,22 +28,22 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others
 @pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
 def made(request: pytest.FixtureRequest, area: Path) -> MakeFiles:
     """A function that creates files with these names and contents; the metadata is the same for all."""
-    make: Callable[[BackendSettings], Backend] = request.param
+    make: Callable[[BackendSettings], FileOperationBackend] = request.param
 
     def make_files(
         files: dict[bytes, bytes], mode: int = 0o640, mtime: int = MOMENT, owner: tuple[int, int] = (0, 0), **more: Any
-    ) -> CreateResult:
+    ) -> CreateSmallFilesResult:
         number, contents = len(files), b"".join(files.values())
-        rows = StatusColumns(number, CREATION_COLUMNS)
+        rows = ItemStatusColumns(number, CREATION_COLUMNS)
         rows.mode, rows.mtime = array("I", [mode]) * number, array("q", [mtime]) * number
         rows.uid, rows.gid = (array("I", [each]) * number for each in owner)
         rows.size = array("Q", map(len, files.values()))
         offsets = array("Q", [sum(rows.size[:row]) for row in range(number)])
         directory = os.open(area, os.O_RDONLY)
-        backend = make(BackendSettings(Preserve(), 0o022))
+        backend = make(BackendSettings(PreservedMetadataKinds(), 0o022))
         try:
-            result: CreateResult = done(
-                backend, CreateSmallFiles(directory, pack_names(files), rows, contents, offsets, **more)
+            result: CreateSmallFilesResult = done(
+                backend, CreateSmallFilesBatch(directory, pack_names(files), rows, contents, offsets, **more)
             )
             return result
         finally:

@@ -1,5 +1,5 @@
-"""``ReadTarMembers`` and ``FindItemsWithoutXattrs``, batches of the C backend only: small files as members of an
-archive.
+"""``ReadTarMembersBatch`` and ``FindItemsWithoutXattrsBatch``, batches of the C backend only: small files as members of
+an archive.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.archive.headers import archive_sizes_of_simple_members, end_of_simple_header, pax_header_of_mtime
+from pcopy.archive.headers import archived_sizes_of_regular_files, pax_mtime_header_block, trailing_file_header_fields
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrs, ReadTarMembers
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrsBatch, ReadTarMembersBatch
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done
 
 GUARD = b"\xaa" * 4096
@@ -32,7 +32,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
-    whole = archive_sizes_of_simple_members([status.st_size], [status.st_mtime_ns])[0] if whole is None else whole
+    whole = archived_sizes_of_regular_files([status.st_size], [status.st_mtime_ns])[0] if whole is None else whole
     return MEMBER_ROW_FORMAT.pack(
         status.st_ino, status.st_size, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_mode,
         status.st_uid, status.st_gid, whole,
@@ -41,21 +41,21 @@ def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
 
 def packed(make_backend: BackendFactory, place: Path, rows: dict[str, bytes]) -> tuple[list[int], bytes]:
     """Return the row results and the contents of the buffer. Check that nothing was written beyond its end."""
-    backend = make_backend(BackendSettings(Preserve(), 0o022))
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     size = sum(MEMBER_ROW_FORMAT.unpack(row)[-1] for row in rows.values())
     room = bytearray(size) + GUARD
     names = [*map(Path, rows)]
     open_ones = {name: os.open(place / name, os.O_RDONLY) for name in sorted({str(name.parent) for name in names})}
     places = [(open_ones[str(name.parent)], 1, os.fsencode(name.parent) + b"/") for name in names]
-    owners = {(os.geteuid(), os.getegid()): end_of_simple_header(b"user", b"group")}
+    owners = {(os.geteuid(), os.getegid()): trailing_file_header_fields(b"user", b"group")}
     try:
-        batch = ReadTarMembers(
+        batch = ReadTarMembersBatch(
             pack_names(os.fsencode(name.name) for name in names),
             b"".join(rows.values()),
             places,
             room,
             owners,
-            pax_header_of_mtime(),
+            pax_mtime_header_block(),
         )
         judged = done(backend, batch)
     finally:
@@ -105,11 +105,15 @@ def test_file_with_attributes_is_not_reported_as_without(make_backend: BackendFa
     subprocess.run(("setfattr", "-n", "user.a", "-v", "b", "a/one"), cwd=place, check=True)
     subprocess.run(("setfacl", "-m", "u:1:r", "a/two"), cwd=place, check=True)
     (place / "a/three").touch()
-    for preserve, expected in ((Preserve(), "CCDC"), (Preserve(acl=False), "CCDC"), (Preserve(xattr=False), "DCDC")):
+    for preserve, expected in (
+        (PreservedMetadataKinds(), "CCDC"),
+        (PreservedMetadataKinds(acl=False), "CCDC"),
+        (PreservedMetadataKinds(xattr=False), "DCDC"),
+    ):
         backend = make_backend(BackendSettings(preserve, 0o022))
         directory = os.open(place / "a", os.O_RDONLY)
-        done(backend, FindItemsWithoutXattrs(directory, b"one"))  # C asks Python once how to handle an attribute
-        judged = done(backend, FindItemsWithoutXattrs(directory, b"one/two/three/gone"))
+        done(backend, FindItemsWithoutXattrsBatch(directory, b"one"))  # C asks Python once how to handle an attribute
+        judged = done(backend, FindItemsWithoutXattrsBatch(directory, b"one/two/three/gone"))
         reported = "".join("D" if code == OutcomeCode.DONE else "C" for code in judged.verdicts.codes)
         os.close(directory)
         backend.close()

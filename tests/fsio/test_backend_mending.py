@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import UNCHANGED_VALUE, SetMetadata, SetUniformMetadata
-from pcopy.fsio.backend.columns import GROUP_COLUMN, INODE_COLUMN, MODE_COLUMN, OWNER_COLUMN, OutcomeCode, StatusColumns
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, SetMetadataBatch, SetUniformMetadataBatch
+from pcopy.fsio.backend.columns import (
+    GROUP_COLUMN,
+    INODE_COLUMN,
+    MODE_COLUMN,
+    OWNER_COLUMN,
+    ItemStatusColumns,
+    OutcomeCode,
+)
 from tests.fsio.backend_bench import BACKENDS
 from tests.fsio.test_backend_items import Items, codes, packed
 from tests.support.users import NOBODY, as_user, require_root
@@ -27,8 +34,8 @@ def items(request: pytest.FixtureRequest, on: Any) -> Items:
 
 def wanted(
     rows: int, mode: int = UNCHANGED_VALUE, uid: int = UNCHANGED_VALUE, gid: int = UNCHANGED_VALUE
-) -> StatusColumns:
-    made = StatusColumns(rows, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
+) -> ItemStatusColumns:
+    made = ItemStatusColumns(rows, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
     made.mode, made.uid, made.gid = (array("I", [each]) * rows for each in (mode, uid, gid))
     return made
 
@@ -41,7 +48,7 @@ def test_modes_and_owners_are_set(items: Items) -> None:
     require_root("give files away")
     names = ["file", "directory", "fifo"]
     rows = items.rows(names)
-    reported = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(3, 0o2750, 7, 8)))
+    reported = items.do(lambda directory: SetMetadataBatch(directory, packed(names), rows, wanted(3, 0o2750, 7, 8)))
     assert codes(reported) == [OutcomeCode.DONE] * 3
     for name in names:
         assert stat.S_IMODE((items.place / name).stat().st_mode) == 0o2750
@@ -51,9 +58,11 @@ def test_modes_and_owners_are_set(items: Items) -> None:
 def test_owner_of_a_link_is_set_on_the_link_itself(items: Items) -> None:
     require_root("give files away")
     before = items.outside.stat()
-    reported = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, uid=7)))
+    reported = items.do(lambda directory: SetMetadataBatch(directory, b"link", items.rows(["link"]), wanted(1, uid=7)))
     assert codes(reported) == [OutcomeCode.DONE] and owner(items.place / "link") == (7, 0)
-    reported = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, mode=0o777)))
+    reported = items.do(
+        lambda directory: SetMetadataBatch(directory, b"link", items.rows(["link"]), wanted(1, mode=0o777))
+    )
     assert reported.verdicts.problem(0).errno == errno.EOPNOTSUPP
     assert items.outside.stat() == before
 
@@ -69,9 +78,13 @@ def test_replaced_item_is_not_changed(items: Items, kind: str) -> None:
     }
     make[kind]()
     before = path.lstat(), items.outside.lstat()
-    reported = items.do(lambda directory: SetMetadata(directory, b"file/fifo", rows, wanted(2, 0o604)))
+    reported = items.do(lambda directory: SetMetadataBatch(directory, b"file/fifo", rows, wanted(2, 0o604)))
     assert codes(reported) == [OutcomeCode.DECIDE_AGAIN, OutcomeCode.DONE]
-    plain = items.do(lambda directory: SetUniformMetadata(directory, b"file/fifo", rows.selected([0, 1]), modes(0o640)))
+    plain = items.do(
+        lambda directory: SetUniformMetadataBatch(
+            directory, b"file/fifo", rows.columns_of_selected_rows([0, 1]), modes(0o640)
+        )
+    )
     assert codes(plain) == [OutcomeCode.DECIDE_AGAIN, OutcomeCode.DONE]
     assert (path.lstat(), items.outside.lstat()) == before
     assert stat.S_IMODE((items.place / "fifo").stat().st_mode) == 0o640
@@ -81,8 +94,8 @@ def modes(mode: int) -> array[int]:
     return array("H", [mode]) * 4096
 
 
-def inodes(items: Items, names: list[str]) -> StatusColumns:
-    return StatusColumns.from_statuses([(items.place / name).lstat() for name in names], INODE_COLUMN)
+def inodes(items: Items, names: list[str]) -> ItemStatusColumns:
+    return ItemStatusColumns.from_statuses([(items.place / name).lstat() for name in names], INODE_COLUMN)
 
 
 def test_uniform_metadata_is_set_on_simple_items(items: Items) -> None:
@@ -92,7 +105,7 @@ def test_uniform_metadata_is_set_on_simple_items(items: Items) -> None:
     (items.place / "fifo").chmod(0o2710)
     (items.place / "a\nb\udcff").chmod(0o2644)
     table = array("H", [bits | 0o4 for bits in range(4096)])
-    batch = lambda directory: SetUniformMetadata(directory, packed(names), inodes(items, names), table, 7, 0)  # noqa: E731
+    batch = lambda directory: SetUniformMetadataBatch(directory, packed(names), inodes(items, names), table, 7, 0)  # noqa: E731
     reported = items.do(batch)
     assert codes(reported) == [
         OutcomeCode.DONE,
@@ -132,8 +145,8 @@ def test_operations_without_permission_fail(items: Items) -> None:
 
     def change() -> None:
         names = ["file", "gone", "mine"]
-        rows = StatusColumns(3, 0)
-        reported = items.do(lambda directory: SetUniformMetadata(directory, packed(names), rows, modes(0o600)))
+        rows = ItemStatusColumns(3, 0)
+        reported = items.do(lambda directory: SetUniformMetadataBatch(directory, packed(names), rows, modes(0o600)))
         assert codes(reported) == [OutcomeCode.FAILED, OutcomeCode.FAILED, OutcomeCode.DONE]
         problems = [(reported.verdicts.problem(row).operation, reported.verdicts.problem(row).errno) for row in (0, 1)]
         assert problems in (
@@ -141,7 +154,7 @@ def test_operations_without_permission_fail(items: Items) -> None:
             [("chmod", errno.EPERM), ("stat", errno.ENOENT)],
         )
         reported = items.do(
-            lambda directory: SetUniformMetadata(directory, b"mine", StatusColumns(1, 0), modes(0o2710))
+            lambda directory: SetUniformMetadataBatch(directory, b"mine", ItemStatusColumns(1, 0), modes(0o2710))
         )
         assert "members of the group" in (reported.verdicts.problem(0).strerror or "")
 
@@ -155,7 +168,9 @@ def test_acls(items: Items) -> None:
     access, default = (os.getxattr(items.place / "full", f"system.posix_acl_{each}") for each in ("access", "default"))
     names = ["directory", "file"]
     rows = items.rows(names)
-    reported = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(2), (access, default)))
+    reported = items.do(
+        lambda directory: SetMetadataBatch(directory, packed(names), rows, wanted(2), (access, default))
+    )
     assert codes(reported) == [OutcomeCode.DONE] * 2
     asked = [
         subprocess.run(["getfacl", "-cp", items.place / name], check=True, capture_output=True).stdout
@@ -164,6 +179,6 @@ def test_acls(items: Items) -> None:
     assert asked[0] == asked[1]
     assert asked[2] == b"\n".join(line for line in asked[0].split(b"\n") if not line.startswith(b"default"))
     reported = items.do(
-        lambda directory: SetMetadata(directory, b"directory", items.rows(["directory"]), wanted(1), (access, b""))
+        lambda directory: SetMetadataBatch(directory, b"directory", items.rows(["directory"]), wanted(1), (access, b""))
     )
     assert os.listxattr(items.place / "directory") == ["system.posix_acl_access"]

@@ -1,4 +1,4 @@
-"""``SetMetadataInDirectories``, a batch of the C backend only: it changes the items within several directories."""
+"""``SetMetadataInDirectoriesBatch``, a batch of the C backend only: it changes the items within several directories."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, SetMetadataInDirectories
+from pcopy.fsio.backend.directory_batches import DirectoryContentsResult, ItemCounts, SetMetadataInDirectoriesBatch
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve, has_capability
+from pcopy.fsio.preserve import PreservedMetadataKinds, has_capability
 from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import NOBODY, as_user, require_root
 
@@ -48,9 +48,9 @@ def place(on: Any) -> Path:
 
 def set_within(
     make_backend: BackendFactory, place: Path, names: Sequence[str], inodes: Sequence[int] | None = None, **wanted: Any
-) -> ContentsResult:
-    """Run the batch. ``wanted``: further fields of ``SetMetadataInDirectories``."""
-    backend = make_backend(BackendSettings(Preserve(), 0o022))
+) -> DirectoryContentsResult:
+    """Run the batch. ``wanted``: further fields of ``SetMetadataInDirectoriesBatch``."""
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.lstat(place / name).st_ino for name in names])
@@ -62,8 +62,8 @@ def set_within(
         **wanted,
     }
     try:
-        result: ContentsResult = done(
-            backend, SetMetadataInDirectories(directory, pack_names(map(os.fsencode, names)), numbers, **chosen)
+        result: DirectoryContentsResult = done(
+            backend, SetMetadataInDirectoriesBatch(directory, pack_names(map(os.fsencode, names)), numbers, **chosen)
         )
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
@@ -78,7 +78,7 @@ def modes_in(place: Path) -> dict[str, str]:
     }
 
 
-def remaining(result: ContentsResult, row: int) -> dict[bytes, tuple[str, int]]:
+def remaining(result: DirectoryContentsResult, row: int) -> dict[bytes, tuple[str, int]]:
     found = result.remaining[row]
     return dict(zip(found.names.split(b"/"), zip(found.kinds.decode(), found.inodes, strict=True), strict=True))
 

@@ -1,4 +1,4 @@
-"""Reading small files, in every implementation of ``pcopy.fsio.backend.interface.Backend``."""
+"""Reading small files, in every implementation of ``pcopy.fsio.backend.interface.FileOperationBackend``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend import item_rows
-from pcopy.fsio.backend.batches import ReadSmallFiles
+from pcopy.fsio.backend.batches import ReadSmallFilesBatch
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, BackendSettings
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings, FileOperationBackend
 from pcopy.fsio.backend.python import PythonBackend
-from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.fsio.source import FileContentVersion
 from tests.fsio.backend_bench import BACKENDS, done
 from tests.fsio.test_backend_conformance import reference
 from tests.support.users import as_user
@@ -29,7 +29,7 @@ COPIES = pytest.mark.parametrize("copies", [False, True])
 class Reader:
     """A directory and a backend that reads files in it."""
 
-    def __init__(self, backend: Callable[[BackendSettings], Backend], place: Path) -> None:
+    def __init__(self, backend: Callable[[BackendSettings], FileOperationBackend], place: Path) -> None:
         self._backend = backend
         self.place = place
         self.digests_in_c = False
@@ -37,12 +37,12 @@ class Reader:
     def read(self, *names: str, copies: bool, follow: bool = False, whole: bool = False) -> list[bytes | OutcomeCode]:
         """Return the digest of each file, or the code if there is none."""
         named = ("xxh3-128", 1 << 16) if self.digests_in_c else ()
-        backend = self._backend(BackendSettings(Preserve(), 0o022, follow, reference, *named))
+        backend = self._backend(BackendSettings(PreservedMetadataKinds(), 0o022, follow, reference, *named))
         directory = os.open(self.place, os.O_RDONLY)
         before = len(os.listdir("/proc/self/fd"))
         try:
             self.result = result = done(
-                backend, ReadSmallFiles(directory, pack_names(map(os.fsencode, names)), copies, whole)
+                backend, ReadSmallFilesBatch(directory, pack_names(map(os.fsencode, names)), copies, whole)
             )
             assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         finally:
@@ -68,7 +68,7 @@ def test_contents_and_status(reader: Reader, copies: bool) -> None:
     assert reads == [reference(content) for content in contents.values()]
     for row, (name, content) in enumerate(contents.items()):
         status = (reader.place / name).stat()
-        assert reader.result.observed.version(row) == FileVersion.from_status(status)
+        assert reader.result.observed.content_version_of_row(row) == FileContentVersion.from_status(status)
         assert reader.result.verdicts.bytes[row] == len(content)
         assert status.st_atime_ns == 1, "reading leaves no trace"
 

@@ -1,4 +1,4 @@
-"""``RemoveDirectories``, a batch of the C backend only: it removes sibling directories with their contents."""
+"""``RemoveDirectoriesBatch``, a batch of the C backend only: it removes sibling directories with their contents."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, RemoveDirectories
+from pcopy.fsio.backend.directory_batches import DirectoryContentsResult, ItemCounts, RemoveDirectoriesBatch
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BackendFactory, done
 from tests.support.users import require_root
 
@@ -34,15 +34,15 @@ def place(tmp_path: Path) -> Path:
 
 def removed(
     make_backend: BackendFactory, place: Path, names: Sequence[str], inodes: Sequence[int] = (), **more: Any
-) -> ContentsResult:
-    backend = make_backend(BackendSettings(Preserve(), 0o022))
+) -> DirectoryContentsResult:
+    backend = make_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
     given = {"device": os.stat(place).st_dev, "max_names": 100, **more}
     try:
-        batch = RemoveDirectories(directory, pack_names(map(os.fsencode, names)), numbers, **given)
-        result: ContentsResult = done(backend, batch)
+        batch = RemoveDirectoriesBatch(directory, pack_names(map(os.fsencode, names)), numbers, **given)
+        result: DirectoryContentsResult = done(backend, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:

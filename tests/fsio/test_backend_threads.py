@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from bench.latency import SlowMount, mounted_slow
-from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.backend.batches import CopyPlan, CopySmallFilesBatch, CopySmallFilesResult
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.backend.columns import pack_names
-from pcopy.fsio.backend.interface import BackendSettings, Ticket
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.backend.interface import BackendSettings, BatchTicket
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import found
 from tests.support.users import require_root
 
@@ -48,7 +48,7 @@ class Copies:
     """Batches of files in memory, each copied to its own directory on the slow file system."""
 
     def __init__(self, area: Path, server: SlowMount, *, directories: int = 1, files: int = FILES) -> None:
-        self.backend = NativeBackend(BackendSettings(Preserve(), 0o022))
+        self.backend = NativeBackend(BackendSettings(PreservedMetadataKinds(), 0o022))
         self._opened: list[int] = []
         self._batches = []
         self._paths = []
@@ -66,14 +66,14 @@ class Copies:
             self._paths.append((source, target))
         server.set_delays(write=LATENCY)
 
-    def begin(self) -> list[Ticket[CopyResult]]:
+    def begin(self) -> list[BatchTicket[CopySmallFilesResult]]:
         time.sleep(0.05)  # the threads are idle by now and have to be woken
         return [
-            self.backend.submit(CopySmallFiles(source, packed, target, plans, rows))
+            self.backend.submit_batch(CopySmallFilesBatch(source, packed, target, plans, rows))
             for (source, target), packed, plans, rows in self._batches
         ]
 
-    def end(self, tickets: list[Ticket[CopyResult]]) -> None:
+    def end(self, tickets: list[BatchTicket[CopySmallFilesResult]]) -> None:
         while not all(ticket.is_done for ticket in tickets):
             self.backend.poll()
             time.sleep(0.001)
@@ -97,7 +97,7 @@ def copies(area: Path, server: SlowMount, *, directories: int = 1, files: int = 
 
 def test_rows_of_one_directory_run_concurrently_up_to_a_limit(area: Path, server: SlowMount) -> None:
     with copies(area, server) as made:
-        made.backend.pool.set_threads(32)
+        made.backend.pool.set_thread_count(32)
         made.end(made.begin())
         assert (
             MAX_MODIFYING_ROWS_PER_DIRECTORY // 2
@@ -108,7 +108,7 @@ def test_rows_of_one_directory_run_concurrently_up_to_a_limit(area: Path, server
 
 def test_several_directories_keep_all_threads_busy(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6) as made:
-        made.backend.pool.set_threads(32)
+        made.backend.pool.set_thread_count(32)
         made.end(made.begin())
         assert 2 * MAX_MODIFYING_ROWS_PER_DIRECTORY < server.max_concurrent_operations() <= 32
 
@@ -116,7 +116,7 @@ def test_several_directories_keep_all_threads_busy(area: Path, server: SlowMount
 def test_threads_use_other_directories_instead_of_waiting_for_one(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=4, files=10) as made:
         server.set_delays(write=0, create=LATENCY)  # calls that a directory serializes
-        made.backend.pool.set_threads(4)
+        made.backend.pool.set_thread_count(4)
         made.end(made.begin())
         assert server.max_concurrent_operations() == 4
 
@@ -126,24 +126,24 @@ def test_ranks_of_a_host_share_the_limit_of_a_large_directory(
     area: Path, server: SlowMount, ranks: int, most: int
 ) -> None:
     with copies(area, server, files=MIN_ROWS_OF_LARGE_DIRECTORY) as made:
-        made.backend.pool.set_limits(ranks, 0)
-        made.backend.pool.set_threads(16)
+        made.backend.pool.set_concurrency_limits(ranks, 0)
+        made.backend.pool.set_thread_count(16)
         made.end(made.begin())
         assert server.max_concurrent_operations() == most
 
 
 def test_modifying_operations_are_limited_over_all_directories(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6, files=10) as made:
-        made.backend.pool.set_limits(1, 3)
-        made.backend.pool.set_threads(16)
+        made.backend.pool.set_concurrency_limits(1, 3)
+        made.backend.pool.set_thread_count(16)
         made.end(made.begin())
         assert server.max_concurrent_operations() == 3
 
 
 def test_surplus_threads_stay_idle(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6, files=10) as made:
-        made.backend.pool.set_threads(16)
-        made.backend.pool.set_threads(2)
+        made.backend.pool.set_thread_count(16)
+        made.backend.pool.set_thread_count(2)
         made.end(made.begin())
         assert server.max_concurrent_operations() == 2
 
@@ -178,19 +178,19 @@ def test_threads_stop_when_no_ticket_is_active(area: Path, server: SlowMount) ->
 def test_oldest_row_and_operation_counts_are_reported(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=2, files=10) as made:
         pool = made.backend.pool
-        assert pool.oldest_row() is None
-        pool.set_threads(2)
+        assert pool.oldest_row_in_progress() is None
+        pool.set_thread_count(2)
         before = time.monotonic()
         tickets = made.begin()
         time.sleep(LATENCY / 2e6)
-        row = pool.oldest_row()
+        row = pool.oldest_row_in_progress()
         assert row is not None and before <= row.since <= time.monotonic()
         assert row.operation == "write"
         assert row.path.rpartition(b"/")[0] in {os.fsencode(server.path / f"target{number}") for number in (0, 1)}
         made.end(tickets)
         took = time.monotonic() - before
-        assert pool.oldest_row() is None
-        load = pool.load()
+        assert pool.oldest_row_in_progress() is None
+        load = pool.thread_pool_load()
         assert 10 * LATENCY / 1e6 <= load.busy <= took
         assert 20 * LATENCY / 1e6 <= load.wall <= 2 * load.busy
         assert load.processor < load.wall / 2

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.batches import CopyPlan, CopySmallFiles, RemoveItems, StatNames
-from pcopy.fsio.backend.columns import INODE_COLUMN, OutcomeCode, StatusColumns, pack_names
-from pcopy.fsio.backend.interface import Backend, BackendSettings, await_ticket
+from pcopy.fsio.backend.batches import CopyPlan, CopySmallFilesBatch, RemoveItemsBatch, StatNamesBatch
+from pcopy.fsio.backend.columns import INODE_COLUMN, ItemStatusColumns, OutcomeCode, pack_names
+from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend, await_ticket
 from pcopy.fsio.directories import MIN_CACHED_DIRECTORIES, DirectoriesBelowRoot, DirectoryCache
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BACKENDS, found
 from tests.support import native
 from tests.support.fake_backend import FakeBackend, LateBackend
@@ -26,8 +26,8 @@ PACKED = pack_names(map(os.fsencode, NAMES))
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
-    made = BACKENDS[request.param](BackendSettings(Preserve(), 0o022))
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileOperationBackend]:
+    made = BACKENDS[request.param](BackendSettings(PreservedMetadataKinds(), 0o022))
     if request.param.startswith("c"):
         monkeypatch.setattr("pcopy.fsio.backend.native.POLL_NANOSECONDS", 0)  # as few rows per poll as possible
     yield made
@@ -46,17 +46,17 @@ def files(area: Path) -> Path:
     return area
 
 
-def is_readable(backend: Backend) -> bool:
+def is_readable(backend: FileOperationBackend) -> bool:
     assert backend.wake is not None
     return bool(select.select([backend.wake], [], [], 0)[0])
 
 
-def clear(backend: Backend) -> None:
+def clear(backend: FileOperationBackend) -> None:
     assert backend.wake is not None
     backend.wake.clear()
 
 
-def may_be_ahead(backend: Backend) -> bool:
+def may_be_ahead(backend: FileOperationBackend) -> bool:
     """Return True if the backend works between polls, so that a ticket may be done before it is polled."""
     return getattr(backend, "name", "") == "c" and not backend.runs_in_poll
 
@@ -67,15 +67,15 @@ def opened(path: Path) -> int:
 
 @pytest.mark.parametrize("make", [FakeBackend, LateBackend])
 def test_waiting_on_the_wake_event_yields_each_ticket_once(
-    make: Callable[[BackendSettings], Backend], files: Path
+    make: Callable[[BackendSettings], FileOperationBackend], files: Path
 ) -> None:
     """A caller that waits until the wake event is readable, clears it and polls, sees every ticket done, exactly
     once.
     """
-    backend = make(BackendSettings(Preserve(), 0o022))
+    backend = make(BackendSettings(PreservedMetadataKinds(), 0o022))
     directories = [opened(files / name) for name in "ab"]
     assert not is_readable(backend) and backend.poll() == []
-    tickets = [backend.submit(StatNames(directory, PACKED, INODE_COLUMN)) for directory in directories * 3]
+    tickets = [backend.submit_batch(StatNamesBatch(directory, PACKED, INODE_COLUMN)) for directory in directories * 3]
     assert all(ticket.is_done is False for ticket in tickets)
     reported: list[Any] = []
     while len(reported) < len(tickets):
@@ -99,8 +99,8 @@ def test_fake_backend_completes_tickets_in_random_order(files: Path) -> None:
     directory = opened(files / "a")
     orders = set()
     for seed in range(5):
-        backend = FakeBackend(BackendSettings(Preserve(), 0o022), seed)
-        tickets = [backend.submit(StatNames(directory, PACKED, INODE_COLUMN)) for _ in range(6)]
+        backend = FakeBackend(BackendSettings(PreservedMetadataKinds(), 0o022), seed)
+        tickets = [backend.submit_batch(StatNamesBatch(directory, PACKED, INODE_COLUMN)) for _ in range(6)]
         order: list[int] = []
         while len(order) < len(tickets):
             order += [tickets.index(ticket) for ticket in backend.poll()]
@@ -110,15 +110,15 @@ def test_fake_backend_completes_tickets_in_random_order(files: Path) -> None:
     assert len(orders) > 3
 
 
-def copying(files: Path, source: int, target: int) -> CopySmallFiles:
-    return CopySmallFiles(source, PACKED, target, bytes([CopyPlan.NEW]) * FILES, found(files / "a", NAMES))
+def copying(files: Path, source: int, target: int) -> CopySmallFilesBatch:
+    return CopySmallFilesBatch(source, PACKED, target, bytes([CopyPlan.NEW]) * FILES, found(files / "a", NAMES))
 
 
 @pytest.mark.parametrize("polls", [0, 1, 2, 3])
-def test_cancelled_ticket_ends_between_rows(backend: Backend, files: Path, polls: int) -> None:
+def test_cancelled_ticket_ends_between_rows(backend: FileOperationBackend, files: Path, polls: int) -> None:
     """Each row is either complete or was never started, and its code says which."""
     source, target = opened(files / "a"), opened(files / "target")
-    ticket = backend.submit(copying(files, source, target))
+    ticket = backend.submit_batch(copying(files, source, target))
     for _ in range(polls):
         backend.poll()
     ticket.cancel()
@@ -137,9 +137,9 @@ def test_cancelled_ticket_ends_between_rows(backend: Backend, files: Path, polls
     os.close(target)
 
 
-def test_closing_a_task_cancels_its_ticket(backend: Backend, files: Path) -> None:
+def test_closing_a_task_cancels_its_ticket(backend: FileOperationBackend, files: Path) -> None:
     source, target = opened(files / "a"), opened(files / "target")
-    ticket = backend.submit(copying(files, source, target))
+    ticket = backend.submit_batch(copying(files, source, target))
     task = await_ticket(backend, ticket)
     next(task, None)
     task.close()
@@ -149,11 +149,13 @@ def test_closing_a_task_cancels_its_ticket(backend: Backend, files: Path) -> Non
     os.close(target)
 
 
-def test_waiting_task_gets_the_result(backend: Backend, files: Path) -> None:
+def test_waiting_task_gets_the_result(backend: FileOperationBackend, files: Path) -> None:
     directory = opened(files / "a")
 
     def task() -> Iterator[object]:
-        reported.append((yield from await_ticket(backend, backend.submit(StatNames(directory, PACKED, INODE_COLUMN)))))
+        reported.append(
+            (yield from await_ticket(backend, backend.submit_batch(StatNamesBatch(directory, PACKED, INODE_COLUMN))))
+        )
 
     reported: list[Any] = []
     yielded = set(task())
@@ -164,18 +166,20 @@ def test_waiting_task_gets_the_result(backend: Backend, files: Path) -> None:
 
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
-def test_closing_the_backend_cancels_its_tickets(make: Callable[[BackendSettings], Backend], files: Path) -> None:
+def test_closing_the_backend_cancels_its_tickets(
+    make: Callable[[BackendSettings], FileOperationBackend], files: Path
+) -> None:
     at_first = len(os.listdir("/proc/self/fd"))
-    backend = make(BackendSettings(Preserve(), 0o022))
+    backend = make(BackendSettings(PreservedMetadataKinds(), 0o022))
     directory = opened(files / "a")
-    ticket = backend.submit(RemoveItems(directory, PACKED, StatusColumns(FILES, 0)))
+    ticket = backend.submit_batch(RemoveItemsBatch(directory, PACKED, ItemStatusColumns(FILES, 0)))
     backend.close()
     assert ticket.is_done and not len(backend.pins)
     os.close(directory)
     assert len(os.listdir("/proc/self/fd")) == at_first
 
 
-def test_directories_stay_open_while_a_ticket_uses_them(backend: Backend, files: Path) -> None:
+def test_directories_stay_open_while_a_ticket_uses_them(backend: FileOperationBackend, files: Path) -> None:
     """The cache closes the least recently used directory; the next one opened would get its number, and the files."""
     for number in range(4 * MIN_CACHED_DIRECTORIES):
         (files / f"other{number}").mkdir()
@@ -183,11 +187,11 @@ def test_directories_stay_open_while_a_ticket_uses_them(backend: Backend, files:
     kept = DirectoryCache(MIN_CACHED_DIRECTORIES, backend.pins)
     directories = DirectoriesBelowRoot(base, 0, on_source=False, cache=kept)
     source, target = directories.open(b"a"), directories.open(b"target")
-    ticket = backend.submit(copying(files, source, target))
+    ticket = backend.submit_batch(copying(files, source, target))
     number = 0
     while not ticket.is_done:
         directories.open(b"other%d" % (number % (4 * MIN_CACHED_DIRECTORIES)))
-        directories.discard(b"a")
+        directories.discard_directory(b"a")
         number += 1
         if number > MIN_CACHED_DIRECTORIES:
             backend.poll()
@@ -201,10 +205,10 @@ def test_directories_stay_open_while_a_ticket_uses_them(backend: Backend, files:
             os.fstat(descriptor)
 
 
-def test_object_that_is_not_a_batch_is_rejected(backend: Backend) -> None:
+def test_object_that_is_not_a_batch_is_rejected(backend: FileOperationBackend) -> None:
     batch: Any = object()
     with pytest.raises((TypeError, AttributeError)):
-        backend.submit(batch)
+        backend.submit_batch(batch)
 
 
 def test_out_of_memory_is_raised_and_not_a_row_result(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +218,9 @@ def test_out_of_memory_is_raised_and_not_a_row_result(files: Path, monkeypatch: 
     def fail(*_: object) -> int:
         raise MemoryError
 
-    backend: Backend = BACKENDS["python"](BackendSettings(Preserve(), 0o022))
+    backend: FileOperationBackend = BACKENDS["python"](BackendSettings(PreservedMetadataKinds(), 0o022))
     source, target = opened(files / "a"), opened(files / "target")
-    ticket = backend.submit(copying(files, source, target))
+    ticket = backend.submit_batch(copying(files, source, target))
     monkeypatch.setattr(copy_rows, "_write", fail)
     with pytest.raises(MemoryError):
         backend.poll()
@@ -244,9 +248,9 @@ def test_bytes_of_rows_completed_between_polls_are_counted(files: Path, monkeypa
 
     library = in_c._lib
     monkeypatch.setattr(in_c, "_lib", Library())
-    backend = BACKENDS["c"](BackendSettings(Preserve(), 0o022))
+    backend = BACKENDS["c"](BackendSettings(PreservedMetadataKinds(), 0o022))
     source, target = opened(files / "a"), opened(files / "target")
-    ticket = backend.submit(copying(files, source, target))
+    ticket = backend.submit_batch(copying(files, source, target))
     while not ticket.is_done:
         backend.poll()
     backend.close()

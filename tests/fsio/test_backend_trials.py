@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.backend.batches import BenchmarkCalls, BenchmarkOperation
+from pcopy.fsio.backend.batches import BenchmarkCallsBatch, BenchmarkOperation
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
-from pcopy.fsio.backend.interface import Backend, BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BACKENDS, done
 
 NAMES = [b"one", b"two", b"three\n"]
@@ -24,15 +24,17 @@ Try = Callable[..., list[tuple[int, int, str]]]
 @pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
 def attempt(request: pytest.FixtureRequest, area: Path) -> Try:
     """A function that makes a call for each of some names and returns code, errno and operation of each row."""
-    make: Callable[[BackendSettings], Backend] = request.param
+    make: Callable[[BackendSettings], FileOperationBackend] = request.param
 
     def tried(
         call: BenchmarkOperation, names: list[bytes] = NAMES, new_names: tuple[bytes, ...] = ()
     ) -> list[tuple[int, int, str]]:
         directory = os.open(area, os.O_RDONLY)
-        backend = make(BackendSettings(Preserve(), 0o022))
+        backend = make(BackendSettings(PreservedMetadataKinds(), 0o022))
         try:
-            verdicts = done(backend, BenchmarkCalls(directory, pack_names(names), call, pack_names(new_names))).verdicts
+            verdicts = done(
+                backend, BenchmarkCallsBatch(directory, pack_names(names), call, pack_names(new_names))
+            ).verdicts
             failed = OutcomeCode.FAILED
             return [
                 (code, verdicts.errnos[row], verdicts.problem(row).operation if code == failed else "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.existing import has_same_contents, has_same_link_text
+from pcopy.fsio.existing import has_same_contents, has_same_symlink_text
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import Throttle
 
@@ -102,11 +102,11 @@ def test_links(area: Path) -> None:
     (area / "c").symlink_to("TEXT")
     (area / "file").write_bytes(b"")
     with opened(area) as directory:
-        assert has_same_link_text(directory, b"a", directory, b"b")
-        assert not has_same_link_text(directory, b"a", directory, b"c")
+        assert has_same_symlink_text(directory, b"a", directory, b"b")
+        assert not has_same_symlink_text(directory, b"a", directory, b"c")
         with pytest.raises(Problem) as caught:
-            has_same_link_text(directory, b"a", directory, b"absent")
+            has_same_symlink_text(directory, b"a", directory, b"absent")
         assert not caught.value.on_source
         with pytest.raises(Problem) as caught:
-            has_same_link_text(directory, b"file", directory, b"a")
+            has_same_symlink_text(directory, b"file", directory, b"a")
         assert caught.value.changed

@@ -20,10 +20,10 @@ from pcopy.fsio.contents import (
     BUFFER_BYTES,
     BYTES_PER_READ,
     digest_contents,
-    digest_to_end,
+    digest_file_to_end,
     drop_cached_pages,
     may_have_holes,
-    read_pieces,
+    read_file_in_pieces,
 )
 from pcopy.fsio.problem import Problem
 
@@ -44,7 +44,7 @@ class Recorder:
         self.contents += data
         self.longest = max(self.longest, len(data))
 
-    def zeros(self, count: int) -> None:
+    def add_zero_bytes(self, count: int) -> None:
         assert count > 0
         self.contents += bytes(count)
         self.hole_bytes += count
@@ -152,7 +152,7 @@ def test_truncated_file_is_an_error(on: Any, size: int, on_source: bool, holes: 
             pass
     assert (caught.value.changed, caught.value.on_source) == (on_source, on_source)
     assert caught.value.operation in ("read", "lseek")
-    assert f"ended at byte {size}" in str(caught.value)
+    assert f"the file ends at byte {size}, earlier than its size says" in str(caught.value)
     if not on_source:
         assert caught.value.errno == errno.EIO
     assert recorder.contents == path.read_bytes()
@@ -173,7 +173,7 @@ def test_transient_read_errors_are_retried(area: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "preadv", failing)
     with opened(path) as descriptor:
-        found = [(at, bytes(piece)) for at, piece in read_pieces(descriptor, 0, 3 * BYTES_PER_READ)]
+        found = [(at, bytes(piece)) for at, piece in read_file_in_pieces(descriptor, 0, 3 * BYTES_PER_READ)]
     assert calls == 6
     assert any(not piece for _, piece in found)
     assert b"".join(piece for _, piece in found) == path.read_bytes()
@@ -219,14 +219,14 @@ class RecorderOfPieces:
         if len(data):
             self._recorder.update(data)
 
-    def zeros(self, count: int) -> None:
-        self._recorder.zeros(count)
+    def add_zero_bytes(self, count: int) -> None:
+        self._recorder.add_zero_bytes(count)
 
 
 def test_files_of_size_zero_are_digested_to_their_end() -> None:
     recorder = Recorder()
     with opened(Path("/proc/version")) as descriptor:
-        assert sum(digest_to_end(descriptor, recorder)) == len(recorder.contents)
+        assert sum(digest_file_to_end(descriptor, recorder)) == len(recorder.contents)
     assert recorder.contents == Path("/proc/version").read_bytes()
 
 

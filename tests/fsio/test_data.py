@@ -53,7 +53,7 @@ def make(descriptor: int, stretches: list[tuple[int, int]], size: int) -> None:
 def move(mover: ContentsCopier, source: int, target: int) -> int:
     status = os.fstat(source)
     devices = status.st_dev, os.fstat(target).st_dev
-    return sum(mover.copy_all(source, target, status, devices, extend=partial(os.ftruncate, target)))
+    return sum(mover.copy_all_contents(source, target, status, devices, extend=partial(os.ftruncate, target)))
 
 
 def same(directory: Path, one: str, other: str) -> None:
@@ -124,7 +124,9 @@ def test_chunks_of_a_sparse_file_are_copied_in_any_order(files: Any) -> None:
     mover, device = ContentsCopier(sparse=True), os.fstat(source).st_dev
     for start in starts:
         end = min(start + 777_777, size)
-        assert sum(mover.copy_range(source, target, start, end, (device, device), may_have_holes=True)) == end - start
+        assert (
+            sum(mover.copy_byte_range(source, target, start, end, (device, device), may_have_holes=True)) == end - start
+        )
     same(files.place, "source", "target")
 
 
@@ -135,7 +137,7 @@ def test_source_shorter_than_its_size_is_an_error(area: Path, kernel: bool, monk
     (area / "source").write_bytes(bytes(BYTES_PER_READ))
     with open(area / "source", "rb") as source, open(area / "target", "wb") as target, pytest.raises(Problem) as caught:
         list(
-            ContentsCopier(sparse=True).copy_range(
+            ContentsCopier(sparse=True).copy_byte_range(
                 source.fileno(), target.fileno(), 0, 2 * BYTES_PER_READ, (0, 0), may_have_holes=False
             )
         )

@@ -55,7 +55,7 @@ def test_existing_directories_are_opened(directories: DirectoriesBelowRoot, area
     (area / "a/b/c").mkdir(parents=True)
     for path in (b"a/b/c", b"a", b"", b"a/b", b"a/b/c"):
         assert inode(directories.open(path)) == os.stat(os.path.join(bytes(area), path)).st_ino
-        assert directories.identity(path)[:2] == (7, inode(directories.open(path)))
+        assert directories.identity_of_directory(path)[:2] == (7, inode(directories.open(path)))
     assert directories.open(b"a/b") == directories.open(b"a/b"), "it is opened once"
 
 
@@ -134,8 +134,8 @@ def test_files_and_fifos_are_not_opened_as_directories(directories: DirectoriesB
 def test_directory_with_another_identity_is_rejected(directories: DirectoriesBelowRoot, area: Path) -> None:
     for name in ("a", "b"):
         (area / name).mkdir()
-    wanted = directories.identity(b"a")
-    directories.discard(b"a")
+    wanted = directories.identity_of_directory(b"a")
+    directories.discard_directory(b"a")
     (area / "a").rename(area / "old")
     (area / "b").rename(area / "a")
     before = open_descriptors()
@@ -145,7 +145,7 @@ def test_directory_with_another_identity_is_rejected(directories: DirectoriesBel
         assert caught.value.errno == errno.ESTALE
     assert open_descriptors() == before
     with pytest.raises(Problem):
-        directories.open(b"a", directories.identity(b"a")._replace(mount_code=8))
+        directories.open(b"a", directories.identity_of_directory(b"a")._replace(mount_code=8))
 
 
 def test_number_of_open_directories_is_bounded(area: Path, directory: int) -> None:
@@ -264,23 +264,23 @@ def test_pinned_directory_stays_open(area: Path, directory: int) -> None:
     before = open_descriptors()
     pinned = directories.open(b"0")
     for _ in range(2):
-        pins.pin(pinned)
+        pins.pin_descriptor(pinned)
     for number in range(1, 3 * MIN_CACHED_DIRECTORIES):
         directories.open(b"%d" % number)
         assert is_open(pinned, area / "0")
         assert open_descriptors() - before <= MIN_CACHED_DIRECTORIES + 1
     again = directories.open(b"0")
     assert again != pinned and is_open(again, area / "0")
-    pins.pin(again)
-    directories.discard(b"0")
+    pins.pin_descriptor(again)
+    directories.discard_directory(b"0")
     assert is_open(again, area / "0")
     directories.close()
     assert is_open(pinned, area / "0") and open_descriptors() == before + 2
-    pins.unpin(pinned)
+    pins.unpin_descriptor(pinned)
     assert is_open(pinned, area / "0"), "somebody else still works with it"
-    pins.unpin(pinned)
+    pins.unpin_descriptor(pinned)
     assert not is_open(pinned, area / "0")
-    pins.unpin(again)
+    pins.unpin_descriptor(again)
     assert open_descriptors() == before and not len(pins)
 
 
@@ -289,8 +289,8 @@ def test_unpinned_directory_stays_in_the_cache(area: Path, directory: int) -> No
     directories = DirectoriesBelowRoot(directory, 0, on_source=True, cache=DirectoryCache(MIN_CACHED_DIRECTORIES, pins))
     (area / "held").mkdir()
     held = directories.open(b"held")
-    pins.pin(held)
-    pins.unpin(held)
+    pins.pin_descriptor(held)
+    pins.unpin_descriptor(held)
     assert directories.open(b"held") == held and is_open(held, area / "held")
     directories.close()
     assert not is_open(held, area / "held")
@@ -318,7 +318,7 @@ def test_directories_of_a_task_stay_open_while_other_tasks_run(area: Path) -> No
     for number in range(3 * OPEN_DIRECTORIES_PER_TASK, 4 * OPEN_DIRECTORIES_PER_TASK - 1):
         directories.open(b"%d" % number)
     assert opened[0] in one and len(one) == OPEN_DIRECTORIES_PER_TASK
-    directories.discard(b"%d" % (4 * OPEN_DIRECTORIES_PER_TASK - 2))
+    directories.discard_directory(b"%d" % (4 * OPEN_DIRECTORIES_PER_TASK - 2))
     assert len(one) == OPEN_DIRECTORIES_PER_TASK - 1, "what is removed is not held"
     pins.release_descriptors_of_task(one)
     pins.release_descriptors_of_task(other)

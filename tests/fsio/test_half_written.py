@@ -13,10 +13,10 @@ import pytest
 
 from pcopy.fsio import incomplete_mark
 from pcopy.fsio.identity import identity_mark_of
-from pcopy.fsio.incomplete_mark import SIDECAR_NAME_PREFIX, IncompleteMark
+from pcopy.fsio.incomplete_mark import SIDECAR_NAME_PREFIX, IncompleteFileMark
 from pcopy.fsio.problem import Problem
 
-MARK = IncompleteMark("job", stat.S_IFREG | 0o644, 1, 2)
+MARK = IncompleteFileMark("job", stat.S_IFREG | 0o644, 1, 2)
 REAL = {"rename": os.rename, "open": os.open, "fsync": os.fsync}
 
 
@@ -40,12 +40,12 @@ def opened(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, i
 def test_sidecar_mark_is_found_and_cleared(opened: tuple[int, int]) -> None:
     directory, file = opened
     status = os.fstat(file)
-    incomplete_mark.set_incomplete_mark(directory, b"file", file, status, MARK, b"temporary")
+    incomplete_mark.set_incomplete_file_mark(directory, b"file", file, status, MARK, b"temporary")
     (beside,) = set(os.listdir(directory)) - {"file"}
     assert beside.startswith(os.fsdecode(SIDECAR_NAME_PREFIX))
-    assert incomplete_mark.find_incomplete_mark(directory, b"file", status, file) == MARK
-    incomplete_mark.remove_incomplete_mark(directory, b"file", file)
-    assert incomplete_mark.find_incomplete_mark(directory, b"file", status, file) is None
+    assert incomplete_mark.find_incomplete_file_mark(directory, b"file", status, file) == MARK
+    incomplete_mark.remove_incomplete_file_mark(directory, b"file", file)
+    assert incomplete_mark.find_incomplete_file_mark(directory, b"file", status, file) is None
     assert os.listdir(directory) == ["file"]
 
 
@@ -56,7 +56,7 @@ def test_another_file_with_the_same_name_is_not_marked(opened: tuple[int, int], 
     status, mark = os.fstat(file), identity_mark_of(file, created_by_job=False)
     if not mark:
         pytest.skip("identities can't be told here")
-    incomplete_mark.set_incomplete_mark(directory, b"file", file, status, MARK, b"temporary")
+    incomplete_mark.set_incomplete_file_mark(directory, b"file", file, status, MARK, b"temporary")
     beside = os.open(incomplete_mark.sidecar_name(b"file"), os.O_RDWR, dir_fd=directory)
     try:
         mine = b"%d %s" % (status.st_ino, mark.hex().encode())
@@ -68,7 +68,7 @@ def test_another_file_with_the_same_name_is_not_marked(opened: tuple[int, int], 
         os.pwrite(beside, text.replace(mine, others), 0)
     finally:
         os.close(beside)
-    assert incomplete_mark.find_incomplete_mark(directory, b"file", status) is None
+    assert incomplete_mark.find_incomplete_file_mark(directory, b"file", status) is None
 
 
 @pytest.mark.parametrize("operation", REAL)
@@ -86,7 +86,7 @@ def test_error_names_the_failed_operation(
 
     monkeypatch.setattr(os, operation, fail)
     with pytest.raises(Problem) as raised:
-        incomplete_mark.set_incomplete_mark(directory, b"file", file, os.fstat(file), MARK, b"temporary")
+        incomplete_mark.set_incomplete_file_mark(directory, b"file", file, os.fstat(file), MARK, b"temporary")
     monkeypatch.setattr(os, operation, REAL[operation])
     assert (raised.value.operation, raised.value.errno) == (operation, errno.EIO)
     assert "temporary" not in os.listdir(directory)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
+from pcopy.fsio.identity import IdentityComparison, ItemIdentity, identity_of_open_item
 from tests.support.filesystems import mounted, scratch
 from tests.support.users import as_user, require_root
 
@@ -28,9 +28,9 @@ def held(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def identify(path: Path, *, made: bool = True) -> Identity:
+def identify(path: Path, *, made: bool = True) -> ItemIdentity:
     with held(path) as descriptor:
-        return identity_of(descriptor, os.fstat(descriptor), 0, created_by_job=made)
+        return identity_of_open_item(descriptor, os.fstat(descriptor), 0, created_by_job=made)
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def test_recreated_item_has_another_identity(area: Path, kind: str) -> None:
             for _ in range(REMADE):
                 make(path)
                 before = identify(path)
-                assert identify(path).compare(before) is IdentityComparison.SAME
+                assert identify(path).compare_with_identity(before) is IdentityComparison.SAME
                 remove(path)
                 make(path)
                 after = identify(path)
                 again += before.inode == after.inode
-                assert before.compare(after) is IdentityComparison.OTHER
+                assert before.compare_with_identity(after) is IdentityComparison.OTHER
                 remove(path)
         assert again > REMADE or kind != "ext4"  # ext4 reuses an inode number immediately
 
@@ -70,17 +70,17 @@ def test_item_keeps_its_identity(area: Path) -> None:
         os.link(path, point / "link")
         path.rename(point / "moved")
         (point / "link").write_bytes(b"after that")
-        assert identify(point / "link").compare(known) is IdentityComparison.SAME
+        assert identify(point / "link").compare_with_identity(known) is IdentityComparison.SAME
         with open(point / "moved", "rb") as file:
-            reading = identity_of(file.fileno(), os.fstat(file.fileno()), 0, created_by_job=True)
-            assert reading.compare(known) is IdentityComparison.SAME
+            reading = identity_of_open_item(file.fileno(), os.fstat(file.fileno()), 0, created_by_job=True)
+            assert reading.compare_with_identity(known) is IdentityComparison.SAME
 
         def ask() -> None:
-            assert identify(point / "moved").compare(known) is IdentityComparison.SAME
+            assert identify(point / "moved").compare_with_identity(known) is IdentityComparison.SAME
 
         as_user(ask)
         subprocess.run(["mount", "-o", "remount", str(point)], check=True)
-        assert identify(point / "moved").compare(known) is IdentityComparison.SAME
+        assert identify(point / "moved").compare_with_identity(known) is IdentityComparison.SAME
 
 
 def test_symbolic_links_and_fifos_have_an_identity(area: Path) -> None:
@@ -88,7 +88,7 @@ def test_symbolic_links_and_fifos_have_an_identity(area: Path) -> None:
     os.mkfifo(area / "pipe")
     for name in ("symlink", "pipe"):
         known = identify(area / name)
-        assert known.mark and identify(area / name).compare(known) is IdentityComparison.SAME
+        assert known.mark and identify(area / name).compare_with_identity(known) is IdentityComparison.SAME
 
 
 def test_birth_time_identifies_items_without_file_handles(area: Path) -> None:
@@ -97,7 +97,7 @@ def test_birth_time_identifies_items_without_file_handles(area: Path) -> None:
     if strace is None:
         pytest.skip("there is no strace here")
     program = (
-        "import os, sys; from pcopy.fsio.identity import identity_of as of\n"
+        "import os, sys; from pcopy.fsio.identity import identity_of_open_item as of\n"
         "for path in sys.argv[1:]:\n"
         "    at = os.open(path, os.O_PATH)\n"
         "    print(of(at, os.fstat(at), 0, created_by_job=True).mark.hex())"
@@ -112,20 +112,24 @@ def test_birth_time_identifies_items_without_file_handles(area: Path) -> None:
         known = identify(Path(path))
         there = known._replace(mark=mark)
         assert mark[:1] == b"B" and int(mark[1:]) > 10**18
-        assert there.compare(there) is IdentityComparison.SAME
-        assert there.compare(known) is known.compare(there) is IdentityComparison.UNKNOWN
+        assert there.compare_with_identity(there) is IdentityComparison.SAME
+        assert there.compare_with_identity(known) is known.compare_with_identity(there) is IdentityComparison.UNKNOWN
 
 
 def test_identities_without_marks_cannot_be_distinguished() -> None:
-    one = Identity(0, 7, b"H\1\0\0\0abcd")
-    assert one.compare(Identity(0, 7, b"H\1\0\0\0abcd")) is IdentityComparison.SAME
-    assert one.compare(Identity(0, 7, b"H\1\0\0\0abce")) is IdentityComparison.OTHER
-    assert one.compare(Identity(0, 8, b"H\1\0\0\0abcd")) is IdentityComparison.OTHER
-    assert one.compare(Identity(1, 7, b"H\1\0\0\0abcd")) is IdentityComparison.OTHER
+    one = ItemIdentity(0, 7, b"H\1\0\0\0abcd")
+    assert one.compare_with_identity(ItemIdentity(0, 7, b"H\1\0\0\0abcd")) is IdentityComparison.SAME
+    assert one.compare_with_identity(ItemIdentity(0, 7, b"H\1\0\0\0abce")) is IdentityComparison.OTHER
+    assert one.compare_with_identity(ItemIdentity(0, 8, b"H\1\0\0\0abcd")) is IdentityComparison.OTHER
+    assert one.compare_with_identity(ItemIdentity(1, 7, b"H\1\0\0\0abcd")) is IdentityComparison.OTHER
     for mark in (b"", b"B17", b"H\2\0\0\0abcd", b"H\1\0\0\0abcde"):
-        assert one.compare(Identity(0, 7, mark)) is Identity(0, 7, mark).compare(one) is IdentityComparison.UNKNOWN
-    assert Identity(0, 7).compare(Identity(0, 7)) is IdentityComparison.UNKNOWN
-    assert Identity(0, 7, b"B17").compare(Identity(0, 7, b"B170")) is IdentityComparison.OTHER
+        assert (
+            one.compare_with_identity(ItemIdentity(0, 7, mark))
+            is ItemIdentity(0, 7, mark).compare_with_identity(one)
+            is IdentityComparison.UNKNOWN
+        )
+    assert ItemIdentity(0, 7).compare_with_identity(ItemIdentity(0, 7)) is IdentityComparison.UNKNOWN
+    assert ItemIdentity(0, 7, b"B17").compare_with_identity(ItemIdentity(0, 7, b"B170")) is IdentityComparison.OTHER
 
 
 def test_file_handles_of_fuse_are_not_used(area: Path) -> None:
@@ -161,6 +165,9 @@ def test_on_overlay_only_items_created_by_the_job_are_marked(area: Path) -> None
             assert old.mark == identify(overlay / "directory", made=False).mark == b""
             new = identify(overlay / "directory" / "new")
             (overlay / "directory" / "new" / "file").touch()
-            assert new.mark and new.compare(identify(overlay / "directory" / "new")) is IdentityComparison.SAME
+            assert (
+                new.mark
+                and new.compare_with_identity(identify(overlay / "directory" / "new")) is IdentityComparison.SAME
+            )
         finally:
             subprocess.run(["umount", str(overlay)], check=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.backend.batches import CompareXattrs
+from pcopy.fsio.backend.batches import CompareXattrsBatch
 from pcopy.fsio.backend.columns import OutcomeCode
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.metadata_update import is_time_equal_as_stored
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import BACKENDS, done
 from tests.support.attributes import acl, has_acls, has_xattrs
 
@@ -58,7 +58,11 @@ CASES = {
     ),
     "the same acl": ({"system.posix_acl_access": acl(6, 4, 0, {1000: 4})},) * 2 + ("yny",),
 }  # fmt: skip
-PRESERVED = (Preserve(), Preserve(acl=False), Preserve(acl=False, xattr=False))
+PRESERVED = (
+    PreservedMetadataKinds(),
+    PreservedMetadataKinds(acl=False),
+    PreservedMetadataKinds(acl=False, xattr=False),
+)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -82,7 +86,7 @@ def test_attributes_are_compared(tmp_path: Path, backend: str) -> None:
         for index, preserve in enumerate(PRESERVED):
             made = BACKENDS[backend](BackendSettings(preserve, 0o022))
             for _ in range(2):  # the first time a backend may have to learn the attributes
-                codes = done(made, CompareXattrs(directories[0], packed, directories[1])).verdicts.codes
+                codes = done(made, CompareXattrsBatch(directories[0], packed, directories[1])).verdicts.codes
             made.close()
             wanted = [OutcomeCode.DONE if CASES[name][2][index] == "y" else OutcomeCode.SLOW_PATH for name in names]
             gone = OutcomeCode.DONE if backend.startswith("c") and index == 2 else OutcomeCode.SLOW_PATH

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.mounts import LinkFollowingData, MountCodes
+from pcopy.fsio.mounts import LinkFollowingData, MountCodeTable
 
 TREE = [(b"a", 1), (b"a/b", 1), (b"a/m", 2), (b"a/m/x", 2), (b"a/m/back", 1), (b"n", 3), (b"n/o", 2)]
 """Directories in the order of a scan, with the number of the file system of each."""
 
 
-def walk(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
+def walk(mounts: MountCodeTable, devices: dict[int, int]) -> dict[bytes, int]:
     codes = {b"": mounts.root_code}
     for path, number in TREE:
         codes[path] = mounts.mount_code_of_directory(path, devices[number], codes[path.rpartition(b"/")[0]])
@@ -20,7 +20,7 @@ def walk(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
 
 @given(st.permutations([11, 22, 33]), st.permutations([44, 55, 66]), st.integers(0, 1000))
 def test_two_hosts_agree_on_mount_codes(here: list[int], there: list[int], base: int) -> None:
-    one, other = MountCodes(base, here[0]), MountCodes(base, there[0])
+    one, other = MountCodeTable(base, here[0]), MountCodeTable(base, there[0])
     codes = walk(one, dict(enumerate(here, 1)))
     assert codes == walk(other, dict(enumerate(there, 1)))
     for path, number in TREE:
@@ -29,20 +29,20 @@ def test_two_hosts_agree_on_mount_codes(here: list[int], there: list[int], base:
 
 
 def test_directories_on_one_mount_share_a_code() -> None:
-    codes = walk(MountCodes(0, 1), {1: 1, 2: 2, 3: 3})
+    codes = walk(MountCodeTable(0, 1), {1: 1, 2: 2, 3: 3})
     assert codes[b""] == codes[b"a"] == codes[b"a/b"] == 0
     assert codes[b"a/m"] == codes[b"a/m/x"]
     assert len({codes[path] for path in (b"", b"a/m", b"a/m/back", b"n", b"n/o")}) == 5
 
 
 def test_mounts_below_different_roots_have_different_codes() -> None:
-    codes = [MountCodes(base, 1).mount_code_of_directory(b"m", 2, base) for base in range(100)]
+    codes = [MountCodeTable(base, 1).mount_code_of_directory(b"m", 2, base) for base in range(100)]
     assert len(set(codes)) == 100 and min(codes) >= 1 << 32
 
 
 def test_unknown_codes_have_no_device() -> None:
-    assert MountCodes(3, 9).device_of_mount_code(3) == 9
-    assert MountCodes(3, 9).device_of_mount_code(4) is None
+    assert MountCodeTable(3, 9).device_of_mount_code(3) == 9
+    assert MountCodeTable(3, 9).device_of_mount_code(4) is None
 
 
 WAYS = [b"p", b"p/l", b"p/l/q", b"p/l/q/l", b"q", b"r", b"r/p", b"r/p/r"]
@@ -51,7 +51,7 @@ WAYS = [b"p", b"p/l", b"p/l/q", b"p/l/q/l", b"q", b"r", b"r/p", b"r/p/r"]
 LEADS_TO = dict(zip(WAYS, [2, 3, 2, 3, 2, 1, 2, 1], strict=True))
 
 
-def follow(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
+def follow(mounts: MountCodeTable, devices: dict[int, int]) -> dict[bytes, int]:
     codes = {b"": mounts.root_code}
     for path in WAYS:
         codes[path] = mounts.mount_code_of_directory(path, devices[LEADS_TO[path]], codes[path.rpartition(b"/")[0]])
@@ -67,7 +67,7 @@ def test_two_hosts_agree_on_mount_codes_behind_followed_links(
     for devices in (here, there):
         numbered = dict(enumerate(devices, 1))
         bases = {numbered[1]: 0, **({numbered[2]: 1} if second_is_a_root else {})}
-        mounts = MountCodes(0, numbered[1], LinkFollowingData(bases, one_host=False))
+        mounts = MountCodeTable(0, numbered[1], LinkFollowingData(bases, one_host=False))
         codes = follow(mounts, numbered)
         assert all(mounts.device_of_mount_code(codes[path]) == numbered[LEADS_TO[path]] for path in WAYS)
         reported.append(codes)
@@ -83,7 +83,7 @@ def test_mount_codes_of_files_behind_followed_links() -> None:
     only.
     """
     bases = {7: 0, 8: 1}
-    alone, together = (MountCodes(0, 7, LinkFollowingData(bases, one_host)) for one_host in (True, False))
+    alone, together = (MountCodeTable(0, 7, LinkFollowingData(bases, one_host)) for one_host in (True, False))
     for mounts in (alone, together):
         away = mounts.mount_code_of_directory(b"away", 9, 0)
         assert mounts.mount_code_of_file(7, away, b"away/x") == 0

@@ -17,9 +17,9 @@ from pcopy.fsio import named_file
 from pcopy.fsio.named_file import (
     UntrustedFileError,
     check_is_replaceable_file,
-    open_directory_of,
     open_named_file_to_read,
     open_named_file_to_write,
+    open_parent_directory,
 )
 from tests.support.users import NOBODY, as_user, is_root, require_root
 
@@ -32,7 +32,7 @@ def area(area: Path) -> Iterator[Path]:
     """A directory that all users may write to, like the shared directory of a project."""
     os.chmod(area, 0o777)
     yield area
-    named_file.trust_all_links(False)
+    named_file.set_symbolic_link_trust(False)
 
 
 class Case(NamedTuple):
@@ -140,7 +140,7 @@ def test_opening_follows_the_table_of_situations(area: Path, case: str, caller: 
             number, text = refused_with(lambda action=action: action(path))  # type: ignore[misc]
             assert number == expected, (action.__name__, number, text)
             assert not expected or action is not open_named_file_to_write or words in text, text
-        held = open_directory_of(path)
+        held = open_parent_directory(path)
         os.close(held.descriptor)
 
     as_user(tried, caller) if caller else tried()
@@ -151,7 +151,7 @@ def test_opening_follows_the_table_of_situations(area: Path, case: str, caller: 
 def test_links_of_other_users_are_followed_on_request(area: Path) -> None:
     require_root("make links of other users")
     through(lambda caller: STRANGER)(area, 0)
-    named_file.trust_all_links(True)
+    named_file.set_symbolic_link_trust(True)
     assert refused_with(lambda: open_named_file_to_read(os.fsencode(area / "file"))) == (0, "")
     assert open_named_file_to_read(os.fsencode(area / "file")).path == os.fsencode((area / "real/file").resolve())
 
@@ -162,14 +162,14 @@ def test_links_to_the_directory_of_an_output_follow_the_same_rule(area: Path) ->
     (area / "real").mkdir()
     link(area / "step", "real", STRANGER)
     with pytest.raises(UntrustedFileError, match="belongs to user 65531"):
-        open_directory_of(os.fsencode(area / "step/file"))
+        open_parent_directory(os.fsencode(area / "step/file"))
 
 
 def test_only_regular_files_are_replaced(area: Path) -> None:
     (area / "file").touch()
     os.mkfifo(area / "fifo")
     (area / "link").symlink_to("file")
-    held = open_directory_of(os.fsencode(area / "file"))
+    held = open_parent_directory(os.fsencode(area / "file"))
     check_is_replaceable_file(held.descriptor, b"file")
     check_is_replaceable_file(held.descriptor, b"absent")
     for name in (b"fifo", b"link"):

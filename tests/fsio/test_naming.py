@@ -10,7 +10,7 @@ import pytest
 
 from pcopy import libc
 from pcopy.fsio import naming
-from pcopy.fsio.naming import NoReplaceRenamer, RenameResult
+from pcopy.fsio.naming import NonReplacingRenamer, RenameResult
 
 
 def no_renameat2(*_: object) -> None:
@@ -30,7 +30,7 @@ def test_probe_that_cannot_be_closed_is_ignored(area: Path, monkeypatch: pytest.
 
     directory = os.open(area, os.O_RDONLY)
     monkeypatch.setattr(os, "close", close)
-    needed = NoReplaceRenamer().needs_placeholders(directory, area.stat().st_dev, b"probe")
+    needed = NonReplacingRenamer().needs_placeholders(directory, area.stat().st_dev, b"probe")
     monkeypatch.undo()
     os.close(directory)
     assert (needed, len(broken)) == (False, 1)
@@ -51,7 +51,7 @@ def test_each_method_of_renaming_never_replaces(
         (area / "name").write_bytes(b"the user's")
     directory = os.open(area, os.O_RDONLY)
     try:
-        given = NoReplaceRenamer().rename(directory, b"temporary", area.stat().st_dev, b"name")
+        given = NonReplacingRenamer().rename(directory, b"temporary", area.stat().st_dev, b"name")
     finally:
         os.close(directory)
     assert given is (RenameResult.NAME_TAKEN if taken else RenameResult.RENAMED)
@@ -69,7 +69,7 @@ def test_link_is_not_used_if_each_name_has_its_own_inode_number(area: Path, monk
 
     (area / "temporary").write_bytes(b"new")
     number = (area / "temporary").stat().st_ino
-    namer, directory = NoReplaceRenamer(), os.open(area, os.O_RDONLY)
+    namer, directory = NonReplacingRenamer(), os.open(area, os.O_RDONLY)
     monkeypatch.setattr(libc, "renameat2", no_renameat2)
     monkeypatch.setattr(os, "link", link)
     try:

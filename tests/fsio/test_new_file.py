@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio import incomplete_mark
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.layout import LayoutRecipe
-from pcopy.fsio.new_file import NewFile, NewNode
-from pcopy.fsio.nodes import Node
+from pcopy.fsio.new_file import NewFile, NewLinkOrSpecialFile
+from pcopy.fsio.nodes import LinkOrSpecialFile
 from pcopy.fsio.problem import Problem
 from tests.faults.tracing import trace
 from tests.fsio.lives import ATTRIBUTES, CONTENTS, LAYOUT, LIVES, MODE, NAME, OLD, PRESERVE, TEMPORARY, TIME, outcome_of
@@ -65,7 +65,7 @@ def is_whole(place: Path, life: str, *, with_metadata: bool = True) -> bool:
 def is_marked(place: Path) -> bool:
     directory = os.open(place, os.O_RDONLY)
     try:
-        return incomplete_mark.find_incomplete_mark(directory, NAME, os.stat(NAME, dir_fd=directory)) is not None
+        return incomplete_mark.find_incomplete_file_mark(directory, NAME, os.stat(NAME, dir_fd=directory)) is not None
     finally:
         os.close(directory)
 
@@ -176,7 +176,7 @@ def test_leaving_the_context_early_removes_the_temporary_file(
     (area / "name").write_bytes(OLD)
 
     def leave() -> None:
-        with NewFile.create_temporary(directory, TEMPORARY) as new:
+        with NewFile.create_temporary_file(directory, TEMPORARY) as new:
             os.write(new.descriptor, b"half")
             if error is not None:
                 raise error
@@ -195,21 +195,24 @@ def test_leaving_the_context_early_removes_the_temporary_file(
 @pytest.mark.parametrize("error", [RuntimeError("of pcopy"), Problem("read", errno.EIO)])
 def test_kept_file_is_removed_only_after_a_problem(area: Path, directory: int, error: Exception) -> None:
     """A later run continues with the file."""
-    with NewFile.create_temporary(directory, TEMPORARY) as begun:
-        made = begun.identity(0)
-        begun.close_and_keep()
-    with pytest.raises(type(error)), NewFile.continue_kept_file(directory, TEMPORARY, made) as new:
+    with NewFile.create_temporary_file(directory, TEMPORARY) as begun:
+        made = begun.file_identity(0)
+        begun.close_without_removing()
+    with pytest.raises(type(error)), NewFile.from_file_of_other_task(directory, TEMPORARY, made) as new:
         new.reopen(0)
         raise error
     assert (os.listdir(area) == []) == isinstance(error, Problem)
 
 
 def test_file_other_than_the_created_one_is_not_reopened(area: Path, directory: int) -> None:
-    with NewFile.create_temporary(directory, TEMPORARY) as begun:
-        made = begun.identity(0)
-        begun.close_and_keep()
+    with NewFile.create_temporary_file(directory, TEMPORARY) as begun:
+        made = begun.file_identity(0)
+        begun.close_without_removing()
     other = made._replace(inode=made.inode + 1)
-    with pytest.raises(Problem) as raised, NewFile.continue_kept_file(directory, TEMPORARY, Identity(*other)) as new:
+    with (
+        pytest.raises(Problem) as raised,
+        NewFile.from_file_of_other_task(directory, TEMPORARY, ItemIdentity(*other)) as new,
+    ):
         new.reopen(0)
     assert raised.value.errno == errno.ESTALE
 
@@ -237,7 +240,7 @@ def test_file_is_created_without_an_unavailable_layout(
         assert why in new.layout_reason
         assert new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022).layout_reason == new.layout_reason
         assert not fcntl.fcntl(new.descriptor, fcntl.F_GETFL) & os.O_SYNC
-        new.close_and_keep()
+        new.close_without_removing()
     assert os.listdir(area) == ["name"]
     assert "user.layout" not in os.listxattr(area / "name")
 
@@ -246,14 +249,17 @@ def test_layout_is_set_before_the_first_write(area: Path, directory: int) -> Non
     with NewFile.create(directory, NAME, LAYOUT) as new:
         assert os.getxattr(new.descriptor, "user.layout") == b"striped"
         assert new.status.st_size == 0
-        new.close_and_keep()
+        new.close_without_removing()
 
 
 def test_failed_node_under_its_final_name_is_not_removed(area: Path, directory: int) -> None:
     """By then it is unknown whether the node is the created one."""
     status = os.stat_result((stat.S_IFIFO | MODE, 0, 0, 1, 0, 0, 0, 0, 0, 0))
-    source = Node(status, ATTRIBUTES, b"")
-    with pytest.raises(RuntimeError), NewNode.create_node(directory, NAME, source, is_temporary=False) as new:
+    source = LinkOrSpecialFile(status, ATTRIBUTES, b"")
+    with (
+        pytest.raises(RuntimeError),
+        NewLinkOrSpecialFile.create_link_or_special_file(directory, NAME, source, is_temporary=False) as new,
+    ):
         new.apply_metadata(ATTRIBUTES._replace(mode=stat.S_IFIFO | MODE, xattrs=()), PRESERVE, 0o022)
         raise RuntimeError
     assert os.listdir(area) == ["name"]
@@ -262,10 +268,10 @@ def test_failed_node_under_its_final_name_is_not_removed(area: Path, directory: 
 def test_file_written_in_place_stays_after_a_failed_task(area: Path, directory: int) -> None:
     (area / "name").touch(0o600)
     status = (area / "name").stat()
-    made, before = Identity(0, status.st_ino), (status.st_mode, status.st_uid, status.st_gid)
+    made, before = ItemIdentity(0, status.st_ino), (status.st_mode, status.st_uid, status.st_gid)
     with (
         pytest.raises(Problem, match="is incomplete"),
-        NewFile.continue_kept_file(directory, NAME, made, before) as new,
+        NewFile.from_file_of_other_task(directory, NAME, made, before) as new,
     ):
         new.reopen(0)
         raise Problem("read", errno.EIO, on_source=True)
@@ -277,7 +283,7 @@ def test_sidecar_of_a_replaced_file_is_removed(area: Path, directory: int, marke
     sidecar = os.fsdecode(incomplete_mark.sidecar_name(NAME))
     (area / sidecar).write_bytes(b"a mark")
     (area / "name").write_bytes(OLD)
-    with NewFile.create_temporary(directory, TEMPORARY) as new:
+    with NewFile.create_temporary_file(directory, TEMPORARY) as new:
         new.commit(NAME, (area / "name").stat(), has_sidecar=marked)
     assert (sidecar in os.listdir(area)) != marked
 
@@ -286,7 +292,7 @@ def test_failed_removal_does_not_hide_the_first_error(area: Path, monkeypatch: p
     def refused(directory: int, name: bytes) -> None:
         raise Problem("unlink", errno.EPERM)
 
-    monkeypatch.setattr("pcopy.fsio.new_file.remove_if_present", refused)
+    monkeypatch.setattr("pcopy.fsio.new_file.remove_item_if_present", refused)
     directory = os.open(area, os.O_RDONLY)
     try:
         with pytest.raises(Problem) as raised, NewFile.create(directory, b"incomplete"):

@@ -9,24 +9,31 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio.backend import copy_rows, item_rows
-from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles, ListNames, ListResult, ReadSmallFiles
-from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode
+from pcopy.fsio.backend.batches import (
+    CopyPlan,
+    CopySmallFilesBatch,
+    CopySmallFilesResult,
+    ListNamesBatch,
+    ListNamesResult,
+    ReadSmallFilesBatch,
+)
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.python import PythonBackend
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from tests.fsio.backend_bench import done, found
 
 
-def copy_one(area: Path) -> BatchVerdicts:
+def copy_one(area: Path) -> BatchOutcomeColumns:
     source, target = area / "source", area / "target"
     source.mkdir()
     target.mkdir()
     (source / "file").touch()
     reading, writing = os.open(source, os.O_RDONLY), os.open(target, os.O_RDONLY)
-    backend = PythonBackend(BackendSettings(Preserve(), 0o022))
-    batch = CopySmallFiles(reading, b"file", writing, bytes([CopyPlan.NEW]), found(source, ["file"]))
+    backend = PythonBackend(BackendSettings(PreservedMetadataKinds(), 0o022))
+    batch = CopySmallFilesBatch(reading, b"file", writing, bytes([CopyPlan.NEW]), found(source, ["file"]))
     try:
-        result: CopyResult = done(backend, batch)
+        result: CopySmallFilesResult = done(backend, batch)
         return result.verdicts
     finally:
         backend.close()
@@ -78,11 +85,11 @@ def test_entry_of_unknown_type_is_listed(area: Path, monkeypatch: pytest.MonkeyP
         def inode(self) -> int:
             return 7
 
-    monkeypatch.setattr(item_rows, "list_entries", lambda _: iter([Entry()]))
+    monkeypatch.setattr(item_rows, "list_directory_entries", lambda _: iter([Entry()]))
     directory = os.open(area, os.O_RDONLY)
-    backend = PythonBackend(BackendSettings(Preserve(), 0o022))
+    backend = PythonBackend(BackendSettings(PreservedMetadataKinds(), 0o022))
     try:
-        listed: ListResult = done(backend, ListNames(directory, is_detailed=True))
+        listed: ListNamesResult = done(backend, ListNamesBatch(directory, is_detailed=True))
     finally:
         backend.close()
         os.close(directory)
@@ -98,6 +105,6 @@ def test_entry_of_unknown_type_is_listed(area: Path, monkeypatch: pytest.MonkeyP
 def test_batch_rejects_wrong_fields(values: tuple[object, ...], named: dict[str, object]) -> None:
     with pytest.raises(
         TypeError,
-        match="ReadSmallFiles has these fields, each once: directory, names, are_copies, excludes_half_written",
+        match="ReadSmallFilesBatch has these fields, each once: directory, names, are_copies, excludes_half_written",
     ):
-        ReadSmallFiles(*values, **named)  # type: ignore[arg-type]
+        ReadSmallFilesBatch(*values, **named)  # type: ignore[arg-type]

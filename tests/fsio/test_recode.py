@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.fsio.recode import frame_size_for_file
+from pcopy.fsio.recode import compression_frame_size_for_file
 
 MIB = 1 << 20
 
@@ -18,10 +18,10 @@ MIB = 1 << 20
     ],
 )
 def test_frames_contain_whole_stripes(stripe: int, span: int) -> None:
-    assert frame_size_for_file(1 << 30, stripe * MIB) == span * MIB
+    assert compression_frame_size_for_file(1 << 30, stripe * MIB) == span * MIB
 
 
 def test_large_files_have_larger_frames() -> None:
-    assert frame_size_for_file(5 << 40, MIB) == 8 * MIB
-    assert frame_size_for_file(5 << 40, 3 * MIB) == 6 * MIB
-    assert frame_size_for_file(1 << 60, MIB) == 64 * MIB
+    assert compression_frame_size_for_file(5 << 40, MIB) == 8 * MIB
+    assert compression_frame_size_for_file(5 << 40, 3 * MIB) == 6 * MIB
+    assert compression_frame_size_for_file(1 << 60, MIB) == 64 * MIB

@@ -23,8 +23,8 @@ from pcopy.fsio.seekable_zstd import (
     ZstdFrame,
     compress_frame,
     packed_seek_table,
+    read_decompressed_pieces,
     read_frame,
-    read_frames,
 )
 
 SPAN = 100_000
@@ -62,7 +62,7 @@ def opened(path: Path, data: bytes) -> Iterator[tuple[int, int]]:
 
 def read_back(path: Path, data: bytes) -> bytes:
     with opened(path, data) as file:
-        return b"".join(read_frames(*file))
+        return b"".join(read_decompressed_pieces(*file))
 
 
 def table_of(path: Path, data: bytes) -> SeekTable | None:
@@ -109,7 +109,7 @@ def test_any_range_is_read_from_the_frames_that_contain_it(tmp_path: Path) -> No
     with opened(tmp_path / "file", packed) as (descriptor, size):
         table = SeekTable.read(descriptor, size)
         assert table is not None
-        assert (table.frame_count, table.content_size, table) == (6, len(data), SeekTable.from_sizes(frames))
+        assert (table.frame_count, table.content_size, table) == (6, len(data), SeekTable.from_frame_sizes(frames))
         random = Random(1)
         stretches = [(random.randrange(len(data) + 10), random.randrange(3 * SPAN)) for _ in range(50)]
         for offset, length in [*stretches, (0, len(data)), (SPAN, SPAN), (SPAN - 1, 2), (len(data), 5), (3, 0)]:
@@ -185,7 +185,7 @@ def test_seek_table_that_does_not_fit_is_ignored(tmp_path: Path) -> None:
         assert table_of(path, table) is None, text
     for data in (b"", b"x", b"x" * 17, frame):
         assert table_of(path, data) is None
-    assert table_of(path, own_table([])) == SeekTable.from_sizes([])
+    assert table_of(path, own_table([])) == SeekTable.from_frame_sizes([])
 
 
 def test_wrong_frame_size_in_the_seek_table_is_detected(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_empty_blocks_and_frames_are_read_in_large_pieces(
     with opened(tmp_path / "file", data) as file:
         assert subprocess.run(["zstd", "-dc", tmp_path / "file"], check=True, capture_output=True).stdout == b""
         monkeypatch.setattr(os, "pread", pread)
-        pieces = list(read_frames(*file))
+        pieces = list(read_decompressed_pieces(*file))
     assert b"".join(pieces) == b""
     assert len(pieces) >= 2
     assert len(reads) < 10

@@ -12,7 +12,7 @@ import pytest
 
 from pcopy.fsio import retries
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import open_source, source_status, status_of
+from pcopy.fsio.source import open_source_file_to_read, source_item_status, status_of_open_item
 
 
 def test_open_waits_for_a_lease_to_be_released(area: Path) -> None:
@@ -32,7 +32,7 @@ def test_open_waits_for_a_lease_to_be_released(area: Path) -> None:
             os.open(area / "file", os.O_RDONLY | os.O_NONBLOCK)
         timer = threading.Timer(sum(retries.RETRY_PAUSES) / 4, fcntl.fcntl, (holder, fcntl.F_SETLEASE, fcntl.F_UNLCK))
         timer.start()
-        os.close(open_source(directory, b"file"))
+        os.close(open_source_file_to_read(directory, b"file"))
         timer.join()
     finally:
         os.close(holder)
@@ -42,7 +42,7 @@ def test_open_waits_for_a_lease_to_be_released(area: Path) -> None:
 
 def test_missing_source_is_reported_as_changed(area: Path) -> None:
     directory = os.open(area, os.O_RDONLY)
-    for call in (open_source, source_status):
+    for call in (open_source_file_to_read, source_item_status):
         with pytest.raises(Problem) as caught:
             call(directory, b"absent")
         assert (caught.value.errno, caught.value.changed, caught.value.on_source) == (errno.ENOENT, True, True)
@@ -60,8 +60,8 @@ def test_transient_fstat_error_is_retried_on_the_source_only(monkeypatch: pytest
 
     monkeypatch.setattr(retries, "RETRY_PAUSES", (0.0, 0.0, 0.0))
     monkeypatch.setattr(os, "fstat", fstat)
-    assert status_of(0, on_source=on_source) == real(0)
+    assert status_of_open_item(0, on_source=on_source) == real(0)
     answers[:] = [errno.ESTALE] * 4
     with pytest.raises(Problem) as caught:
-        status_of(0, on_source=on_source)
+        status_of_open_item(0, on_source=on_source)
     assert (caught.value.operation, caught.value.on_source) == ("fstat", on_source)

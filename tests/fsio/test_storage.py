@@ -14,7 +14,7 @@ from pcopy.fsio import storage as module
 from pcopy.fsio.identity import FUSE_TYPE
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import UnsyncedDirectories, WrittenFileSystems
-from pcopy.fsio.syncer import SyncProcess
+from pcopy.fsio.syncer import SyncHelperProcess
 
 PLAIN = 0xEF53
 MANY = 100
@@ -42,7 +42,7 @@ def syncs() -> Iterator[Syncs]:
 
 
 def make(kind: int) -> WrittenFileSystems:
-    return WrittenFileSystems(lambda descriptor: kind, SyncProcess())
+    return WrittenFileSystems(lambda descriptor: kind, SyncHelperProcess())
 
 
 def open_all(area: Path, number: int) -> Iterator[int]:
@@ -56,7 +56,7 @@ def open_all(area: Path, number: int) -> Iterator[int]:
 
 def add(storage: WrittenFileSystems, directory: int, changed: UnsyncedDirectories) -> None:
     status = os.fstat(directory)
-    storage.register(directory, status.st_dev, status.st_ino, changed)
+    storage.register_file_system(directory, status.st_dev, status.st_ino, changed)
 
 
 @pytest.mark.parametrize(

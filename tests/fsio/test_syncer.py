@@ -16,14 +16,14 @@ from typing import NoReturn
 import pytest
 
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.syncer import MAX_FILES_PER_REQUEST, SyncProcess
+from pcopy.fsio.syncer import MAX_FILES_PER_REQUEST, SyncHelperProcess
 from tests.support.preload import STORING, hanging_syncs, preloaded
 from tests.support.processes import children, wait_until
 
 
 @pytest.fixture
-def syncer() -> Iterator[SyncProcess]:
-    made = SyncProcess()
+def syncer() -> Iterator[SyncHelperProcess]:
+    made = SyncHelperProcess()
     yield made
     made.close()
 
@@ -40,7 +40,7 @@ def state(pid: int) -> str:
         return ""
 
 
-def started(syncer: SyncProcess, directory: int) -> int:
+def started(syncer: SyncHelperProcess, directory: int) -> int:
     """Make the first sync and return the id of the process that it starts."""
     before = living()
     syncer.start()
@@ -49,7 +49,7 @@ def started(syncer: SyncProcess, directory: int) -> int:
     return pid
 
 
-def test_one_process_performs_all_syncs(syncer: SyncProcess, directory: int) -> None:
+def test_one_process_performs_all_syncs(syncer: SyncHelperProcess, directory: int) -> None:
     pid = started(syncer, directory)
     before = living()
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_one_process_performs_all_syncs(syncer: SyncProcess, directory: int) -> 
     assert pid in before
 
 
-def test_sync_error_is_reported_with_its_errno(syncer: SyncProcess, area: Path) -> None:
+def test_sync_error_is_reported_with_its_errno(syncer: SyncHelperProcess, area: Path) -> None:
     searched = os.open(area, os.O_PATH)
     try:
         for _ in range(2):
@@ -70,7 +70,7 @@ def test_sync_error_is_reported_with_its_errno(syncer: SyncProcess, area: Path) 
         os.close(searched)
 
 
-def stored(syncer: SyncProcess, files: list[int]) -> list[int] | None:
+def stored(syncer: SyncHelperProcess, files: list[int]) -> list[int] | None:
     """Sync the files and return the errno of each."""
     syncer.start()
     order = syncer.request_file_sync(files)
@@ -80,7 +80,7 @@ def stored(syncer: SyncProcess, files: list[int]) -> list[int] | None:
         return order.results()
 
 
-def test_several_files_are_synced_and_each_has_its_errno(syncer: SyncProcess, area: Path) -> None:
+def test_several_files_are_synced_and_each_has_its_errno(syncer: SyncHelperProcess, area: Path) -> None:
     files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(MAX_FILES_PER_REQUEST - 1)]
     files.insert(3, os.open(area, os.O_PATH))
     try:
@@ -90,7 +90,7 @@ def test_several_files_are_synced_and_each_has_its_errno(syncer: SyncProcess, ar
             os.close(file)
 
 
-def test_slow_file_sync_delays_no_other(syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_file_sync_delays_no_other(syncer: SyncHelperProcess, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another sync does not wait for it, and the process has closed the files that it has synced."""
     calls = area / "calls"
     calls.write_bytes(b"")
@@ -116,7 +116,9 @@ def test_slow_file_sync_delays_no_other(syncer: SyncProcess, area: Path, monkeyp
     assert str(area / "file") not in held
 
 
-def test_file_whose_sync_hangs_is_abandoned(syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_whose_sync_hangs_is_abandoned(
+    syncer: SyncHelperProcess, area: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = area / "calls"
     calls.write_bytes(b"")
     for name, value in {**preloaded(STORING), "PCOPY_TEST_STORES": str(calls)}.items():
@@ -135,7 +137,7 @@ def test_file_whose_sync_hangs_is_abandoned(syncer: SyncProcess, area: Path, mon
     order.close()
 
 
-def test_caller_syncs_if_the_limit_of_open_files_is_reached(syncer: SyncProcess, area: Path) -> None:
+def test_caller_syncs_if_the_limit_of_open_files_is_reached(syncer: SyncHelperProcess, area: Path) -> None:
     syncer.start()
     files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(8)]
     assert stored(syncer, files[:1]) == [0], "it is there"
@@ -149,7 +151,7 @@ def test_caller_syncs_if_the_limit_of_open_files_is_reached(syncer: SyncProcess,
             os.close(file)
 
 
-def test_sync_process_ignores_all_signals_but_sigkill(syncer: SyncProcess, directory: int) -> None:
+def test_sync_process_ignores_all_signals_but_sigkill(syncer: SyncHelperProcess, directory: int) -> None:
     pid = started(syncer, directory)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
         os.kill(pid, number)
@@ -161,20 +163,20 @@ def test_sync_process_ignores_all_signals_but_sigkill(syncer: SyncProcess, direc
     assert caught.value.operation == "syncfs"
 
 
-def test_caller_syncs_files_after_the_sync_process_was_killed(syncer: SyncProcess, directory: int) -> None:
+def test_caller_syncs_files_after_the_sync_process_was_killed(syncer: SyncHelperProcess, directory: int) -> None:
     pid = started(syncer, directory)
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: state(pid) in ("Z", ""))
     assert syncer.request_file_sync([directory]) is None
 
 
-def test_signal_mask_of_the_caller_is_restored(syncer: SyncProcess, directory: int) -> None:
+def test_signal_mask_of_the_caller_is_restored(syncer: SyncHelperProcess, directory: int) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     started(syncer, directory)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_sync_process_inherits_no_descriptors(syncer: SyncProcess, directory: int) -> None:
+def test_sync_process_inherits_no_descriptors(syncer: SyncHelperProcess, directory: int) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     try:
@@ -187,13 +189,15 @@ def test_sync_process_inherits_no_descriptors(syncer: SyncProcess, directory: in
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
 
 
-def test_sync_process_ends_when_it_is_closed(syncer: SyncProcess, directory: int) -> None:
+def test_sync_process_ends_when_it_is_closed(syncer: SyncHelperProcess, directory: int) -> None:
     pid = started(syncer, directory)
     syncer.close()
     assert wait_until(lambda: state(pid) in ("Z", ""))
 
 
-def test_sync_that_hangs_is_abandoned(syncer: SyncProcess, directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_that_hangs_is_abandoned(
+    syncer: SyncHelperProcess, directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in hanging_syncs(2).items():
         monkeypatch.setenv(name, value)
     pid = started(syncer, directory)
@@ -217,7 +221,7 @@ def test_sync_that_hangs_is_abandoned(syncer: SyncProcess, directory: int, monke
 
 @pytest.mark.parametrize("program", ["/nonexistent", "/bin/false"])
 def test_caller_syncs_if_the_sync_process_fails_to_start(
-    syncer: SyncProcess, directory: int, area: Path, program: str, monkeypatch: pytest.MonkeyPatch
+    syncer: SyncHelperProcess, directory: int, area: Path, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", program)
     syncer.start()
@@ -238,7 +242,7 @@ def test_caller_syncs_if_the_sync_process_fails_to_start(
 
 @pytest.mark.parametrize("call", ["socket.socketpair", "subprocess.Popen"])
 def test_caller_syncs_if_no_process_can_be_created(
-    syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    syncer: SyncHelperProcess, area: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

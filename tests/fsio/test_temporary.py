@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import (
     TEMPORARY_NAME_PREFIX,
-    TemporaryNames,
+    TemporaryNameGenerator,
     create_private_file,
-    remove_if_present,
+    remove_item_if_present,
     rename_and_verify,
-    reopen_temporary,
+    reopen_temporary_file,
     verify_name_has_inode,
 )
 from tests.support.files import replace_by_link
@@ -76,7 +76,7 @@ def test_invalid_requests_are_refused(directory: int, area: Path, trick: str) ->
     TRICKS[trick](area / "temporary")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Problem) as caught:
-        reopen_temporary(directory, b"temporary", Identity(0, inode), 0)
+        reopen_temporary_file(directory, b"temporary", ItemIdentity(0, inode), 0)
     assert caught.value.errno in (errno.ESTALE, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOENT)
     assert not caught.value.on_source
     assert caught.value.may_retry == (caught.value.errno in (errno.ESTALE, errno.ENOENT)), "it may be made again"
@@ -93,7 +93,7 @@ def test_unwritable_temporary_file_may_be_created_again(directory: int, area: Pa
 
     def check() -> None:
         with pytest.raises(Problem) as caught:
-            reopen_temporary(directory, b"temporary", Identity(0, inode), 0)
+            reopen_temporary_file(directory, b"temporary", ItemIdentity(0, inode), 0)
         assert caught.value.errno == errno.EACCES
         assert caught.value.may_retry
 
@@ -101,7 +101,7 @@ def test_unwritable_temporary_file_may_be_created_again(directory: int, area: Pa
 
 
 def test_created_temporary_file_is_reopened_for_writing(directory: int, area: Path) -> None:
-    descriptor = reopen_temporary(directory, b"temporary", Identity(0, make(directory)), 0)
+    descriptor = reopen_temporary_file(directory, b"temporary", ItemIdentity(0, make(directory)), 0)
     os.pwrite(descriptor, b"content", 0)
     os.close(descriptor)
     assert (area / "temporary").read_bytes() == b"content"
@@ -109,16 +109,16 @@ def test_created_temporary_file_is_reopened_for_writing(directory: int, area: Pa
 
 @pytest.mark.parametrize("trick", ["none", *TRICKS])
 def test_file_with_mode_mapped_by_server_must_keep_that_mode(directory: int, area: Path, trick: str) -> None:
-    made = Identity(0, make(directory))
+    made = ItemIdentity(0, make(directory))
     shown = stat.S_IFREG | 0o755, 12345
     os.chown(area / "temporary", 12345, -1) if is_root() else pytest.skip("only root can give files away")
     (area / "temporary").chmod(0o755)
     if trick == "none":
-        os.close(reopen_temporary(directory, b"temporary", made, 0, shown))
+        os.close(reopen_temporary_file(directory, b"temporary", made, 0, shown))
         return
     TRICKS[trick](area / "temporary")
     with pytest.raises(Problem):
-        reopen_temporary(directory, b"temporary", made, 0, shown)
+        reopen_temporary_file(directory, b"temporary", made, 0, shown)
 
 
 def test_existing_names_are_never_opened_for_creation(directory: int, area: Path) -> None:
@@ -151,14 +151,14 @@ def test_file_swapped_before_its_rename_is_reported(directory: int, area: Path) 
 
 
 def test_removing_a_missing_file_succeeds(directory: int, area: Path) -> None:
-    remove_if_present(directory, b"absent")
+    remove_item_if_present(directory, b"absent")
     (area / "directory").mkdir()
     with pytest.raises(Problem):
-        remove_if_present(directory, b"directory")
+        remove_item_if_present(directory, b"directory")
 
 
 def test_temporary_names_are_unique() -> None:
-    ranks = [TemporaryNames(job, run, rank) for job in ("1", "11") for run in (1, 11) for rank in (1, 11)]
+    ranks = [TemporaryNameGenerator(job, run, rank) for job in ("1", "11") for run in (1, 11) for rank in (1, 11)]
     names = [names.next_name() for names in ranks for _ in range(20)]
     assert len(set(names)) == len(names)
     assert all(name.startswith(TEMPORARY_NAME_PREFIX) and b"/" not in name for name in names)

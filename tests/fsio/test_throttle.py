@@ -37,14 +37,14 @@ class Clock:
 def throttled(mover: ContentsCopier, rate: float) -> Clock:
     clock = Clock()
     mover.throttle = Throttle(clock, clock.sleep)
-    mover.throttle.set_limits(rate, inf)
+    mover.throttle.set_rate_limits(rate, inf)
     return clock
 
 
 def test_charged_tokens_are_paid_at_the_rate() -> None:
     bucket = TokenBucket(0.0)
     bucket.set_rate(100.0, 0.0)
-    bucket.charge(50)
+    bucket.take_tokens(50)
     assert bucket.seconds_to_wait(0.0) == 0.5
     assert bucket.paid_tokens(0.2) == pytest.approx(20)
     assert bucket.seconds_to_wait(0.5) == 0.0
@@ -54,20 +54,20 @@ def test_charged_tokens_are_paid_at_the_rate() -> None:
 def test_bucket_holds_tokens_for_a_tenth_of_a_second() -> None:
     bucket = TokenBucket(0.0)
     bucket.set_rate(100.0, 0.0)
-    bucket.charge(60)
+    bucket.take_tokens(60)
     assert bucket.seconds_to_wait(1000.0) == 0.0
-    bucket.charge(10)
+    bucket.take_tokens(10)
     assert bucket.seconds_to_wait(1000.0) == 0.0
-    bucket.charge(1)
+    bucket.take_tokens(1)
     assert bucket.seconds_to_wait(1000.0) == pytest.approx(0.01)
 
 
 def test_without_a_limit_there_is_no_wait() -> None:
     bucket = TokenBucket(0.0)
-    bucket.charge(1 << 40)
+    bucket.take_tokens(1 << 40)
     assert bucket.seconds_to_wait(0.0) == 0.0
     bucket.set_rate(1.0, 0.0)
-    bucket.charge(5)
+    bucket.take_tokens(5)
     assert bucket.seconds_to_wait(0.0) == 5.0
     bucket.set_rate(inf, 0.0)
     assert bucket.seconds_to_wait(0.0) == 0.0
@@ -76,11 +76,11 @@ def test_without_a_limit_there_is_no_wait() -> None:
 def test_lowering_the_rate_prolongs_the_wait() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
-    throttle.set_limits(100.0, inf)
-    waiting = throttle.charge_and_wait(100)
+    throttle.set_rate_limits(100.0, inf)
+    waiting = throttle.charge_limits_and_wait(100)
     for _ in range(25):
         next(waiting)
-    throttle.set_limits(10.0, inf)
+    throttle.set_rate_limits(10.0, inf)
     assert list(waiting)
     assert clock.now == pytest.approx(0.5 + 5.0, abs=0.05)
 
@@ -88,8 +88,8 @@ def test_lowering_the_rate_prolongs_the_wait() -> None:
 def test_waiting_task_resumes_every_20_ms() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
-    throttle.set_limits(inf, 2.0)
-    assert len(list(throttle.charge_and_wait(operations=4))) == pytest.approx(100, abs=2)
+    throttle.set_rate_limits(inf, 2.0)
+    assert len(list(throttle.charge_limits_and_wait(operations=4))) == pytest.approx(100, abs=2)
     assert clock.longest <= 0.02
     assert clock.now == pytest.approx(2.0)
 
@@ -116,7 +116,9 @@ def test_file_is_copied_at_the_rate(tmp_path: Path, how: str, size: int, rate: i
         devices = status.st_dev, os.fstat(target.fileno()).st_dev
         digest = CountingDigest() if how == "digest" else None
         steps = list(
-            mover.copy_range(source.fileno(), target.fileno(), 0, size, devices, may_have_holes=False, digest=digest)
+            mover.copy_byte_range(
+                source.fileno(), target.fileno(), 0, size, devices, may_have_holes=False, digest=digest
+            )
         )
     assert (tmp_path / "to").read_bytes() == contents
     assert digest is None or digest.seen == size
@@ -134,7 +136,7 @@ class CountingDigest(IncrementalDigest):
     def update(self, data: memoryview | bytes) -> None:
         self.seen += len(data)
 
-    def zeros(self, count: int) -> None:
+    def add_zero_bytes(self, count: int) -> None:
         self.seen += count
 
 
@@ -145,25 +147,27 @@ def test_holes_are_not_throttled(tmp_path: Path) -> None:
         clock = throttled(mover, MIB)
         status = os.fstat(source.fileno())
         devices, extend = (status.st_dev,) * 2, partial(os.ftruncate, target.fileno())
-        assert sum(mover.copy_all(source.fileno(), target.fileno(), status, devices, extend=extend)) == 1001 * MIB
+        assert (
+            sum(mover.copy_all_contents(source.fileno(), target.fileno(), status, devices, extend=extend)) == 1001 * MIB
+        )
     assert clock.now == pytest.approx(1.0, abs=0.1)
 
 
 def test_without_a_limit_no_step_is_divided() -> None:
     throttle = Throttle(Clock(), lambda seconds: pytest.fail("it sleeps"))
     assert not throttle.is_on
-    assert throttle.piece_size(8 * MIB) == 8 * MIB
-    assert list(throttle.charge_and_wait(1 << 40, 1 << 40)) == []
+    assert throttle.bytes_to_copy_next(8 * MIB) == 8 * MIB
+    assert list(throttle.charge_limits_and_wait(1 << 40, 1 << 40)) == []
 
 
 def test_paused_throttle_starts_nothing_and_charges_nothing() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
-    throttle.set_limits(inf, inf, is_paused=True)
-    waiting = throttle.charge_and_wait(100)
+    throttle.set_rate_limits(inf, inf, is_paused=True)
+    waiting = throttle.charge_limits_and_wait(100)
     for _ in range(500):
         next(waiting)
-    throttle.set_limits(1000.0, inf)
+    throttle.set_rate_limits(1000.0, inf)
     assert list(waiting) == []
-    throttle.set_limits(inf, inf)
+    throttle.set_rate_limits(inf, inf)
     assert not throttle.is_on

@@ -21,17 +21,17 @@ class Rule(NamedTuple):
 
 NUMBERS_IDENTIFY_INODES = Edit(
     "fsio/identity.py",
-    "Identity.compare",
+    "ItemIdentity.compare_with_identity",
     "IdentityComparison.SAME if self.mark == other.mark else IdentityComparison.OTHER",
     "IdentityComparison.SAME",
 )
 ANY_FILE_IS_THE_COPY = Edit(
     "tasks/files/existing.py",
     "open_target_copy",
-    "likeness is IdentityComparison.SAME or _is_writable_by_us_only(status_of(directory))",
+    "likeness is IdentityComparison.SAME or _is_writable_by_us_only(status_of_open_item(directory))",
     "True",
 )
-NO_UMASK = Edit("tools/copy.py", "_make_files_private", "0o077", "0")
+NO_UMASK = Edit("tools/copy.py", "_set_private_umask", "0o077", "0")
 
 RULES = (
     Rule(
@@ -56,7 +56,7 @@ RULES = (
             Edit(
                 "fsio/directories.py",
                 "DirectoriesBelowRoot.open",
-                "identity is not None and identity.compare(entry[1]) is IdentityComparison.OTHER",
+                "identity is not None and identity.compare_with_identity(entry[1]) is IdentityComparison.OTHER",
                 "False",
             ),
         ),
@@ -78,7 +78,7 @@ RULES = (
         (
             Edit(
                 "fsio/backend/copy_rows.py",
-                "CopyBatchProcessor._copy_file",
+                "CopySmallFilesBatchProcessor._copy_file",
                 "version != self._versions[row] or status.st_dev != self._devices[row] or not "
                 "_is_regular(status.st_mode)",
                 "False",
@@ -92,9 +92,9 @@ RULES = (
             Edit(
                 "tasks/files/whole_file.py",
                 "_open_checked_source",
-                "check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)\n"
-                "opened = _OpenSource(reading, status)",
-                "opened = _OpenSource(reading, status)",
+                "check_is_file_found_by_scan(status, rank.source_device(item.place, item.mount), item.inode)\n"
+                "opened = _OpenSourceFile(reading, status)",
+                "opened = _OpenSourceFile(reading, status)",
             ),
         ),
         ("a large source file becomes a device",),
@@ -116,16 +116,16 @@ RULES = (
         (
             Edit(
                 "tasks/files/finish_file.py",
-                "_read_source",
-                "check_file_is_unchanged(reading, file.version)\nstatus = status_of(reading, on_source=True)",
-                "status = status_of(reading, on_source=True)",
+                "_read_source_state",
+                "check_file_is_unchanged(reading, file.version)\nstatus = status_of_open_item(reading, on_source=True)",
+                "status = status_of_open_item(reading, on_source=True)",
             ),
         ),
         ("a split source file becomes the attacker's before its copy is finished",),
     ),
     Rule(
         "a temporary file is opened again without following links",
-        (Edit("fsio/temporary.py", "reopen_temporary", "os.O_WRONLY | os.O_NOFOLLOW", "os.O_WRONLY"),),
+        (Edit("fsio/temporary.py", "reopen_temporary_file", "os.O_WRONLY | os.O_NOFOLLOW", "os.O_WRONLY"),),
         ("a temporary file becomes a link between chunks",),
     ),
     Rule(
@@ -133,7 +133,7 @@ RULES = (
         (
             Edit(
                 "fsio/temporary.py",
-                "reopen_temporary",
+                "reopen_temporary_file",
                 "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK",
                 "os.O_WRONLY | os.O_NOFOLLOW",
             ),
@@ -143,7 +143,7 @@ RULES = (
     ),
     Rule(
         "a temporary file that is opened again is ours",
-        (Edit("fsio/temporary.py", "reopen_temporary", "not ours", "False"),),
+        (Edit("fsio/temporary.py", "reopen_temporary_file", "not ours", "False"),),
         (
             "a temporary file becomes a hard link to a canary between chunks",
             "a temporary file becomes a hard link before it is finished",
@@ -155,10 +155,10 @@ RULES = (
         (
             Edit(
                 "fsio/temporary.py",
-                "reopen_temporary",
-                "made.compare(identity_of(descriptor, status, made.mount_code, created_by_job=True)) is not "
-                "IdentityComparison.OTHER and status.st_size == size and status.st_nlink == 1 and "
-                "unusual_status_of_new_file(status) == shown",
+                "reopen_temporary_file",
+                "made.compare_with_identity(identity_of_open_item(descriptor, status, made.mount_code, "
+                "created_by_job=True)) is not IdentityComparison.OTHER and status.st_size == size and "
+                "status.st_nlink == 1 and unusual_status_of_new_file(status) == shown",
                 "status.st_size == size and status.st_nlink == 1 and unusual_status_of_new_file(status) == shown",
             ),
         ),
@@ -191,7 +191,7 @@ RULES = (
         (
             Edit(
                 "fsio/new_file.py",
-                "NewFile.create_temporary",
+                "NewFile.create_temporary_file",
                 "cls.create(directory, temporary, layout)",
                 "cls(directory, temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT, dir_fd=directory))",
             ),
@@ -251,7 +251,7 @@ RULES = (
     ),
     Rule(
         "nodes are held without following links",
-        (Edit("fsio/nodes.py", "open_path_only", "0 if follow else os.O_NOFOLLOW", "0"),),
+        (Edit("fsio/nodes.py", "open_o_path_descriptor", "0 if follow else os.O_NOFOLLOW", "0"),),
         ("a new FIFO becomes a link",),
     ),
     Rule(
@@ -259,7 +259,7 @@ RULES = (
         (
             Edit(
                 "fsio/nodes.py",
-                "_is_own_new_node",
+                "_is_own_just_created_item",
                 "stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode) or made.st_nlink != 1",
                 "stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode)",
             ),
@@ -271,7 +271,7 @@ RULES = (
         (
             Edit(
                 "fsio/nodes.py",
-                "_is_own_new_node",
+                "_is_own_just_created_item",
                 "made.st_uid == shown.uid and not stat.S_IMODE(made.st_mode) & ~shown.mode",
                 "not stat.S_IMODE(made.st_mode) & ~shown.mode",
             ),
@@ -280,7 +280,7 @@ RULES = (
     ),
     Rule(
         "a new device has the number that was meant",
-        (Edit("fsio/nodes.py", "_is_own_new_node", "is_device and made.st_rdev != source.st_rdev", "False"),),
+        (Edit("fsio/nodes.py", "_is_own_just_created_item", "is_device and made.st_rdev != source.st_rdev", "False"),),
         ("a new device becomes another device",),
     ),
     Rule(
@@ -288,7 +288,7 @@ RULES = (
         (
             Edit(
                 "fsio/nodes.py",
-                "_is_own_new_node",
+                "_is_own_just_created_item",
                 "made.st_uid == os.geteuid() and not stat.S_IMODE(made.st_mode) & ~0o600",
                 "made.st_uid == os.geteuid()",
             ),
@@ -309,7 +309,12 @@ RULES = (
     ),
     Rule(
         "a small file is private until it is dressed",
-        (NO_UMASK, Edit("fsio/backend/copy_rows.py", "CopyBatchProcessor._create_copy_in_few_calls", "0o600", "0o666")),
+        (
+            NO_UMASK,
+            Edit(
+                "fsio/backend/copy_rows.py", "CopySmallFilesBatchProcessor._create_copy_in_few_calls", "0o600", "0o666"
+            ),
+        ),
         ("a new file in root's directory is read before it is dressed",),
     ),
     Rule(
@@ -347,7 +352,7 @@ RULES = (
         (
             Edit(
                 "fsio/backend/copy_rows.py",
-                "CopyBatchProcessor._create_copy_in_few_calls",
+                "CopySmallFilesBatchProcessor._create_copy_in_few_calls",
                 "_chown(writing, status.st_uid, status.st_gid)",
                 "_chmod(writing, status.st_mode & 0o7777)\n_chown(writing, status.st_uid, status.st_gid)",
             ),
@@ -384,13 +389,13 @@ RULES = (
         (
             Edit(
                 "fsio/in_place.py",
-                "open_for_overwrite",
+                "open_file_for_overwrite",
                 "not stat.S_ISREG(present.st_mode) or present.st_nlink != 1",
                 "not stat.S_ISREG(present.st_mode)",
             ),
             Edit(
                 "fsio/in_place.py",
-                "open_for_overwrite",
+                "open_file_for_overwrite",
                 "(status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode) and status.st_nlink == 1",
                 "(status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode)",
             ),
@@ -402,7 +407,7 @@ RULES = (
         (
             Edit(
                 "fsio/in_place.py",
-                "open_for_overwrite",
+                "open_file_for_overwrite",
                 "not is_same or (status.st_uid != os.geteuid() and not has_capability(CAP_CHOWN))",
                 "status.st_uid != os.geteuid() and not has_capability(CAP_CHOWN)",
             ),

@@ -50,28 +50,28 @@ def without_repeats(numbers: list[int]) -> list[int]:
 def test_thread_count_grows_while_calls_wait_and_throughput_increases() -> None:
     growth = ThreadCountPolicy(64)
     assert without_repeats(steps(growth, Server(), 20)) == [2, 4, 8, 16, 32, 64]
-    assert growth.is_final
+    assert growth.is_thread_count_final
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 11])
 def test_thread_count_stays_within_the_share_of_the_rank(most: int) -> None:
     growth = ThreadCountPolicy(most)
     assert max([0, *steps(growth, Server(), 20)]) == (most if most > 1 else 0)
-    assert growth.is_final
+    assert growth.is_thread_count_final
 
 
 def test_thread_count_is_halved_when_descriptors_run_out() -> None:
     growth = ThreadCountPolicy(64)
     steps(growth, Server(), 20)
     growth.halve_thread_limit()
-    assert growth.threads == 32 and growth.is_final
+    assert growth.threads == 32 and growth.is_thread_count_final
     assert max(steps(growth, Server(), 20)) == 32
 
 
 def test_step_with_too_little_gain_is_undone() -> None:
     growth = ThreadCountPolicy(64)
     assert without_repeats(steps(growth, Server(room=8), 10))[:5] == [2, 4, 8, 16, 8]
-    assert not growth.is_final
+    assert not growth.is_thread_count_final
 
 
 @pytest.mark.parametrize(("gain", "stays"), [(1.05, False), (1.15, True)])
@@ -169,14 +169,14 @@ class FakePool:
     def request_threads(self, threads: int) -> None:
         self.threads = threads
 
-    def load(self) -> ThreadPoolLoad:
+    def thread_pool_load(self) -> ThreadPoolLoad:
         self.asked += 1
         return self._load
 
-    def set_limits(self, ranks: int, modifying: int) -> None:
+    def set_concurrency_limits(self, ranks: int, modifying: int) -> None:
         self.limits.append((ranks, modifying))
 
-    def oldest_row(self) -> RowInProgress | None:
+    def oldest_row_in_progress(self) -> RowInProgress | None:
         return None
 
 
@@ -199,7 +199,7 @@ def run(
 
     in_flight = ThreadCountController(pool, under_way, asked, ranks, lambda: modifying, clock, delay)
     while clock.now < seconds:
-        in_flight.measure_and_adapt()
+        in_flight.measure_and_adapt_thread_count()
         clock.now += 0.005
         pool.pass_time(0.005)
         threads = max(threads, pool.threads)

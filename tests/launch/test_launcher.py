@@ -163,8 +163,8 @@ def test_deadline_that_is_met_has_no_effect() -> None:
     pytest.importorskip("mpi4py")
     program = (
         "import signal, time\n"
-        "from pcopy.engine.transports.mpi import exit_unless_ended_within\n"
-        "with exit_unless_ended_within(0.2, 2, b'late'):\n"
+        "from pcopy.engine.transports.mpi import exit_if_block_exceeds_time\n"
+        "with exit_if_block_exceeds_time(0.2, 2, b'late'):\n"
         "    pass\n"
         "time.sleep(0.4)\n"
         "assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)\n"

@@ -11,9 +11,9 @@ import pytest
 
 from pcopy.engine.messages import CounterQuery, CounterSums, Message
 from pcopy.engine.progress import CounterTree
-from pcopy.engine.steering import AllowedTasks
+from pcopy.engine.steering import RankTaskRestriction
 from pcopy.fsio.throttle import Throttle
-from pcopy.launch.rank_control import RankLimits, UserLimits
+from pcopy.launch.rank_control import RankLimiter, UserLimits
 
 MIB = 1 << 20
 STEP = 0.02
@@ -36,7 +36,7 @@ class Ranks:
         self.random = Random(seed)
         self.throttles = [Throttle(lambda: self.now, self._never) for _ in range(size)]
         self.steering = [
-            RankLimits(rank, size, throttle, UserLimits(limit), lambda: self.now)
+            RankLimiter(rank, size, throttle, UserLimits(limit), lambda: self.now)
             for rank, throttle in enumerate(self.throttles)
         ]
         self.trees = [CounterTree(rank, size, 2, [0], steering=each) for rank, each in enumerate(self.steering)]
@@ -79,8 +79,8 @@ class Ranks:
     def _move(self, rank: int) -> None:
         speed, throttle = self.demand(rank, self.now), self.throttles[rank]
         while speed and self._begun[rank] <= self.now and throttle.bytes.seconds_to_wait(self.now) <= 0:
-            size = self.piece or throttle.piece_size(8 * MIB)
-            throttle.bytes.charge(size)
+            size = self.piece or throttle.bytes_to_copy_next(8 * MIB)
+            throttle.bytes.take_tokens(size)
             self.moved.append((self.now, size))
             self._begun[rank] = max(self._begun[rank], self.now - STEP) + size / speed
 
@@ -173,14 +173,16 @@ def test_without_a_limit_nothing_is_charged() -> None:
 @pytest.mark.parametrize(
     ("active", "paused", "duties"),
     [
-        (0, False, [AllowedTasks.ALL, AllowedTasks.ALL, AllowedTasks.ALL]),
-        (1, False, [AllowedTasks.ALL, AllowedTasks.ADDRESSED, AllowedTasks.ADDRESSED]),
-        (2, False, [AllowedTasks.ALL, AllowedTasks.ALL, AllowedTasks.ADDRESSED]),
-        (3, False, [AllowedTasks.ALL, AllowedTasks.ALL, AllowedTasks.ALL]),
-        (2, True, [AllowedTasks.NOTES, AllowedTasks.NOTES, AllowedTasks.NOTES]),
+        (0, False, [RankTaskRestriction.ALL, RankTaskRestriction.ALL, RankTaskRestriction.ALL]),
+        (1, False, [RankTaskRestriction.ALL, RankTaskRestriction.ADDRESSED, RankTaskRestriction.ADDRESSED]),
+        (2, False, [RankTaskRestriction.ALL, RankTaskRestriction.ALL, RankTaskRestriction.ADDRESSED]),
+        (3, False, [RankTaskRestriction.ALL, RankTaskRestriction.ALL, RankTaskRestriction.ALL]),
+        (2, True, [RankTaskRestriction.NOTES, RankTaskRestriction.NOTES, RankTaskRestriction.NOTES]),
     ],
 )
-def test_only_the_requested_number_of_ranks_is_active(active: int, paused: bool, duties: list[AllowedTasks]) -> None:
+def test_only_the_requested_number_of_ranks_is_active(
+    active: int, paused: bool, duties: list[RankTaskRestriction]
+) -> None:
     ranks = Ranks(3, 0, always)
     ranks.steering[0].requested = UserLimits(active=active, paused=paused)
     ranks.run(1)
@@ -188,4 +190,4 @@ def test_only_the_requested_number_of_ranks_is_active(active: int, paused: bool,
     assert [throttle.is_on for throttle in ranks.throttles] == [paused] * 3
     ranks.steering[0].requested = UserLimits()
     ranks.run(1)
-    assert {each.allowed_tasks for each in ranks.steering} == {AllowedTasks.ALL}
+    assert {each.allowed_tasks for each in ranks.steering} == {RankTaskRestriction.ALL}

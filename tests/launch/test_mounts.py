@@ -148,7 +148,9 @@ def test_local_file_systems_of_two_machines_are_refused(
     shutil.copytree(source, tree)
     env = {"CHANGE": ANOTHER_MACHINE, "PLACE": str(area)}
     run = launchers.run("hydra", 2, tree, area / "copy", env=env, wrap=elsewhere())
-    assert_refused(run, f"{tree}/: ", "not one file system", "on other: ")
+    assert_refused(
+        run, f"{tree}/: ", "each host has a file system of its own here (a local disk or memory): ", "on other: "
+    )
 
 
 def test_network_file_system_of_two_machines_is_accepted(launchers: Launchers, area: Path, source: Path) -> None:

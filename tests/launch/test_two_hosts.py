@@ -170,7 +170,9 @@ def test_different_file_system_at_dst_of_one_host_is_refused(launchers: Launcher
 def test_hosts_without_a_shared_file_system_are_refused(launchers: Launchers, area: Path, tmp_path: Path) -> None:
     """They have the same under the same names, but in memory."""
     with cluster(launchers, area, tmp_path, files=6, shared=False) as both:
-        assert_refused(both, "in memory of each host", "on h1: ", "on h2: ")
+        assert_refused(
+            both, "each host has a file system of its own here (a local disk or memory): ", "on h1: ", "on h2: "
+        )
         assert not both.desk.copy.exists()
 
 

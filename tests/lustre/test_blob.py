@@ -12,9 +12,9 @@ from pcopy.lustre.blob import (
     LayoutComponent,
     ParsedLayout,
     describe_layout,
+    layout_without_released_flag,
     pack_layout,
     parse_layout,
-    without_released_flag,
 )
 from tests.lustre.recorded import RECORDED
 from tests.lustre.standin import RELEASED, composite, parsed, plain
@@ -53,7 +53,7 @@ def test_packed_layout_requests_the_same_striping(kind: str) -> None:
     """The packed layout lists no objects, which the server chooses."""
     striping = parse_layout(bytes.fromhex(RECORDED[kind]))
     written = pack_layout(striping)
-    assert parse_layout(written).normalised == striping.normalised
+    assert parse_layout(written).normalised_layout == striping.normalised_layout
     again = parsed(written)
     assert not any(component.osts for component in again.components)
     assert len(written) < len(RECORDED[kind]) // 2
@@ -61,9 +61,11 @@ def test_packed_layout_requests_the_same_striping(kind: str) -> None:
 
 def test_layout_of_a_released_file_is_requested_without_the_released_flag() -> None:
     for blob in (plain(4, MIB, pattern=1 | RELEASED), composite((2**64 - 1, plain(2, MIB, pattern=1 | RELEASED)))):
-        asked = parsed(without_released_flag(blob))
+        asked = parsed(layout_without_released_flag(blob))
         assert [each.pattern for each in asked.components] == [1]
-        assert parse_layout(blob).normalised == parse_layout(without_released_flag(blob)).normalised
+        assert (
+            parse_layout(blob).normalised_layout == parse_layout(layout_without_released_flag(blob)).normalised_layout
+        )
 
 
 def test_requested_striping_is_packed() -> None:
@@ -108,5 +110,5 @@ def test_random_bytes_are_parsed_or_rejected(seed: int) -> None:
         read += 1
         assert describe_layout(striping) and isinstance(striping.largest_stripe_size, int)
         assert parse_layout(pack_layout(striping)).is_composite == striping.is_composite
-        assert len(without_released_flag(bytes(blob))) == len(blob)
+        assert len(layout_without_released_flag(bytes(blob))) == len(blob)
     assert read > 200

@@ -58,7 +58,7 @@ REPORTS = (
     Rule(
         "the number of silent ranks in a message is limited",
         "progress.py",
-        "CounterTree._finish_answer",
+        "CounterTree._finish_answering_query",
         "tuple(sorted(self._silent_ranks()))[:MAX_SILENT_RANKS]",
         "tuple(sorted(self._silent_ranks()))",
         (PROGRESS + "test_number_of_reported_silent_ranks_is_limited",),
@@ -66,8 +66,8 @@ REPORTS = (
     Rule(
         "no rank waits for a silent rank",
         "progress.py",
-        "CounterTree._begin_answer",
-        "out = self._finish_answer() if self._is_answer_pending else []",
+        "CounterTree._begin_answering_query",
+        "out = self._finish_answering_query() if self._is_answer_pending else []",
         "out: OutgoingMessages = []",
         (SILENT,),
     ),
@@ -75,7 +75,7 @@ REPORTS = (
         "a rank answers once all ranks below it have answered",
         "progress.py",
         "CounterTree.receive_answer",
-        "[] if self._missing_children else self._finish_answer()",
+        "[] if self._missing_children else self._finish_answering_query()",
         "[]",
         (PROGRESS + "test_counter_sums_cover_all_ranks",),
     ),
@@ -98,8 +98,8 @@ REPORTS = (
     Rule(
         "the sums are sent before each phase begins",
         "node.py",
-        "RankNode._begin_phase",
-        "self._send_all(self._phase_end.query_counters(now))",
+        "RankStateMachine._begin_phase",
+        "self._send_all(self._phase_end.start_counter_query(now))",
         "self._phase_end.next_query_time = now",
         (JOB,),
     ),
@@ -114,7 +114,7 @@ REPORTS = (
     Rule(
         "the interval between queries for complete sums grows",
         "phase_end.py",
-        "PhaseEndState.query_counters",
+        "PhaseEndState.start_counter_query",
         "interval *= 2 ** (self._counter_tree.sequence - self._final_query)",
         "pass",
         (COUNTERS,),
@@ -133,7 +133,7 @@ ENDS = (
     Rule(
         "an abort is passed on",
         "node.py",
-        "RankNode._receive_abort",
+        "RankStateMachine._receive_abort",
         "if neighbour not in (source, -1):\n    self._send(neighbour, message)",
         "pass",
         (ABORT,),
@@ -141,7 +141,7 @@ ENDS = (
     Rule(
         "an abort is passed on upward",
         "node.py",
-        "RankNode._receive_abort",
+        "RankStateMachine._receive_abort",
         "(self.parent, *self._children)",
         "self._children",
         (ABORT,),
@@ -149,7 +149,7 @@ ENDS = (
     Rule(
         "an abort is passed on downward",
         "node.py",
-        "RankNode._receive_abort",
+        "RankStateMachine._receive_abort",
         "(self.parent, *self._children)",
         "(self.parent,)",
         (ABORT,),
@@ -157,7 +157,7 @@ ENDS = (
     Rule(
         "an abort is sent once",
         "node.py",
-        "RankNode._receive_abort",
+        "RankStateMachine._receive_abort",
         "if self.state in FINAL_RANK_STATES:\n    return\nself._set_state(RankState.ABORTED)",
         "self._set_state(RankState.ABORTED)",
         (ABORT,),
@@ -165,7 +165,7 @@ ENDS = (
     Rule(
         "an aborted rank ignores messages",
         "node.py",
-        "RankNode.receive",
+        "RankStateMachine.receive_message",
         "self.state not in FINAL_RANK_STATES",
         "self.state is not RankState.CLOSED",
         (ABORT,),
@@ -173,7 +173,7 @@ ENDS = (
     Rule(
         "a request to halt is sent to rank 0",
         "node.py",
-        "RankNode._receive_halt",
+        "RankStateMachine._receive_halt",
         "self._has_requested_halt = True\nself._send(self.parent, message)",
         "self._has_requested_halt = True",
         (NODE + "test_halt_request_is_sent_to_parent_once",),
@@ -181,7 +181,7 @@ ENDS = (
     Rule(
         "a request to halt is forwarded once",
         "node.py",
-        "RankNode._receive_halt",
+        "RankStateMachine._receive_halt",
         "not self._has_requested_halt",
         "True",
         (NODE + "test_halt_request_is_sent_to_parent_once",),
@@ -189,7 +189,7 @@ ENDS = (
     Rule(
         "rank 0 sends the order to halt",
         "node.py",
-        "RankNode._receive_halt",
+        "RankStateMachine._receive_halt",
         "self.rank and source != self.parent",
         "False",
         (HALT,),
@@ -197,7 +197,7 @@ ENDS = (
     Rule(
         "the order to halt is passed on",
         "node.py",
-        "RankNode._receive_halt",
+        "RankStateMachine._receive_halt",
         "self.dropped_count += self.queue.drop_all_work()\n"
         "for child in self._children:\n"
         "    self._send(child, message)",
@@ -207,7 +207,7 @@ ENDS = (
     Rule(
         "a halted rank drops its queue",
         "node.py",
-        "RankNode._receive_halt",
+        "RankStateMachine._receive_halt",
         "self.dropped_count += self.queue.drop_all_work()\n"
         "for child in self._children:\n"
         "    self._send(child, message)",
@@ -217,7 +217,7 @@ ENDS = (
     Rule(
         "a halted rank takes no further tasks",
         "node.py",
-        "RankNode._queue_tasks",
+        "RankStateMachine._queue_tasks",
         "self.halt_reason is not None and (self.queue.is_droppable(task) or task.phase != self.phase)",
         "False",
         (DIRECTED + "test_halt_before_start_of_single_rank_closes_it",),
@@ -225,7 +225,7 @@ ENDS = (
     Rule(
         "a halted rank runs addressed tasks that arrive",
         "node.py",
-        "RankNode._queue_tasks",
+        "RankStateMachine._queue_tasks",
         "self.halt_reason is not None and (self.queue.is_droppable(task) or task.phase != self.phase)",
         "self.halt_reason is not None",
         (HALTED,),
@@ -234,7 +234,7 @@ ENDS = (
         "a halted rank runs addressed tasks that are queued",
         "queue.py",
         "TaskQueue.drop_all_work",
-        "self._bytes_in_memory = sum(task.memory_bytes for task in self._addressed_tasks)",
+        "self._bytes_in_memory = sum(task.memory_use_in_bytes for task in self._addressed_tasks)",
         "self._addressed_tasks.clear()\nself._bytes_in_memory = 0",
         (QUEUE + "test_drop_removes_all_tasks_but_notes_of_current_phase",),
     ),
@@ -249,7 +249,7 @@ ENDS = (
     Rule(
         "a halted rank requests no tasks",
         "node.py",
-        "RankNode._find_end_or_request",
+        "RankStateMachine._check_phase_end_or_request_tasks",
         "self.halt_reason is None and (request := self._thief.next_task_request(self.phase, now))",
         "(request := self._thief.next_task_request(self.phase, now))",
         (DIRECTED + "test_halted_rank_requests_no_tasks",),
@@ -257,15 +257,15 @@ ENDS = (
     Rule(
         "rank 0 stops all ranks",
         "node.py",
-        "RankNode._begin_job_end",
-        "for child in self._children:\n    self._send(child, EndJob(status))",
+        "RankStateMachine._begin_job_shutdown",
+        "for child in self._children:\n    self._send(child, EndJobMessage(status))",
         "pass",
         (READY,),
     ),
     Rule(
         "a rank with work cannot be stopped",
         "node.py",
-        "RankNode._begin_job_end",
+        "RankStateMachine._begin_job_shutdown",
         "len(self.begun_tasks) or len(self.queue) or self._early_tasks",
         "False",
         (NODE + "test_stop_while_rank_has_work_is_refused",),
@@ -273,7 +273,7 @@ ENDS = (
     Rule(
         "a rank is ready once all ranks below it are ready",
         "node.py",
-        "RankNode.tick",
+        "RankStateMachine.perform_due_actions",
         "self.state is RankState.STOPPING and not self.barrier.awaited_children and not self._thief.is_request_pending",
         "self.state is RankState.STOPPING and not self._thief.is_request_pending",
         (READY,),
@@ -281,7 +281,7 @@ ENDS = (
     Rule(
         "a rank is ready once its own request is answered",
         "node.py",
-        "RankNode.tick",
+        "RankStateMachine.perform_due_actions",
         "self.state is RankState.STOPPING and not self.barrier.awaited_children and not self._thief.is_request_pending",
         "self.state is RankState.STOPPING and not self.barrier.awaited_children",
         (STOPPING,),
@@ -289,7 +289,7 @@ ENDS = (
     Rule(
         "the final reports of the ranks below are passed on",
         "barrier.py",
-        "UpwardBarrier.ready_message",
+        "SubtreeReadyBarrier.subtree_ready_message",
         "self.combine_reports(self._child_reports)",
         "self.combine_reports([])",
         (READY,),
@@ -297,43 +297,43 @@ ENDS = (
     Rule(
         "a stopping rank still answers requests",
         "node.py",
-        "RankNode._answer_requests",
-        "self._send(source, TaskReply(phase, sequence, tasks, self._detector.count_sent_work() if tasks "
-        "else CreditStamp()))",
+        "RankStateMachine._answer_requests",
+        "self._send(source, TaskReply(phase, sequence, tasks, self._detector.count_sent_work_message() "
+        "if tasks else TerminationCreditStamp()))",
         "if self.state is RankState.WORKING:\n"
-        "    self._send(source, TaskReply(phase, sequence, tasks, self._detector.count_sent_work() if "
-        "tasks else CreditStamp()))",
+        "    self._send(source, TaskReply(phase, sequence, tasks, "
+        "self._detector.count_sent_work_message() if tasks else TerminationCreditStamp()))",
         (STOPPING,),
     ),
     Rule(
         "ranks close only when all are ready",
         "node.py",
-        "RankNode",
-        "node._begin_job_end(stop.status)",
-        "(node._begin_job_end(stop.status), node._close_all_ranks())",
+        "RankStateMachine",
+        "node._begin_job_shutdown(stop.status)",
+        "(node._begin_job_shutdown(stop.status), node._close_rank_and_children())",
         (STOPPING,),
     ),
     Rule(
         "the order to close is passed on",
         "node.py",
-        "RankNode._close_all_ranks",
-        "for child in self._children:\n    self._send(child, CloseTransport())",
+        "RankStateMachine._close_rank_and_children",
+        "for child in self._children:\n    self._send(child, CloseTransportMessage())",
         "pass",
         (READY,),
     ),
     Rule(
         "all ranks end with the same status",
         "node.py",
-        "RankNode._begin_job_end",
-        "self.status = status\nfor child in self._children:\n    self._send(child, EndJob(status))",
-        "for child in self._children:\n    self._send(child, EndJob(status))",
+        "RankStateMachine._begin_job_shutdown",
+        "self.status = status\nfor child in self._children:\n    self._send(child, EndJobMessage(status))",
+        "for child in self._children:\n    self._send(child, EndJobMessage(status))",
         (STOPPING,),
     ),
     Rule(
         "an exception on one rank ends all",
         "driver.py",
-        "RankDriver._run",
-        'node.abort(f"{self._program}: rank {node.rank} on {self._host} failed:\\n{current_traceback()}")',
+        "RankDriver._run_job",
+        'node.abort_job(f"{self._program}: rank {node.rank} on {self._host} failed:\\n{current_traceback()}")',
         "raise",
         ("engine/test_driver.py::test_exception_on_one_rank_ends_all_ranks[fail-0-1]",),
     ),

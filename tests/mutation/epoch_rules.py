@@ -23,7 +23,7 @@ CUTS = (
     Rule(
         "a rank cuts before the message behind the marker",
         "node.py",
-        "RankNode",
+        "RankStateMachine",
         "node._epochs.enter_epoch(epoch.number, node.phase)",
         "None",
         (BEHIND,),
@@ -93,15 +93,15 @@ CUTS = (
     Rule(
         "any rank cuts when its journal has gathered many facts",
         "commit.py",
-        "CheckpointCutSchedule.is_checkpoint_cut_due",
-        "journal.needs_checkpoint_cut",
-        "journal.needs_checkpoint_cut and not rank",
+        "CheckpointSchedule.is_checkpoint_due",
+        "journal.needs_checkpoint",
+        "journal.needs_checkpoint and not rank",
         (EPOCHS + "test_any_rank_cuts_when_its_journal_needs_a_cut",),
     ),
     Rule(
         "only rank 0 cuts at regular times",
         "commit.py",
-        "CheckpointCutSchedule.is_checkpoint_cut_due",
+        "CheckpointSchedule.is_checkpoint_due",
         "rank or now < self._next_cut",
         "now < self._next_cut",
         (TIME,),
@@ -109,7 +109,7 @@ CUTS = (
     Rule(
         "the first cut comes after an interval",
         "commit.py",
-        "CheckpointCutSchedule.start",
+        "CheckpointSchedule.start",
         "now + self._interval",
         "now",
         (TIME,),
@@ -117,7 +117,7 @@ CUTS = (
     Rule(
         "the first interval is short",
         "commit.py",
-        "CheckpointCutSchedule.__init__",
+        "CheckpointSchedule.__init__",
         "min(limits.seconds_to_first_checkpoint_cut, self._longest_interval)",
         "self._longest_interval",
         (EARLY,),
@@ -125,7 +125,7 @@ CUTS = (
     Rule(
         "the time between two cuts grows, up to the interval",
         "commit.py",
-        "CheckpointCutSchedule.is_checkpoint_cut_due",
+        "CheckpointSchedule.is_checkpoint_due",
         "min(2 * self._interval, self._longest_interval)",
         "self._longest_interval",
         (EARLY,),
@@ -133,7 +133,7 @@ CUTS = (
     Rule(
         "no epoch begins at a regular time while two are not on storage",
         "commit.py",
-        "CheckpointCutSchedule.is_checkpoint_cut_due",
+        "CheckpointSchedule.is_checkpoint_due",
         "self._epochs.number - (report.durable_epoch if report else 0) <= MAX_EPOCHS_NOT_DURABLE",
         "True",
         (EPOCHS + "test_no_cut_is_made_while_two_epochs_are_not_durable",),
@@ -141,7 +141,7 @@ CUTS = (
     Rule(
         "no task begins while too many facts are not on storage",
         "node.py",
-        "RankNode.can_take_task",
+        "RankStateMachine.can_take_task",
         "self.state is RankState.WORKING and not self.cut_schedule.waits_for_storage",
         "self.state is RankState.WORKING",
         (EPOCHS + "test_no_task_starts_while_journal_must_wait_for_storage",),
@@ -152,7 +152,7 @@ RECORDS = (
     Rule(
         "the first tasks of a new job are recorded as its base",
         "node.py",
-        "RankNode._begin_phase",
+        "RankStateMachine._begin_phase",
         "phase == 0",
         "False",
         (EPOCHS + "test_new_job_records_its_first_tasks_as_base",),
@@ -160,7 +160,7 @@ RECORDS = (
     Rule(
         "the first tasks of later phases are recorded as spawned",
         "node.py",
-        "RankNode._begin_phase",
+        "RankStateMachine._begin_phase",
         "phase == 0",
         "True",
         (EPOCHS + "test_first_tasks_of_later_phases_are_recorded_as_spawned",),
@@ -168,7 +168,7 @@ RECORDS = (
     Rule(
         "a resumed phase gets no first tasks again",
         "node.py",
-        "RankNode._begin_phase",
+        "RankStateMachine._begin_phase",
         "self.rank == 0 and phase != self.resumed_phase",
         "self.rank == 0",
         (EPOCHS + "test_resumed_job_starts_with_remaining_tasks_and_counts",),
@@ -176,7 +176,7 @@ RECORDS = (
     Rule(
         "a deferred note runs in the phase that is resumed",
         "node.py",
-        "RankNode.restore_tasks",
+        "RankStateMachine.restore_tasks",
         "task._replace(phase=max(phase, task.phase))",
         "task",
         (EPOCHS + "test_deferred_note_runs_in_resumed_phase",),
@@ -184,7 +184,7 @@ RECORDS = (
     Rule(
         "a task with deferred completion is not recorded as done",
         "node.py",
-        "RankNode.finish_task",
+        "RankStateMachine.finish_task",
         "not is_deferred",
         "True",
         (DEFERRED,),
@@ -192,7 +192,7 @@ RECORDS = (
     Rule(
         "tasks spawned by a task with deferred completion are not recorded",
         "node.py",
-        "RankNode._add_new_tasks",
+        "RankStateMachine._add_new_tasks",
         "None if is_deferred else self._epochs.journal",
         "self._epochs.journal",
         (DEFERRED,),
@@ -200,7 +200,7 @@ RECORDS = (
     Rule(
         "tasks spawned by a task with deferred completion have ids of unrecorded tasks",
         "node.py",
-        "RankNode._add_new_tasks",
+        "RankStateMachine._add_new_tasks",
         "UNRECORDED if is_deferred else self._last_task_number",
         "self._last_task_number",
         (DEFERRED,),
@@ -208,12 +208,12 @@ RECORDS = (
     Rule(
         "spawned tasks are recorded before the task that spawned them",
         "node.py",
-        "RankNode.finish_task",
+        "RankStateMachine.finish_task",
         "self._add_new_tasks(spawned, is_deferred=is_deferred)\n"
         "if not is_deferred:\n"
-        "    self._epochs.record_done(task, counts, completed, shares)",
+        "    self._epochs.record_done_task(task, counts, completed, shares)",
         "if not is_deferred:\n"
-        "    self._epochs.record_done(task, counts, completed, shares)\n"
+        "    self._epochs.record_done_task(task, counts, completed, shares)\n"
         "self._add_new_tasks(spawned, is_deferred=is_deferred)",
         (BEHIND,),
     ),
@@ -223,7 +223,7 @@ COMMITS = (
     Rule(
         "a phase waits until all ranks are durable",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "report.durable_epoch, self._target_epoch",
         "0, 0",
         (WAITS,),
@@ -231,7 +231,7 @@ COMMITS = (
     Rule(
         "the end of a phase is cut",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "self._target_epoch = self._epochs.number\nself._epochs.enter_epoch(self._target_epoch + 1, phase)",
         "self._target_epoch = self._epochs.number",
         (WAITS,),
@@ -239,7 +239,7 @@ COMMITS = (
     Rule(
         "no phase waits for records that are abandoned",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "durable, target = self._epochs.durable_epoch, ABANDONED_EPOCH",
         "pass",
         (GONE,),
@@ -247,7 +247,7 @@ COMMITS = (
     Rule(
         "abandoned records are removed before the next phase",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "durable, target = self._epochs.durable_epoch, ABANDONED_EPOCH",
         "return True",
         (GONE,),
@@ -255,16 +255,16 @@ COMMITS = (
     Rule(
         "a rank that cannot record abandons the records",
         "commit.py",
-        "CheckpointCutSchedule.is_checkpoint_cut_due",
-        "journal.needs_checkpoint_cut or self._epochs.has_failed",
-        "journal.needs_checkpoint_cut",
+        "CheckpointSchedule.is_checkpoint_due",
+        "journal.needs_checkpoint or self._epochs.must_abandon_records",
+        "journal.needs_checkpoint",
         (ALL_GIVE_UP,),
     ),
     Rule(
         "records are abandoned once",
         "journal.py",
         "RankEpoch.enter_epoch",
-        "if self.is_abandoned:\n"
+        "if self.is_recording_abandoned:\n"
         "    return\n"
         "if self.journal and number == ABANDONED_EPOCH:\n"
         "    self.number = ABANDONED_EPOCH\n"
@@ -285,7 +285,7 @@ COMMITS = (
     Rule(
         "a stopping job keeps its records",
         "journal.py",
-        "RankEpoch.has_failed",
+        "RankEpoch.must_abandon_records",
         "self.journal is not None and self.journal.has_failed and not self.is_ending",
         "self.journal is not None and self.journal.has_failed",
         (DURABLE + "test_stopping_job_keeps_its_records_although_journal_failed",),
@@ -293,8 +293,8 @@ COMMITS = (
     Rule(
         "no phase waits if there was no cut",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
-        "self._epochs.journal is None or not (self._epochs.has_made_checkpoint_cut or needed)",
+        "CheckpointSchedule.make_phase_durable",
+        "self._epochs.journal is None or not (self._epochs.has_made_checkpoint or needed)",
         "self._epochs.journal is None",
         (DURABLE + "test_phase_does_not_wait_without_a_cut",),
     ),
@@ -317,7 +317,7 @@ COMMITS = (
     Rule(
         "a stopping job waits for its last cut for a limited time",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "durable < target and now <= self._deadline",
         "durable < target",
         (LAST,),
@@ -325,7 +325,7 @@ COMMITS = (
     Rule(
         "a stopping job does not wait for lost data",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "if halted and report.durable_epoch == NEVER_DURABLE:\n"
         "    self.are_all_records_durable = False\n"
         "    return True\n"
@@ -340,7 +340,7 @@ COMMITS = (
     Rule(
         "only a stopping job ends with lost data",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "halted and report.durable_epoch == NEVER_DURABLE",
         "report.durable_epoch == NEVER_DURABLE",
         (DURABLE + "test_job_with_lost_data_waits_until_stop_and_is_incomplete",),
@@ -364,7 +364,7 @@ COMMITS = (
     Rule(
         "a running job waits for storage without limit",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "if halted:\n    self._deadline = min(self._deadline, now + self._patience)",
         "if True:\n    self._deadline = min(self._deadline, now + self._patience)",
         (DURABLE + "test_running_job_waits_for_durability_without_limit",),
@@ -372,7 +372,7 @@ COMMITS = (
     Rule(
         "the wait of a stopping job is measured from the stop",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "self._epochs.enter_epoch(self._target_epoch + 1, phase)",
         "self._epochs.enter_epoch(self._target_epoch + 1, phase)\nself._deadline = now + self._patience",
         (DURABLE + "test_patience_of_stopping_job_starts_with_the_stop",),
@@ -380,7 +380,7 @@ COMMITS = (
     Rule(
         "the wait of a stopping job is not restarted",
         "commit.py",
-        "CheckpointCutSchedule.make_phase_durable",
+        "CheckpointSchedule.make_phase_durable",
         "min(self._deadline, now + self._patience)",
         "now + self._patience",
         (LAST,),
@@ -396,7 +396,7 @@ COMMITS = (
     Rule(
         "the durable epoch is the minimum",
         "progress.py",
-        "CounterTree._finish_answer",
+        "CounterTree._finish_answering_query",
         "min",
         "max",
         (LEAST,),
@@ -404,7 +404,7 @@ COMMITS = (
     Rule(
         "the durable epoch includes that of the rank itself",
         "progress.py",
-        "CounterTree._finish_answer",
+        "CounterTree._finish_answering_query",
         "[self._durable_epoch(), *heard]",
         "heard",
         (LEAST,),
@@ -412,7 +412,7 @@ COMMITS = (
     Rule(
         "a rank without an answer is not durable",
         "progress.py",
-        "CounterTree._finish_answer",
+        "CounterTree._finish_answering_query",
         "[self._answers[child].durable_epoch if child in self._answers else 0 for child in self._children]",
         "[self._answers[child].durable_epoch for child in self._children if child in self._answers]",
         (PROGRESS + "test_child_without_answer_makes_durable_epoch_zero",),

@@ -7,8 +7,8 @@ These checks of the code are not in the tables, because no test can observe whet
 - A second answer of a rank to a query is dropped: a rank answers each query once.
 - Safra's detector on a single rank requires a count of 0: a rank that is alone never sends work.
 - A rank *holds* a token of a later phase until it reaches that phase. It is idle in that phase, and the sender of its
-  ``StartPhase`` has counted this message. So a token that is passed on with its own phase would be as safe. The edit in
-  the table passes it on as a token of the old phase, which is the mistake that the rule forbids.
+  ``StartPhaseMessage`` has counted this message. So a token that is passed on with its own phase would be as safe. The
+  edit in the table passes it on as a token of the old phase, which is the mistake that the rule forbids.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pcopy.engine.messages import (
-    AddressedTasks,
+    AddressedTasksMessage,
     CounterSums,
-    CreditReturn,
-    CreditStamp,
-    Halt,
-    StartPhase,
+    CreditReturnMessage,
+    HaltMessage,
+    StartPhaseMessage,
     TaskReply,
     TaskRequest,
+    TerminationCreditStamp,
 )
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.states import RankState
@@ -27,22 +27,22 @@ from tests.engine.spoken import Directions, Spoken, asking, task, without
 def test_slice_of_later_note_does_not_release_stolen_tasks() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2), task(3))))
-    spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)))
+    spoken.hear(0, AddressedTasksMessage(0, (task(9, owner=1),)))
     assert spoken.node.take_task() == task(9, owner=1)
-    spoken.node.begun_tasks.record_slice(task(9, owner=1))
+    spoken.node.begun_tasks.record_executed_task_slice(task(9, owner=1))
     assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
 
 
 def test_slice_of_earlier_task_does_not_release_stolen_tasks() -> None:
     """While its request is under way a rank may get work of its own; a slice of that says nothing of what comes."""
     spoken, victim, request = asking(1, 3)
-    spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)))
+    spoken.hear(0, AddressedTasksMessage(0, (task(9, owner=1),)))
     spoken.run(NewTask(0, b"own", 1))
     running = spoken.node.take_task()
     assert running is not None
     assert running.payload == b"own"
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2))))
-    spoken.node.begun_tasks.record_slice(running)
+    spoken.node.begun_tasks.record_executed_task_slice(running)
     assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
 
 
@@ -55,25 +55,25 @@ def test_second_reply_to_one_request_is_refused() -> None:
 
 def test_messages_of_addressed_tasks_stay_within_limit() -> None:
     spoken, _, _ = asking(1, 3)
-    spoken.hear(0, AddressedTasks(0, (task(1, owner=1),)))
+    spoken.hear(0, AddressedTasksMessage(0, (task(1, owner=1),)))
     said = without(spoken.run(*(NewTask(0, bytes(6 << 20), 1, owner=2) for _ in range(5))), TaskRequest)
-    assert [len(message.tasks) for _, message in said if isinstance(message, AddressedTasks)] == [2, 2, 1]
+    assert [len(message.tasks) for _, message in said if isinstance(message, AddressedTasksMessage)] == [2, 2, 1]
 
 
 def test_halted_rank_requests_no_tasks() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(0, Halt("signal"))
+    spoken.hear(0, HaltMessage("signal"))
     assert spoken.hear(victim, TaskReply(0, request.sequence, ()), now=1.0) == []
-    spoken.node.tick(9.0)
+    spoken.node.perform_due_actions(9.0)
     assert spoken.said() == []
 
 
 def test_halt_before_start_of_single_rank_closes_it() -> None:
     spoken = Spoken(0, 1, Directions(first=4, phases=2))
-    spoken.node.halt(Halt("signal"), 0.0)
-    spoken.node.start(0.0)
+    spoken.node.halt_job(HaltMessage("signal"), 0.0)
+    spoken.node.begin_job(0.0)
     assert spoken.node.take_task() is None
-    spoken.node.tick(0.0)
+    spoken.node.perform_due_actions(0.0)
     assert (spoken.node.state, spoken.node.phase, spoken.node.dropped_count) == (RankState.CLOSED, 0, 4)
 
 
@@ -82,7 +82,7 @@ def test_phase_start_before_end_of_last_phase_is_refused() -> None:
     spoken.hear(victim, TaskReply(0, request.sequence, (task(1),)))  # it takes part again
     assert spoken.node.take_task() is not None
     with pytest.raises(InvariantBroken):
-        spoken.hear(0, StartPhase(1))
+        spoken.hear(0, StartPhaseMessage(1))
 
 
 def test_late_answer_does_not_count_for_later_query() -> None:
@@ -108,11 +108,11 @@ def test_credits_are_conserved() -> None:
     """However many messages of work a deep rank sends: what it holds and what it gave is what it got."""
     rank = DijkstraScholtenTerminationDetector(1)
     rank.begin_phase(0)
-    assert rank.count_received_work(2, CreditStamp(3, 100, MAX_ENGAGEMENT_DEPTH)) == []
-    assert rank.count_received_work(4, CreditStamp(3, 50, MAX_ENGAGEMENT_DEPTH)) == []
+    assert rank.count_received_work_message(2, TerminationCreditStamp(3, 100, MAX_ENGAGEMENT_DEPTH)) == []
+    assert rank.count_received_work_message(4, TerminationCreditStamp(3, 50, MAX_ENGAGEMENT_DEPTH)) == []
     given = own = 0
     for _ in range(80):
-        stamp = rank.count_sent_work()
+        stamp = rank.count_sent_work_message()
         assert stamp.credits > 0
         if stamp.account == 3:
             given += stamp.credits
@@ -121,17 +121,17 @@ def test_credits_are_conserved() -> None:
             own += stamp.credits
     assert given
     assert own
-    assert rank.advance_while_idle() == []
-    assert rank.handle_detector_message(5, CreditReturn(0, own)) == []
-    assert rank.advance_while_idle() == [(3, CreditReturn(0, 150 - given))]
+    assert rank.advance_termination_detection() == []
+    assert rank.handle_termination_message(5, CreditReturnMessage(0, own)) == []
+    assert rank.advance_termination_detection() == [(3, CreditReturnMessage(0, 150 - given))]
 
 
 def test_credits_of_own_account_return_without_message() -> None:
     rank = DijkstraScholtenTerminationDetector(1)
     rank.begin_phase(0)
-    rank.count_received_work(0, CreditStamp(0, 7))
-    stamp = rank.count_sent_work()
+    rank.count_received_work_message(0, TerminationCreditStamp(0, 7))
+    stamp = rank.count_sent_work_message()
     assert stamp.account == 1
-    assert rank.advance_while_idle() == []
-    assert rank.count_received_work(2, stamp) == []  # by way of a rank that gave them on
-    assert rank.advance_while_idle() == [(0, CreditReturn(0, 7))]
+    assert rank.advance_termination_detection() == []
+    assert rank.count_received_work_message(2, stamp) == []  # by way of a rank that gave them on
+    assert rank.advance_termination_detection() == [(0, CreditReturnMessage(0, 7))]

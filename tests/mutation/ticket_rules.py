@@ -14,7 +14,7 @@ WAITS = (
     Rule(
         "a task is begun only when no other can run",
         "begun_tasks.py",
-        "BegunTasks.begin",
+        "BegunTasks.begin_task",
         "self.has_room = False\n"
         "if self.has_untried_received_tasks and task.owner == ANY_RANK:\n"
         "    self._begun_since_received.append(task)",
@@ -24,7 +24,7 @@ WAITS = (
     Rule(
         "a task is begun only when a slot is free",
         "begun_tasks.py",
-        "BegunTasks.suspend",
+        "BegunTasks.suspend_task",
         "not self._runnable and len(self._waiting) < self.slots",
         "not self._runnable",
         (BEGINS,),
@@ -32,15 +32,15 @@ WAITS = (
     Rule(
         "a note needs no slot",
         "node.py",
-        "RankNode.can_take_task",
-        "self._victim.can_begin_task() or (self.begun_tasks.is_nothing_runnable and self.queue.is_note_next)",
+        "RankStateMachine.can_take_task",
+        "self._victim.can_begin_task() or (self.begun_tasks.has_no_runnable_task and self.queue.is_next_task_note)",
         "self._victim.can_begin_task()",
         (TICKETS + "test_note_needs_no_slot",),
     ),
     Rule(
         "only a note needs no slot",
         "queue.py",
-        "TaskQueue.is_note_next",
+        "TaskQueue.is_next_task_note",
         "bool(self._addressed_tasks) and not self.is_work(self._addressed_tasks[0])",
         "bool(self._addressed_tasks)",
         (TICKETS + "test_note_needs_no_slot",),
@@ -48,7 +48,7 @@ WAITS = (
     Rule(
         "a rank that cannot begin a task requests none",
         "node.py",
-        "RankNode.tick",
+        "RankStateMachine.perform_due_actions",
         "self.state is RankState.WORKING and self.begun_tasks.has_room and not len(self.queue)",
         "self.state is RankState.WORKING and not len(self.queue)",
         (TICKETS + "test_rank_with_waiting_task_and_free_slot_requests_work",),
@@ -56,7 +56,7 @@ WAITS = (
     Rule(
         "a rank with a task under way is not idle",
         "node.py",
-        "RankNode._find_end_or_request",
+        "RankStateMachine._check_phase_end_or_request_tasks",
         "not len(self.begun_tasks)",
         "True",
         (TICKETS + "test_phase_does_not_end_while_a_task_waits[tree]",),
@@ -113,7 +113,7 @@ WAITS = (
         "tickets are cancelled when the job is stopped",
         "driver.py",
         "RankDriver._stop_tasks",
-        "self._is_ending = True\nself._cancel_tickets()",
+        "self._is_ending = True\nself._cancel_awaited_operations()",
         "self._is_ending = True",
         (STOPPED,),
     ),

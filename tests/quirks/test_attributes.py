@@ -281,7 +281,7 @@ def test_destination_clock_is_read_without_changing_the_destination(area: Path) 
         before = os.stat(mounted / "copy").st_ctime_ns
         root = SimpleNamespace(target=os.fsencode(mounted / "copy"))
         job: Any = SimpleNamespace(options=SimpleNamespace(sequential=False), roots=[root], name="job")
-        assert lifecycle._destination_time(job) >= before
+        assert lifecycle._destination_clock_time(job) >= before
         assert os.stat(mounted / "copy").st_ctime_ns == before
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ListNames, ListResult
-from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode
+from pcopy.fsio.backend.batches import ListNamesBatch, ListNamesResult
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
 from pcopy.walk import listing
 from tests.support.command import Completed, pcopy, show
 from tests.support.filesystems import scratch
@@ -92,24 +92,24 @@ class Batches:
     def __init__(self, *batches: tuple[bytes, ...]) -> None:
         self._batches = [*batches]
 
-    def next(self) -> ListResult:
+    def next(self) -> ListNamesResult:
         names = self._batches.pop(0)
-        verdicts = BatchVerdicts(1)
+        verdicts = BatchOutcomeColumns(1)
         verdicts.codes[0] = OutcomeCode.DONE
         numbers = array("Q", range(10, 10 + len(names)))
-        rest = ListNames(0) if self._batches else None
-        return ListResult(verdicts, b"/".join(names), len(names), b"f" * len(names), numbers, rest)
+        rest = ListNamesBatch(0) if self._batches else None
+        return ListNamesResult(verdicts, b"/".join(names), len(names), b"f" * len(names), numbers, rest)
 
 
 def listed(backend: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
     """All names with their inode numbers, as a ``Listing`` yields them."""
 
-    def waited(*_: object) -> TicketGenerator[ListResult]:
+    def waited(*_: object) -> TicketGenerator[ListNamesResult]:
         return backend.next()
         yield
 
     class Submitted:
-        def submit(self, batch: object) -> None: ...
+        def submit_batch(self, batch: object) -> None: ...
 
     monkeypatch.setattr(listing, "await_ticket", waited)
     begun = listing.DirectoryListing(Submitted(), backend.next())  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def listed(backend: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[byte
     while is_more:
         if begun.name_count:
             all_names += zip(begun.names.split(b"/"), begun.listed.inodes, strict=True)
-        steps = begun.next_batch()
+        steps = begun.read_next_batch()
         try:
             while True:
                 next(steps)

@@ -75,7 +75,7 @@ def test_retry_follows_no_symlink_and_compares_the_item(tmp_path: Path, monkeypa
     (tmp_path / "directory").mkdir()
     (tmp_path / "elsewhere").mkdir()
     base = os.open(tmp_path, os.O_RDONLY)
-    identity = DirectoriesBelowRoot(base, 1, on_source=False).identity(b"directory")
+    identity = DirectoriesBelowRoot(base, 1, on_source=False).identity_of_directory(b"directory")
     real = os.open
     tried: list[int] = []
 

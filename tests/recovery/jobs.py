@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from random import Random
 from typing import NamedTuple
 
-from pcopy.engine.limits import Limits
+from pcopy.engine.limits import EngineLimits
 from pcopy.fsio.directories import MAX_CACHED_DIRECTORIES, MIN_CACHED_DIRECTORIES
 from pcopy.tasks.base.phases import Phase
 from tests.recovery.calls import Calls
@@ -246,7 +246,7 @@ class Job:
 
     def _draw_sizes(self) -> Sizes:
         random = self.random
-        limits = Limits(
+        limits = EngineLimits(
             message_bytes=random.choice((700, 1 << 20)),
             scan_ahead_bytes=random.choice((800, 1 << 20)),
             queue_memory_bytes=random.choice((1500, 1 << 20)),

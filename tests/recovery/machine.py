@@ -98,7 +98,7 @@ class _Syncer:
 
 
 def _give_name(
-    namer: naming.NoReplaceRenamer, flag: int, directory: int, temporary: bytes, device: int, name: bytes
+    namer: naming.NonReplacingRenamer, flag: int, directory: int, temporary: bytes, device: int, name: bytes
 ) -> bool:
     given: bool = _here().calls.give_name(flag, directory, temporary, name)
     return given
@@ -176,14 +176,14 @@ def installed() -> Iterator[None]:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
         exchanged = (
-            *((syncer.SyncProcess, _Syncer), (RealThread, _background_thread), (RealSignal, _one_shot_signal)),
+            *((syncer.SyncHelperProcess, _Syncer), (RealThread, _background_thread), (RealSignal, _one_shot_signal)),
             *((SimpleQueue, _queue), (allocate_lock, _mutex)),
         )
         for real_class, simulated_class in exchanged:
             for module, own, value in users:
                 if value == id(real_class):
                     change(module, own, simulated_class)
-        change(naming.NoReplaceRenamer, "_renameat2", _give_name)
+        change(naming.NonReplacingRenamer, "_renameat2", _give_name)
         change(sys, "unraisablehook", partial(_unraisable, sys.unraisablehook))
         yield
     finally:

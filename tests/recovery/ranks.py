@@ -19,23 +19,23 @@ from typing import Any, NamedTuple
 from pcopy.checkpoint import framing, journal
 from pcopy.cli.pcopy import parse
 from pcopy.engine import driver
-from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Halt, Message
-from pcopy.engine.node import RankNode
+from pcopy.engine.limits import EngineLimits
+from pcopy.engine.messages import HaltMessage, Message
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import WakeDescriptor
 from pcopy.fsio import directories
 from pcopy.fsio.backend import interface, python
 from pcopy.jobs import lifecycle
-from pcopy.jobs.directories import NoJobInDirectory
+from pcopy.jobs.directories import NoJobInDirectoryError
 from pcopy.launch import rank
-from pcopy.launch.group import ProcessGroup
-from pcopy.launch.mounts import MountsBelowRoots, agree_on_mounts, open_root_directories
+from pcopy.launch.group import RankGroup
+from pcopy.launch.mounts import MountsBelowRoots, agree_on_mounts, open_source_and_target_directories
 from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import StopSignalHandler
 from pcopy.tasks import copying, runner
 from pcopy.tasks.base import distribution, dividing
-from pcopy.tasks.base.job import Failure, Totals
+from pcopy.tasks.base.job import Failure, JobCounters
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.directories import scan_dir
 from pcopy.tools.copy import COPY_TOOL, CopyJob
@@ -44,7 +44,7 @@ from tests.recovery.machine import modules, spool
 from tests.recovery.waits import DriverWake, Waits
 from tests.recovery.world import Signal, World
 
-STOP = Halt("SIGTERM", 15)
+STOP = HaltMessage("SIGTERM", 15)
 HOST = "host"
 
 Change = tuple[Any, str, Any]
@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
     ``waits``: as in ``tests.recovery.waits``, where there is a backend to wait for, with ``slots`` for tasks.
     """
 
-    limits: Limits
+    limits: EngineLimits
     small_file: int
     chunk: int
     batch: int
@@ -79,7 +79,7 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
 
     waits = Waits(sizes.waits)
 
-    def limits(size: int, on_host: float, keeping: Any) -> Limits:
+    def limits(size: int, on_host: float, keeping: Any) -> EngineLimits:
         return sizes.limits
 
     def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: int = 0) -> int:
@@ -161,13 +161,13 @@ class Sink:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         pass
 
-    def failures(self, failures: Sequence[Failure]) -> None:
+    def receive_failures(self, failures: Sequence[Failure]) -> None:
         self.told += [f"{failure.path!r}: {failure.operation}: {failure.message}" for failure in failures]
 
-    def notice(self, text: str) -> None:
+    def receive_notice(self, text: str) -> None:
         self.told.append(text)
 
 
@@ -200,13 +200,13 @@ class Network:
 
 
 class Transport:
-    """One rank's end; fills ``pcopy.engine.transport.Transport``."""
+    """One rank's end; fills ``pcopy.engine.transport.MessageTransport``."""
 
     def __init__(self, network: Network, rank: int) -> None:
         self._network, self.rank = network, rank
         self.world = network.world
         self.size = network.size
-        self.has_unsent = False
+        self.has_unsent_data = False
 
     def send(self, destination: int, message: Message) -> None:
         self._network.send(self.rank, destination, message)
@@ -216,7 +216,7 @@ class Transport:
             timeout = min(timeout, max(0.0, wake.due - self.world.now))
         return self._network.take(self.rank, timeout)
 
-    def expect_close(self, rank: int) -> None:
+    def expect_end_of_connection(self, rank: int) -> None:
         pass
 
     def close(self) -> None:
@@ -229,12 +229,12 @@ class Run:
     def __init__(self, world: World, words: Sequence[str], size: int, clients: int, latency: float) -> None:
         self.world, self.size, self.clients = world, size, clients
         self.status: int | None = None
-        self.totals = Totals()
+        self.totals = JobCounters()
         self.is_complete = False
         """Have the ranks done all, and rank 0 but to tell of it?"""
         self.sink = Sink()
         self.signals = [StopSignalHandler() for _ in range(size)]
-        self.nodes: list[RankNode] = []
+        self.nodes: list[RankStateMachine] = []
         self.records = 0
         self.divided = 0
         self.name = ""
@@ -254,13 +254,13 @@ class Run:
     def _begin(self) -> None:
         try:
             preparation = CopyJob(self._words, parse(self._words))
-        except NoJobInDirectory:
+        except NoJobInDirectoryError:
             self.has_no_job = True
             return
         preparation.complete_preparation(self.size)
         job, kept = preparation.job, preparation.job_directory
-        with closing(MountsBelowRoots(job, open_root_directories(job), targets=True)) as below:
-            job = job._replace(mounts=agree_on_mounts(job, below, ProcessGroup()))
+        with closing(MountsBelowRoots(job, open_source_and_target_directories(job), targets=True)) as below:
+            job = job._replace(mounts=agree_on_mounts(job, below, RankGroup()))
         if kept is not None:
             kept.record_mounts(job.mounts)
         self.name, self.number = job.name, job.run
@@ -268,21 +268,21 @@ class Run:
         def begin(number: int, **leading: Any) -> JobResult:
             leaders = range(min(self.size, self.clients))
             transport, signals = Transport(self._network, number), self.signals[number]
-            where = open_root_directories(job), leaders, self._hosts
+            where = open_source_and_target_directories(job), leaders, self._hosts
             return rank.run_rank(
-                rank.RankSetup(COPY_TOOL, job, preparation.checkpoint, transport, *where, signals, **leading)
+                rank.RankSetup(COPY_TOOL, job, preparation.checkpoint_settings, transport, *where, signals, **leading)
             )
 
         others = [
             self.world.spawn(f"rank {number}", number % self.clients, partial(begin, number))
             for number in range(1, self.size)
         ]
-        ended = begin(0, sink=self.sink, complete=preparation.complete, job_directory=kept)
+        ended = begin(0, sink=self.sink, complete=preparation.complete_job, job_directory=kept)
         self.totals, self.is_complete = ended.totals, ended.status in (0, 1)
         for strand in others:  # as the parent of forked ranks does
             while not strand.is_over:
                 strand.over.wait()
-        self.status = preparation.report_end(ended, self.size)
+        self.status = preparation.report_job_result(ended, self.size)
 
     @property
     def _hosts(self) -> list[str]:
@@ -292,10 +292,10 @@ class Run:
 @contextmanager
 def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
     """Lets ``run`` know of its nodes and records; ``storing`` is called with one that is written and not synced."""
-    make_node, append = RankNode.__init__, framing.RecordFileWriter.append
-    write_frame, divide, work = framing.write_frame, runner.TaskRunner.divide, driver.RankDriver.run
+    make_node, append = RankStateMachine.__init__, framing.RecordFileWriter.append
+    write_frame, divide, work = framing.write_record_frame, runner.TaskRunner.divide, driver.RankDriver.run
 
-    def made(node: RankNode, *arguments: Any, **options: Any) -> None:
+    def made(node: RankStateMachine, *arguments: Any, **options: Any) -> None:
         make_node(node, *arguments, **options)
         run.nodes.append(node)
         run.nodes.sort(key=lambda each: each.rank)
@@ -319,9 +319,9 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
 
     with patched(
         [
-            (RankNode, "__init__", made),
+            (RankStateMachine, "__init__", made),
             (framing.RecordFileWriter, "append", appended),
-            (framing, "write_frame", written),
+            (framing, "write_record_frame", written),
             (runner.TaskRunner, "divide", divided),
             (driver.RankDriver, "run", begun),
         ]

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from pcopy.checkpoint import base, framing, journal, resume
 from pcopy.checkpoint.join import RemainingTasksFinder
 from pcopy.checkpoint.record import pack_task_id
-from pcopy.engine.commit import CheckpointCutSchedule
+from pcopy.engine.commit import CheckpointSchedule
 from pcopy.engine.messages import CounterSums, Message
-from pcopy.engine.node import RankNode
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.task import Task, TaskId
 from pcopy.fsio import durable
 from pcopy.fsio.directories import PinnedDescriptors
-from pcopy.fsio.temporary import TemporaryNames
+from pcopy.fsio.temporary import TemporaryNameGenerator
 from pcopy.jobs import directories, lifecycle
-from pcopy.jobs.paths import resolve_roots
+from pcopy.jobs.paths import resolve_sources_and_targets
 from pcopy.launch import rank, tool
 from pcopy.tasks.base import rank as surroundings
 from pcopy.tasks.base.kind import KIND_BY_CODE, TaskKind
@@ -101,7 +101,9 @@ def _none() -> list[Change]:
 
 
 def _old_ids() -> list[Change]:
-    return [(rank, "RankNode", lambda *arguments, run, **options: RankNode(*arguments, run=1, **options))]
+    return [
+        (rank, "RankStateMachine", lambda *arguments, run, **options: RankStateMachine(*arguments, run=1, **options))
+    ]
 
 
 class _ByDescription(RemainingTasksFinder):
@@ -112,10 +114,10 @@ class _ByDescription(RemainingTasksFinder):
         self._told: dict[bytes, Task] = {}
         self._over: set[bytes] = set()
 
-    def add_spawned(self, task: Task) -> None:
+    def add_spawned_task(self, task: Task) -> None:
         self._told[pack_task_id(task.id)] = task
 
-    def add_done(self, packed: bytes) -> None:
+    def add_done_task_id(self, packed: bytes) -> None:
         self._over.add(packed)
 
     def remaining_tasks(self) -> Iterator[Task]:
@@ -125,16 +127,16 @@ class _ByDescription(RemainingTasksFinder):
 
 
 def _no_markers() -> list[Change]:
-    make = RankNode.__init__
+    make = RankStateMachine.__init__
 
-    def made(node: RankNode, *arguments: Any, **options: Any) -> None:
+    def made(node: RankStateMachine, *arguments: Any, **options: Any) -> None:
         make(node, *arguments, **options)
         _cut_alone(node, options["limits"].checkpoint_cut_interval, options["random"])
 
-    return [(RankNode, "__init__", made)]
+    return [(RankStateMachine, "__init__", made)]
 
 
-def _cut_alone(node: RankNode, interval: float, random: Random) -> None:
+def _cut_alone(node: RankStateMachine, interval: float, random: Random) -> None:
     """Each rank cuts by its own clock, and nobody is told."""
     outbox = node.outbox
     next_cut = [0.0]
@@ -150,7 +152,7 @@ def _cut_alone(node: RankNode, interval: float, random: Random) -> None:
 
     _put(node, "_send", lambda destination, message: outbox.append((destination, message)))
     _put(node, "_send_all", send_all)
-    _put(node.cut_schedule, "is_checkpoint_cut_due", is_due)
+    _put(node.cut_schedule, "is_checkpoint_due", is_due)
 
 
 def _put(where: object, name: str, value: Any) -> None:
@@ -172,7 +174,7 @@ def _resolved_anew() -> list[Change]:
     as_stored = lifecycle.recorded_roots_and_options
 
     def anew(resumed: Any) -> Any:
-        return resolve_roots((SOURCE,), TARGET, False, follow=False), as_stored(resumed)[1]
+        return resolve_sources_and_targets((SOURCE,), TARGET, False, follow=False), as_stored(resumed)[1]
 
     return [(lifecycle, "recorded_roots_and_options", anew), (copy, "recorded_roots_and_options", anew)]
 
@@ -184,7 +186,7 @@ def _not_held() -> list[Change]:
     def settle(result: TaskResult, tasks: Iterable[TaskId]) -> None:
         pass
 
-    return [(TaskResult, "defer_completion", hold), (TaskResult, "complete_deferred", settle)]
+    return [(TaskResult, "defer_task_completion", hold), (TaskResult, "complete_deferred_tasks", settle)]
 
 
 def _by_rank() -> list[Change]:
@@ -209,7 +211,7 @@ def _unsynced_records() -> list[Change]:
     def sync(descriptor: int) -> None:
         pass
 
-    return [(module, "sync_if_supported", sync) for module in (base, framing)]
+    return [(module, "sync_file_if_supported", sync) for module in (base, framing)]
 
 
 def _unsynced_names() -> list[Change]:
@@ -226,8 +228,8 @@ def _unpinned() -> list[Change]:
     return [(PinnedDescriptors, name, ignore) for name in ("pin", "unpin")]
 
 
-def _without_run(job: str, run: int, rank: int, *, hidden: bool) -> TemporaryNames:
-    return TemporaryNames(job, 1, rank, hidden=hidden)
+def _without_run(job: str, run: int, rank: int, *, hidden: bool) -> TemporaryNameGenerator:
+    return TemporaryNameGenerator(job, 1, rank, hidden=hidden)
 
 
 _CHANGES: dict[str, Callable[[], list[Change]]] = {
@@ -235,13 +237,13 @@ _CHANGES: dict[str, Callable[[], list[Change]]] = {
     "spawned_as_told": lambda: [(resume, "RemainingTasksFinder", _ByDescription)],
     "markers": _no_markers,
     "least_epoch": lambda: [(resume, "min", max)],
-    "phase_commit": lambda: [(CheckpointCutSchedule, "make_phase_durable", lambda *_, **__: True)],
+    "phase_commit": lambda: [(CheckpointSchedule, "make_phase_durable", lambda *_, **__: True)],
     "named_last": _named_at_once,
     "named_durable": lambda: [(tool.Tool, "durable_before", ())],
     "fixed_roots": _resolved_anew,
-    "run_in_names": lambda: [(surroundings, "TemporaryNames", _without_run)],
-    "stale_removed": lambda: [(Rank, "remove_leftovers", lambda *_: None)],
-    "sync_first": lambda: [(journal.TaskFactJournal, "_sync_data", lambda _: True)],
+    "run_in_names": lambda: [(surroundings, "TemporaryNameGenerator", _without_run)],
+    "stale_removed": lambda: [(Rank, "remove_leftover_files", lambda *_: None)],
+    "sync_first": lambda: [(journal.ThreadedTaskJournal, "_sync_data", lambda _: True)],
     "notes_held": _not_held,
     "keys_kept": _by_rank,
     "records_synced": _unsynced_records,

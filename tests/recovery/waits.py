@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from bench.simulation.tickets import SimulatedWake
 from pcopy.engine.driver import RankDriver
-from pcopy.engine.node import RankNode
+from pcopy.engine.node import RankStateMachine
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TaskGenerator, TaskOutcome, WakeDescriptor
-from pcopy.engine.transport import Transport
-from pcopy.fsio.backend.batches import Batch
-from pcopy.fsio.backend.interface import Backend, BackendSettings, Ticket
+from pcopy.engine.transport import MessageTransport
+from pcopy.fsio.backend.batches import FileOperationBatch
+from pcopy.fsio.backend.interface import BackendSettings, BatchTicket, FileOperationBackend
 from tests.recovery.world import NEVER, Strand, World, current
 from tests.support.fake_backend import FakeBackend
 
@@ -78,12 +78,12 @@ class SlowBackend(FakeBackend):
         super().__init__(settings, world.chance.stream(f"backend of {world.strand.name}").getrandbits(32), wake)
         self._world, self._waits = world, waits
 
-    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
-        ticket = super().submit(batch)
+    def submit_batch(self, batch: FileOperationBatch[Result]) -> BatchTicket[Result]:
+        ticket = super().submit_batch(batch)
         self._waits.most = max(self._waits.most, len(self._under_way))
         return ticket
 
-    def poll(self) -> list[Ticket[Any]]:
+    def poll(self) -> list[BatchTicket[Any]]:
         self._world.call()
         return super().poll()
 
@@ -97,7 +97,7 @@ class Waits:
         """Batches that a rank's backend had under way at once."""
         self._wakes: dict[Strand, RankWake] = {}
 
-    def make_backend(self, settings: BackendSettings) -> Backend:
+    def make_backend(self, settings: BackendSettings) -> FileOperationBackend:
         """For the rank that runs."""
         strand = current()
         assert strand is not None
@@ -105,7 +105,11 @@ class Waits:
         return SlowBackend(settings, strand.world, wake, self)
 
     def make_driver(
-        self, node: RankNode, transport: Transport, run_task: Callable[[Task], TaskGenerator], **options: Any
+        self,
+        node: RankStateMachine,
+        transport: MessageTransport,
+        run_task: Callable[[Task], TaskGenerator],
+        **options: Any,
     ) -> RankDriver:
         """For the rank that runs, which has its backend."""
         strand = current()

@@ -10,7 +10,7 @@ from pathlib import Path
 from pcopy.signature.algorithms import DigestAlgorithm
 from pcopy.signature.items import DirectoryHasher, file_digest, special_file_digest, symlink_digest, type_byte
 from pcopy.signature.manifest import ManifestEntry
-from pcopy.signature.tree import content_root
+from pcopy.signature.tree import content_root_digest
 from tests.support.signatures import generated
 
 
@@ -42,7 +42,7 @@ def _measured(path: bytes, inner: bytes, algorithm: DigestAlgorithm, block_size:
     below: list[ManifestEntry] = []
     if kind == b"f":
         data, size = Path(os.fsdecode(path)).read_bytes(), found.st_size
-        digest = file_digest(algorithm, size, content_root(algorithm, block_size, data))
+        digest = file_digest(algorithm, size, content_root_digest(algorithm, block_size, data))
     elif kind == b"d":
         hasher = DirectoryHasher(algorithm)
         for name in sorted(os.listdir(path)):

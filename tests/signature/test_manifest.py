@@ -19,9 +19,9 @@ from pcopy.signature.manifest import (
     ManifestEntry,
     ManifestReader,
     ManifestWriter,
-    pack_entry,
+    pack_manifest_entry,
     tree_order_key,
-    unpack_entry,
+    unpack_manifest_entry,
 )
 from tests.signature.datasets import measured, outer_dataset
 from tests.support import reference_signature as reference
@@ -153,8 +153,8 @@ def test_tree_order_keys_sort_like_lists_of_names(paths: list[bytes]) -> None:
 )
 def test_entries_survive_packing(kind: bytes, digest: bytes, size: int, path: bytes) -> None:
     entry = ManifestEntry(kind, digest, size, path)
-    assert unpack_entry(*pack_entry(entry)) == entry
-    assert pack_entry(entry)[0] == tree_order_key(path)
+    assert unpack_manifest_entry(*pack_manifest_entry(entry)) == entry
+    assert pack_manifest_entry(entry)[0] == tree_order_key(path)
 
 
 def test_truncated_manifest_is_refused(area: Path, good: bytes) -> None:

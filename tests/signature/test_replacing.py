@@ -12,7 +12,7 @@ import pytest
 
 from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.signature.manifest import ManifestWriter
-from pcopy.signature.replacing import replaced_output_file
+from pcopy.signature.replacing import replacing_output_file
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def mode(path: Path) -> int:
 def test_modes(tmp_path: Path, umask: int | None, wanted: int) -> None:
     (tmp_path / "old").touch(0o640)
     for name in ("old", "new"):
-        with replaced_output_file(tmp_path / name, umask) as stream:
+        with replacing_output_file(tmp_path / name, umask) as stream:
             (temporary,) = tmp_path.glob(".pcopy-*")
             assert mode(temporary) == wanted
             stream.write(b"contents")
@@ -47,6 +47,6 @@ def test_default_acl_restricts_the_mode_of_an_output_file(area: Path) -> None:
     """The umask has no effect there, as for any other program."""
     (area / "shared").mkdir()
     subprocess.run(["setfacl", "-d", "-m", "u::rwx,g::r-x,o::---", area / "shared"], check=True)
-    with replaced_output_file(area / "shared/file", 0o002):
+    with replacing_output_file(area / "shared/file", 0o002):
         pass
     assert mode(area / "shared/file") == 0o640

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pcopy.errors import RequestRefused
 from pcopy.signature.plain_yaml import dump_yaml, load_yaml
-from pcopy.signature.signature_file import MAX_SIGNATURE_SIZE, Signature, read_signature, write_signature
+from pcopy.signature.signature_file import MAX_SIGNATURE_SIZE, DatasetSignature, read_signature, write_signature
 
-SAMPLE = Signature(
+SAMPLE = DatasetSignature(
     "xxh3-128",
     4 << 20,
     "7f682f90fd0fffe8ab8ffad8c007c3c0",
@@ -78,12 +78,12 @@ DIGESTS = st.one_of(st.tuples(st.just("xxh3-128"), hexadecimal(32)), st.tuples(s
 
 
 @st.composite
-def signatures(draw: st.DrawFn) -> Signature:
+def signatures(draw: st.DrawFn) -> DatasetSignature:
     name, digits = draw(DIGESTS)
     files, directories, symlinks, special, total = draw(st.tuples(*[COUNTS] * 5))
     counts = (files, directories, symlinks, special, total)
     source, created, generator = draw(st.tuples(TEXTS, TIMES, TEXTS))
-    return Signature(name, 1 << draw(st.integers(16, 62)), digits, *counts, source, created, generator)
+    return DatasetSignature(name, 1 << draw(st.integers(16, 62)), digits, *counts, source, created, generator)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def refusal(file: Path, contents: bytes) -> str:
 @example(SAMPLE._replace(signature="1e" + "1" * 30))
 @example(SAMPLE._replace(source="2026-11-21", generator="~"))
 @example(SAMPLE._replace(source='"\\ # : \n\r\t\x00\x85\u2028\ufeff\U0001f600'))
-def test_written_signature_is_read_here_and_by_yaml_libraries(file: Path, signature: Signature) -> None:
+def test_written_signature_is_read_here_and_by_yaml_libraries(file: Path, signature: DatasetSignature) -> None:
     write_signature(file, signature)
     assert read_signature(file) == signature
     assert set(map(type, read_signature(file))) == {str, int}  # ranks exchange no other types
@@ -284,7 +284,7 @@ def plain(contents: bytes) -> object:
     return {**found, "signature": found["signature"].lower()}
 
 
-def write_and_read(file: Path, signature: Signature) -> bytes:
+def write_and_read(file: Path, signature: DatasetSignature) -> bytes:
     write_signature(file, signature)
     return file.read_bytes()
 

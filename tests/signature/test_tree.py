@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.signature.algorithms import ALGORITHM_NAMES, digest_algorithm_named
-from pcopy.signature.tree import ContentHasher, content_root, content_root_of_chunks
+from pcopy.signature.tree import ContentHasher, content_root_digest, content_root_digest_of_chunks
 from tests.support import reference_signature as reference
 
 XXH3 = digest_algorithm_named("xxh3-128")
@@ -29,7 +29,7 @@ def feed(hasher: ContentHasher, piece: bytes | int) -> None:
     if isinstance(piece, bytes):
         hasher.update(piece)
     else:
-        hasher.zeros(piece)
+        hasher.add_zero_bytes(piece)
 
 
 @UNHURRIED
@@ -42,7 +42,7 @@ def test_data_and_holes_give_the_root_of_their_contents(block_size: int, pieces:
     data = joined(pieces)
     assert hasher.size == len(data)
     assert hasher.root() == reference.content_root(data, block_size, found.digest)
-    assert content_root(found, block_size, data) == hasher.root()
+    assert content_root_digest(found, block_size, data) == hasher.root()
 
 
 @UNHURRIED
@@ -58,9 +58,9 @@ def test_root_is_available_at_any_time(block_size: int, pieces: list[bytes | int
 def test_root_is_correct_for_all_small_numbers_of_blocks(count: int) -> None:
     for length in (4 * count, 4 * count + 3):
         data = bytes(range(256))[:length] * 2
-        assert content_root(XXH3, 4, data) == reference.content_root(data, 4)
+        assert content_root_digest(XXH3, 4, data) == reference.content_root(data, 4)
         hole = ContentHasher(XXH3, 4)
-        hole.zeros(length)
+        hole.add_zero_bytes(length)
         assert hole.root() == reference.content_root(bytes(length), 4)
 
 
@@ -68,8 +68,8 @@ def test_root_is_correct_for_all_small_numbers_of_blocks(count: int) -> None:
 @given(st.binary(max_size=600), st.sampled_from([1, 4, 16]), st.integers(0, 5))
 def test_chunks_give_the_root_of_the_whole(data: bytes, block_size: int, power: int) -> None:
     chunk = block_size << power
-    parts = [content_root(XXH3, block_size, data[at : at + chunk]) for at in range(0, len(data), chunk)]
-    assert content_root_of_chunks(XXH3, parts) == reference.content_root(data, block_size)
+    parts = [content_root_digest(XXH3, block_size, data[at : at + chunk]) for at in range(0, len(data), chunk)]
+    assert content_root_digest_of_chunks(XXH3, parts) == reference.content_root(data, block_size)
 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1])
@@ -80,7 +80,7 @@ def test_root_is_correct_for_usual_block_sizes(block_size: int, edge: int) -> No
         hasher = ContentHasher(XXH3, block_size)
         for at in range(0, length, 524_288):
             hasher.update(memoryview(data)[at : min(at + 524_288, length)])
-        assert hasher.root() == content_root(XXH3, block_size, data[:length])
+        assert hasher.root() == content_root_digest(XXH3, block_size, data[:length])
         assert hasher.root() == reference.content_root(data[:length], block_size)
 
 
@@ -88,7 +88,7 @@ def test_root_is_correct_for_holes_between_data() -> None:
     for before, hole in ((1, 5 << 20), (100_000, 1 << 16), (65_536, 300_000), (65_535, 3), (0, 200_001)):
         hasher = ContentHasher(XXH3, 1 << 16)
         hasher.update(b"x" * before)
-        hasher.zeros(hole)
+        hasher.add_zero_bytes(hole)
         hasher.update(b"end")
         assert hasher.root() == reference.content_root(b"x" * before + bytes(hole) + b"end", 1 << 16)
 
@@ -116,7 +116,7 @@ def test_zeros_before_data_are_not_digested_for_each_block() -> None:
     block = 4 << 20
     hasher, reference = ContentHasher(XXH3._replace(new_hasher=Counting), block), ContentHasher(XXH3, block)
     for _ in range(50):  # each is a hole that extends almost to the end of its block
-        hasher.zeros(block - 4096)
+        hasher.add_zero_bytes(block - 4096)
         hasher.update(b"x" * 4096)
         reference.update(bytes(block - 4096))
         reference.update(b"x" * 4096)
@@ -133,12 +133,12 @@ def test_huge_holes_cost_few_digests_and_no_memory() -> None:
         return XXH3.digest(data)  # type: ignore[arg-type]  # the argument is data that the hasher passes on
 
     counting = XXH3._replace(digest=counted)
-    ContentHasher(counting, 1 << 16).zeros(1 << 16)  # the trees of zeros are computed once
+    ContentHasher(counting, 1 << 16).add_zero_bytes(1 << 16)  # the trees of zeros are computed once
     digests = 0
     tracemalloc.start()
     hasher = ContentHasher(counting, 1 << 16)
     hasher.update(b"head")
-    hasher.zeros(10 << 40)
+    hasher.add_zero_bytes(10 << 40)
     hasher.update(b"tail")
     root = hasher.root()
     peak = tracemalloc.get_traced_memory()[1]
@@ -168,7 +168,7 @@ def test_huge_holes_cost_few_digests_and_no_memory() -> None:
 
 def test_file_that_is_one_hole_of_the_largest_size_has_a_root() -> None:
     hasher = ContentHasher(XXH3, 1 << 16)
-    hasher.zeros((1 << 63) - 1)
+    hasher.add_zero_bytes((1 << 63) - 1)
     assert hasher.size == (1 << 63) - 1
     assert len(hasher.root()) == 16
 
@@ -193,4 +193,4 @@ def test_block_size_must_be_a_power_of_two(block_size: int) -> None:
 
 def test_hole_of_negative_length_is_rejected() -> None:
     with pytest.raises(ValueError, match="-1"):
-        ContentHasher(XXH3, 4).zeros(-1)
+        ContentHasher(XXH3, 4).add_zero_bytes(-1)

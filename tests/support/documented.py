@@ -145,8 +145,11 @@ def runs_of_ours(line: str) -> list[list[str]]:
 def parse(words: Sequence[str]) -> None:
     """Parse the arguments; raise ``RequestRefused`` if the program refuses them."""
     program = PROGRAMS[words[0]]
-    if program.help_or_version(words[1:]) is None and not program.parse_words(words[1:]).values.show_config:
-        program.parse(words[1:], use_config_files=False)
+    if (
+        program.help_or_version_text(words[1:]) is None
+        and not program.parse_options_and_operands(words[1:]).values.show_config
+    ):
+        program.parse_command_line(words[1:], use_config_files=False)
 
 
 class Done(NamedTuple):

@@ -14,10 +14,10 @@ from contextlib import suppress
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from pcopy.fsio.backend.batches import Batch
-from pcopy.fsio.backend.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
-from pcopy.fsio.backend.python import BatchProcessor, PythonBackend, PythonTicket
-from pcopy.fsio.directories import PinnedDescriptors, open_no_directory
+from pcopy.fsio.backend.batches import FileOperationBatch
+from pcopy.fsio.backend.interface import BackendSettings, BatchTicket, ThreadPool, WakeDescriptor
+from pcopy.fsio.backend.python import BatchProcessor, PythonBackend, PythonBatchTicket
+from pcopy.fsio.directories import PinnedDescriptors, decline_to_open_directory
 
 Result = TypeVar("Result")
 
@@ -68,14 +68,14 @@ class _Uneven(PythonBackend):
         super().__init__(settings)
         self._random = random
 
-    def _batch_processor(self, batch: Batch[Any]) -> tuple[BatchProcessor, int]:
+    def _batch_processor(self, batch: FileOperationBatch[Any]) -> tuple[BatchProcessor, int]:
         return super()._batch_processor(batch)[0], self._random.randint(1, 3)
 
 
 class FakeTicket:
     """A ticket with its own backend."""
 
-    def __init__(self, inner: _Uneven, ticket: Ticket[Any], random: Random) -> None:
+    def __init__(self, inner: _Uneven, ticket: BatchTicket[Any], random: Random) -> None:
         self._inner = inner
         self._ticket = ticket
         self._random = random
@@ -114,11 +114,11 @@ class FakeTicket:
 
 
 class FakeBackend:
-    """Implements ``pcopy.fsio.backend.interface.Backend``."""
+    """Implements ``pcopy.fsio.backend.interface.FileOperationBackend``."""
 
     pool: ThreadPool | None = None
     runs_in_poll = False
-    open_directory = staticmethod(open_no_directory)
+    open_directory = staticmethod(decline_to_open_directory)
     has_directory_batches = False
 
     def __init__(self, settings: BackendSettings, seed: int = 1, wake: SettableWake | None = None) -> None:
@@ -131,21 +131,21 @@ class FakeBackend:
     def new_column_sums(self, bounds: Sequence[int]) -> None:
         """Return None: this backend has no column sums."""
 
-    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+    def submit_batch(self, batch: FileOperationBatch[Result]) -> BatchTicket[Result]:
         inner = _Uneven(self._settings, self._random)
-        ticket = FakeTicket(inner, inner.submit(batch), self._random)
-        for descriptor in batch.descriptors:
-            self.pins.pin(descriptor)
-        self._under_way[ticket] = batch.descriptors
+        ticket = FakeTicket(inner, inner.submit_batch(batch), self._random)
+        for descriptor in batch.directory_descriptors:
+            self.pins.pin_descriptor(descriptor)
+        self._under_way[ticket] = batch.directory_descriptors
         self.wake.set()
         return ticket
 
-    def poll(self) -> list[Ticket[Any]]:
+    def poll(self) -> list[BatchTicket[Any]]:
         """Make progress with some tickets."""
         done = [ticket for ticket in self._under_way if self._random.random() < 0.5 and ticket.advance()]
         for ticket in done:
             for descriptor in self._under_way.pop(ticket):
-                self.pins.unpin(descriptor)
+                self.pins.unpin_descriptor(descriptor)
         if self._under_way:
             self.wake.set()
         return [*done]
@@ -171,32 +171,32 @@ class LateBackend(PythonBackend):
         """Maximum number of active tickets."""
         self._random = Random(seed)
         self._latest = latest
-        self._due: deque[PythonTicket[Any]] = deque()
+        self._due: deque[PythonBatchTicket[Any]] = deque()
 
-    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
-        ticket = super().submit(batch)
-        if isinstance(ticket, PythonTicket):
+    def submit_batch(self, batch: FileOperationBatch[Result]) -> BatchTicket[Result]:
+        ticket = super().submit_batch(batch)
+        if isinstance(ticket, PythonBatchTicket):
             self._later(ticket)
             self.most = max(self.most, len(self._tickets))
         return ticket
 
-    def _later(self, ticket: PythonTicket[Any]) -> None:
+    def _later(self, ticket: PythonBatchTicket[Any]) -> None:
         timer = threading.Timer(self._random.random() * self._latest, self._wake_for, (ticket,))
         timer.daemon = True
         timer.start()
 
-    def _wake_for(self, ticket: PythonTicket[Any]) -> None:
+    def _wake_for(self, ticket: PythonBatchTicket[Any]) -> None:
         self._due.append(ticket)
         self._event.set()
 
-    def poll(self) -> list[Ticket[Any]]:
+    def poll(self) -> list[BatchTicket[Any]]:
         while self._due:
             ticket = self._due.popleft()
             if not ticket.is_done:
-                ticket.advance()
+                ticket.advance_batch()
             if not ticket.is_done:
                 self._later(ticket)
-        done: list[Ticket[Any]] = [ticket for ticket in self._tickets if ticket.is_done]
+        done: list[BatchTicket[Any]] = [ticket for ticket in self._tickets if ticket.is_done]
         self._tickets[:] = [ticket for ticket in self._tickets if not ticket.is_done]
         return done
 

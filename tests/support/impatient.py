@@ -8,5 +8,5 @@ from pcopy.cli.pcopy import main
 from pcopy.launch.watch import watchdog
 
 if __name__ == "__main__":
-    watchdog.DEFAULT_INTERVALS = watchdog.Pace(*map(float, sys.argv[1].split(",")))
+    watchdog.DEFAULT_INTERVALS = watchdog.WatchdogIntervals(*map(float, sys.argv[1].split(",")))
     sys.exit(main(sys.argv[5:]))

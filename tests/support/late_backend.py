@@ -10,7 +10,7 @@ import os
 import sys
 
 from pcopy.cli.pcopy import main
-from pcopy.fsio.backend.interface import Backend, BackendSettings
+from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend
 from pcopy.launch import rank
 from tests.support.fake_backend import LateBackend
 
@@ -21,7 +21,7 @@ class _Reporting(LateBackend):
         super().close()
 
 
-def _late(settings: BackendSettings) -> Backend:
+def _late(settings: BackendSettings) -> FileOperationBackend:
     return _Reporting(settings, os.getpid(), float(os.environ.get("LATEST", "0.01")))
 
 

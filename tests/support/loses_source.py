@@ -19,7 +19,7 @@ from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.remove.delete_extra import DeleteExtra
+from pcopy.tasks.remove.delete_extra import DeleteExtraItems
 
 LOSER = 1
 MOMENT = 0.02
@@ -28,7 +28,7 @@ LONGER_THAN_THE_REST = 2.0
 """Seconds in which rank 1 is idle: the other ranks need less to compare their directories."""
 LONGEST = 30.0
 
-compare = DeleteExtra.run
+compare = DeleteExtraItems.run
 
 
 def waiting(condition: Callable[[], bool]) -> Iterator[None]:
@@ -45,7 +45,7 @@ def lose(place: Path) -> None:
     lost = place / "lost"
     rested: list[bool] = []
 
-    def run(task: DeleteExtra, rank: Rank, result: TaskResult) -> TaskSteps:
+    def run(task: DeleteExtraItems, rank: Rank, result: TaskResult) -> TaskSteps:
         if rank.phase == Phase.DELETE and task.place.path:
             begun, others = place / f"begun-{rank.number}", rank.number != LOSER
             if not begun.exists():
@@ -55,7 +55,7 @@ def lose(place: Path) -> None:
                 else:
                     yield from waiting(lambda: len([*place.glob("begun-*")]) == rank.size)
                     os.rename(os.path.join(rank.job.roots[0].source, task.place.path), lost)
-                    rank.sources[0].discard(task.place.path)
+                    rank.sources[0].discard_directory(task.place.path)
             elif others:
                 time.sleep(MOMENT)
             elif not rested:
@@ -63,7 +63,7 @@ def lose(place: Path) -> None:
                 time.sleep(LONGER_THAN_THE_REST)
         yield from compare(task, rank, result) or ()
 
-    DeleteExtra.run = run  # type: ignore[assignment, method-assign]
+    DeleteExtraItems.run = run  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

@@ -15,15 +15,15 @@ from typing import Any
 from pcopy.engine.task import NewTask, Task
 from pcopy.fsio.backend.choose import create_backend
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.launch import mounts
-from pcopy.launch.group import ProcessGroup
+from pcopy.launch.group import RankGroup
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.both_sides import RootDescriptors
+from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.hashing import JobHashing
-from pcopy.tasks.base.item_outcomes import ItemOutcome, ItemOutcomes
-from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
+from pcopy.tasks.base.hashing import JobItemHasher
+from pcopy.tasks.base.item_outcomes import ItemOutcome, PackedItemOutcomes
+from pcopy.tasks.base.job import Failure, Job, JobCounters, Options, Root
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
@@ -40,35 +40,35 @@ Hook = Callable[[Any], None]
 
 def scans(value: object, path: bytes) -> bool:
     """Return True if this is a task that scans the directory ``path``."""
-    each = value.single_tasks() if isinstance(value, ScanDirs) else [value]
+    each = value.single_directory_tasks() if isinstance(value, ScanDirs) else [value]
     return any(isinstance(scan, ScanDir) and scan.path == path for scan in each)
 
 
 class RecordingSink:
-    """Implements ``pcopy.tasks.base.job.Sink``."""
+    """Implements ``pcopy.tasks.base.job.ProgressSink``."""
 
     def __init__(self) -> None:
         self.failed: list[Failure] = []
         self.notices: list[str] = []
         self.itemized: list[ItemOutcome] = []
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         """Ignore the progress."""
 
-    def failures(self, failures: Sequence[Failure]) -> None:
+    def receive_failures(self, failures: Sequence[Failure]) -> None:
         self.failed += failures
 
-    def notice(self, text: str) -> None:
+    def receive_notice(self, text: str) -> None:
         self.notices.append(text)
 
-    def items(self, items: Sequence[ItemOutcomes]) -> None:
-        self.itemized += [line for each in items for line in each.outcomes()]
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
+        self.itemized += [line for each in items for line in each.unpacked_outcomes()]
 
 
 class Copied:
     """The result of a copy."""
 
-    def __init__(self, totals: Totals, reported: RecordingSink, kinds: list[str]) -> None:
+    def __init__(self, totals: JobCounters, reported: RecordingSink, kinds: list[str]) -> None:
         self.totals = totals
         self.failures = reported.failed
         self.notices = reported.notices
@@ -94,13 +94,16 @@ def surroundings(
     """Yield one of ``ranks``, rank 0, which owns everything. ``against``: the job only reads, and compares with
     that.
     """
-    opened = [RootDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target))) for root in roots]
+    opened = [
+        SourceAndTargetDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target)))
+        for root in roots
+    ]
     reported = RecordingSink()
-    digest = JobHashing(options.hash, options.block_size).digest_of_data if options.hash else None
+    digest = JobItemHasher(options.hash, options.block_size).digest_of_data if options.hash else None
     backend = create_backend(BackendSettings(options.preserve, options.umask, digest=digest))
     job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
     with closing(mounts.MountsBelowRoots(job, opened, targets=job.copies)) as below:
-        job = job._replace(mounts=mounts.agree_on_mounts(job, below, ProcessGroup()))
+        job = job._replace(mounts=mounts.agree_on_mounts(job, below, RankGroup()))
     context = Rank(job, rank, ranks, opened, backend, make_visitor, sink=reported)
     try:
         yield context, reported
@@ -126,7 +129,9 @@ def copy(
     """
     umask = os.umask(0o077)  # as the programs do
     try:
-        with surroundings(roots, Options(**{"preserve": Preserve(), "sync": False, **options}), ranks) as (
+        with surroundings(
+            roots, Options(**{"preserve": PreservedMetadataKinds(), "sync": False, **options}), ranks
+        ) as (
             context,
             reported,
         ):
@@ -152,7 +157,7 @@ def copy(
                     sums = [have + more for have, more in zip(sums, done.counts, strict=True)]
             assert not context.shared_instance(ChunkLedger).awaited
             sums = [have + more for have, more in zip(sums, context.counters, strict=True)]
-            return Copied(Totals(*sums), reported, kinds)
+            return Copied(JobCounters(*sums), reported, kinds)
     finally:
         os.umask(umask)
 
@@ -182,7 +187,10 @@ def _first(context: Rank, number: int) -> NewTask:
     root = context.job.roots[number]
     if context.job.listed:
         return NewTask(Phase.COPY, encode_task(CopyListedPaths(number)), 0, owner=0)
-    source, target = (context.sources[number].identity(b""), context.targets[number].identity(b""))
+    source, target = (
+        context.sources[number].identity_of_directory(b""),
+        context.targets[number].identity_of_directory(b""),
+    )
     if root.item:
         return NewTask(
             Phase.COPY, encode_task(ScanNames(Place(number, b"", source, target, False, False), root.item, 0)), 0
@@ -190,7 +198,7 @@ def _first(context: Rank, number: int) -> NewTask:
     return NewTask(Phase.COPY, encode_task(ScanDir(number, b"", source, None)), 0)
 
 
-def consistent(copied: Copied) -> Totals:
+def consistent(copied: Copied) -> JobCounters:
     """Return the totals. Check that they add up: every item that was found is copied, skipped or failed."""
     totals = copied.totals
     assert totals.found == totals.copied + totals.skipped + totals.failed, (totals, copied.failures)

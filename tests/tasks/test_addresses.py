@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from pcopy.engine.task import ANY_RANK, Task
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import FileVersion
-from pcopy.fsio.temporary import TemporaryNames, run_and_rank_in_temporary_name
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.source import FileContentVersion
+from pcopy.fsio.temporary import TemporaryNameGenerator, run_and_rank_in_temporary_name
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
@@ -25,12 +25,12 @@ from pcopy.tasks.files.chunk_ledger import ChunkCopiedNote, LargeFileOpenedNote
 from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.links.group_links import GatherHardLinks, HardLinkNamesNote, InodeCopiedNote
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.sign.digest_level import DeepestLevelNote, DigestLevel, StoreEntries
+from pcopy.tasks.sign.digest_level import DeepestLevelNote, DigestDirectoriesOfDepth, StoreSignatureEntries
 from pcopy.tasks.sign.manifest_lines import SendManifestLines
-from pcopy.tasks.verify.split_read import ChunkReadNote, ReadStartedNote
+from pcopy.tasks.verify.split_read import ChunkedReadStartedNote, ChunkReadNote
 
-PLACE = Place(0, b"a", Identity(0, 1), Identity(0, 2), False, False)
-VERSION = FileVersion(5, 10, 0, 0)
+PLACE = Place(0, b"a", ItemIdentity(0, 1), ItemIdentity(0, 2), False, False)
+VERSION = FileContentVersion(5, 10, 0, 0)
 
 
 def task_of(value: TaskKind, owner: int = ANY_RANK, phase: int = Phase.COPY) -> Task:
@@ -52,7 +52,7 @@ def owner_after(task: Task, sizes: list[int]) -> int:
 
 
 def test_temporary_name_contains_its_run_and_rank() -> None:
-    names = TemporaryNames("0a-1b", 12, 345)
+    names = TemporaryNameGenerator("0a-1b", 12, 345)
     assert [run_and_rank_in_temporary_name(names.next_name()) for _ in range(2)] == [(12, 345)] * 2
 
 
@@ -63,7 +63,11 @@ def test_notes_on_chunks_go_to_the_rank_that_coordinates_the_file() -> None:
         sizes = [chance.randrange(1, 9) for _ in range(4)]
         rank, told_in = chance.randrange(first), chance.randrange(4)
         file = ChunkedFile(
-            Item(0, 5, 10, ((PLACE, b"f"),), 0), VERSION, TemporaryNames("j", 1, rank).next_name(), Identity(0, 7), ()
+            Item(0, 5, 10, ((PLACE, b"f"),), 0),
+            VERSION,
+            TemporaryNameGenerator("j", 1, rank).next_name(),
+            ItemIdentity(0, 7),
+            (),
         )
         opened = task_of(LargeFileOpenedNote(file, 3, 4), owner=rank)
         chunk = readdress(task_of(CopyChunk(file, 0, 4, 0, 0, 0, False)), sizes[0])
@@ -79,7 +83,7 @@ def test_notes_on_read_chunks_go_to_the_rank_that_coordinates_the_file() -> None
     sizes = [3, 4, 5]
     number = (1, 4, 1)
     contents = FileToRead(PLACE, b"f", ContentInfo(b"f", 10, b"", VERSION), False, 0, 0, 4, b"\0")
-    opened = task_of(ReadStartedNote(contents, number, 3), owner=4, phase=Phase.VERIFY)
+    opened = task_of(ChunkedReadStartedNote(contents, number, 3), owner=4, phase=Phase.VERIFY)
     note = ChunkReadNote(number, 0, b"", None)
     reported = task_of(note, owner=4 % sizes[1], phase=Phase.VERIFY)
     assert note.assigned_rank(sizes[1]) == reported.owner
@@ -89,18 +93,18 @@ def test_notes_on_read_chunks_go_to_the_rank_that_coordinates_the_file() -> None
 
 def test_tasks_that_a_phase_recreates_are_dropped_on_resume() -> None:
     assert readdress(task_of(GatherHardLinks(3), owner=1, phase=Phase.LINK), 2) is None
-    for note in (DigestLevel(3), SendManifestLines(), DeepestLevelNote(3)):
+    for note in (DigestDirectoriesOfDepth(3), SendManifestLines(), DeepestLevelNote(3)):
         assert readdress(task_of(note, owner=1, phase=Phase.SIGN), 2) is None
 
 
 def test_signature_is_recomputed_from_stored_entries() -> None:
     entries = SignatureEntries(0, b"a", b"f", b"f", bytes(8), bytes(16), 0)
-    assert owner_after(task_of(StoreEntries(entries), owner=4, phase=Phase.SIGN), [3]) == 1
+    assert owner_after(task_of(StoreSignatureEntries(entries), owner=4, phase=Phase.SIGN), [3]) == 1
 
 
 def test_copied_inode_is_noted_at_the_rank_of_its_link_bucket() -> None:
     group = Item(0, 131, 10, ((PLACE, b"f"),), 0)
-    copy = ItemCopy(Identity(0, 7), ContentInfo(b"f", 10, b"", VERSION), 0, b"\0")
+    copy = ItemCopy(ItemIdentity(0, 7), ContentInfo(b"f", 10, b"", VERSION), 0, b"\0")
     bucket = inode_bucket_number(131)
     copied = readdress(task_of(InodeCopiedNote(group, copy), owner=bucket % 2, phase=Phase.FINISH), 5)
     names = readdress(task_of(HardLinkNamesNote(PLACE, b"g", b"", b"", b"", 1, bucket), owner=bucket % 2), 5)

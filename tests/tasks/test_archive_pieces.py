@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pcopy.archive.headers import archive_sizes_of_simple_members
+from pcopy.archive.headers import archived_sizes_of_regular_files
 from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT
 from pcopy.signature.sorting import SortRecord
-from pcopy.tasks.archive.descriptions import unpack_described
-from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, divided_into_pieces
+from pcopy.tasks.archive.descriptions import unpack_item_to_archive
+from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, archive_pieces_of_records
 from pcopy.tasks.archive.simple_files import SimpleFiles, holds_simple_files, unpack_simple_files
 
 TIME = 10**18 + 1
@@ -19,7 +19,7 @@ OWNERS = {(0, 0): (b"root", b"root")}
 
 
 def files_of(path: bytes, names: list[bytes], size: int) -> SimpleFiles:
-    whole = archive_sizes_of_simple_members([size], [TIME])[0]
+    whole = archived_sizes_of_regular_files([size], [TIME])[0]
     row = MEMBER_ROW_FORMAT.pack(1, size, 2, TIME, TIME, 0o100644, 0, 0, whole)
     return SimpleFiles(0, path, path + b"/", sorted(names), row * len(names), OWNERS)
 
@@ -30,7 +30,7 @@ def tree(chance: random.Random) -> Iterator[tuple[list[SortRecord], list[SortRec
         path, size = b"d%02d" % number, chance.choice((0, 5, 60_000))
         names = [b"%d" % each for each in range(chance.choice((0, 1, 3, 100, 257, 700)))]
         alone = files_of(path, names, size)
-        single = [alone.describe_row(row).sort_record for row in range(len(alone))]
+        single = [alone.file_description_in_row(row).record_for_sorting for row in range(len(alone))]
         chance.shuffle(names)
         parts: list[SortRecord] = []
         while names:
@@ -38,14 +38,16 @@ def tree(chance: random.Random) -> Iterator[tuple[list[SortRecord], list[SortRec
             files = files_of(path, some, size)
             is_alone = chance.random() < 0.2
             parts += (
-                [files.describe_row(row).sort_record for row in range(len(files))] if is_alone else [files.sort_record]
+                [files.file_description_in_row(row).record_for_sorting for row in range(len(files))]
+                if is_alone
+                else [files.record_for_sorting]
             )
         yield parts, single
 
 
 def members_of(value: bytes) -> list[tuple[bytes, bytes]]:
     if not holds_simple_files(value):
-        described = unpack_described(value)
+        described = unpack_item_to_archive(value)
         return [(described.path, described.name)]
     files = unpack_simple_files(value)
     return [(files.path, name) for name in files.names]
@@ -62,8 +64,8 @@ def test_pieces_do_not_depend_on_records(seed: int) -> None:
                 for piece in each
             ]
             for each in (
-                divided_into_pieces(iter(grouped), spans_directories=across),
-                divided_into_pieces(iter(single), spans_directories=across),
+                archive_pieces_of_records(iter(grouped), spans_directories=across),
+                archive_pieces_of_records(iter(single), spans_directories=across),
             )
         )
         assert one == other

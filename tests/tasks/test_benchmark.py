@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.tasks.bench import steps
-from pcopy.tasks.bench.measure import file_owners
+from pcopy.tasks.bench.measure import ranks_whose_files_are_read
 from pcopy.tasks.bench.private import PrivateDirectory
 from pcopy.tasks.bench.steps import BenchmarkStep, StepResult, median_results
 from pcopy.tools.bench_figures import advice_lines, benchmark_json_values
@@ -20,7 +20,7 @@ from pcopy.tools.bench_figures import advice_lines, benchmark_json_values
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12), st.data())
 def test_each_rank_reads_files_of_another_host_if_there_is_one(hosts: list[str], data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, len(hosts)))
-    for rank, other in enumerate(file_owners(hosts, ranks)):
+    for rank, other in enumerate(ranks_whose_files_are_read(hosts, ranks)):
         assert 0 <= other < ranks
         assert other != rank or ranks == 1
         assert hosts[other] != hosts[rank] or len(set(hosts[:ranks])) == 1
@@ -28,8 +28,8 @@ def test_each_rank_reads_files_of_another_host_if_there_is_one(hosts: list[str],
 
 def test_files_of_each_rank_are_read_by_exactly_one_other() -> None:
     for hosts in (["a"] * 4 + ["b"] * 4, ["a", "b"] * 4, ["a", "b", "b", "c", "a", "c"]):
-        assert sorted(file_owners(hosts, len(hosts))) == [*range(len(hosts))]
-    assert file_owners([], 3) == [1, 2, 0]
+        assert sorted(ranks_whose_files_are_read(hosts, len(hosts))) == [*range(len(hosts))]
+    assert ranks_whose_files_are_read([], 3) == [1, 2, 0]
 
 
 def created(ranks: int, shared: bool, rate: float, turn: int = 1) -> StepResult:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.tasks.base.job import Options, Totals
+from pcopy.tasks.base.job import JobCounters, Options
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.broadcast.directory import HostDirectory
 from pcopy.tasks.broadcast.send import (
@@ -22,7 +22,7 @@ from pcopy.tasks.broadcast.send import (
     END,
     MAX_CHAIN_LENGTH,
     PAGE_BYTES,
-    HostStream,
+    HostStreamRelay,
     nonzero_ranges,
     tree_neighbours,
 )
@@ -69,9 +69,9 @@ def test_damaged_data_leaves_the_existing_file(area: Path, damage: bool) -> None
         attributes = ItemMetadata(0o100640, os.getuid(), os.getgid(), 10**18, 10**18)
         digest = xxhash.xxh3_128(contents).digest()
         parts = (BEGIN, b"file", 8000, None), (DATA, sent, 0, None), (END, digest, 8000, attributes)
-        for _ in rank.shared_instance(HostStream).process_parts(parts, result):
+        for _ in rank.shared_instance(HostStreamRelay).process_stream_parts(parts, result):
             continue
-        totals = Totals(*result.outcome().counts)
+        totals = JobCounters(*result.outcome_for_engine().counts)
     assert (totals.found, totals.files, totals.failed) == (1, not damage, damage)
     assert [failure.message for failure in result.failures] == (
         [f"what has arrived is not what was read: its digest differs, on {os.uname().nodename}"] if damage else []

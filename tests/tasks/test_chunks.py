@@ -13,9 +13,9 @@ from blake3 import blake3
 
 from pcopy.engine.task import Task
 from pcopy.fsio import copy_methods
-from pcopy.fsio.identity import identity_of
-from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.identity import identity_of_open_item
+from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.fsio.source import FileContentVersion
 from pcopy.tasks.base import distribution
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
@@ -130,17 +130,21 @@ def test_sequential_chunks_are_larger_unless_a_size_is_given(
 def opened(places: tuple[Path, Path]) -> Iterator[tuple[Any, ChunkedFile, Path]]:
     """A rank that computes digests, and a file whose temporary file exists and is empty."""
     source, target = places
-    with surroundings([root_of(source, target)], Options(Preserve(), hash="blake3", block_size=BLOCK), 2) as (rank, _):
+    with surroundings(
+        [root_of(source, target)], Options(PreservedMetadataKinds(), hash="blake3", block_size=BLOCK), 2
+    ) as (rank, _):
         status = (source / "large").stat()
-        place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        place = Place(
+            0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
+        )
         temporary = rank.temporary_names.next_name()
         path = target / os.fsdecode(temporary)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         os.ftruncate(descriptor, SIZE)
-        made = identity_of(descriptor, os.fstat(descriptor), place.target_id.mount_code, created_by_job=True)
+        made = identity_of_open_item(descriptor, os.fstat(descriptor), place.target_id.mount_code, created_by_job=True)
         os.close(descriptor)
         item = Item(0, status.st_ino, SIZE, ((place, b"large"),), 0)
-        yield rank, ChunkedFile(item, FileVersion.from_status(status), temporary, made), path
+        yield rank, ChunkedFile(item, FileContentVersion.from_status(status), temporary, made), path
 
 
 def run(rank: Any, value: Any, number: int) -> list[Any]:
@@ -175,4 +179,4 @@ def test_chunk_may_consist_of_every_third_stripe(
     assert path.read_bytes() == contents
     assert finish.digest == of_file(contents, BLOCK, lambda data: blake3(data).digest())
     assert len(finish.writers) == -(-SIZE // BLOCK)
-    assert not rank.instance(ChunkLedger).awaited
+    assert not rank.shared_instance(ChunkLedger).awaited

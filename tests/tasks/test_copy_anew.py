@@ -10,8 +10,8 @@ import pytest
 
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import identity_mark_of
-from pcopy.fsio.nodes import open_path_only
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.nodes import open_o_path_descriptor
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
@@ -37,9 +37,19 @@ def test_named_item_is_removed_unless_it_was_modified(area: Path, kind: str, tou
     copy = area / "target/name"
     make, size = MAKE[kind]
     make(copy)
-    with surroundings([root_of(area / "source", area / "target")], Options(Preserve(), "skip")) as (context, _):
-        place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
-        held = open_path_only(context.open_target(place), b"name", on_source=False)
+    with surroundings([root_of(area / "source", area / "target")], Options(PreservedMetadataKinds(), "skip")) as (
+        context,
+        _,
+    ):
+        place = Place(
+            0,
+            b"",
+            context.sources[0].identity_of_directory(b""),
+            context.targets[0].identity_of_directory(b""),
+            False,
+            False,
+        )
+        held = open_o_path_descriptor(context.open_target_directory(place), b"name", on_source=False)
         item = UnnamedCopy(b"name", copy.lstat().st_ino, identity_mark_of(held, created_by_job=True))
         os.close(held)
         known = size, copy.lstat().st_mtime_ns

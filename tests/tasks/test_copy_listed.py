@@ -53,7 +53,7 @@ def test_unreadable_src_fails_with_all_listed_paths(area: Path, monkeypatch: pyt
     def fail(*_: Any, **__: Any) -> None:
         raise Problem("listxattr", errno.EIO, on_source=True)
 
-    monkeypatch.setattr(ScanDir, "open_and_create", fail)
+    monkeypatch.setattr(ScanDir, "open_source_and_create_target", fail)
     totals = copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)).totals
     assert (totals.found, totals.failed, totals.copied) == (6, 6, 0)
 

@@ -12,17 +12,22 @@ from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import SignatureEntries, pack_numbers
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.sign.digest_level import DIFFERENCES_PER_MESSAGE, DifferencesNote, DigestLevel, EntriesNote
+from pcopy.tasks.sign.digest_level import (
+    DIFFERENCES_PER_MESSAGE,
+    DifferencesNote,
+    DigestDirectoriesOfDepth,
+    SignatureEntriesNote,
+)
 from pcopy.tasks.sign.signing import MAX_ENTRIES_IN_MEMORY
 from tests.tasks.one_rank import root_of, surroundings
 
 NAMES = [b"name-%05d" % number for number in range(12_000)]
 
 
-def listed(side: int, names: list[bytes]) -> EntriesNote:
+def listed(side: int, names: list[bytes]) -> SignatureEntriesNote:
     """The directory itself, and files with these ``names``."""
     kinds, numbers = b"d" + b"f" * len(names), pack_numbers([0] * (1 + len(names)))
-    return EntriesNote(
+    return SignatureEntriesNote(
         (SignatureEntries(side, b"", pack_names([b"", *names]), kinds, numbers, bytes(16 * len(kinds)), 0),)
     )
 
@@ -36,7 +41,7 @@ def test_missing_directory_is_reported_in_parts(area: Path) -> None:
         _,
     ):
         run = TaskRunner(context)
-        todo: list[Any] = [DigestLevel(0), listed(1, []), listed(0, NAMES)]
+        todo: list[Any] = [DigestDirectoriesOfDepth(0), listed(1, []), listed(0, NAMES)]
         while todo:
             task = todo.pop()
             if isinstance(task, DifferencesNote):

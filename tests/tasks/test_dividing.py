@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import ANY_RANK, Task
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, StatusColumns
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, ItemStatusColumns
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.base import dividing
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.dividing import (
@@ -26,9 +26,9 @@ from pcopy.tasks.base.dividing import (
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.kind import KIND_BY_CODE, DivisibleTask, TaskKind
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.change.change_tree import ChangeNames, ChangeTree
-from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNames
-from pcopy.tasks.compare.contents import CompareFiles
+from pcopy.tasks.change.change_tree import ChangeMetadataInDirectories, ChangeMetadataOfItems
+from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNamedItems
+from pcopy.tasks.compare.contents import CompareSmallFiles
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopySpecialFiles
@@ -38,10 +38,10 @@ from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.stripe.examine_layouts import ExamineLayouts
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.tasks.verify.verify_items import VerifyItems
-from pcopy.tasks.walk.walk_dirs import WalkDirs, WalkNames
+from pcopy.tasks.walk.walk_dirs import WalkDirectories, WalkNamesOfLargeDirectory
 from tests.tasks.one_rank import root_of, surroundings
 
-PLACE = Place(0, b"d", Identity(1, 2), Identity(3, 4), True, False)
+PLACE = Place(0, b"d", ItemIdentity(1, 2), ItemIdentity(3, 4), True, False)
 WIDTHS = {
     "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16, "durations": 8, "bits": 1, "others": 8,
 }  # fmt: skip
@@ -70,10 +70,10 @@ def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
     values |= {field: column(width, items) for field, width in WIDTHS.items()}
     values["temporaries"] = names(items, "t")
     values["marks"] = tuple(b"m%d" % number for number in range(items))
-    rows = StatusColumns(items, VERSION_COLUMNS)
+    rows = ItemStatusColumns(items, VERSION_COLUMNS)
     for field in ("inode", "size", "mtime", "ctime"):
         getattr(rows, field)[:] = type(rows.inode)(getattr(rows, field).typecode, range(10, 10 + items))
-    values["rows"] = values["versions"] = rows.packed()
+    values["rows"] = values["versions"] = rows.status_columns_as_bytes()
     return kind(**{field: values[field] for field in kind.fields})
 
 
@@ -92,7 +92,7 @@ def items_of(task: DivisibleTask) -> list[tuple[object, ...]]:
         times = struct.unpack(f"{4 * number}q", task.versions)  # type: ignore[attr-defined]
         columns.append([*zip(*(times[at : at + number] for at in range(0, 4 * number, number)), strict=True)])
     if isinstance(task, CopyFiles):
-        columns.append([*task.source_rows().versions()])
+        columns.append([*task.source_status_columns().content_versions()])
     return [*zip(*columns, strict=True)]
 
 
@@ -105,10 +105,17 @@ DIVISIBLE = [
         VerifyItems,
         RenameCopies,
         ExamineLayouts,
-        WalkDirs,
-        WalkNames,
+        WalkDirectories,
+        WalkNamesOfLargeDirectory,
     ),
-    *(ChangeNames, ChangeTree, CompareFiles, CompareDirs, CompareNames, RecodeFiles),
+    *(
+        ChangeMetadataOfItems,
+        ChangeMetadataInDirectories,
+        CompareSmallFiles,
+        CompareDirs,
+        CompareNamedItems,
+        RecodeFiles,
+    ),
 ]
 
 
@@ -141,24 +148,24 @@ def test_empty_columns_stay_empty_in_portions() -> None:
 
 def test_quick_task_is_not_divided() -> None:
     paces = ItemDurations()
-    assert paces.portion_count(1, 256, 4, hungry=True) == min(
+    assert paces.task_portion_count(1, 256, 4, hungry=True) == min(
         dividing.MAX_PORTIONS, int(256 * DEFAULT_ITEM_SECONDS / MIN_PORTION_SECONDS)
     )
     paces.record_duration(1, 256, 0.010)
-    assert paces.portion_count(1, 256, 4, hungry=True) == 0
+    assert paces.task_portion_count(1, 256, 4, hungry=True) == 0
     assert paces.is_too_quick_to_divide(1, 256)
-    assert paces.portion_count(2, 256, 4, hungry=True) > 1
+    assert paces.task_portion_count(2, 256, 4, hungry=True) > 1
 
 
 def test_portions_take_long_enough_and_have_enough_items() -> None:
     paces = ItemDurations()
     paces.record_duration(1, 100, 100 * MIN_PORTION_SECONDS)
-    assert paces.portion_count(1, 12, 4, hungry=True) == 3
-    assert paces.portion_count(1, 12, 1, hungry=True) == 12
-    assert paces.portion_count(1, 12, 1, hungry=False) == int(
+    assert paces.task_portion_count(1, 12, 4, hungry=True) == 3
+    assert paces.task_portion_count(1, 12, 1, hungry=True) == 12
+    assert paces.task_portion_count(1, 12, 1, hungry=False) == int(
         12 * MIN_PORTION_SECONDS / MIN_PORTION_SECONDS_IF_ALL_BUSY
     )
-    assert paces.portion_count(1, 10_000, 4, hungry=True) == dividing.MAX_PORTIONS
+    assert paces.task_portion_count(1, 10_000, 4, hungry=True) == dividing.MAX_PORTIONS
 
 
 def test_old_measurements_are_forgotten() -> None:
@@ -195,7 +202,7 @@ def test_cheap_or_indivisible_task_is_not_divided(tmp_path: Path) -> None:
     with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=2) as (rank, _):
         runner = TaskRunner(rank)
         assert runner.divide(task_of(made(CopyFiles, 100), MIN_DIVISIBLE_COST - 1), True) == []
-        assert runner.divide(task_of(ScanDir(0, b"d", Identity(1, 2), None), 64 * MIN_DIVISIBLE_COST), True) == []
+        assert runner.divide(task_of(ScanDir(0, b"d", ItemIdentity(1, 2), None), 64 * MIN_DIVISIBLE_COST), True) == []
 
 
 def test_single_rank_divides_nothing(tmp_path: Path) -> None:
@@ -215,10 +222,10 @@ def test_copy_with_all_tasks_divided_is_the_same(tmp_path: Path, existing: str) 
         (source / f"f{number}").write_bytes(expected[f"f{number}"])
     for number in range(9):
         (source / f"l{number}").symlink_to(f"f{number}")
-    options = Options(preserve=Preserve(), existing=existing, sync=False)
+    options = Options(preserve=PreservedMetadataKinds(), existing=existing, sync=False)
     with surroundings([root_of(source, target)], options) as (rank, reported):
         runner, phase = TaskRunner(rank), 0
-        waiting = [task_of(ScanDir(0, b"", rank.sources[0].identity(b""), None), 0, True)]
+        waiting = [task_of(ScanDir(0, b"", rank.sources[0].identity_of_directory(b""), None), 0, True)]
         ran = []
         while waiting:
             phase = min(each.phase for each in waiting)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pcopy.engine.task import Task
-from pcopy.fsio.backend.columns import VERSION_COLUMNS, StatusColumns
-from pcopy.fsio.identity import Identity, identity_of
-from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import FileVersion
-from pcopy.fsio.temporary import TemporaryNames
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, ItemStatusColumns
+from pcopy.fsio.identity import ItemIdentity, identity_of_open_item
+from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.fsio.source import FileContentVersion
+from pcopy.fsio.temporary import TemporaryNameGenerator
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
@@ -22,7 +22,7 @@ from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Item, ItemCopy, Pl
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.finish_file import FinishFile
-from pcopy.tasks.links.link_group import CopyLinkGroup
+from pcopy.tasks.links.link_group import CopyHardLinkGroup
 from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.runner import TaskRunner
 from tests.support import filesystems
@@ -53,7 +53,7 @@ def resumed(context: Rank) -> None:
 
 
 def place_of(context: Rank, path: bytes = b"", *, reported: bool = True) -> Place:
-    source, target = context.sources[0].identity(path), context.targets[0].identity(path)
+    source, target = context.sources[0].identity_of_directory(path), context.targets[0].identity_of_directory(path)
     return Place(0, path, source, target if reported else target._replace(mark=b""), True, False)
 
 
@@ -91,15 +91,17 @@ def test_set_id_program_renamed_before_it_was_recorded_is_not_trusted(
     status = program.stat()
     copy.write_bytes(program.read_bytes())  # complete, and the power failed before its metadata was applied
     copy.chmod(0o600)
-    with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
+    with surroundings([root_of(source, target)], Options(PreservedMetadataKinds())) as (context, _):
         resumed(context)
         place = place_of(context)
         with open(copy, "rb") as file:
-            made = identity_of(file.fileno(), os.fstat(file.fileno()), 0, created_by_job=True)
+            made = identity_of_open_item(file.fileno(), os.fstat(file.fileno()), 0, created_by_job=True)
         if attacked:
             remade(copy, forged, Path.unlink)
         item = Item(0, status.st_ino, MIB, ((place, b"program"),), 0)
-        opened = ChunkedFile(item, FileVersion.from_status(status), TemporaryNames("test", 1, 0).next_name(), made)
+        opened = ChunkedFile(
+            item, FileContentVersion.from_status(status), TemporaryNameGenerator("test", 1, 0).next_name(), made
+        )
         task = encode_task(FinishFile(opened, b"", MIB, b"\0"))
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
     again = bool(outcome.spawned)
@@ -119,7 +121,7 @@ def test_recreated_directory_with_a_default_acl_exposes_no_file(places: tuple[Pa
     private.write_bytes(b"secret")
     private.chmod(0o600)
     (target / "directory").mkdir(mode=0o700)
-    with surroundings([root_of(source, target)], Options(Preserve())) as (context, sink):
+    with surroundings([root_of(source, target)], Options(PreservedMetadataKinds())) as (context, sink):
         resumed(context)
         place = place_of(context, b"directory", reported=reported)
         context.targets[0].close()
@@ -131,7 +133,12 @@ def test_recreated_directory_with_a_default_acl_exposes_no_file(places: tuple[Pa
 
         remade(target / "directory", make, Path.rmdir)
         task = encode_task(
-            CopyFiles(place, b"private", StatusColumns.from_statuses([private.stat()], VERSION_COLUMNS).packed(), 0)
+            CopyFiles(
+                place,
+                b"private",
+                ItemStatusColumns.from_statuses([private.stat()], VERSION_COLUMNS).status_columns_as_bytes(),
+                0,
+            )
         )
         run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
     made = list((target / "directory").iterdir())
@@ -147,11 +154,13 @@ def test_acls_added_to_own_directory_between_runs_are_removed(places: tuple[Path
     (source / "directory" / "file").write_bytes(b"content")
     os.setxattr(target / "directory", DEFAULT_ACL, OPEN_TO_ALL)
     status = (source / "directory" / "file").stat()
-    with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
+    with surroundings([root_of(source, target)], Options(PreservedMetadataKinds())) as (context, _):
         resumed(context)
         place = place_of(context, b"directory")
         tasks = (
-            CopyFiles(place, b"file", StatusColumns.from_statuses([status], VERSION_COLUMNS).packed(), 0),
+            CopyFiles(
+                place, b"file", ItemStatusColumns.from_statuses([status], VERSION_COLUMNS).status_columns_as_bytes(), 0
+            ),
             FinishDir(place, None, True, -1),
         )
         for number, task in enumerate(tasks):
@@ -169,16 +178,16 @@ def test_names_are_copied_not_linked_if_identity_is_unknown(places: tuple[Path, 
         path.write_bytes(b"one")
     os.link(source / "one", source / "two")
     inode = (source / "one").stat().st_ino
-    with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
+    with surroundings([root_of(source, target)], Options(PreservedMetadataKinds())) as (context, _):
         place = place_of(context)
-        made = Identity(place.target_id.mount_code, (target / "one").stat().st_ino)
+        made = ItemIdentity(place.target_id.mount_code, (target / "one").stat().st_ino)
         group = Item(0, inode, 3, ((place, b"one"), (place, b"two")), 0)
         task = CreateHardLinks(
-            group, ItemCopy(made, ContentInfo(b"f", 3, b"", FileVersion(inode, 3, 0, 0)), 0, b"\0"), False
+            group, ItemCopy(made, ContentInfo(b"f", 3, b"", FileContentVersion(inode, 3, 0, 0)), 0, b"\0"), False
         )
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode_task(task), 0))
     spawned = [decode_task(spawn.payload) for spawn in outcome.spawned]
-    again = [value.item.names for value in spawned if isinstance(value, CopyLinkGroup)]
+    again = [value.item.names for value in spawned if isinstance(value, CopyHardLinkGroup)]
     assert again == ([((place, b"two"),)] if owner else [])
     assert (target / "two").exists() == (not owner)
 

@@ -7,9 +7,9 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, StatusColumns
-from pcopy.fsio.source import FileVersion
-from pcopy.tasks.base.item_columns import ItemColumns, split_digests, unpack_items
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, ItemStatusColumns
+from pcopy.fsio.source import FileContentVersion
+from pcopy.tasks.base.item_columns import ItemColumns, split_digests, unpack_content_infos
 from pcopy.tasks.base.values import ContentInfo, unpack_numbers
 
 NUMBER = st.integers(0, 2**64 - 1)
@@ -28,7 +28,7 @@ def items(
         kinds,
         NUMBER,
         st.binary(min_size=16, max_size=16),
-        st.builds(FileVersion, NUMBER, NUMBER, time, time),
+        st.builds(FileContentVersion, NUMBER, NUMBER, time, time),
     )
     name = st.binary(max_size=4).filter(lambda name: b"/" not in name)
     return st.lists(st.tuples(name, known), max_size=5)
@@ -38,9 +38,9 @@ ONE_BY_ONE = st.tuples(st.just("one by one"), items(TIME, KINDS))
 BATCH = st.tuples(st.sampled_from(["all", "chosen"]), items(NEAR, st.just(b"f")))
 
 
-def batch_of(rows: list[tuple[bytes, ContentInfo]]) -> tuple[StatusColumns, array[int], bytearray]:
+def batch_of(rows: list[tuple[bytes, ContentInfo]]) -> tuple[ItemStatusColumns, array[int], bytearray]:
     """Return the names and rows as a backend would report them."""
-    versions = StatusColumns(len(rows), VERSION_COLUMNS)
+    versions = ItemStatusColumns(len(rows), VERSION_COLUMNS)
     for row, (_, known) in enumerate(rows):
         version = known.version
         versions.inode[row], versions.size[row] = version.inode, version.size
@@ -70,7 +70,7 @@ def test_item_columns_survive_packing(given: list[tuple[str, list[tuple[bytes, C
     if not expected:
         return
     kinds, sizes, versions, digests = gathered.packed_columns
-    unpacked = unpack_items(kinds, unpack_numbers(sizes), versions, split_digests(digests, 16))
+    unpacked = unpack_content_infos(kinds, unpack_numbers(sizes), versions, split_digests(digests, 16))
     assert [*zip(gathered.packed_names.split(b"/"), unpacked, gathered.counters, strict=True)] == expected
     assert gathered.total_size == sum(known.size for _, known, _ in expected)
 
@@ -78,10 +78,10 @@ def test_item_columns_survive_packing(given: list[tuple[str, list[tuple[bytes, C
 def test_versions_are_packed_like_those_of_a_backend() -> None:
     """The packed versions of a batch that was read back are compared directly."""
     rows = [
-        (b"a", ContentInfo(b"f", 1, bytes(16), FileVersion(2, 1, 3, 4))),
-        (b"b", ContentInfo(b"f", 5, bytes(16), FileVersion(6, 5, 7, -8))),
+        (b"a", ContentInfo(b"f", 1, bytes(16), FileContentVersion(2, 1, 3, 4))),
+        (b"b", ContentInfo(b"f", 5, bytes(16), FileContentVersion(6, 5, 7, -8))),
     ]
     gathered = ItemColumns()
     for name, known in rows:
         gathered.add_item(name, known)
-    assert gathered.packed_columns[2] == batch_of(rows)[0].packed()
+    assert gathered.packed_columns[2] == batch_of(rows)[0].status_columns_as_bytes()

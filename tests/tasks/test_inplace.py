@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import Task
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.values import Item, Place
-from pcopy.tasks.files.chunk_ledger import ChunkLedger, LargeFileOpenedNote, remove_all_temporaries
+from pcopy.tasks.files.chunk_ledger import ChunkLedger, LargeFileOpenedNote, remove_all_temporary_files
 from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.files.finish_file import FinishFile
 from pcopy.tasks.files.split_file import SplitFile
@@ -84,7 +84,7 @@ def test_owner_and_mode_that_are_not_preserved_are_restored(places: tuple[Path, 
             status = (target / "large").stat()
             found.add((status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)))
 
-    preserve = Preserve(mode=False, ownership=False)
+    preserve = PreservedMetadataKinds(mode=False, ownership=False)
     totals = consistent(copy(root_of(source, target), before=look, preserve=preserve, **OVER))
     assert (totals.files, found) == (1, {(0, 0, 0o600)})
     assert ((target / "large").stat().st_uid, (target / "large").stat().st_gid) == (NOBODY, 1)
@@ -149,7 +149,7 @@ def test_early_stop_keeps_the_file_written_in_place(places: tuple[Path, Path]) -
     source, target = places
     options = Options(sync=False, chunk_size=BLOCK, block_size=BLOCK, inplace=True)
     with surroundings([root_of(source, target)], options, ranks=4) as (context, _):
-        here = context.sources[0].identity(b""), context.targets[0].identity(b"")
+        here = context.sources[0].identity_of_directory(b""), context.targets[0].identity_of_directory(b"")
         status = (source / "large").stat()
         place = Place(0, b"", *here, False, False)
         task = SplitFile(Item(here[0][0], status.st_ino, SIZE, ((place, b"large"),), 0))
@@ -162,6 +162,6 @@ def test_early_stop_keeps_the_file_written_in_place(places: tuple[Path, Path]) -
             if isinstance(decode_task(spawn.payload), LargeFileOpenedNote):
                 list(run(Task((0, 0, 2), 0, spawn.payload, 0)))
         assert len(context.shared_instance(ChunkLedger).awaited) == 1
-        remove_all_temporaries(context)
+        remove_all_temporary_files(context)
     assert os.listdir(target) == ["large"]
     assert stat.S_IMODE((target / "large").stat().st_mode) == 0o600

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import Task
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import FileVersion
-from pcopy.fsio.temporary import TemporaryNames
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.fsio.source import FileContentVersion
+from pcopy.fsio.temporary import TemporaryNameGenerator
 from pcopy.tasks.base import distribution
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
@@ -114,7 +114,7 @@ def test_file_that_changes_in_both_attempts_fails(places: tuple[Path, Path]) -> 
 @pytest.mark.parametrize("sparse", [True, False])
 def test_sparse_file_is_copied_in_chunks(places: tuple[Path, Path], sparse: bool) -> None:
     source, target = places
-    consistent(copied := copy(root_of(source, target), preserve=Preserve(sparse=sparse), **SPLIT))
+    consistent(copied := copy(root_of(source, target), preserve=PreservedMetadataKinds(sparse=sparse), **SPLIT))
     assert copied.kinds.count("CopyChunk") == SIZE // BLOCK
     assert (target / "large").read_bytes() == (source / "large").read_bytes()
     if sparse:
@@ -207,12 +207,22 @@ def test_incomplete_copy_of_an_earlier_run_counts_as_no_attempt(
     """The temporary file is missing. That of an earlier run may have been renamed without a record."""
     source, target = places
     status = (source / "large").stat()
-    with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
+    with surroundings([root_of(source, target)], Options(PreservedMetadataKinds())) as (context, _):
         context.job = context.job._replace(run=2)
-        place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
+        place = Place(
+            0,
+            b"",
+            context.sources[0].identity_of_directory(b""),
+            context.targets[0].identity_of_directory(b""),
+            False,
+            False,
+        )
         item = Item(0, status.st_ino, SIZE, ((place, b"large"),), 1)
         file = ChunkedFile(
-            item, FileVersion.from_status(status), TemporaryNames("test", made_in, 0).next_name(), Identity(0, 1)
+            item,
+            FileContentVersion.from_status(status),
+            TemporaryNameGenerator("test", made_in, 0).next_name(),
+            ItemIdentity(0, 1),
         )
         task = Task((made_in, 0, 1), int(Phase.LINK), encode_task(FinishFile(file, b"", BLOCK, b"\0")), 0)
         slices = TaskRunner(context)(task)

@@ -21,11 +21,11 @@ class ByName(LayoutPolicy):
 
     uses_only_default = False
 
-    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
+    def layout_recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> LayoutRecipe:
         assert status.st_size == SIZE
         return LayoutRecipe(attribute=("user.layout", os.getxattr(source, "user.wanted")))
 
-    def recipes_for_small_files(
+    def layout_recipes_for_small_files(
         self,
         source: int,
         names: Sequence[bytes],

@@ -41,7 +41,7 @@ def cleared(target: int) -> str:
             if os.geteuid() == 0:
                 os.setuid(SOMEBODY)
             preserve.has_capability.cache_clear()
-            finish_dir._remove_leftovers(rank, target)
+            finish_dir._remove_leftover_temporary_files(rank, target)
             status = 0
         except Problem as problem:
             status = problem.errno or 1

@@ -11,12 +11,12 @@ import pytest
 
 from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ListResult
-from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, pack_names
-from pcopy.fsio.backend.interface import Backend
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.backend.batches import ListNamesResult
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode, pack_names
+from pcopy.fsio.backend.interface import FileOperationBackend
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.preserve import PreservedMetadataKinds
+from pcopy.fsio.source import FileContentVersion
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.job import Options
@@ -37,7 +37,7 @@ from pcopy.tasks.directories import scan_dir
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.links import link_group
 from pcopy.tasks.links.group_links import GatherHardLinks, HardLinkNamesNote, InodeCopiedNote
-from pcopy.tasks.links.link_group import CopyLinkGroup
+from pcopy.tasks.links.link_group import CopyHardLinkGroup
 from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.runner import TaskRunner
 from pcopy.walk import listing
@@ -147,19 +147,19 @@ def touch_while_reading(monkeypatch: pytest.MonkeyPatch, path: Path, times: int)
 
 
 def test_next_name_is_copied_if_the_first_vanished(source: Path, target: Path) -> None:
-    hook = Once(CopyLinkGroup, lambda group: (source / os.fsdecode(group.item.names[0][1])).unlink())
+    hook = Once(CopyHardLinkGroup, lambda group: (source / os.fsdecode(group.item.names[0][1])).unlink())
     totals = consistent(copy(root_of(source, target), before=hook))
     assert (totals.files, totals.hardlinks, totals.failed, totals.vanished) == (1, 1, 1, 1)
     assert [len(group) for group in names_of_one_inode(target)] == [2]
 
 
 def test_first_name_that_became_another_file_is_copied_separately(source: Path, target: Path) -> None:
-    def replace(group: CopyLinkGroup) -> None:
+    def replace(group: CopyHardLinkGroup) -> None:
         path = source / os.fsdecode(group.item.names[0][1])
         path.unlink()
         path.write_bytes(b"another")
 
-    hook = Once(CopyLinkGroup, replace)
+    hook = Once(CopyHardLinkGroup, replace)
     totals = consistent(copy(root_of(source, target), before=hook))
     first = os.fsdecode(hook.value.item.names[0][1])
     assert (totals.files, totals.hardlinks, totals.failed) == (2, 1, 0)
@@ -277,10 +277,10 @@ def test_skipped_names_do_not_depend_on_the_order_of_discovery(
     copy_of(source / "a", target / "b")
     (target / "c").write_bytes(b"old")
     os.utime(target / "c", (1, 1))
-    listed = ListResult(BatchVerdicts(1), b"/".join(found), len(found))
+    listed = ListNamesResult(BatchOutcomeColumns(1), b"/".join(found), len(found))
     listed.verdicts.codes[0] = OutcomeCode.DONE
 
-    def begin_list(backend: Backend, directory: int) -> TicketGenerator[listing.DirectoryListing]:
+    def begin_list(backend: FileOperationBackend, directory: int) -> TicketGenerator[listing.DirectoryListing]:
         yield None
         return listing.DirectoryListing(backend, listed)
 
@@ -304,8 +304,8 @@ def test_existing_names_of_one_inode_take_one_task(
     groups: list[int] = []
 
     def note(value: Any) -> None:
-        if isinstance(value, CopyLinkGroup | SplitFile):
-            groups.append(len(value.item.names) if isinstance(value, CopyLinkGroup) else 0)
+        if isinstance(value, CopyHardLinkGroup | SplitFile):
+            groups.append(len(value.item.names) if isinstance(value, CopyHardLinkGroup) else 0)
 
     totals = consistent(copied := copy(root_of(source, target), before=note, existing=existing))
     fails = existing == "fail"
@@ -320,7 +320,7 @@ def copy_of(path: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("copied_first", [True, False])
-@pytest.mark.parametrize(("found", "made_by"), [((b"a", b"b"), CopyLinkGroup), ((b"b", b"c"), CreateHardLinks)])
+@pytest.mark.parametrize(("found", "made_by"), [((b"a", b"b"), CopyHardLinkGroup), ((b"b", b"c"), CreateHardLinks)])
 def test_repaired_name_is_not_linked_to_the_unverified_copy(
     source: Path, target: Path, found: tuple[bytes, bytes], made_by: type[Any], copied_first: bool
 ) -> None:
@@ -330,11 +330,13 @@ def test_repaired_name_is_not_linked_to_the_unverified_copy(
     """
     (target / "a").write_bytes(b"THE CONTENT")
     there, inode = (target / "a").stat(), (source / "a").stat().st_ino
-    with surroundings([root_of(source, target)], Options(preserve=Preserve(), sync=False)) as (rank, _):
-        place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
-        known = ContentInfo(FILE, 11, b"", FileVersion(inode, 11, 0, 0))
+    with surroundings([root_of(source, target)], Options(preserve=PreservedMetadataKinds(), sync=False)) as (rank, _):
+        place = Place(
+            0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
+        )
+        known = ContentInfo(FILE, 11, b"", FileContentVersion(inode, 11, 0, 0))
         item = Item(place.source_id.mount_code, inode, 11, ((place, b"a"),), 0)
-        made = ItemCopy(Identity(place.target_id.mount_code, there.st_ino), known, 0, b"\0")
+        made = ItemCopy(ItemIdentity(place.target_id.mount_code, there.st_ino), known, 0, b"\0")
         mounts, inodes, sizes = (pack_numbers([number] * 2) for number in (item.mount, inode, 11))
         names = HardLinkNamesNote(
             place, pack_names(found), mounts, inodes, sizes, REPAIR_ATTEMPT, inode_bucket_number(inode)
@@ -347,4 +349,4 @@ def test_repaired_name_is_not_linked_to_the_unverified_copy(
             kinds.append(type(decode_task(spawn.payload)))
             if kinds[-1] in (HardLinkNamesNote, InodeCopiedNote, GatherHardLinks):
                 queue += outcome(run, Task((0, 0, len(kinds)), spawn.phase, spawn.payload, 0)).spawned
-        assert {CopyLinkGroup, CreateHardLinks} & {*kinds} == {made_by}
+        assert {CopyHardLinkGroup, CreateHardLinks} & {*kinds} == {made_by}

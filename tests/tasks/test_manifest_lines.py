@@ -26,9 +26,9 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.signature.algorithms import digest_algorithm_named
 from pcopy.signature.items import ROOT_PATH
-from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_entry
+from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_manifest_entry
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.distribution import directory_owner
+from pcopy.tasks.base.distribution import rank_digesting_directory
 from pcopy.tasks.base.item_columns import split_digests
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
@@ -37,7 +37,7 @@ from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign import manifest_lines
 from pcopy.tasks.sign.children import DatasetCounts
-from pcopy.tasks.sign.digest_level import EntriesNote, UnsentEntries
+from pcopy.tasks.sign.digest_level import SignatureEntriesNote, UnsentSignatureEntries
 from pcopy.tasks.sign.manifest_lines import ReadManifest, SendManifestLines, WriteManifest
 from pcopy.tasks.sign.signing import ManifestLine, ManifestMerger, SignatureState
 from tests.support import reference_signature as reference
@@ -61,7 +61,7 @@ class Written(NamedTuple):
 
     def lines(self) -> list[ManifestLine]:
         """All lines except that of the root, as ranks store them."""
-        return [pack_entry(ManifestEntry(kind, digest, size, path)) for path, (kind, digest,
+        return [pack_manifest_entry(ManifestEntry(kind, digest, size, path)) for path, (kind, digest,
         size) in self.entries.items()
                 if path != b"."]  # fmt: skip
 
@@ -102,7 +102,7 @@ def test_lines_may_arrive_in_any_order(area: Path, written: Written, ranks: int,
         if last := len(rows) < part:
             ended.add(rank)
         merging.add_lines(rank, rows, last)
-        for _ in merging.write_available():
+        for _ in merging.write_available_lines():
             pass
         wanted = merging.take_ranks_to_ask()
         assert not set(wanted) & set(asked), "nobody is asked again before it has answered"
@@ -111,7 +111,7 @@ def test_lines_may_arrive_in_any_order(area: Path, written: Written, ranks: int,
         asked += wanted
     assert not asked
     assert ended == set(range(ranks))
-    merging.finish()
+    merging.complete_manifest_file()
     assert path.read_bytes() == written.manifest
 
 
@@ -123,13 +123,13 @@ def test_only_one_part_per_rank_is_held_in_memory(area: Path, written: Written) 
         merging = ManifestMerger(writer, 2)
         assert merging.take_ranks_to_ask() == [0, 1]
         merging.add_lines(0, tuple(lines[:4]), False)
-        assert list(merging.write_available()) == [], "the other rank's may be less"
+        assert list(merging.write_available_lines()) == [], "the other rank's may be less"
         assert merging.take_ranks_to_ask() == []
         merging.add_lines(1, tuple(lines[4:8]), False)
-        assert len(list(merging.write_available())) == 4
+        assert len(list(merging.write_available_lines())) == 4
         assert merging.take_ranks_to_ask() == [0]
         merging.add_lines(0, (), True)
-        assert len(list(merging.write_available())) == 4
+        assert len(list(merging.write_available_lines())) == 4
         assert merging.take_ranks_to_ask() == [1]
         assert not merging.is_done
         merging.add_lines(1, (), True)
@@ -181,12 +181,12 @@ def cluster(area: Path, written: Written) -> Iterator[Cluster]:
         for path, (kind, digest, size) in written.entries.items():
             if path != b".":
                 lines = (
-                    contexts[directory_owner(path.rpartition(b"/")[0], 3)]
+                    contexts[rank_digesting_directory(path.rpartition(b"/")[0], 3)]
                     .shared_instance(SignatureState)
                     .digester.manifest_lines
                 )
                 assert lines is not None
-                lines.add(*pack_entry(ManifestEntry(kind, digest, size, path)))
+                lines.add(*pack_manifest_entry(ManifestEntry(kind, digest, size, path)))
         contexts[0].shared_instance(SignatureState).signatures[0] = (written.root.digest, DatasetCounts(directories=1))
         yield Cluster(contexts, Random(1))
 
@@ -202,7 +202,7 @@ def test_lines_of_all_ranks_are_merged_into_one_manifest(
         cluster.contexts[0].shared_instance(SignatureState).manifest_error is None
         and cluster.contexts[0].shared_instance(SignatureState).merge is None
     )
-    owners = Counter(directory_owner(path.rpartition(b"/")[0], 3) for path in written.entries if path != b".")
+    owners = Counter(rank_digesting_directory(path.rpartition(b"/")[0], 3) for path in written.entries if path != b".")
     assert Counter(cluster.asked) == {rank: owners[rank] // part + 1 for rank in range(3)}, "nobody is asked twice"
 
 
@@ -214,7 +214,7 @@ def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> Non
     entry = ManifestEntry(b"f", reference.of_file(b"x", BLOCK), 1, ROOT_PATH)
     lines = cluster.contexts[1].shared_instance(SignatureState).digester.manifest_lines
     assert lines is not None
-    lines.add(*pack_entry(entry))
+    lines.add(*pack_manifest_entry(entry))
     cluster.contexts[0].shared_instance(SignatureState).signatures[0] = (entry.digest, DatasetCounts(files=1, bytes=1))
     cluster.begin()
     (area / "source" / "x").write_bytes(b"x")
@@ -296,9 +296,9 @@ def test_manifest_is_read_as_the_second_side(
     monkeypatch.setattr(manifest_lines, "LINES_PER_MESSAGE", part)
     run(reading, Phase.COPY, ReadManifest())
     found: dict[bytes, tuple[bytes, bytes, int]] = {}
-    while reading.shared_instance(UnsentEntries).waiting.count:
-        for packed in reading.shared_instance(UnsentEntries).waiting.pop_frame():
-            note: EntriesNote = decode_task(packed.payload)
+    while reading.shared_instance(UnsentSignatureEntries).waiting.count:
+        for packed in reading.shared_instance(UnsentSignatureEntries).waiting.pop_frame():
+            note: SignatureEntriesNote = decode_task(packed.payload)
             for entries in note.parts:
                 assert (entries.side, entries.round) == (1, 0)
                 columns = (unpack_names(entries.names), entries.kinds, unpack_numbers(entries.sizes))

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pcopy.jobs.paths import resolve_roots
+from pcopy.jobs.paths import resolve_sources_and_targets
 from pcopy.jobs.roots import roots_with_file_systems
 from pcopy.launch import mounts
-from pcopy.launch.group import ProcessGroup
+from pcopy.launch.group import RankGroup
 from pcopy.tasks.base.codec import decode_task
 from pcopy.tasks.base.job import Job, Options
 from pcopy.tasks.base.phases import Phase
@@ -50,9 +50,12 @@ def test_first_tasks_contain_many_names(places: tuple[Path, Path]) -> None:
     roots.insert(7, root_of(source / "directory", target)._replace(name=b"directory"))
     with surroundings(roots, Options()) as (rank, _):
         director = CopyDirector(rank, lambda rank, totals: 0, 75)
-        tasks = [decode_task(spawn.payload) for spawn in director.first_tasks(Phase.COPY)]
+        tasks = [decode_task(spawn.payload) for spawn in director.first_tasks_of_phase(Phase.COPY)]
         place = next(task.place for task in tasks if isinstance(task, ScanNames))
-        shown = rank.display_path(place, b"f0123", on_source=False), rank.display_path(place, b"f0123", on_source=True)
+        shown = (
+            rank.path_for_display(place, b"f0123", on_source=False),
+            rank.path_for_display(place, b"f0123", on_source=True),
+        )
         renamed = next(task.place for task in tasks if isinstance(task, ScanNames) and task.place.root == 301)
         new_names = rank.target_name(place, b"f0123"), rank.target_name(renamed, b"f0300")
     assert Counter(type(task) for task in tasks) == {ScanNames: 4, ScanDir: 1}
@@ -85,12 +88,12 @@ def test_directories_are_looked_up_once(places: tuple[Path, Path], monkeypatch: 
     for number in (10, 400):
         with monkeypatch.context() as patch:
             calls = _counted(patch)
-            roots = resolve_roots(paths[:number], bytes(target), False)
+            roots = resolve_sources_and_targets(paths[:number], bytes(target), False)
             roots_with_file_systems(roots)
             job = Job("test", 1, roots, Options())
-            opened = mounts.open_root_directories(job)
+            opened = mounts.open_source_and_target_directories(job)
             below = mounts.MountsBelowRoots(job, opened, targets=True)
-            mounts.agree_on_mounts(job, below, ProcessGroup())
+            mounts.agree_on_mounts(job, below, RankGroup())
             below.close()
         used.append(calls)
         for descriptor in {descriptor for root in opened for descriptor in root}:

@@ -13,7 +13,7 @@ import pytest
 
 from pcopy.fsio.directories import DirectoriesBelowRoot
 from pcopy.fsio.identity import IdentityComparison
-from pcopy.fsio.mounted import AUTOFS_TYPE, MountRoot
+from pcopy.fsio.mounted import AUTOFS_TYPE, MountRootIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.job import Failure
 from pcopy.tasks.directories.scan_dir import ScanDir
@@ -186,7 +186,7 @@ def test_automounted_directory_is_copied(trees: tuple[Path, Path], entered: Path
 
 def test_automount_is_refused_on_several_hosts(trees: tuple[Path, Path], entered: Path) -> None:
     base = os.open(trees[0], os.O_RDONLY)
-    autofs = {b"m": MountRoot(AUTOFS_TYPE, 0, 0, b"")}
+    autofs = {b"m": MountRootIdentity(AUTOFS_TYPE, 0, 0, b"")}
     sides = [
         DirectoriesBelowRoot(base, 0, on_source=True, expected_mounts=autofs, one_host=one_host)
         for one_host in (True, False)
@@ -213,11 +213,11 @@ def test_file_systems_at_one_path_on_two_hosts_are_distinguished(
                 (twin / "inside").mkdir()
                 bound = Bound(twin, trees[0] / "m")
                 host = DirectoriesBelowRoot(base, 0, on_source=True)
-                seen.append(host.identity(b"m/inside"))
+                seen.append(host.identity_of_directory(b"m/inside"))
                 host.close()
                 bound.unmount()
     finally:
         os.close(base)
     one, other = seen
     assert one.inode == other.inode
-    assert one.compare(other) is IdentityComparison.OTHER
+    assert one.compare_with_identity(other) is IdentityComparison.OTHER

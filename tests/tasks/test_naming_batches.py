@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.columns import unpack_names
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
@@ -58,7 +58,7 @@ def test_links_and_fifos_of_a_batch_are_counted_by_type(area: Path) -> None:
     for number in range(3):
         os.symlink("nowhere", source / f"link{number}")
     os.mkfifo(source / "fifo")
-    totals = consistent(copy(root_of(source, target), existing="newer", preserve=Preserve()))
+    totals = consistent(copy(root_of(source, target), existing="newer", preserve=PreservedMetadataKinds()))
     assert (totals.symlinks, totals.special, totals.files, totals.bytes) == (3, 1, 0, 0)
 
 
@@ -66,11 +66,13 @@ def test_links_and_fifos_of_a_batch_are_counted_by_type(area: Path) -> None:
 def test_items_of_an_unfinished_task_are_removed(area: Path, error: type[BaseException]) -> None:
     """No other task knows their temporary names."""
     with surroundings([root_of(area, area)], Options(existing="skip")) as (rank, _):
-        place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        place = Place(
+            0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
+        )
         temporary = rank.temporary_names.next_name()
         result = TaskResult(rank, int(Phase.COPY), (1, 0, 1), None)
         waiting = UnnamedCopies(rank, place, 0)
-        with pytest.raises(error), waiting.spawn_at_end(result):
+        with pytest.raises(error), waiting.spawn_naming_task_at_end(result):
             waiting.add_temporary_names([temporary])
             (area / os.fsdecode(temporary)).touch()
             raise error

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.tasks.base.job import Job, Options
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.values import Place
@@ -44,7 +44,7 @@ def test_ownership_table_matches_the_code(cells: list[str], monkeypatch: pytest.
                 times = [TIMES[changed] // 10**9] * 3
                 fields = [stat.S_IFREG | 0o644, 1, 1, count, 0, 0, 0, *times]
                 status = os.stat_result([*fields, *times, *[TIMES[changed]] * 3])
-                place = Place(0, b"", Identity(0, 1), Identity(0, 2), False, False)
+                place = Place(0, b"", ItemIdentity(0, 1), ItemIdentity(0, 2), False, False)
                 assert ExistingItem(surroundings, place, -1, b"name", status).is_made_by_job() == (own == "yes")
 
 

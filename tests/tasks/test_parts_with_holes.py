@@ -11,8 +11,8 @@ from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.compare.contents import CompareFile, ComparePart
-from pcopy.tasks.runner import make_outcome
+from pcopy.tasks.compare.contents import CompareFilePart, CompareLargeFile
+from pcopy.tasks.runner import make_task_outcome
 from tests.tasks.one_rank import root_of, surroundings
 
 RANKS, SIZE = 2, 1 << 42
@@ -28,12 +28,12 @@ def test_sparse_file_is_compared_in_as_many_parts_as_its_data_makes(tmp_path: Pa
         inodes.append((side / "file").stat().st_ino)
     roots = [root_of(side, side) for side in sides]
     with surroundings(roots, Options(hash="xxh3-128"), RANKS, against=b"") as (rank, _):
-        one, other = (rank.sources[side].identity(b"") for side in (0, 1))
+        one, other = (rank.sources[side].identity_of_directory(b"") for side in (0, 1))
         place = Place(0, b"", one, other, False, False)
         result = TaskResult(rank, Phase.COPY, (1, 0, 1))
-        for _ in CompareFile(place, b"file", 0, SIZE, *inodes).run(rank, result) or ():
+        for _ in CompareLargeFile(place, b"file", 0, SIZE, *inodes).run(rank, result) or ():
             pass
-        spawned = [decode_task(spawn.payload) for spawn in make_outcome(result, rank).spawned]
-    parts = [task for task in spawned if isinstance(task, ComparePart)]
+        spawned = [decode_task(spawn.payload) for spawn in make_task_outcome(result, rank).spawned]
+    parts = [task for task in spawned if isinstance(task, CompareFilePart)]
     assert 2 <= len(parts) <= SPARSE_CHUNKS_PER_RANK * RANKS
     assert sum(part.end - part.start for part in parts) == SIZE

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.new_file import NewFile, NewNode
-from pcopy.fsio.nodes import Node
+from pcopy.fsio.new_file import NewFile, NewLinkOrSpecialFile
+from pcopy.fsio.nodes import LinkOrSpecialFile
 from pcopy.tasks.files.name_items import RenameLinkedCopy
 from tests.support.users import NOBODY, require_root
 from tests.tasks.one_rank import consistent, copy, root_of
@@ -79,10 +79,10 @@ def test_fifo_is_identified_by_the_created_inode(trees: tuple[Path, Path], monke
         (source / name / "file").unlink()
     os.mkfifo(source / "his" / "file", 0o600)
     os.link(source / "his" / "file", source / "ours" / "file")
-    real = NewNode.create_node
+    real = NewLinkOrSpecialFile.create_link_or_special_file
     swaps: list[Callable[[], None]] = []
 
-    def noted(directory: int, name: bytes, node: Node, *, is_temporary: bool) -> NewNode:
+    def noted(directory: int, name: bytes, node: LinkOrSpecialFile, *, is_temporary: bool) -> NewLinkOrSpecialFile:
         def swap() -> None:
             os.unlink(name, dir_fd=directory)
             os.mkfifo(name, 0o666, dir_fd=directory)
@@ -90,13 +90,13 @@ def test_fifo_is_identified_by_the_created_inode(trees: tuple[Path, Path], monke
         swaps.append(swap)
         return real(directory, name, node, is_temporary=is_temporary)
 
-    def keep_and_swap(new: NewNode) -> None:
-        NewFile.close_and_keep(new)
+    def keep_and_swap(new: NewLinkOrSpecialFile) -> None:
+        NewFile.close_without_removing(new)
         if len(swaps) == 1:
             swaps[0]()
 
-    monkeypatch.setattr(NewNode, "create_node", noted)
-    monkeypatch.setattr(NewNode, "close_and_keep", keep_and_swap)
+    monkeypatch.setattr(NewLinkOrSpecialFile, "create_link_or_special_file", noted)
+    monkeypatch.setattr(NewLinkOrSpecialFile, "close_without_removing", keep_and_swap)
     copied = copy(root_of(source, target), existing="skip")
     inodes = {path.stat().st_ino: path for path in target.glob("*/file")}
     assert len(inodes) == len(list(target.glob("*/file")))  # the planted item stays where it is and has one name

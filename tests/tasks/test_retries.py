@@ -13,11 +13,11 @@ import pytest
 from pcopy.engine.driver import TaskOutcome
 from pcopy.engine.task import NewTask, Task
 from pcopy.fsio.backend.columns import unpack_names
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.job import Options, Totals
+from pcopy.tasks.base.job import JobCounters, Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -25,7 +25,7 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.directories.finish_dir import DirFailedNote, FailedDirectories, FinishDir
 from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.runner import TaskRunner, make_outcome
+from pcopy.tasks.runner import TaskRunner, make_task_outcome
 from tests.tasks.one_rank import root_of, surroundings
 
 BEGAN = 1_000_000_000 * 10**9
@@ -45,7 +45,14 @@ def context(area: Path) -> Iterator[Rank]:
 
 
 def here(context: Rank) -> Place:
-    return Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
+    return Place(
+        0,
+        b"",
+        context.sources[0].identity_of_directory(b""),
+        context.targets[0].identity_of_directory(b""),
+        False,
+        False,
+    )
 
 
 def run(context: Rank, task: Task) -> TaskOutcome:
@@ -61,8 +68,8 @@ def run(context: Rank, task: Task) -> TaskOutcome:
 def note(context: Rank, names: list[bytes], problem: Problem, phase: int = Phase.COPY) -> NewTask:
     result = TaskResult(context, phase, (context.job.run, 0, 1))
     for name in names:
-        result.fail_item(here(context), name, problem)
-    (spawned,) = make_outcome(result, context).spawned
+        result.count_item_as_failed(here(context), name, problem)
+    (spawned,) = make_task_outcome(result, context).spawned
     assert isinstance(decode_task(spawned.payload), ReportFailures)
     return spawned
 
@@ -122,7 +129,7 @@ def test_item_created_by_a_later_run_is_the_jobs_own() -> None:
 
     def is_ours(run: int, since: tuple[int, int], changed: int) -> bool:
         Surroundings.job.run = run
-        place = Place(0, b"", Identity(0, 1), Identity(0, 2), False, False, since)
+        place = Place(0, b"", ItemIdentity(0, 1), ItemIdentity(0, 2), False, False, since)
         status = os.stat_result([0] * 10 + [0, 0, changed // 10**9] + [0, 0, changed])
         assert status.st_ctime_ns == changed
         surroundings: Any = Surroundings()
@@ -137,8 +144,8 @@ def test_item_created_by_a_later_run_is_the_jobs_own() -> None:
 
 def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: Rank) -> None:
     """It fails there again, before anything else can fail it, so that it is recorded as failed already."""
-    failing = DirFailedNote(here(context), UNREADABLE.packed, None)
-    totals: list[int] = [0] * len(Totals._fields)
+    failing = DirFailedNote(here(context), UNREADABLE.problem_as_tuple, None)
+    totals: list[int] = [0] * len(JobCounters._fields)
     totals[counts.DIRECTORIES] = 1
     outcome = run(context, Task((1, 0, 1), Phase.FINISH, encode_task(failing), 0, False, 0))
     (spawned,) = outcome.spawned

@@ -12,7 +12,7 @@ import pytest
 from pcopy.fsio.identity import FUSE_TYPE
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import WrittenFileSystems
-from pcopy.fsio.syncer import SyncProcess
+from pcopy.fsio.syncer import SyncHelperProcess
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import RunningTask
@@ -31,11 +31,13 @@ def test_directories_of_a_waiting_task_are_synced_when_it_ends(area: Path, monke
 
     monkeypatch.setattr(os, "fsync", fsync)
     with surroundings([root_of(area, area)], Options()) as (rank, _):
-        rank.storage = WrittenFileSystems(lambda descriptor: FUSE_TYPE, SyncProcess())
-        place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        rank.storage = WrittenFileSystems(lambda descriptor: FUSE_TYPE, SyncHelperProcess())
+        place = Place(
+            0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
+        )
         waits, other = RunningTask(int(Phase.COPY)), RunningTask(int(Phase.COPY))
         rank.running = waits
-        rank.open_target(place)
+        rank.open_target_directory(place)
         rank.running = other
         rank.finish_task()
         assert synced == []
@@ -47,13 +49,15 @@ def test_directories_of_a_waiting_task_are_synced_when_it_ends(area: Path, monke
 
 def test_task_without_an_outcome_releases_its_directories(area: Path) -> None:
     with surroundings([root_of(area, area)], Options()) as (rank, _):
-        rank.storage = WrittenFileSystems(lambda descriptor: FUSE_TYPE, SyncProcess())
-        place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        rank.storage = WrittenFileSystems(lambda descriptor: FUSE_TYPE, SyncHelperProcess())
+        place = Place(
+            0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
+        )
         dropped = rank.running = RunningTask(int(Phase.COPY))
-        rank.open_target(place)
+        rank.open_target_directory(place)
         (kept,) = dropped.changed_directories.values()
         os.fstat(kept)
-        rank.release_task(dropped)
+        rank.release_task_resources(dropped)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(kept)
         rank.storage.close()
@@ -86,13 +90,15 @@ def test_repeated_failures_for_lack_of_space_stop_the_job(area: Path, situation:
     number, directories, stops = PLACES[situation]
     problem = Problem("write", number)
     with surroundings([root_of(area, area)], Options()) as (rank, _):
-        top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        top = Place(
+            0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
+        )
         for turn, path in enumerate(directories):
             rank.running = RunningTask(int(Phase.COPY))
             assert rank.stop_reason is None, turn
             if writes and turn == len(directories) - 1:
                 rank.record_write_success()
-            rank.handle_failure(problem, top._replace(path=path), b"name")
+            rank.find_item_failure_reason(problem, top._replace(path=path), b"name")
             rank.finish_task()
         assert (rank.stop_reason is not None) == (stops and not writes)
 
@@ -100,8 +106,10 @@ def test_repeated_failures_for_lack_of_space_stop_the_job(area: Path, situation:
 @pytest.mark.parametrize("size", [1, 1 << 60])
 def test_item_larger_than_the_free_space_stops_the_job(area: Path, size: int) -> None:
     with surroundings([root_of(area, area)], Options()) as (rank, _):
-        top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
-        message = rank.handle_failure(Problem("write", errno.ENOSPC), top, b"name", size)
+        top = Place(
+            0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
+        )
+        message = rank.find_item_failure_reason(Problem("write", errno.ENOSPC), top, b"name", size)
         assert (rank.stop_reason is not None) == (size > 1)
         assert ("the file system has room" in message) == (size == 1)
 
@@ -109,14 +117,16 @@ def test_item_larger_than_the_free_space_stops_the_job(area: Path, size: int) ->
 def test_directories_of_one_project_quota_count_as_one(file_systems: FileSystems) -> None:
     """A full project quota does not stop the job, however many directories the project has."""
     with file_systems.directory("xfs") as area, surroundings([root_of(area, area)], Options()) as (rank, _):
-        top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        top = Place(
+            0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
+        )
         subprocess.run(["xfs_io", "-c", "chproj 42", area], check=True)
         for path in (b"a", b"b", b"c", b"d"):
             rank.running = RunningTask(int(Phase.COPY))
             (area / os.fsdecode(path)).mkdir()
             subprocess.run(["xfs_io", "-c", "chproj 42", area / os.fsdecode(path)], check=True)
-            place = top._replace(path=path, target_id=rank.targets[0].identity(path))
-            message = rank.handle_failure(Problem("write", errno.ENOSPC), place, b"name")
+            place = top._replace(path=path, target_id=rank.targets[0].identity_of_directory(path))
+            message = rank.find_item_failure_reason(Problem("write", errno.ENOSPC), place, b"name")
             rank.finish_task()
             assert message == "in project 42; the file system has room"
         assert rank.stop_reason is None

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.walk.patterns import checked_option_pattern, patterns_in_file
-from pcopy.walk.selection import Select, Selection
+from pcopy.walk.selection import ItemFilters, ItemSelector
 
 NAMES = (b"a", b"b", b"foo", b"a.o", b".x", b"#c", b"!d", b"e f", b"g ", b"\xff\xc3", b"n\nl", b"[k]", b"back\\")
 MORE = (b"A", b"Foo", b"k]", b"t\t", b"r\r", b"f0o", b"f-o", b"h", b"\xc3\xa0", b"-", b"\x0b", b"**")
@@ -78,14 +78,16 @@ def chosen_by_git(tree: Path, lines: list[bytes], scratch: Path) -> set[bytes]:
 
 def chosen(tree: Path, lines: list[bytes]) -> set[bytes]:
     """Return the selected paths, found by a walk that does not enter excluded directories."""
-    selection = Selection(Select(tuple(lines)))
+    selection = ItemSelector(ItemFilters(tuple(lines)))
     found: set[bytes] = set()
 
     def enter(below: bytes) -> None:
         for entry in Path((bytes(tree) + b"/" + below).decode(errors="surrogateescape")).iterdir():
             path = below + bytes(entry).rpartition(b"/")[2]
             status = entry.lstat()
-            if path != b".git" and selection.selects(path, status.st_mode, status.st_size, status.st_mtime_ns):
+            if path != b".git" and selection.selects_item_at_path(
+                path, status.st_mode, status.st_size, status.st_mtime_ns
+            ):
                 enter(path + b"/") if stat.S_ISDIR(status.st_mode) else found.add(path)
 
     enter(b"")
@@ -185,11 +187,17 @@ def test_special_patterns_select_like_git(tree: Path, tmp_path: Path, lines: lis
 
 
 def test_command_line_patterns_have_no_comments_and_keep_blanks() -> None:
-    selection = Selection(
-        Select((checked_option_pattern(b"#*#"), checked_option_pattern(b"end "), checked_option_pattern(b"n\xc3\xa9")))
+    selection = ItemSelector(
+        ItemFilters(
+            (checked_option_pattern(b"#*#"), checked_option_pattern(b"end "), checked_option_pattern(b"n\xc3\xa9"))
+        )
     )
-    assert selection.excludes(b"d/#x#") and selection.excludes(b"end ") and selection.excludes(b"n\xc3\xa9/")
-    assert not (selection.excludes(b"end") or selection.excludes(b"x#"))
+    assert (
+        selection.excludes_path(b"d/#x#")
+        and selection.excludes_path(b"end ")
+        and selection.excludes_path(b"n\xc3\xa9/")
+    )
+    assert not (selection.excludes_path(b"end") or selection.excludes_path(b"x#"))
 
 
 def test_lines_of_a_file() -> None:
@@ -207,15 +215,17 @@ def test_pattern_that_can_match_nothing_is_refused(pattern: bytes) -> None:
 
 
 def test_a_path_is_excluded_below_an_excluded_directory() -> None:
-    selection = Selection(Select((b"a/", b"!a/b")))
+    selection = ItemSelector(ItemFilters((b"a/", b"!a/b")))
     assert (
-        selection.excludes_below(b"a/b") and selection.excludes_below(b"a/c/d/") and not selection.excludes_below(b"a")
+        selection.excludes_path_or_ancestor(b"a/b")
+        and selection.excludes_path_or_ancestor(b"a/c/d/")
+        and not selection.excludes_path_or_ancestor(b"a")
     )
 
 
 def test_without_name_patterns_parent_directories_are_not_examined() -> None:
     path = b"/".join(b"d%d" % level for level in range(2000))
-    selection = Selection(Select(larger_than=1))
+    selection = ItemSelector(ItemFilters(larger_than=1))
     began = time.process_time()
-    assert not any(selection.excludes_below(path) for _ in range(1000))
+    assert not any(selection.excludes_path_or_ancestor(path) for _ in range(1000))
     assert time.process_time() - began < 1  # examining each parent directory would take many seconds

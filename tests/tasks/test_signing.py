@@ -19,16 +19,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pcopy.signature.algorithms import digest_algorithm_named
-from pcopy.signature.manifest import unpack_entry
+from pcopy.signature.manifest import unpack_manifest_entry
 from pcopy.tasks.base.codec import decode_task
-from pcopy.tasks.base.distribution import directory_depth, directory_owner
+from pcopy.tasks.base.distribution import directory_depth, rank_digesting_directory
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.runner import make_outcome
+from pcopy.tasks.runner import make_task_outcome
 from pcopy.tasks.sign import signing
-from pcopy.tasks.sign.children import ChildBundle, DatasetCounts, bundles_from_records
+from pcopy.tasks.sign.children import DatasetCounts, DirectoryChildBundle, bundles_from_records
 from pcopy.tasks.sign.signing import DigestResult, DirectoryDigester
 from tests.support import reference_signature as reference
 from tests.tasks.one_rank import root_of, surroundings
@@ -112,13 +112,15 @@ class Row(NamedTuple):
     digest: bytes
 
 
-def bundle_of(side: int, entries: Sequence[tuple[bytes, Row]], tallies: Sequence[DatasetCounts] = ()) -> ChildBundle:
+def bundle_of(
+    side: int, entries: Sequence[tuple[bytes, Row]], tallies: Sequence[DatasetCounts] = ()
+) -> DirectoryChildBundle:
     """A bundle of items of one round and directory, with their names."""
     names, rows = zip(*entries, strict=True)
     (round_,) = {row.round for row in rows}
     kinds, digests = b"".join(row.kind for row in rows), b"".join(row.digest for row in rows)
     numbers = array("Q", [number for tally in tallies for number in tally]).tobytes()
-    return ChildBundle(
+    return DirectoryChildBundle(
         side, round_, b"/".join(names), kinds, array("Q", [row.size for row in rows]).tobytes(), digests, numbers
     )
 
@@ -156,7 +158,7 @@ class Signed(NamedTuple):
 
     def listing(self) -> Listing:
         """The listing in the form of the reference, from the lines and the root of the first side."""
-        entries = [unpack_entry(*line) for line in self.lines]
+        entries = [unpack_manifest_entry(*line) for line in self.lines]
         below = {entry.path: (entry.kind, entry.digest, entry.size) for entry in entries}
         assert len(below) == len(entries), "each entry has one line"
         digest, tally = self.directories[0, b""]
@@ -176,12 +178,12 @@ def sign(rows: Sequence[Found], ranks: int, *, compares: bool = False, lines: bo
         following = rows[number + 1] if number + 1 < len(rows) else None
         if following is None or (*following[:2], following.row.round) != (*entry[:2], entry.row.round):
             bundle = bundle_of(entry.side, [(each.name, each.row) for each in together])
-            shares[directory_owner(entry.path, ranks)].add(entry.path, bundle)
+            shares[rank_digesting_directory(entry.path, ranks)].add(entry.path, bundle)
             together = []
     signed = Signed({}, [], [])
     for depth in reversed(range(max(directory_depth(row.path) for row in rows) + 1)):
         for share in shares:
-            for part in share.digest_level(depth):
+            for part in share.digest_directories_of_depth(depth):
                 assert len(part.differences) <= signing.MAX_ENTRIES_IN_MEMORY
                 _rise(part, shares, depth, signed)
     for share in shares:
@@ -204,7 +206,7 @@ def _rise(part: DigestResult, shares: Sequence[DirectoryDigester], depth: int, s
         if depth:
             around, _, name = path.rpartition(b"/")
             risen = bundle_of(side, [(name, Row(b"d", 0, 0, digest))], [tally])
-            shares[directory_owner(around, len(shares))].add_directories(around, risen)
+            shares[rank_digesting_directory(around, len(shares))].add_directories(around, risen)
 
 
 def counted(listing: Listing) -> DatasetCounts:
@@ -241,7 +243,7 @@ def test_all_digests_and_counts_match_the_reference(listed: Any, tree: Tree, ran
         got = signed.directories[0, b"" if path == b"." else path]
         assert got == (digest, counted(below(listing, path))), path
     assert signed.listing() == listing
-    assert [unpack_entry(*line).path for line in signed.lines] == [path for path in listing if path != b"."], (
+    assert [unpack_manifest_entry(*line).path for line in signed.lines] == [path for path in listing if path != b"."], (
         "in tree order"
     )
 
@@ -285,13 +287,13 @@ def test_each_run_has_later_rounds_than_those_before(area: Path) -> None:
     options = Options(hash="xxh3-128", signature=b"sig", sync=False)
     rounds = []
     with surroundings([root_of(area / "source", area / "target")], options) as (context, _):
-        identities = context.sources[0].identity(b""), context.targets[0].identity(b"")
+        identities = context.sources[0].identity_of_directory(b""), context.targets[0].identity_of_directory(b"")
         for run in (1, 2, 127, 128, 129, 130, 100_000):
             context.job = context.job._replace(run=run)
             for phase in (Phase.COPY, Phase.REPAIR):
                 result = TaskResult(context, phase, (run, 0, 1))
                 result.collect_directory_entry(Place(0, b"", *identities, False, False))
-                (spawned,) = make_outcome(result, context).spawned
+                (spawned,) = make_task_outcome(result, context).spawned
                 rounds.append(decode_task(spawned.payload).entries.round)
     assert rounds == sorted(set(rounds))
 
@@ -340,9 +342,9 @@ def test_every_rank_owns_a_fair_share_of_directories() -> None:
     """The share is the same for both sides, otherwise nothing could be compared."""
     paths = [b"%d/%d" % (one, other) for one in range(30) for other in range(30)]
     for ranks in (1, 2, 5, 64):
-        shares = [directory_owner(path, ranks) for path in paths]
+        shares = [rank_digesting_directory(path, ranks) for path in paths]
         assert min(shares.count(rank) for rank in range(ranks)) > 900 / ranks / 4
-    assert directory_owner(b"", 1) == 0
+    assert rank_digesting_directory(b"", 1) == 0
 
 
 def test_directory_depth_counts_path_components() -> None:
@@ -366,7 +368,7 @@ def test_bundles_survive_conversion_to_rows(given: list[Any], names: int, tallie
         rows = [Row(b"d" if tallied else b"f", round_, byte, bytes((byte,)) * 16)] * len(at)
         tallies = [DatasetCounts(files=byte, directories=1)] * len(at) if tallied else ()
         part = bundle_of(side, list(zip(at, rows, strict=True)), tallies)
-        assert ChildBundle.unpacked(part.packed()) == part
+        assert DirectoryChildBundle.bundle_from_bytes(part.bundle_as_bytes()) == part
         parts.append(part)
     records = sorted((row for part in parts for row in part.sortable_records()), key=lambda record: record[0])
     batches = list(bundles_from_records(iter(records), names))
@@ -374,7 +376,7 @@ def test_bundles_survive_conversion_to_rows(given: list[Any], names: int, tallie
     assert sorted({name for at, *_ in given for name in at}) == [name for each in reported for name in sorted({*each})]
     assert all(len({*each}) <= names for each in reported)
 
-    def rows_of(all_parts: Sequence[ChildBundle]) -> dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]]:
+    def rows_of(all_parts: Sequence[DirectoryChildBundle]) -> dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]]:
         found: dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]] = {}
         for part in all_parts:
             for row, name in enumerate(part.names.split(b"/")):

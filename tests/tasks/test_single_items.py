@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.backend.choose import BACKEND_VARIABLES
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.files.copy_files import CopyFiles
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
 from tests.tasks.one_rank import consistent, copy, root_of, scans
@@ -111,7 +111,7 @@ def test_file_replacing_another_type_does_not_take_its_mode(places: tuple[Path, 
     else:
         (target / "file").mkdir()
         (target / "file").chmod(0o777)
-    consistent(copy(root_of(source, target), preserve=Preserve(mode=False), umask=0o027))
+    consistent(copy(root_of(source, target), preserve=PreservedMetadataKinds(mode=False), umask=0o027))
     status = (target / "file").lstat()
     assert (target / "file").is_file() and status.st_mode & 0o7777 == 0o640
 

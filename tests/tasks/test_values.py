@@ -36,13 +36,13 @@ import pcopy.tasks.walk.walk_listed  # noqa: F401 (they make kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
-from pcopy.tasks.base.codec import LAZY_MODULES, decode_task, encode_task, load_all_kinds
+from pcopy.tasks.base.codec import LAZY_MODULES, decode_task, encode_task, import_all_task_modules
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
 from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.links.group_links import GatherHardLinks
 
-load_all_kinds()
+import_all_task_modules()
 
 ROOT = Path(__file__).resolve().parents[2]
 

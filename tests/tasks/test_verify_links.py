@@ -11,8 +11,8 @@ import pytest
 
 from pcopy.engine.driver import TaskOutcome
 from pcopy.engine.task import Task
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.source import FileContentVersion
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.distribution import Hosts
 from pcopy.tasks.base.job import Options
@@ -101,13 +101,20 @@ def test_linked_file_is_not_read_by_the_rank_that_wrote_it(area: Path, writer: i
     for directory in (source, target):
         directory.mkdir()
         (directory / "one").write_bytes(b"one")
-    made = Identity(0, (target / "one").stat().st_ino)
+    made = ItemIdentity(0, (target / "one").stat().st_ino)
     options = Options(hash="xxh3-128", verify=True)
     with surroundings([root_of(source, target)], options, ranks=2) as (context, _):
         context.hosts = Hosts(["here", "there"], 0)
-        place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
+        place = Place(
+            0,
+            b"",
+            context.sources[0].identity_of_directory(b""),
+            context.targets[0].identity_of_directory(b""),
+            False,
+            False,
+        )
         group = Item(0, 1, 3, ((place, b"one"), (place, b"two")), 0)
-        known = ContentInfo(b"f", 3, bytes(16), FileVersion(1, 3, 0, 0))
+        known = ContentInfo(b"f", 3, bytes(16), FileContentVersion(1, 3, 0, 0))
         task = CreateHardLinks(group, ItemCopy(made, known, 0, bytes((writer,))), False)
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode_task(task), 0))
         (spawned,) = outcome.spawned

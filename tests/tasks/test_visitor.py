@@ -12,10 +12,10 @@ import pytest
 
 from pcopy.fsio.backend.choose import create_backend
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.problem import Problem
 from pcopy.walk import visitor
-from pcopy.walk.visitor import FoundItems, stat_and_visit
+from pcopy.walk.visitor import FoundItems, stat_and_visit_names
 
 
 class RecordingVisitor:
@@ -33,7 +33,7 @@ class RecordingVisitor:
         assert rows
         self.found.setdefault(sort, []).extend(found.names[row] for row in rows)
 
-    def visit_failed(self, name: bytes, problem: Problem) -> None:
+    def visit_unstatted_item(self, name: bytes, problem: Problem) -> None:
         assert problem.changed
         self.found.setdefault("failed", []).append(name)
 
@@ -53,14 +53,14 @@ class RecordingVisitor:
     def visit_special_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._note("nodes", found, rows)
 
-    def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
+    def visit_hard_linked_items(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._note("linked", found, rows)
 
-    def process_visited(self) -> Generator[None, None, None]:
+    def process_collected_items(self) -> Generator[None, None, None]:
         self.processed += 1
         yield from ()
 
-    def end_visit(self) -> None:
+    def end_directory_visit(self) -> None:
         self.finished += 1
 
 
@@ -82,9 +82,9 @@ NAMES = (b"below", b"gone", b"small", b"large", b"link", b"again", b"twice", b"f
 
 def visited(tree: Path, recorder: RecordingVisitor, *, follow: bool = False) -> dict[str, list[bytes]]:
     descriptor = os.open(tree, os.O_RDONLY)
-    backend = create_backend(BackendSettings(Preserve(), 0o022))
+    backend = create_backend(BackendSettings(PreservedMetadataKinds(), 0o022))
     try:
-        for _ in stat_and_visit(backend, descriptor, b"/".join(NAMES), recorder, follow=follow):
+        for _ in stat_and_visit_names(backend, descriptor, b"/".join(NAMES), recorder, follow=follow):
             pass
     finally:
         backend.close()

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import Task
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.source import FileContentVersion
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import ContentInfo, FileToRead, Item, Place
 from pcopy.tasks.runner import TaskRunner, current_activity
-from pcopy.tasks.sign.digest_level import DigestLevel
+from pcopy.tasks.sign.digest_level import DigestDirectoriesOfDepth
 from pcopy.tasks.sign.manifest_lines import ReadManifest, WriteManifest
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.tasks.verify.split_read import ReadChunk, SplitFileForReading
@@ -29,8 +29,8 @@ def activity_of(task: TaskKind, rank: Rank) -> str:
     return current_activity(rank)
 
 
-PLACE = Place(0, b"sub", Identity(0, 1), Identity(0, 2), False, False)
-KNOWN = ContentInfo(b"f", 3, b"digest", FileVersion(1, 3, 0, 0))
+PLACE = Place(0, b"sub", ItemIdentity(0, 1), ItemIdentity(0, 2), False, False)
+KNOWN = ContentInfo(b"f", 3, b"digest", FileContentVersion(1, 3, 0, 0))
 CONTENTS = FileToRead(PLACE, b"large", KNOWN, False, 0, 3, 0, b"\0")
 GROUP = Item(0, 1, 3, ((PLACE, b"one"), (PLACE, b"two")), 0)
 COPIES = FileToRead(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
@@ -44,7 +44,7 @@ COPIES = FileToRead(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
         (VerifyLinks(COPIES, 1), "reading back the copies of SOURCE/sub/one"),
         (SplitFileForReading(CONTENTS), "reading SOURCE/sub/large"),
         (ReadManifest(), "reading the manifest"),
-        (DigestLevel(3), "digesting directories"),
+        (DigestDirectoriesOfDepth(3), "digesting directories"),
         (WriteManifest(), "writing the manifest"),
     ],
 )

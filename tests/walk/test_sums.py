@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.backend.columns import StatusColumns
-from pcopy.fsio.backend.interface import Backend, BackendSettings
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.backend.columns import ItemStatusColumns
+from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.walk.matching import DirectoryItems
 from pcopy.walk.sums import WalkSums
 from tests.fsio.backend_bench import BACKENDS
@@ -26,15 +26,15 @@ SIZES = [0, 1, 2, 4095, 4096, 4097, 1 << 40, (1 << 63) + 1]
 
 
 @pytest.fixture(params=["c", "python"])
-def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    made = BACKENDS[request.param](BackendSettings(Preserve(), 0o022))
+def backend(request: pytest.FixtureRequest) -> Iterator[FileOperationBackend]:
+    made = BACKENDS[request.param](BackendSettings(PreservedMetadataKinds(), 0o022))
     yield made
     made.close()
 
 
 def _items(random: Random, number: int, letters: str) -> DirectoryItems:
     kinds = [random.choice(letters) for _ in range(number)]
-    rows = StatusColumns(number, WalkSums.NEEDED_COLUMNS)
+    rows = ItemStatusColumns(number, WalkSums.NEEDED_COLUMNS)
     rows.mode = array("I", [MODES[kind] | random.choice([0o644, 0o666, 0o1777, 0o4755, 0o2755]) for kind in kinds])
     rows.links = array("I", random.choices([1, 2, 3], k=number))
     rows.uid = array("I", random.choices([0, 1000], k=number) if random.random() < 0.5 else [7] * number)
@@ -83,13 +83,13 @@ def _counted(all_items: list[DirectoryItems]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("letters", ["f", "d", "fdlps", "ffffffd"])
-def test_column_sums_match_counting_item_by_item(backend: Backend, letters: str) -> None:
+def test_column_sums_match_counting_item_by_item(backend: FileOperationBackend, letters: str) -> None:
     random = Random(seed())
     sums, whole = WalkSums(NOW, backend), WalkSums(NOW)
     all_items = [_items(random, random.randrange(1, 40), letters) for _ in range(20)]
     for items in all_items:
         sums.add(items, 2)
-    whole.merge(sums.packed())
+    whole.merge(sums.sums_as_bytes())
     expected = _counted(all_items)
     assert +whole.sizes == +expected["sizes"]
     assert +whole.size_bytes == +expected["size_bytes"]

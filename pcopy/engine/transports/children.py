@@ -40,50 +40,50 @@ class ChildProcesses:
         None if that is not known within 10 ms.
         """
         until = time.monotonic() + _EXIT_WAIT_SECONDS
-        while rank in self._alive and not self._try_reap(rank, os.WNOHANG) and time.monotonic() < until:
+        while rank in self._alive and not self._try_to_reap_child(rank, os.WNOHANG) and time.monotonic() < until:
             time.sleep(_SHORTEST_PAUSE)
         return _exit_code_text(self._exit_codes[rank]) if rank in self._exit_codes else None
 
-    def was_refused_resource(self, rank: int) -> bool:
+    def has_ended_for_lack_of_resource(self, rank: int) -> bool:
         """Return True if the process of ``rank`` ended by itself because the operating system refused it a resource,
         such as memory. Its exit status shows that.
         """
         return self._exit_codes.get(rank) in (EXIT_STOPPED, EXIT_REFUSED)
 
-    def reap(self, grace: float) -> None:
+    def reap_children(self, grace: float) -> None:
         """Wait up to ``grace`` seconds until all children have exited; then kill the others, and wait until they have
         ended.
         """
-        self._reap_within(grace)
-        self._send_kill()
+        self._reap_children_within(grace)
+        self._send_sigkill_to_children()
         for rank in list(self._alive):
-            self._try_reap(rank, 0)
+            self._try_to_reap_child(rank, 0)
 
     def kill(self) -> None:
-        """Kill all children. Do not wait for one that is blocked in a system call; ``reap`` does."""
-        self._send_kill()
-        self._reap_within(_EXIT_WAIT_SECONDS)
+        """Kill all children. Do not wait for one that is blocked in a system call; ``reap_children`` does."""
+        self._send_sigkill_to_children()
+        self._reap_children_within(_EXIT_WAIT_SECONDS)
 
-    def _reap_within(self, seconds: float) -> None:
+    def _reap_children_within(self, seconds: float) -> None:
         """Wait up to ``seconds`` until all child processes have exited, and reap (waitpid(2)) each that has."""
         until = time.monotonic() + seconds
         pause = _SHORTEST_PAUSE
         while True:
             for rank in list(self._alive):
-                self._try_reap(rank, os.WNOHANG)
+                self._try_to_reap_child(rank, os.WNOHANG)
             left = until - time.monotonic()
             if not self._alive or left <= 0.0:
                 return
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _send_kill(self) -> None:
+    def _send_sigkill_to_children(self) -> None:
         """Send SIGKILL to all children."""
         for process in self._alive.values():
             with contextlib.suppress(ProcessLookupError):  # where SIGCHLD is ignored the kernel has reaped it
                 os.kill(process, signal.SIGKILL)
 
-    def _try_reap(self, rank: int, options: int) -> bool:
+    def _try_to_reap_child(self, rank: int, options: int) -> bool:
         """Reap the process of ``rank`` with waitpid(2), so that its exit status becomes known; return True if it has
         ended. ``options`` is the argument of waitpid(2): with WNOHANG the call does not wait, with 0 it waits for
         the end of the process.

@@ -66,7 +66,8 @@ _LONGEST_WAIT = 3600.0
 _LOSS_REPORT_DELAY_SECONDS = 0.1
 """Seconds for which ``poll`` returns messages of other ranks before it reports that a rank is lost.
 
-One of these messages may be an ``Abort`` with the reason. The delay is limited, so that messages never hide the loss.
+One of these messages may be an ``AbortMessage`` with the reason. The delay is limited, so that messages never hide the
+loss.
 """
 _SPARE_DESCRIPTORS = 32
 """Number of descriptors that a rank may need in addition to its connections, for open files and directories."""
@@ -125,9 +126,9 @@ class PeerConnection:
             self.socket.close()
 
 
-class LocalTransport:
+class UnixSocketTransport:
     """Transport (sends and receives messages between ranks) of one of the processes that ``fork_ranks`` has forked; it
-    uses Unix sockets. Implements ``pcopy.engine.transport.Transport``.
+    uses Unix sockets. Implements ``pcopy.engine.transport.MessageTransport``.
     """
 
     def __init__(self, rank: int, size: int, ends: Mapping[int, int], children: ChildProcesses) -> None:
@@ -157,7 +158,7 @@ class LocalTransport:
         self._wake_descriptor = -1
 
     @property
-    def has_unsent(self) -> bool:
+    def has_unsent_data(self) -> bool:
         """True if a socket has not taken all queued data."""
         return bool(self._unsent_ranks)
 
@@ -166,9 +167,9 @@ class LocalTransport:
 
         Raise ``PeerLost`` if ``poll`` has reported the loss of ``destination``, and ``InvariantBroken`` if
         ``destination`` is this rank or does not exist. A message to a closed connection is dropped before ``poll`` has
-        reported the loss, and always for a rank that was passed to ``expect_close``.
+        reported the loss, and always for a rank that was passed to ``expect_end_of_connection``.
         """
-        peer = self._connection_to(destination)
+        peer = self._connection_to_rank(destination)
         if peer.lost and not peer.forgiven:
             raise PeerLost(destination, peer.lost)
         if not peer.writable:
@@ -180,7 +181,7 @@ class LocalTransport:
         else:
             peer.outgoing.extend((memoryview(header), memoryview(body)))
         if destination not in self._unsent_ranks:
-            self._write_queued(peer)
+            self._write_queued_data(peer)
 
     def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         """Return the messages that have arrived, as (sender, message). Wait for up to ``timeout`` seconds for the first
@@ -189,14 +190,14 @@ class LocalTransport:
         Raise ``PeerLost``, once per lost rank, and ``InvariantBroken`` if a peer sends data that are not messages.
         """
         if wake is not self._wake:
-            self._register_wake(wake)
+            self._register_wake_descriptor(wake)
         now = time.monotonic()
         deadline = now + timeout
         if self._unreported_losses and now >= self._unreported_losses[0].ended + _LOSS_REPORT_DELAY_SECONDS:
-            self._raise_first_loss()
+            self._raise_first_connection_loss()
         wait = 0.0 if self._unreported_losses else timeout
         while True:
-            was_unsent, woken = self.has_unsent, False
+            was_unsent, woken = self.has_unsent_data, False
             arrived: list[tuple[int, Message]] = []
             for descriptor, events in retry_if_resource_refused(self._epoll.poll, min(max(wait, 0.0), _LONGEST_WAIT)):
                 if descriptor == self._wake_descriptor:
@@ -204,22 +205,22 @@ class LocalTransport:
                     continue
                 peer = self._peers_by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
-                    self._write_queued(peer)
+                    self._write_queued_data(peer)
                 if events & ~select.EPOLLOUT:
                     self._read_messages(peer, arrived)
             if arrived:
                 return arrived
             if self._unreported_losses:
-                self._raise_first_loss()
+                self._raise_first_connection_loss()
             wait = deadline - time.monotonic()
-            if woken or wait <= 0.0 or (was_unsent and not self.has_unsent):
+            if woken or wait <= 0.0 or (was_unsent and not self.has_unsent_data):
                 return arrived
 
-    def expect_close(self, rank: int) -> None:
+    def expect_end_of_connection(self, rank: int) -> None:
         """Treat the end of the connection to ``rank`` as expected, even if it has ended already: ``poll`` does not
         raise ``PeerLost`` for it.
         """
-        peer = self._connection_to(rank)
+        peer = self._connection_to_rank(rank)
         peer.forgiven = True
         if peer in self._unreported_losses:
             self._unreported_losses.remove(peer)
@@ -232,13 +233,13 @@ class LocalTransport:
         """
         if self._epoll.closed:
             return
-        self._register_wake(None)
+        self._register_wake_descriptor(None)
         dropped: list[tuple[int, Message]] = []
         while self._unsent_ranks:
             for descriptor, events in retry_if_resource_refused(self._epoll.poll):
                 peer = self._peers_by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
-                    self._write_queued(peer)
+                    self._write_queued_data(peer)
                 if events & ~select.EPOLLOUT:
                     self._read_messages(peer, dropped)
             dropped.clear()
@@ -250,7 +251,7 @@ class LocalTransport:
         with suppress(OSError):
             self._epoll.close()
 
-    def _register_wake(self, wake: WakeDescriptor | None) -> None:
+    def _register_wake_descriptor(self, wake: WakeDescriptor | None) -> None:
         """Let the descriptor of ``wake`` end the wait of ``poll`` from now on, in place of the previous descriptor;
         None: no descriptor.
         """
@@ -262,7 +263,7 @@ class LocalTransport:
             retry_if_resource_refused(self._epoll.register, wake.fileno(), select.EPOLLIN)
             self._wake_descriptor = wake.fileno()
 
-    def _connection_to(self, rank: int) -> PeerConnection:
+    def _connection_to_rank(self, rank: int) -> PeerConnection:
         """Return the connection to ``rank``; raise ``InvariantBroken`` if there is none."""
         peer = self._peers.get(rank)
         if peer is None:
@@ -292,9 +293,11 @@ class LocalTransport:
                 arrived.append((peer.rank, decode_message(peer.body)))
                 peer.body = None
         else:
-            self._split_frames(peer, self._buffer[: start + taken], arrived)
+            self._split_data_into_frames(peer, self._buffer[: start + taken], arrived)
 
-    def _split_frames(self, peer: PeerConnection, data: memoryview, arrived: list[tuple[int, Message]]) -> None:
+    def _split_data_into_frames(
+        self, peer: PeerConnection, data: memoryview, arrived: list[tuple[int, Message]]
+    ) -> None:
         """Split ``data``, which were read from ``peer``, into frames (a header with the length, and a message); append
         the complete messages to ``arrived``, as (sender, message).
 
@@ -314,7 +317,7 @@ class LocalTransport:
             position += length
         peer.head = bytes(data[position:])
 
-    def _write_queued(self, peer: PeerConnection) -> None:
+    def _write_queued_data(self, peer: PeerConnection) -> None:
         """Write queued data to the socket of ``peer`` until the socket is full. While data remain, let epoll report
         when there is room again.
         """
@@ -355,7 +358,7 @@ class LocalTransport:
         if not peer.forgiven:
             self._unreported_losses.append(peer)
 
-    def _raise_first_loss(self) -> None:
+    def _raise_first_connection_loss(self) -> None:
         """Raise ``PeerLost`` for the first of the ranks whose connections have ended unexpectedly and that were not
         reported yet.
         """
@@ -364,10 +367,10 @@ class LocalTransport:
         if peer.head or peer.body is not None:
             reason += ", in the middle of a message"
         peer.lost = reason
-        raise PeerLost(peer.rank, reason, ended_itself=self.children.was_refused_resource(peer.rank))
+        raise PeerLost(peer.rank, reason, ended_itself=self.children.has_ended_for_lack_of_resource(peer.rank))
 
 
-def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
+def fork_ranks(size: int, program: str = "pcopy") -> UnixSocketTransport:
     """Fork ``size`` - 1 child processes; return in each process the transport of its rank. The caller is rank 0.
 
     A child must exit by ``os._exit``, so that it does not run the parent's exit handlers. The kernel kills a child when
@@ -399,13 +402,13 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
                 return _complete_fork_in_child(rank, parent, ends, program)
             children.add(rank, child)
             _close_descriptors(ends[rank])
-        return LocalTransport(0, size, ends[0], children)
+        return UnixSocketTransport(0, size, ends[0], children)
     except BaseException as error:
         if os.getpid() != parent:
             # A signal handler has raised in a child that has not returned yet. The other children and the caller's
             # frames belong to the parent, so this child must not unwind through them.
             os._exit(EXIT_INTERNAL)
-        children.reap(0.0)
+        children.reap_children(0.0)
         for each in ends:
             _close_descriptors(each)
         if isinstance(error, OSError):
@@ -413,7 +416,7 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
         raise
 
 
-def _complete_fork_in_child(rank: int, parent: int, ends: list[dict[int, int]], program: str) -> LocalTransport:
+def _complete_fork_in_child(rank: int, parent: int, ends: list[dict[int, int]], program: str) -> UnixSocketTransport:
     """Do what remains to be done in a child process after the fork (close the sockets of other ranks, end with the
     parent); return the transport of ``rank``. After an error the process exits: no exception is raised, since the
     calling frames belong to the parent.
@@ -432,7 +435,7 @@ def _complete_fork_in_child(rank: int, parent: int, ends: list[dict[int, int]], 
         for owner, others in enumerate(ends):
             if owner != rank:
                 _close_descriptors(others)
-        return LocalTransport(rank, len(ends), ends[rank], ChildProcesses())
+        return UnixSocketTransport(rank, len(ends), ends[rank], ChildProcesses())
     except RESOURCE_EXCEPTIONS as error:
         sys.stderr.write(f"{program}: rank {rank} cannot start: {resource_error_text(error)}\n")
         sys.stderr.flush()
@@ -451,7 +454,7 @@ def raise_descriptor_limit(size: int) -> None:
     # in the middle.
     worst = {0, max(0, (size - 1) // 2), max(0, size // 2 - 1)}
     peak = max(size - 1 + rank * (size - rank) + 2 * (size - rank - 1) for rank in worst)
-    needed = _open_descriptor_count() + peak + _SPARE_DESCRIPTORS
+    needed = _number_of_open_descriptors() + peak + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -461,7 +464,7 @@ def raise_descriptor_limit(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
 
 
-def _open_descriptor_count() -> int:
+def _number_of_open_descriptors() -> int:
     """Return the number of open descriptors of this process. Raise ``RequestRefused`` if /proc, which other parts of
     pcopy need, too, is not mounted.
     """

@@ -98,7 +98,7 @@ class _PendingReceive(NamedTuple):
     data: bytearray
 
 
-class ProcessWatch:
+class ProcessEndWatcher:
     """Watch on the process ``pid`` of this host, which runs rank ``rank``, to find out when it ends.
 
     Each rank watches the next one of its host, in a ring. So if some ranks of the host have died and some live, at
@@ -120,7 +120,7 @@ class ProcessWatch:
             self._poll = select.poll()
             self._poll.register(self._descriptor, select.POLLIN)
 
-    def has_ended(self, now: float) -> bool:
+    def has_process_ended(self, now: float) -> bool:
         """Return True if the process has ended. ``now`` is a monotonic time in seconds.
 
         The process is checked again only ``_NEIGHBOUR_CHECK_SECONDS`` seconds after the last check.
@@ -133,7 +133,7 @@ class ProcessWatch:
 
 class MpiTransport:
     """Transport (sends and receives messages between ranks) that uses MPI; the ranks are those of COMM_WORLD. Created
-    by ``initialise_mpi``. Implements ``pcopy.engine.transport.Transport``.
+    by ``initialise_mpi``. Implements ``pcopy.engine.transport.MessageTransport``.
     """
 
     def __init__(self) -> None:
@@ -149,11 +149,11 @@ class MpiTransport:
         self._last_transfer = time.monotonic()
         self._closed = False
         self._barriers: list[MPI.Request] = []
-        self._neighbour: ProcessWatch | None = None
+        self._neighbour: ProcessEndWatcher | None = None
         self._forgiven: set[int] = set()
 
     @property
-    def has_unsent(self) -> bool:
+    def has_unsent_data(self) -> bool:
         """True if MPI had not completed all sends at the last ``poll``."""
         return bool(self._pending_sends)
 
@@ -182,12 +182,12 @@ class MpiTransport:
         """
         end = time.monotonic() + timeout
         while True:
-            was_unsent = self.has_unsent
+            was_unsent = self.has_unsent_data
             lost = (
                 self._lost_rank()
             )  # checked first, so that messages that the rank sent before its end are returned first
-            arrived = self._progress_messages()
-            if arrived or (was_unsent and not self.has_unsent):
+            arrived = self._progress_sends_and_receives()
+            if arrived or (was_unsent and not self.has_unsent_data):
                 return arrived
             if lost is not None and lost not in self._forgiven:
                 raise PeerLost(lost, "its process has ended")
@@ -196,16 +196,16 @@ class MpiTransport:
                 return arrived
             # MPI makes progress with pending sends and receives only when it is called.
             moving = self._pending_sends or self._pending_receives
-            if self._pause(left, 0.0 if moving else calm, wake):
+            if self._sleep_between_message_checks(left, 0.0 if moving else calm, wake):
                 return arrived
 
     def watch_process(self, rank: int, pid: int) -> None:
         """Watch the process ``pid`` of this host, which runs ``rank``: from now on ``poll`` raises ``PeerLost`` when it
         has ended.
         """
-        self._neighbour = ProcessWatch(rank, pid)
+        self._neighbour = ProcessEndWatcher(rank, pid)
 
-    def expect_close(self, rank: int) -> None:
+    def expect_end_of_connection(self, rank: int) -> None:
         """Treat the end of the process of ``rank`` as expected from now on: do not raise ``PeerLost`` for it."""
         self._forgiven.add(rank)
 
@@ -217,7 +217,7 @@ class MpiTransport:
             self.wait_for_all_ranks()
             self._closed = True
 
-    def finalise(self, seconds: float = math.inf) -> bool:
+    def finalise_mpi(self, seconds: float = math.inf) -> bool:
         """Wait until all ranks have called this, then finalise MPI; return False, without finalising it, if they have
         not within ``seconds``. Collective: all ranks must call it.
 
@@ -241,7 +241,7 @@ class MpiTransport:
         has_come = False
         while not (has_come and MPI.Request.Testall(self._barriers)):
             lost = self._lost_rank()
-            arrived = self._progress_messages()
+            arrived = self._progress_sends_and_receives()
             if not has_come and not self._pending_sends:
                 self._barriers.append(self._communicator.Ibarrier())
                 has_come = True
@@ -252,11 +252,11 @@ class MpiTransport:
             if time.monotonic() > end:
                 return False
             if not arrived:
-                self._pause(_LONGEST_PAUSE)
+                self._sleep_between_message_checks(_LONGEST_PAUSE)
         self._barriers.clear()
         return True
 
-    def abort(self, status: int) -> None:
+    def abort_all_ranks(self, status: int) -> None:
         """End all ranks immediately with MPI_Abort. The launcher's exit status is ``status`` as far as the launcher
         passes it on.
         """
@@ -298,15 +298,17 @@ class MpiTransport:
         while not request.Test():
             if (lost := self._lost_rank()) is not None:
                 raise PeerLost(lost, "its process has ended")
-            self._pause(_LONGEST_PAUSE)
+            self._sleep_between_message_checks(_LONGEST_PAUSE)
 
     def _lost_rank(self) -> int | None:
         """Return the rank whose process this rank watches, if that process has ended; otherwise None."""
-        if self._neighbour is None or not self._neighbour.has_ended(time.monotonic()):
+        if self._neighbour is None or not self._neighbour.has_process_ended(time.monotonic()):
             return None
         return self._neighbour.rank
 
-    def _pause(self, longest: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> bool:
+    def _sleep_between_message_checks(
+        self, longest: float, calm: float = 0.0, wake: WakeDescriptor | None = None
+    ) -> bool:
         """Sleep for up to ``longest`` seconds between two checks for messages; return True if ``wake`` became readable,
         which ends the sleep early.
 
@@ -326,18 +328,18 @@ class MpiTransport:
             time.sleep(pause)
         return bool(waiting.poll(milliseconds))
 
-    def _progress_messages(self) -> list[tuple[int, Message]]:
+    def _progress_sends_and_receives(self) -> list[tuple[int, Message]]:
         """Continue sends and receives; return the messages that are complete, as (sender, message). Raise
         ``PcopyError`` if MPI fails.
         """
         try:
-            self._complete_sends()
-            self._match_messages()
-            return self._complete_receives()
+            self._forget_completed_sends()
+            self._start_receiving_arrived_messages()
+            return self._completely_received_messages()
         except MPI.Exception as error:
             raise PcopyError(f"MPI failed on rank {self.rank}: {error}") from error
 
-    def _complete_sends(self) -> None:
+    def _forget_completed_sends(self) -> None:
         """Forget the messages that MPI has sent completely.
 
         Each is tested by a call of its own, because MPICH progresses only one message per call (Testsome is one call).
@@ -349,7 +351,7 @@ class MpiTransport:
             if not queue:
                 del self._pending_sends[destination]
 
-    def _match_messages(self) -> None:
+    def _start_receiving_arrived_messages(self) -> None:
         """Find out which messages have arrived, and start to receive them."""
         taken = missed = 0
         # A probe of MPICH that finds no message makes progress with incoming messages, so a second probe may find one.
@@ -364,7 +366,7 @@ class MpiTransport:
             self._receiving_bytes += len(data)
             taken, missed = taken + 1, 0
 
-    def _complete_receives(self) -> list[tuple[int, Message]]:
+    def _completely_received_messages(self) -> list[tuple[int, Message]]:
         """Return the received messages that are complete, as (sender, message). A message waits until all earlier ones
         of its sender are complete.
         """
@@ -390,12 +392,12 @@ def initialise_mpi(patience: float = 0.0, text: str = "") -> MpiTransport:
     Only the calling thread may use MPI. If the call takes more than ``patience`` seconds (0: no limit) because another
     rank never calls it, the process prints ``text`` to standard error and exits with status 2. Raise
     ``InvariantBroken`` if MPI is initialised already, and ``RequestRefused`` if it cannot be initialised.
-    ``MpiTransport.finalise`` finalises MPI.
+    ``MpiTransport.finalise_mpi`` finalises MPI.
     """
     if MPI.Is_initialized():
         raise InvariantBroken("MPI was initialised before pcopy could do it")
     try:
-        with exit_unless_ended_within(patience, EXIT_REFUSED, os.fsencode(text)):
+        with exit_if_block_exceeds_time(patience, EXIT_REFUSED, os.fsencode(text)):
             MPI.Init_thread(MPI.THREAD_FUNNELED)
             transport = MpiTransport()
     except MPI.Exception as error:
@@ -406,7 +408,7 @@ def initialise_mpi(patience: float = 0.0, text: str = "") -> MpiTransport:
 
 
 @contextmanager
-def exit_unless_ended_within(seconds: float, status: int, text: bytes) -> Iterator[None]:
+def exit_if_block_exceeds_time(seconds: float, status: int, text: bytes) -> Iterator[None]:
     """Context manager: end the process with ``status``, after printing ``text`` to standard error, if the body does not
     end within ``seconds``.
 

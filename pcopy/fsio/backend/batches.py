@@ -1,14 +1,16 @@
 """Batches: one operation that a backend carries out on many items of one directory, and its result.
 
 A batch has a row for each item. Its input and its result are columns, arrays with one value per row
-(``pcopy.fsio.backend.columns``). The outcome of a row is its *verdict*: a ``OutcomeCode``, and an error if there was
+(``pcopy.fsio.backend.columns``). The outcome of a row is its *verdict*: an ``OutcomeCode``, and an error if there was
 one. Each type of batch is a single step, so that the caller can select rows between two steps:
 
-- ``ListNames`` lists the names of a directory, ``StatNames`` reads the status of names.
-- ``PlanCopies`` decides how each file is to be copied (``pcopy.fsio.backend.plan_copies``), ``CompareXattrs`` compares
-  extended attributes, ``CopySmallFiles`` copies files, and ``CreateSmallFiles`` creates files from memory.
-- ``ReadSmallFiles`` reads files for their digests.
-- ``SetMetadata`` and ``SetUniformMetadata`` set owners and modes of existing items; ``RemoveItems`` removes items.
+- ``ListNamesBatch`` lists the names of a directory, ``StatNamesBatch`` reads the status of names.
+- ``PlanCopiesBatch`` decides how each file is to be copied (``pcopy.fsio.backend.plan_copies``), ``CompareXattrsBatch``
+  compares extended attributes, ``CopySmallFilesBatch`` copies files, and ``CreateSmallFilesBatch`` creates files from
+  memory.
+- ``ReadSmallFilesBatch`` reads files for their digests.
+- ``SetMetadataBatch`` and ``SetUniformMetadataBatch`` set owners and modes of existing items; ``RemoveItemsBatch``
+  removes items.
 
 A directory is given as an open descriptor. Each name is looked up in that directory without following symbolic links,
 unless the batch says otherwise.
@@ -24,7 +26,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from pcopy.fsio.attributes import MetadataOutcome
-from pcopy.fsio.backend.columns import SCAN_COLUMNS, BatchVerdicts, IdentityMarksByRow, StatusColumns
+from pcopy.fsio.backend.columns import SCAN_COLUMNS, BatchOutcomeColumns, IdentityMarksByRow, ItemStatusColumns
 from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe
 
 Result = TypeVar("Result")
@@ -33,11 +35,11 @@ UNCHANGED_VALUE = 0xFFFFFFFF
 """Value for a mode, owner or group that is not to be changed: the -1 of chown(2) as 32 bits."""
 
 NAMES_PER_LISTING_BATCH = 2048
-"""Default for the largest number of names that one ``ListNames`` batch returns."""
+"""Default for the largest number of names that one ``ListNamesBatch`` batch returns."""
 
 
 class CopyPlan(IntEnum):
-    """How a file of a ``CopySmallFiles`` batch is to be copied, as ``PlanCopies`` has decided."""
+    """How a file of a ``CopySmallFilesBatch`` batch is to be copied, as ``PlanCopiesBatch`` has decided."""
 
     NEW = 1
     """Create the file under its own name, which must be free."""
@@ -56,8 +58,8 @@ class CopyPlan(IntEnum):
 
 
 class BenchmarkOperation(IntEnum):
-    """The system call that is measured by pdbench, the benchmark of file systems. A ``BenchmarkCalls`` batch makes this
-    call for each of many names.
+    """The system call that is measured by pdbench, the benchmark of file systems. A ``BenchmarkCallsBatch`` batch makes
+    this call for each of many names.
     """
 
     CREATE = 1
@@ -101,16 +103,16 @@ class LightDataclass:
         fields.update(named)
 
 
-class Batch(LightDataclass, Generic[Result]):
+class FileOperationBatch(LightDataclass, Generic[Result]):
     """An operation on many items, which are submitted to a backend together. ``Result`` is the type of its result."""
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         """The descriptors of directories that the batch uses. They must stay open while it is in progress."""
         raise NotImplementedError
 
 
-class NamesBatch(Batch[Result]):
+class NamesInDirectoryBatch(FileOperationBatch[Result]):
     """A batch with one row (item) for each of the ``names`` in the open ``directory``. The names are packed into one
     string, joined by slashes.
     """
@@ -119,7 +121,7 @@ class NamesBatch(Batch[Result]):
     names: bytes
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return (self.directory,)
 
     def __len__(self) -> int:
@@ -132,11 +134,11 @@ class NamesBatch(Batch[Result]):
 class BatchResult(LightDataclass):
     """The result of a batch: a verdict (code, error, bytes, duration) for each row, that is, for each item."""
 
-    verdicts: BatchVerdicts
+    verdicts: BatchOutcomeColumns
 
 
-class ListResult(BatchResult):
-    """The result of ``ListNames``: the next names of a directory.
+class ListNamesResult(BatchResult):
+    """The result of ``ListNamesBatch``: the next names of a directory.
 
     ``verdicts`` has a single row, the outcome of listing the directory. If reading the directory fails, the names that
     were read before are included.
@@ -154,48 +156,48 @@ class ListResult(BatchResult):
     name_count: int = 0
     kinds: bytes = b""
     inodes: array[int] = array("Q")
-    next_batch: ListNames | None = None
+    next_batch: ListNamesBatch | None = None
     """The batch that continues the listing after these names, or None if they were the last names."""
 
 
-class StatResult(BatchResult):
-    """The result of ``StatNames``: the status of each name; ``rows`` has it as columns.
+class StatNamesResult(BatchResult):
+    """The result of ``StatNamesBatch``: the status of each name; ``rows`` has it as columns.
 
     A name that does not exist has the errno ENOENT and the code ``FAILED``, or ``SOURCE_FAILED`` on the source side.
     """
 
-    rows: StatusColumns
+    rows: ItemStatusColumns
 
 
-class RemoveResult(BatchResult):
-    """The result of ``RemoveItems``. The field ``observed`` has the size in bytes of each regular file that was
+class RemoveItemsResult(BatchResult):
+    """The result of ``RemoveItemsBatch``. The field ``observed`` has the size in bytes of each regular file that was
     removed, and 0 for other items.
 
     If the batch has no inode numbers, the status of the items is not read, and all sizes are 0.
     """
 
-    observed: StatusColumns
+    observed: ItemStatusColumns
 
 
-class UniformMetadataResult(BatchResult):
-    """The result of ``SetUniformMetadata``. The field ``observed`` has the st_mode of each item before the change, and
-    the size in bytes of regular files (0 for other items).
+class SetUniformMetadataResult(BatchResult):
+    """The result of ``SetUniformMetadataBatch``. The field ``observed`` has the st_mode of each item before the change,
+    and the size in bytes of regular files (0 for other items).
     """
 
-    observed: StatusColumns
+    observed: ItemStatusColumns
 
 
-class ReadResult(BatchResult):
-    """The result of ``ReadSmallFiles``: the digest of each file that was read; the field ``observed`` has its inode
-    number, size, mtime and ctime.
+class ReadSmallFilesResult(BatchResult):
+    """The result of ``ReadSmallFilesBatch``: the digest of each file that was read; the field ``observed`` has its
+    inode number, size, mtime and ctime.
     """
 
-    observed: StatusColumns
+    observed: ItemStatusColumns
     digests: Digests
 
 
-class CopyResult(BatchResult):
-    """The result of ``CopySmallFiles``.
+class CopySmallFilesResult(BatchResult):
+    """The result of ``CopySmallFilesBatch``.
 
     Fields:
         verdicts: ``verdicts.bytes`` has the number of bytes copied, which for a file in /proc may exceed its size.
@@ -214,9 +216,9 @@ class CopyResult(BatchResult):
     metadata_outcomes: dict[int, MetadataOutcome]
 
 
-class CreateResult(BatchResult):
-    """The result of ``CreateSmallFiles``. ``metadata_outcomes``: by row (file), which metadata were not set although
-    that is no error, and notices for the user.
+class CreateSmallFilesResult(BatchResult):
+    """The result of ``CreateSmallFilesBatch``. ``metadata_outcomes``: by row (file), which metadata were not set
+    although that is no error, and notices for the user.
     """
 
     metadata_outcomes: dict[int, MetadataOutcome]
@@ -231,7 +233,7 @@ class Digests(LightDataclass):
     data: bytearray
 
     @classmethod
-    def zeros(cls, rows: int, size: int) -> Digests:
+    def all_zero_digests(cls, rows: int, size: int) -> Digests:
         """Return an object for ``rows`` digests of ``size`` bytes, all of them zeros."""
         return cls(size, bytearray(rows * size))
 
@@ -245,7 +247,7 @@ class Digests(LightDataclass):
 # The batches.
 
 
-class ListNames(Batch[ListResult]):
+class ListNamesBatch(FileOperationBatch[ListNamesResult]):
     """List the next names of an open directory, in the order of the directory.
 
     Fields:
@@ -264,11 +266,11 @@ class ListNames(Batch[ListResult]):
     listing_state: Any = None
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return (self.directory,)
 
 
-class StatNames(NamesBatch[StatResult]):
+class StatNamesBatch(NamesInDirectoryBatch[StatNamesResult]):
     """Read the status of each name.
 
     Fields:
@@ -282,7 +284,7 @@ class StatNames(NamesBatch[StatResult]):
     follows_links: bool = False
 
 
-class CopySmallFiles(NamesBatch[CopyResult]):
+class CopySmallFilesBatch(NamesInDirectoryBatch[CopySmallFilesResult]):
     """Copy small regular files of ``directory`` to the directory ``target``, each as its plan says.
 
     The code of a row is ``SOURCE_CHANGED`` if another item (inode and device) has taken the name of the source. It is
@@ -303,7 +305,7 @@ class CopySmallFiles(NamesBatch[CopyResult]):
 
     target: int
     plans: bytes | bytearray
-    rows: StatusColumns
+    rows: ItemStatusColumns
     new_names: bytes = b""
     temporary_names: bytes = b""
     inherits_acl: bool = False
@@ -311,11 +313,11 @@ class CopySmallFiles(NamesBatch[CopyResult]):
     reports_identities: bool = False
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
 
 
-class ReadSmallFiles(NamesBatch[ReadResult]):
+class ReadSmallFilesBatch(NamesInDirectoryBatch[ReadSmallFilesResult]):
     """Read small regular files to compute their digests.
 
     A row gets the code ``SLOW_PATH`` if its file is large, is not regular or cannot be read. So does a file that
@@ -331,7 +333,7 @@ class ReadSmallFiles(NamesBatch[ReadResult]):
     excludes_half_written: bool = False
 
 
-class SyncDirectories(Batch[BatchResult]):
+class SyncDirectoriesBatch(FileOperationBatch[BatchResult]):
     """Sync open directories by fsync(2), so that the names in them reach stable storage. This batch cannot be
     cancelled.
     """
@@ -339,11 +341,11 @@ class SyncDirectories(Batch[BatchResult]):
     directories: tuple[int, ...]
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return self.directories
 
 
-class RemoveItems(NamesBatch[RemoveResult]):
+class RemoveItemsBatch(NamesInDirectoryBatch[RemoveItemsResult]):
     """Remove items that are not directories, and empty directories.
 
     An item that is not the one in ``rows`` (inode, device, type) is not removed and gets the code ``DECIDE_AGAIN``. An
@@ -356,11 +358,11 @@ class RemoveItems(NamesBatch[RemoveResult]):
             the second after each removal.
     """
 
-    rows: StatusColumns
+    rows: ItemStatusColumns
     removal_counters: memoryview | None = None
 
 
-class SetMetadata(NamesBatch[BatchResult]):
+class SetMetadataBatch(NamesInDirectoryBatch[BatchResult]):
     """Set owner, group and mode of items, in this order. Symbolic links are not followed.
 
     An item is not changed and gets the code ``DECIDE_AGAIN`` if it is not the item in ``rows`` (inode, device, type),
@@ -375,12 +377,12 @@ class SetMetadata(NamesBatch[BatchResult]):
             attributes. An empty default ACL removes the existing one.
     """
 
-    rows: StatusColumns
-    wanted: StatusColumns
+    rows: ItemStatusColumns
+    wanted: ItemStatusColumns
     acls: tuple[bytes, bytes] | None = None
 
 
-class SetUniformMetadata(NamesBatch[UniformMetadataResult]):
+class SetUniformMetadataBatch(NamesInDirectoryBatch[SetUniformMetadataResult]):
     """Set the same owner and group for all items, and change their permission bits by one table from old to new bits.
     Directories are excluded.
 
@@ -394,13 +396,13 @@ class SetUniformMetadata(NamesBatch[UniformMetadataResult]):
         gid: the new group, or ``UNCHANGED_VALUE``.
     """
 
-    rows: StatusColumns
+    rows: ItemStatusColumns
     modes: array[int]
     uid: int = UNCHANGED_VALUE
     gid: int = UNCHANGED_VALUE
 
 
-class CreateSmallFiles(NamesBatch[CreateResult]):
+class CreateSmallFilesBatch(NamesInDirectoryBatch[CreateSmallFilesResult]):
     """Create small regular files from contents and metadata in memory.
 
     If the name of a file exists already, nothing is created, and its row gets the code ``DECIDE_AGAIN``.
@@ -413,13 +415,13 @@ class CreateSmallFiles(NamesBatch[CreateResult]):
         inherits_acl: True if files created in the directory inherit an ACL that must be removed.
     """
 
-    rows: StatusColumns
+    rows: ItemStatusColumns
     contents: bytes | memoryview
     offsets: array[int]
     inherits_acl: bool = False
 
 
-class CompareXattrs(NamesBatch[BatchResult]):
+class CompareXattrsBatch(NamesInDirectoryBatch[BatchResult]):
     """Compare the extended attributes and ACLs of items in ``directory`` with those of items in ``target``.
 
     Only attributes that a copy gets are compared. Items with equal attributes get the code ``DONE``. Items whose
@@ -434,11 +436,11 @@ class CompareXattrs(NamesBatch[BatchResult]):
     new_names: bytes = b""
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
 
 
-class BenchmarkCalls(NamesBatch[BatchResult]):
+class BenchmarkCallsBatch(NamesInDirectoryBatch[BatchResult]):
     """Make one system call for each name (for a file to create or open: open and close), so that pdbench can measure a
     file system.
 

@@ -28,7 +28,7 @@ _C_SOURCE_DIRECTORY = _PACKAGE_DIRECTORY / "native"
 _C_COMMENT_PATTERN = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
-def make_builder(root: Path = Path(), **options: Any) -> FFI:
+def make_extension_builder(root: Path = Path(), **options: Any) -> FFI:
     """Return the object by which cffi builds the C extension.
 
     ``root`` is the root of the checkout. setuptools requires that it is the working directory. ``options`` are passed
@@ -52,7 +52,7 @@ def make_builder(root: Path = Path(), **options: Any) -> FFI:
     return builder
 
 
-def build_in_place() -> Path:
+def build_extension_in_place() -> Path:
     """Build the C extension of the backend next to this module, and return its path.
 
     The file is replaced by a rename, so that processes that have loaded the old one keep it. Raise
@@ -60,7 +60,7 @@ def build_in_place() -> Path:
     """
     path = _CHECKOUT_DIRECTORY / _PACKAGE_DIRECTORY / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     with tempfile.TemporaryDirectory(prefix="pcopy-backend-") as directory:
-        made = Path(make_builder(_CHECKOUT_DIRECTORY).compile(tmpdir=directory))
+        made = Path(make_extension_builder(_CHECKOUT_DIRECTORY).compile(tmpdir=directory))
         temporary = path.with_name(f"_native.{os.getpid()}.so")
         shutil.copy(made, temporary)
         temporary.replace(path)
@@ -68,9 +68,9 @@ def build_in_place() -> Path:
 
 
 if __name__ == "__cffi__":  # run by setuptools; a plain import builds nothing
-    builder = make_builder(optional=True)
+    builder = make_extension_builder(optional=True)
 elif __name__ == "__main__":
     try:
-        print(build_in_place())
+        print(build_extension_in_place())
     except VerificationError as error:
         sys.exit(f"{__file__}: {error}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from pcopy.fsio.backend.interface import Backend, BackendSettings
+    from pcopy.fsio.backend.interface import BackendSettings, FileOperationBackend
 
 BACKEND_VARIABLES = ("PCOPY_BACKEND", "PCOPY_KERNEL")
 """Environment variables that require one of the backends; the first that is set and not empty counts."""
@@ -56,7 +56,7 @@ def import_backend() -> None:
         import pcopy.fsio.backend.native  # noqa: F401
 
 
-def create_backend(settings: BackendSettings) -> Backend:
+def create_backend(settings: BackendSettings) -> FileOperationBackend:
     """Return a new backend, the only one of this process. Raise ``RequestRefused`` if an environment variable
     (``BACKEND_VARIABLES``) requires a backend that does not exist here.
     """

@@ -7,9 +7,9 @@ errors, are in dictionaries by row.
 
 Times are nanoseconds since 1970 in signed 64 bits, which cover the years 1677 to 2262. A later time is stored as
 ``LATEST_TIME`` and an earlier one as ``EARLIEST_TIME``; the C backend leaves files with such times to Python.
-``StatusColumns.out_of_range_times`` has the exact times of these rows. To compare, store or show a time, do not use the
-column but the methods ``exact_time``, ``exact_times``, ``version`` or ``status`` of ``StatusColumns``, which return
-exact times.
+``ItemStatusColumns.out_of_range_times`` has the exact times of these rows. To compare, store or show a time, do not use
+the column but the methods ``exact_time_of_row``, ``exact_times_in_column``, ``content_version_of_row`` or ``status`` of
+``ItemStatusColumns``, which return exact times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.source import FileContentVersion
 
 MODE_COLUMN = 0x3
 LINKS_COLUMN = 0x4
@@ -50,7 +50,7 @@ SCAN_COLUMNS = VERSION_COLUMNS | MODE_COLUMN | DEVICE_COLUMN
 """Columns that a scan reads for each item that it finds."""
 
 CREATION_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | MTIME_COLUMN | SIZE_COLUMN
-"""Columns that the batch ``CreateSmallFiles`` needs, which creates files from contents in memory."""
+"""Columns that the batch ``CreateSmallFilesBatch`` needs, which creates files from contents in memory."""
 
 ALL_COLUMNS = (
     ("mode", "I", MODE_COLUMN, "st_mode"),
@@ -85,7 +85,7 @@ TIME_COLUMNS = frozenset(name for name, typecode, *_ in ALL_COLUMNS if typecode 
 _COLUMN_INDEX = {name: number for number, (name, *_) in enumerate(ALL_COLUMNS)}
 
 
-class RowStatus(NamedTuple):
+class ItemStatusRow(NamedTuple):
     """The status in one row of columns, that is, of one item, with the field names of ``os.stat_result``. Fields
     without a column are 0.
 
@@ -117,7 +117,7 @@ TYPE_LETTERS = {
 """Letters of item types, as in ``find -type``, by the type bits of the mode."""
 
 
-def zero_column(typecode: str, rows: int) -> array[int]:
+def column_of_zeros(typecode: str, rows: int) -> array[int]:
     """Return a column with this number of ``rows``, all zeros: an array with the type code ``typecode``."""
     return array(typecode, [0]) * rows
 
@@ -144,7 +144,7 @@ def _status_column(typecode: str, field: str, statuses: Sequence[os.stat_result]
         return array(typecode, [min(max(value, EARLIEST_TIME), LATEST_TIME) for value in values])
 
 
-class StatusColumns:
+class ItemStatusColumns:
     """The status of many items as columns: one array per field of the status, with one value for each item (row). A
     column that is not in ``mask`` is an empty array.
     """
@@ -169,13 +169,13 @@ class StatusColumns:
         self.mask = mask
         for name, typecode, bit, _ in ALL_COLUMNS:
             if mask & bit:
-                setattr(self, name, zero_column(typecode, number))
+                setattr(self, name, column_of_zeros(typecode, number))
 
     def __len__(self) -> int:
         return self.row_count
 
     @classmethod
-    def without_columns(cls, number: int, mask: int) -> StatusColumns:
+    def with_unset_columns(cls, number: int, mask: int) -> ItemStatusColumns:
         """Return an object for ``number`` rows in which no column exists yet: the caller must set every column of
         ``mask``.
         """
@@ -184,7 +184,7 @@ class StatusColumns:
         return rows
 
     @classmethod
-    def from_statuses(cls, statuses: Sequence[os.stat_result], mask: int) -> StatusColumns:
+    def from_statuses(cls, statuses: Sequence[os.stat_result], mask: int) -> ItemStatusColumns:
         """Return rows with the columns of ``mask``, filled from ``statuses``: the status of each item, as stat(2)
         returned it.
         """
@@ -215,14 +215,14 @@ class StatusColumns:
         if found:
             self.out_of_range_times = {**self.out_of_range_times, **found}
 
-    def exact_time(self, name: str, row: int) -> int:
+    def exact_time_of_row(self, name: str, row: int) -> int:
         """Return the exact time of one row in the column ``name``, in nanoseconds since 1970, even if the column cannot
         hold it.
         """
         time: int = getattr(self, name)[row]
         return self.out_of_range_times.get((name, row), time) if self.out_of_range_times else time
 
-    def exact_times(self, name: str) -> Sequence[int]:
+    def exact_times_in_column(self, name: str) -> Sequence[int]:
         """Return the exact times of all rows in the column ``name``, in nanoseconds since 1970, even if the column
         cannot hold them.
         """
@@ -243,7 +243,7 @@ class StatusColumns:
             and (not self.mode or stat.S_IFMT(self.mode[row]) == stat.S_IFMT(status.st_mode))
         )
 
-    def is_same_item_in(self, row: int, other: StatusColumns) -> bool:
+    def is_same_item_in(self, row: int, other: ItemStatusColumns) -> bool:
         """Return True if this row and the same row of ``other`` have the same inode, device and type. These columns
         must exist in both objects.
         """
@@ -263,37 +263,45 @@ class StatusColumns:
             and (not self.gid or self.gid[row] == status.st_gid)
         )
 
-    def versions(self) -> list[tuple[int, int, int, int]]:
+    def content_versions(self) -> list[tuple[int, int, int, int]]:
         """Return the version of the file in each row: inode, size, mtime and ctime, by which a change of the file is
         noticed.
         """
-        return list(zip(self.inode, self.size, self.exact_times("mtime"), self.exact_times("ctime"), strict=True))
+        return list(
+            zip(
+                self.inode,
+                self.size,
+                self.exact_times_in_column("mtime"),
+                self.exact_times_in_column("ctime"),
+                strict=True,
+            )
+        )
 
-    def version(self, row: int) -> FileVersion:
+    def content_version_of_row(self, row: int) -> FileContentVersion:
         """Return the version of the file in one row: inode, size, mtime and ctime, by which a change of the file is
         noticed. All ``VERSION_COLUMNS`` must exist.
         """
-        return FileVersion(
-            self.inode[row], self.size[row], self.exact_time("mtime", row), self.exact_time("ctime", row)
+        return FileContentVersion(
+            self.inode[row], self.size[row], self.exact_time_of_row("mtime", row), self.exact_time_of_row("ctime", row)
         )
 
-    def status(self, row: int) -> RowStatus:
+    def status(self, row: int) -> ItemStatusRow:
         """Return the status in one row, for decisions that are made file by file. If there is no column of modes, the
         mode is that of a regular file; other fields without a column are 0.
         """
-        return RowStatus(
+        return ItemStatusRow(
             self.mode[row] if self.mode else stat.S_IFREG,
             self.size[row] if self.size else 0,
             0,
-            self.exact_time("mtime", row) if self.mtime else 0,
-            self.exact_time("ctime", row) if self.ctime else 0,
+            self.exact_time_of_row("mtime", row) if self.mtime else 0,
+            self.exact_time_of_row("ctime", row) if self.ctime else 0,
             self.uid[row] if self.uid else 0,
             self.gid[row] if self.gid else 0,
         )
 
-    def selected(self, rows: Sequence[int]) -> StatusColumns:
+    def columns_of_selected_rows(self, rows: Sequence[int]) -> ItemStatusColumns:
         """Return new columns that have only the given ``rows`` (indices of items), in the given order."""
-        some = StatusColumns.without_columns(len(rows), self.mask)
+        some = ItemStatusColumns.with_unset_columns(len(rows), self.mask)
         for name, typecode, bit, _ in ALL_COLUMNS:
             if self.mask & bit:
                 column = getattr(self, name)
@@ -307,9 +315,9 @@ class StatusColumns:
             }
         return some
 
-    def row_range(self, start: int, end: int) -> StatusColumns:
+    def rows_in_range(self, start: int, end: int) -> ItemStatusColumns:
         """Return new columns that have only the rows (items) from ``start`` up to, but not including, ``end``."""
-        some = StatusColumns.without_columns(end - start, self.mask)
+        some = ItemStatusColumns.with_unset_columns(end - start, self.mask)
         for name, _, bit, _ in ALL_COLUMNS:
             if self.mask & bit:
                 setattr(some, name, getattr(self, name)[start:end])
@@ -319,9 +327,9 @@ class StatusColumns:
             }
         return some
 
-    def packed(self, mask: int | None = None) -> bytes:
-        """Return the columns as one string of bytes, which can be sent to another rank in a task; ``unpacked`` restores
-        them.
+    def status_columns_as_bytes(self, mask: int | None = None) -> bytes:
+        """Return the columns as one string of bytes, which can be sent to another rank in a task;
+        ``status_columns_from_bytes`` restores them.
 
         The times outside the 64-bit range follow the columns. ``mask`` selects the columns, which must exist; None
         means all.
@@ -334,11 +342,11 @@ class StatusColumns:
         return b"".join(columns)
 
     @classmethod
-    def unpacked(cls, packed: bytes, number: int, mask: int) -> StatusColumns:
+    def status_columns_from_bytes(cls, packed: bytes, number: int, mask: int) -> ItemStatusColumns:
         """Return ``number`` rows with the columns of ``mask`` from ``packed``, a string of bytes that
-        ``StatusColumns.packed`` has made. Raise ``ValueError`` if its length does not match.
+        ``ItemStatusColumns.packed`` has made. Raise ``ValueError`` if its length does not match.
         """
-        rows = cls.without_columns(number, mask)
+        rows = cls.with_unset_columns(number, mask)
         start = 0
         for name, typecode, bit, _ in ALL_COLUMNS:
             if mask & bit:
@@ -383,7 +391,7 @@ class OutcomeCode(IntEnum):
     """
     DECIDE_AGAIN = 4
     """Nothing was changed: the item is not the one for which the caller has decided what to do, or it has changed
-    since. The caller has to decide again. Exception: for a row of ``EnterDirectories`` the target directory was
+    since. The caller has to decide again. Exception: for a row of ``EnterDirectoriesBatch`` the target directory was
     created, and the slow path has to continue with it.
     """
     LACKS_METADATA = 5
@@ -411,7 +419,7 @@ none.
 _OPERATION_INDEX = {name: index for index, name in enumerate(OPERATION_NAMES)}
 
 
-class BatchVerdicts:
+class BatchOutcomeColumns:
     """Columns with the outcome of the operation on each item (row) of a batch: ``OutcomeCode``, errno, failed operation
     (index in ``OPERATION_NAMES``), bytes copied or read, and duration in nanoseconds.
 
@@ -423,17 +431,17 @@ class BatchVerdicts:
 
     def __init__(self, rows: int) -> None:
         self.codes = bytearray(rows)
-        self.errnos = zero_column("i", rows)
+        self.errnos = column_of_zeros("i", rows)
         self.operations = bytearray(rows)
-        self.bytes = zero_column("Q", rows)
+        self.bytes = column_of_zeros("Q", rows)
         self.moved = 0
-        self.nanoseconds = zero_column("Q", rows)
+        self.nanoseconds = column_of_zeros("Q", rows)
         self.texts: dict[int, tuple[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def set_problem(self, row: int, problem: Problem) -> None:
+    def set_problem_of_row(self, row: int, problem: Problem) -> None:
         """Record the error ``problem`` as the outcome of a row.
 
         The code of the row becomes ``LACKS_METADATA``, ``SOURCE_CHANGED``, ``SOURCE_FAILED`` or ``FAILED``, according

@@ -1,4 +1,4 @@
-"""Copies the files of a ``CopySmallFiles`` batch in the Python backend, one after the other.
+"""Copies the files of a ``CopySmallFilesBatch`` batch in the Python backend, one after the other.
 
 System calls per file:
 
@@ -24,8 +24,14 @@ from pcopy.fsio.attributes import (
     metadata_from_status_and_xattrs,
     read_xattrs,
 )
-from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopyResult, CopySmallFiles, Digests
-from pcopy.fsio.backend.columns import BatchVerdicts, IdentityMarksByRow, OutcomeCode, unpack_names, zero_column
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopySmallFilesBatch, CopySmallFilesResult, Digests
+from pcopy.fsio.backend.columns import (
+    BatchOutcomeColumns,
+    IdentityMarksByRow,
+    OutcomeCode,
+    column_of_zeros,
+    unpack_names,
+)
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
 from pcopy.fsio.close import must_set_times_after_close
 from pcopy.fsio.contents import GENERATED_FILE_SYSTEM_TYPES
@@ -35,8 +41,8 @@ from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem, source_changed_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import READ_FLAGS, check_not_consumed_by_reading, open_source
-from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
+from pcopy.fsio.source import READ_FLAGS, check_reading_keeps_contents, open_source_file_to_read
+from pcopy.fsio.temporary import CREATE_FLAGS, remove_item_if_present
 from pcopy.libc import type_of_file_system
 
 SOURCE_OPEN_FLAGS = READ_FLAGS | os.O_NOATIME
@@ -60,14 +66,18 @@ _CODES_WITHOUT_COPY = {int(CopyPlan.SKIP): OutcomeCode.SKIPPED, int(CopyPlan.SLO
 _DONE = int(OutcomeCode.DONE)
 
 
-class CopyBatchProcessor:
-    """Copies the files of a ``CopySmallFiles`` batch, whose rows are files, one after the other.
+class CopySmallFilesBatchProcessor:
+    """Copies the files of a ``CopySmallFilesBatch`` batch, whose rows are files, one after the other.
 
     The batch ends early if the target was full or read-only for two files without a successful copy in between.
     """
 
     def __init__(
-        self, settings: BackendSettings, batch: CopySmallFiles, digest_size: int, result: CopyResult | None = None
+        self,
+        settings: BackendSettings,
+        batch: CopySmallFilesBatch,
+        digest_size: int,
+        result: CopySmallFilesResult | None = None,
     ) -> None:
         """Prepare the copies of the files of ``batch``.
 
@@ -92,11 +102,11 @@ class CopyBatchProcessor:
         self._names = unpack_names(batch.names)
         self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
         self._temporaries = unpack_names(batch.temporary_names) if batch.temporary_names else [b""] * number
-        self._versions, self._devices = batch.rows.versions(), batch.rows.device
-        self.result = result or CopyResult(
-            BatchVerdicts(number),
-            Digests.zeros(number, digest_size),
-            zero_column("Q", number),
+        self._versions, self._devices = batch.rows.content_versions(), batch.rows.device
+        self.result = result or CopySmallFilesResult(
+            BatchOutcomeColumns(number),
+            Digests.all_zero_digests(number, digest_size),
+            column_of_zeros("Q", number),
             IdentityMarksByRow(),
             {},
         )
@@ -115,14 +125,14 @@ class CopyBatchProcessor:
             if plan in _CODES_WITHOUT_COPY:
                 codes[row] = _CODES_WITHOUT_COPY[plan]
             elif plan == _REFUSE:
-                verdicts.set_problem(row, _NAME_TAKEN_PROBLEM)
+                verdicts.set_problem_of_row(row, _NAME_TAKEN_PROBLEM)
             else:
                 try:
                     codes[row] = self._copy_file(row, plan)
                     if codes[row] == _DONE:
                         self._full_count = 0
                 except OSError as error:  # all errors are a Problem, except one from closing the source
-                    verdicts.set_problem(row, Problem.from_error("close", error, on_source=True))
+                    verdicts.set_problem_of_row(row, Problem.from_error("close", error, on_source=True))
                     self._full_count += verdicts.codes[row] == OutcomeCode.FAILED and error.errno in TARGET_FULL_ERRNOS
             ended = _now()
             nanoseconds[row] = ended - began
@@ -141,11 +151,11 @@ class CopyBatchProcessor:
         """
         batch, name = self._batch, self._names[row]
         try:
-            check_not_consumed_by_reading(batch.directory, name)
+            check_reading_keeps_contents(batch.directory, name)
             reading = _open(name, self._flags, dir_fd=batch.directory)
         except OSError:
             # Open again, without O_NOATIME if that was refused, and with retries and exact errors.
-            reading = open_source(batch.directory, name, follow=self._follow)
+            reading = open_source_file_to_read(batch.directory, name, follow=self._follow)
         operation = "fstat"
         try:
             status = _fstat(reading)
@@ -229,11 +239,13 @@ class CopyBatchProcessor:
             with NewFile(directory, name, writing):
                 raise
         if not has_metadata:
-            return self._complete_file(NewFile(directory, name, writing), row, _NEW, data, written, status, NO_XATTRS)
+            return self._complete_new_file(
+                NewFile(directory, name, writing), row, _NEW, data, written, status, NO_XATTRS
+            )
         try:
             _close(writing)
         except OSError as error:
-            remove_if_present(directory, name)
+            remove_item_if_present(directory, name)
             raise Problem.from_error("close", error) from error
         verdicts = self.result.verdicts
         verdicts.bytes[row] = written
@@ -258,7 +270,7 @@ class CopyBatchProcessor:
             new = NewFile.create(self._batch.target, made_as, self._batch.recipe)
         except Problem as problem:
             return self._handle_create_error(row, plan, problem)
-        return self._complete_file(new, row, plan, data, 0, status, xattrs)
+        return self._complete_new_file(new, row, plan, data, 0, status, xattrs)
 
     def _handle_create_error(self, row: int, plan: int, problem: Problem) -> int:
         """Handle the error ``problem`` of a copy that could not be created.
@@ -271,7 +283,7 @@ class CopyBatchProcessor:
         self.result.verdicts.set_code_and_problem(row, OutcomeCode.DECIDE_AGAIN, _NAME_TAKEN_PROBLEM)
         return OutcomeCode.DECIDE_AGAIN
 
-    def _complete_file(
+    def _complete_new_file(
         self, new: NewFile, row: int, plan: int, data: bytes, written: int, status: os.stat_result, xattrs: CopiedXattrs
     ) -> int:
         """Write the remaining contents of a new file, apply metadata, close it or give it its name, and return its
@@ -306,7 +318,7 @@ class CopyBatchProcessor:
             if plan == _REPLACE:
                 new.commit(self._new_names[row], sync=sync)
             else:
-                new.close_and_keep(sync=sync)
+                new.close_without_removing(sync=sync)
         result.verdicts.bytes[row] = len(data)
         result.verdicts.moved += len(data)
         if self._digest is not None:

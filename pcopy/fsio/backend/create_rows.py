@@ -1,4 +1,4 @@
-"""Creates the files of a ``CreateSmallFiles`` batch in the Python backend: from contents in memory, one after the
+"""Creates the files of a ``CreateSmallFilesBatch`` batch in the Python backend: from contents in memory, one after the
 other.
 """
 
@@ -8,8 +8,8 @@ import errno
 import time
 
 from pcopy.fsio.attributes import ItemMetadata, MetadataOutcome
-from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
-from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, unpack_names
+from pcopy.fsio.backend.batches import CreateSmallFilesBatch, CreateSmallFilesResult
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode, unpack_names
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
@@ -18,12 +18,14 @@ from pcopy.fsio.problem import Problem
 _EMPTY_METADATA_OUTCOME = MetadataOutcome()
 
 
-class CreateBatchProcessor:
-    """A ``CreateSmallFiles`` batch in progress: creates files from contents in memory. A row is one file."""
+class CreateSmallFilesBatchProcessor:
+    """A ``CreateSmallFilesBatch`` batch in progress: creates files from contents in memory. A row is one file."""
 
     is_target_full = False
 
-    def __init__(self, settings: BackendSettings, batch: CreateSmallFiles, result: CreateResult | None = None) -> None:
+    def __init__(
+        self, settings: BackendSettings, batch: CreateSmallFilesBatch, result: CreateSmallFilesResult | None = None
+    ) -> None:
         """Prepare the creation of the files of ``batch``.
 
         ``result`` is the result to fill in if the C backend has already processed other rows; None to create one.
@@ -32,7 +34,7 @@ class CreateBatchProcessor:
         self._preserve, self._umask = settings.preserve, settings.umask
         self._names = unpack_names(batch.names, len(batch))
         self._contents = memoryview(batch.contents)
-        self.result = result or CreateResult(BatchVerdicts(len(batch)), {})
+        self.result = result or CreateSmallFilesResult(BatchOutcomeColumns(len(batch)), {})
 
     def run(self, start: int, end: int) -> None:
         verdicts = self.result.verdicts
@@ -45,7 +47,7 @@ class CreateBatchProcessor:
                 is_taken = (problem.operation, problem.errno) == ("create", errno.EEXIST)
                 verdicts.set_code_and_problem(
                     row, OutcomeCode.DECIDE_AGAIN, problem
-                ) if is_taken else verdicts.set_problem(row, problem)
+                ) if is_taken else verdicts.set_problem_of_row(row, problem)
             verdicts.nanoseconds[row] = time.monotonic_ns() - began
 
     def _create_file(self, row: int) -> None:
@@ -61,7 +63,7 @@ class CreateBatchProcessor:
             write_all(new.descriptor, self._contents[at : at + size], 0)
             attributes = ItemMetadata(rows.mode[row], rows.uid[row], rows.gid[row], mtime, mtime)
             applied = new.apply_metadata(attributes, self._preserve, self._umask, inherits_acl=batch.inherits_acl)
-            new.close_and_keep()
+            new.close_without_removing()
         verdicts.bytes[row] = size
         verdicts.moved += size
         # Keep a file with incomplete metadata, and report that: this is better than no file.

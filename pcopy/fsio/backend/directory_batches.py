@@ -2,9 +2,9 @@
 
 A row of such a batch is a directory. All rows are directories in the same parent directory; some batches have a parent
 directory in the source and one in the target. Such batches pay off only if one call does everything for a directory, so
-the Python backend has none of them (``Backend.has_directory_batches``). The C backend handles only directories with few
-names and usual metadata. The others get the code ``SLOW_PATH``, and tasks process them one by one, as they process all
-directories with the Python backend.
+the Python backend has none of them (``FileOperationBackend.has_directory_batches``). The C backend handles only
+directories with few names and usual metadata. The others get the code ``SLOW_PATH``, and tasks process them one by one,
+as they process all directories with the Python backend.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.backend.batches import UNCHANGED_VALUE, Batch, BatchResult, NamesBatch
+from pcopy.fsio.backend.batches import UNCHANGED_VALUE, BatchResult, FileOperationBatch, NamesInDirectoryBatch
 from pcopy.fsio.backend.columns import (
     ATIME_COLUMN,
     GROUP_COLUMN,
     MODE_COLUMN,
     MTIME_COLUMN,
     OWNER_COLUMN,
-    StatusColumns,
+    ItemStatusColumns,
 )
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.interface import ColumnSums
 
 MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
-"""Format of a row of a ``ReadTarMembers`` batch, that is, of one file to archive: inode, size, st_dev, mtime, ctime,
-mode, user, group, bytes of the member in the archive.
+"""Format of a row of a ``ReadTarMembersBatch`` batch, that is, of one file to archive: inode, size, st_dev, mtime,
+ctime, mode, user, group, bytes of the member in the archive.
 """
 
 DIRECTORY_METADATA_COLUMNS = MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN | MTIME_COLUMN
@@ -73,7 +73,7 @@ class DirectoryBatchSettings(NamedTuple):
     copies_small_files: bool = False
 
 
-class RemainingDirectory(NamedTuple):
+class PartlyProcessedDirectory(NamedTuple):
     """A directory that was opened on both sides, and for which something remains to be done.
 
     Fields:
@@ -95,13 +95,13 @@ class RemainingDirectory(NamedTuple):
     is_new: bool
     is_owned_by_other_user: bool
     names: bytes
-    rows: StatusColumns
+    rows: ItemStatusColumns
     skipped: tuple[int, int]
     copied: tuple[int, int]
 
 
-class EnterResult(BatchResult):
-    """The result of ``EnterDirectories``.
+class EnterDirectoriesResult(BatchResult):
+    """The result of ``EnterDirectoriesBatch``.
 
     A directory with the code ``DONE`` that is not in ``remaining`` is finished: it has its metadata, and all items in
     it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created, but the caller has to
@@ -115,10 +115,10 @@ class EnterResult(BatchResult):
 
     skipped: int
     skipped_bytes: int
-    remaining: dict[int, RemainingDirectory]
+    remaining: dict[int, PartlyProcessedDirectory]
 
 
-class EnterDirectories(NamesBatch[EnterResult]):
+class EnterDirectoriesBatch(NamesInDirectoryBatch[EnterDirectoriesResult]):
     """Open source directories, read the status of everything in them, and open or create their target directories.
 
     Fields:
@@ -134,7 +134,7 @@ class EnterDirectories(NamesBatch[EnterResult]):
     settings: DirectoryBatchSettings
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
 
 
@@ -170,19 +170,19 @@ class DirectoryContents(NamedTuple):
     names: bytes
     kinds: bytes
     inodes: array[int]
-    rows: StatusColumns | None
+    rows: ItemStatusColumns | None
     totals: DirectoryTotals | None = None
 
 
 class ListDirectoriesResult(BatchResult):
-    """The result of ``ListDirectories``: by row, the contents of each directory with the code ``DONE``. Directories
-    that the C backend does not handle have the code ``SLOW_PATH``: the caller lists them.
+    """The result of ``ListDirectoriesBatch``: by row, the contents of each directory with the code ``DONE``.
+    Directories that the C backend does not handle have the code ``SLOW_PATH``: the caller lists them.
     """
 
     contents: dict[int, DirectoryContents]
 
 
-class ListDirectories(NamesBatch[ListDirectoriesResult]):
+class ListDirectoriesBatch(NamesInDirectoryBatch[ListDirectoriesResult]):
     """Open directories, list them, and read the status of what is in them.
 
     The status is read only if ``mask`` requests columns. Items whose status was not read have zeros.
@@ -213,7 +213,7 @@ class ListDirectories(NamesBatch[ListDirectoriesResult]):
     max_summed_file_bytes: int = 0
 
 
-class RemainingItems(NamedTuple):
+class UnprocessedItems(NamedTuple):
     """Those items of a directory that a batch has not processed, so that the caller has to.
 
     Fields:
@@ -246,11 +246,11 @@ class ItemCounts(NamedTuple):
     changed: int = 0
 
 
-class ContentsResult(BatchResult):
+class DirectoryContentsResult(BatchResult):
     """The result of a batch that processes the contents of directories.
 
     In a directory with the code ``DONE``, items may remain that the caller has to process. In a directory with the code
-    ``SLOW_PATH`` nothing was changed, except that ``RemoveDirectories`` may have removed items.
+    ``SLOW_PATH`` nothing was changed, except that ``RemoveDirectoriesBatch`` may have removed items.
 
     Fields:
         counts: counts of the processed items of all rows together.
@@ -258,11 +258,11 @@ class ContentsResult(BatchResult):
     """
 
     counts: ItemCounts
-    remaining: dict[int, RemainingItems]
+    remaining: dict[int, UnprocessedItems]
 
 
-class ListPathsResult(ContentsResult):
-    """The result of ``ListPaths``, a batch that finds the paths of everything in directories.
+class ListPathsResult(DirectoryContentsResult):
+    """The result of ``ListPathsBatch``, a batch that finds the paths of everything in directories.
 
     ``remaining`` has the subdirectories of each directory with the code ``DONE``. ``packed_paths`` has the paths of all
     items, each followed by a zero byte.
@@ -271,7 +271,7 @@ class ListPathsResult(ContentsResult):
     packed_paths: bytes = b""
 
 
-class ListPaths(NamesBatch[ListPathsResult]):
+class ListPathsBatch(NamesInDirectoryBatch[ListPathsResult]):
     """Open directories and return the paths of everything in them.
 
     Fields:
@@ -289,10 +289,10 @@ class ListPaths(NamesBatch[ListPathsResult]):
     path_prefix: bytes
 
 
-class SetMetadataInDirectories(NamesBatch[ContentsResult]):
+class SetMetadataInDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
     """Open directories, set the same owner and group for everything in them, and change the permission bits of
     everything by two tables from old to new bits. Subdirectories are changed, too, but not their contents.
-    (``SetUniformMetadata`` does the same for single items.)
+    (``SetUniformMetadataBatch`` does the same for single items.)
 
     Fields:
         directory: descriptor of the parent directory.
@@ -316,7 +316,7 @@ class SetMetadataInDirectories(NamesBatch[ContentsResult]):
     gid: int = UNCHANGED_VALUE
 
 
-class CompareDirectories(NamesBatch[ContentsResult]):
+class CompareDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
     """Open directories on both sides and compare their contents, except extended attributes and ACLs.
 
     Fields:
@@ -341,11 +341,11 @@ class CompareDirectories(NamesBatch[ContentsResult]):
     modify_window: int = 0
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
 
 
-class RemoveDirectories(NamesBatch[ContentsResult]):
+class RemoveDirectoriesBatch(NamesInDirectoryBatch[DirectoryContentsResult]):
     """Open directories, remove everything in them except subdirectories, and remove each directory that is empty then.
 
     A directory in which something remains, or with too many names, gets ``SLOW_PATH``: the caller processes it. The
@@ -364,7 +364,7 @@ class RemoveDirectories(NamesBatch[ContentsResult]):
     max_names: int
 
 
-class FinishDirectories(NamesBatch[BatchResult]):
+class FinishDirectoriesBatch(NamesInDirectoryBatch[BatchResult]):
     """Apply the final metadata to target directories after everything in them was copied, where they differ from the
     existing ones.
 
@@ -378,20 +378,20 @@ class FinishDirectories(NamesBatch[BatchResult]):
         settings: settings of the batch.
     """
 
-    rows: StatusColumns
+    rows: ItemStatusColumns
     marks: tuple[bytes, ...]
     created_by_job: bytes
     settings: DirectoryBatchSettings
 
 
-class FindItemsWithoutXattrs(NamesBatch[BatchResult]):
+class FindItemsWithoutXattrsBatch(NamesInDirectoryBatch[BatchResult]):
     """Find the items that have no extended attribute and no ACL that a copy would get.
 
     These items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``SLOW_PATH``.
     """
 
 
-class ReadTarMembers(Batch[BatchResult]):
+class ReadTarMembersBatch(FileOperationBatch[BatchResult]):
     """Read small regular files, of several directories, as members of a tar archive.
 
     Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read, has
@@ -421,7 +421,7 @@ class ReadTarMembers(Batch[BatchResult]):
         return self.source_directories[0][0]
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return tuple({directory for directory, _, _ in self.source_directories})
 
     def __len__(self) -> int:

@@ -4,7 +4,7 @@ A backend carries out the inner loops over many small files. There are two: the 
 caller submits a batch, gets a ticket (an object for the work in progress), and polls the backend until the ticket is
 done. A row is one item of the batch:
 
-    ticket = backend.submit(CopySmallFiles(source, names, target, plans, rows))
+    ticket = backend.submit_batch(CopySmallFilesBatch(source, names, target, plans, rows))
     ...                                     # do something else until backend.wake becomes readable
     for done in backend.poll(): ...         # a ticket that is done has its result columns in ticket.result
 
@@ -16,8 +16,8 @@ Rules:
 - A ticket pins the directory descriptors of its batch (``pcopy.fsio.directories.PinnedDescriptors``): they are not
   closed before the ticket is done, so that their numbers cannot be reused for another directory.
 - A cancelled ticket is done as soon as none of its rows is in progress. Rows that have begun are completed, the others
-  get the code ``CANCELLED``. ``SyncDirectories`` is never cancelled.
-- An error of a row is reported in the verdict of that row only: ``submit`` and ``poll`` raise no ``OSError``.
+  get the code ``CANCELLED``. ``SyncDirectoriesBatch`` is never cancelled.
+- An error of a row is reported in the verdict of that row only: ``submit_batch`` and ``poll`` raise no ``OSError``.
 - The tickets of a backend may become done in any order.
 """
 
@@ -27,10 +27,10 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import Batch
-from pcopy.fsio.backend.columns import StatusColumns
+from pcopy.fsio.backend.batches import FileOperationBatch
+from pcopy.fsio.backend.columns import ItemStatusColumns
 from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 
 MAX_SMALL_FILE_BYTES = 4 << 20
 """Largest size, in bytes, of a small file: one that is read into memory as a whole. Larger files are copied by tasks,
@@ -58,7 +58,7 @@ class BackendSettings(NamedTuple):
         block_size: bytes per block of that signature; 0 without one.
     """
 
-    preserve: Preserve
+    preserve: PreservedMetadataKinds
     umask: int
     follows_links: bool = False
     digest: DigestFunction | None = None
@@ -66,7 +66,7 @@ class BackendSettings(NamedTuple):
     block_size: int = 0
 
 
-class Ticket(Protocol[Result_co]):
+class BatchTicket(Protocol[Result_co]):
     """Protocol of a handle for a batch that was submitted to a backend, with its state and its result."""
 
     @property
@@ -132,7 +132,9 @@ class RowInProgress(NamedTuple):
 
 
 class ThreadPool(Protocol):
-    """Protocol of the worker threads of a backend. Without threads, rows (items) are processed in ``Backend.poll``."""
+    """Protocol of the worker threads of a backend. Without threads, rows (items) are processed in
+    ``FileOperationBackend.poll``.
+    """
 
     def request_threads(self, threads: int) -> None:
         """Request that the pool has this number of ``threads``. A change to zero takes effect when no batch is in
@@ -141,10 +143,10 @@ class ThreadPool(Protocol):
         There may be fewer threads in the end: their number is limited, and the system may refuse to create them.
         """
 
-    def load(self) -> ThreadPoolLoad:
+    def thread_pool_load(self) -> ThreadPoolLoad:
         """Return the work that was done since the pool was created, in the polling thread and in the worker threads."""
 
-    def set_limits(self, ranks: int, modifying: int) -> None:
+    def set_concurrency_limits(self, ranks: int, modifying: int) -> None:
         """Limit how many items may be processed at the same time.
 
         Args:
@@ -153,7 +155,7 @@ class ThreadPool(Protocol):
             modifying: largest number of items that this process may modify at the same time; 0: no limit.
         """
 
-    def oldest_row(self) -> RowInProgress | None:
+    def oldest_row_in_progress(self) -> RowInProgress | None:
         """Return the row (item) that a thread has been processing longest, or None if none is in progress. Any thread
         may call this.
         """
@@ -164,7 +166,7 @@ class ColumnSums(Protocol):
     sizes and ages.
     """
 
-    def add_rows(self, rows: StatusColumns, kinds: bytes) -> tuple[int, int, int] | None:
+    def add_rows(self, rows: ItemStatusColumns, kinds: bytes) -> tuple[int, int, int] | None:
         """Add the items of ``rows`` to the sums, and return the totals of these items alone.
 
         Args:
@@ -196,7 +198,7 @@ class ColumnSums(Protocol):
         """
 
 
-class Backend(Protocol):
+class FileOperationBackend(Protocol):
     """Protocol of a backend, which carries out batches of file operations. Each process has one."""
 
     @property
@@ -245,12 +247,12 @@ class Backend(Protocol):
                 one is the present.
         """
 
-    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+    def submit_batch(self, batch: FileOperationBatch[Result]) -> BatchTicket[Result]:
         """Accept a batch and return its ticket, a handle with its state and result. The batch may be carried out before
         this method returns.
         """
 
-    def poll(self) -> list[Ticket[object]]:
+    def poll(self) -> list[BatchTicket[object]]:
         """Process batches in this thread for a short time, or collect the results of the worker threads.
 
         Return the tickets that have become done since the last call.
@@ -269,8 +271,8 @@ class TicketCancelled(Exception):
 
 
 def await_ticket(
-    backend: Backend, ticket: Ticket[Result], on_progress: Callable[[], None] = lambda: None
-) -> Generator[Ticket[Result] | None, None, Result]:
+    backend: FileOperationBackend, ticket: BatchTicket[Result], on_progress: Callable[[], None] = lambda: None
+) -> Generator[BatchTicket[Result] | None, None, Result]:
     """Generator by which a task waits for a ticket; it returns the result of the ticket.
 
     The task yields the ticket and is suspended until the ticket is done. If the backend has no threads, it yields None

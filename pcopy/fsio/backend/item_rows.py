@@ -1,11 +1,11 @@
-"""Processes the batches ``ListNames``, ``StatNames``, ``ReadSmallFiles``, ``RemoveItems`` and ``CompareXattrs`` in the
-Python backend.
+"""Processes the batches ``ListNamesBatch``, ``StatNamesBatch``, ``ReadSmallFilesBatch``, ``RemoveItemsBatch`` and
+``CompareXattrsBatch`` in the Python backend.
 
 Rows (items) are processed one after the other. System calls per item:
 
-- ``StatNames``: stat.
-- ``ReadSmallFiles``: open, fstat, read, close; for a source one more fstat, for a copy fadvise64.
-- ``RemoveItems``: stat and unlink or rmdir.
+- ``StatNamesBatch``: stat.
+- ``ReadSmallFilesBatch``: open, fstat, read, close; for a source one more fstat, for a copy fadvise64.
+- ``RemoveItemsBatch``: stat and unlink or rmdir.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from itertools import islice
 
 from pcopy.fsio.backend.batches import (
     BatchResult,
-    CompareXattrs,
+    CompareXattrsBatch,
     Digests,
-    ListNames,
-    ListResult,
-    ReadResult,
-    ReadSmallFiles,
-    RemoveItems,
-    RemoveResult,
-    StatNames,
-    StatResult,
-    SyncDirectories,
+    ListNamesBatch,
+    ListNamesResult,
+    ReadSmallFilesBatch,
+    ReadSmallFilesResult,
+    RemoveItemsBatch,
+    RemoveItemsResult,
+    StatNamesBatch,
+    StatNamesResult,
+    SyncDirectoriesBatch,
 )
 from pcopy.fsio.backend.columns import (
     EARLIEST_TIME,
@@ -38,43 +38,43 @@ from pcopy.fsio.backend.columns import (
     TYPE_LETTERS,
     UNKNOWN_STATUS,
     VERSION_COLUMNS,
-    BatchVerdicts,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
     pack_names,
     unpack_names,
 )
 from pcopy.fsio.backend.copy_rows import SOURCE_OPEN_FLAGS, is_file_unchanged
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.directories import list_entries
-from pcopy.fsio.incomplete_mark import is_marked_incomplete
+from pcopy.fsio.directories import list_directory_entries
+from pcopy.fsio.incomplete_mark import is_file_marked_incomplete
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, TRANSIENT_ERRNOS, call_with_retries
-from pcopy.fsio.source import check_not_consumed_by_reading, open_item_to_read
+from pcopy.fsio.source import check_reading_keeps_contents, open_item_to_read
 
 _open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
 _advise, _DONTNEED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
 _now = time.monotonic_ns
 
 
-class ListBatchProcessor:
-    """A ``ListNames`` batch in progress: lists the next names of a directory. The directory is the only row of the
+class ListNamesBatchProcessor:
+    """A ``ListNamesBatch`` batch in progress: lists the next names of a directory. The directory is the only row of the
     batch.
     """
 
     is_target_full = False
 
-    def __init__(self, batch: ListNames) -> None:
+    def __init__(self, batch: ListNamesBatch) -> None:
         self._batch = batch
         self._types: dict[bytes, int] | None = None
-        self.result = ListResult(BatchVerdicts(1))
+        self.result = ListNamesResult(BatchOutcomeColumns(1))
 
     def run(self, start: int, end: int) -> None:
         """List the next names of the directory, which is the only row; ``start`` and ``end`` are therefore ignored."""
         batch, result = self._batch, self.result
         began = _now()
-        entries = batch.listing_state if batch.listing_state is not None else list_entries(batch.directory)
+        entries = batch.listing_state if batch.listing_state is not None else list_directory_entries(batch.directory)
         found: list[os.DirEntry[str]] = []
         result.verdicts.codes[0] = OutcomeCode.DONE
         try:
@@ -85,17 +85,17 @@ class ListBatchProcessor:
             result.verdicts.set_code_and_problem(0, code, problem)
         else:
             if len(found) == batch.max_names:
-                result.next_batch = ListNames(
+                result.next_batch = ListNamesBatch(
                     batch.directory, batch.max_names, batch.is_detailed, batch.on_source, entries
                 )
         result.names = pack_names(os.fsencode(entry.name) for entry in found)
         result.name_count = len(found)
         if batch.is_detailed:
-            result.kinds = bytes(map(self._type_letter, found))
+            result.kinds = bytes(map(self._item_type_letter_of_entry, found))
             result.inodes = array("Q", [entry.inode() for entry in found])
         result.verdicts.nanoseconds[0] = _now() - began
 
-    def _type_letter(self, entry: os.DirEntry[str]) -> int:
+    def _item_type_letter_of_entry(self, entry: os.DirEntry[str]) -> int:
         """Return the letter, as of ``find -type``, of the type of a directory entry; ``?`` if the type cannot be found
         out.
 
@@ -113,9 +113,9 @@ class ListBatchProcessor:
         try:
             return TYPE_LETTERS[stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)]
         except (OSError, KeyError):  # for example, a directory that may be listed but not searched
-            return self._listed_type_letter(os.fsencode(entry.name))
+            return self._item_type_letter_in_listing(os.fsencode(entry.name))
 
-    def _listed_type_letter(self, name: bytes) -> int:
+    def _item_type_letter_in_listing(self, name: bytes) -> int:
         """Return the letter, as of ``find -type``, of the type that getdents64(2) lists for ``name``; ``?`` if it lists
         none.
 
@@ -124,31 +124,33 @@ class ListBatchProcessor:
         """
         if self._types is None:
             from pcopy.fsio.nodes import proc_path_of_descriptor  # imported here because few listings need them
-            from pcopy.libc import types_of_names
+            from pcopy.libc import file_types_by_name
 
             try:
                 with closing_descriptor(
                     open_item_to_read(None, proc_path_of_descriptor(self._batch.directory), follow=True)
                 ) as directory:
-                    self._types = types_of_names(directory)
+                    self._types = file_types_by_name(directory)
             except OSError:
                 self._types = {}
         return TYPE_LETTERS.get(self._types.get(name, 0), ord("?"))
 
 
-class StatBatchProcessor:
-    """A ``StatNames`` batch in progress: reads the status of names in one directory."""
+class StatNamesBatchProcessor:
+    """A ``StatNamesBatch`` batch in progress: reads the status of names in one directory."""
 
     is_target_full = False
 
-    def __init__(self, batch: StatNames, result: StatResult | None = None) -> None:
+    def __init__(self, batch: StatNamesBatch, result: StatNamesResult | None = None) -> None:
         """Prepare to read the status of the names of ``batch``.
 
         ``result`` is the result to fill in if the C backend has already processed other rows; None to create one.
         """
         self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result = result or StatResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), batch.mask))
+        self.result = result or StatNamesResult(
+            BatchOutcomeColumns(len(batch)), ItemStatusColumns(len(batch), batch.mask)
+        )
 
     def run(self, start: int, end: int) -> None:
         """Read the status of the names from ``start`` up to, but not including, ``end``."""
@@ -186,13 +188,17 @@ class StatBatchProcessor:
         return call_with_retries(call)
 
 
-class ReadBatchProcessor:
-    """A ``ReadSmallFiles`` batch in progress: reads small files and computes their digests."""
+class ReadSmallFilesBatchProcessor:
+    """A ``ReadSmallFilesBatch`` batch in progress: reads small files and computes their digests."""
 
     is_target_full = False
 
     def __init__(
-        self, settings: BackendSettings, batch: ReadSmallFiles, digest_size: int, result: ReadResult | None = None
+        self,
+        settings: BackendSettings,
+        batch: ReadSmallFilesBatch,
+        digest_size: int,
+        result: ReadSmallFilesResult | None = None,
     ) -> None:
         assert settings.digest is not None
         self._batch = batch
@@ -202,8 +208,10 @@ class ReadBatchProcessor:
         )
         number = len(batch)
         self._names = unpack_names(batch.names)
-        self.result = result or ReadResult(
-            BatchVerdicts(number), StatusColumns(number, VERSION_COLUMNS), Digests.zeros(number, digest_size)
+        self.result = result or ReadSmallFilesResult(
+            BatchOutcomeColumns(number),
+            ItemStatusColumns(number, VERSION_COLUMNS),
+            Digests.all_zero_digests(number, digest_size),
         )
 
     def run(self, start: int, end: int) -> None:
@@ -227,7 +235,7 @@ class ReadBatchProcessor:
         must be read by a task, not in a batch. Raise ``OSError``.
         """
         copies = self._batch.are_copies
-        check_not_consumed_by_reading(self._batch.directory, self._names[row])
+        check_reading_keeps_contents(self._batch.directory, self._names[row])
         reading = _open(self._names[row], self._flags, dir_fd=self._batch.directory)
         try:
             status = _fstat(reading)
@@ -238,7 +246,7 @@ class ReadBatchProcessor:
                 or not EARLIEST_TIME < status.st_mtime_ns < LATEST_TIME
             ):
                 return None
-            if self._batch.excludes_half_written and is_marked_incomplete(reading):
+            if self._batch.excludes_half_written and is_file_marked_incomplete(reading):
                 return None
             if copies:
                 _advise(reading, 0, 0, _DONTNEED)
@@ -253,21 +261,21 @@ class ReadBatchProcessor:
         return status
 
 
-def sync_directories(batch: SyncDirectories) -> BatchResult:
+def sync_directories(batch: SyncDirectoriesBatch) -> BatchResult:
     """Sync each open directory of the batch with fsync(2), and return a verdict (success or error) for each."""
-    verdicts = BatchVerdicts(len(batch.directories))
+    verdicts = BatchOutcomeColumns(len(batch.directories))
     for row, directory in enumerate(batch.directories):
         began = _now()
         try:
             os.fsync(directory)
             verdicts.codes[row] = OutcomeCode.DONE
         except OSError as error:
-            verdicts.set_problem(row, Problem.from_error("fsync", error))
+            verdicts.set_problem_of_row(row, Problem.from_error("fsync", error))
         verdicts.nanoseconds[row] = _now() - began
     return BatchResult(verdicts)
 
 
-class ChangeBatchProcessor:
+class ChangeItemsBatchProcessor:
     """Base of the classes for batches in progress that change or remove existing items. If a change was interrupted by
     a signal or failed because too many files are open, it is tried again.
     """
@@ -287,7 +295,7 @@ class ChangeBatchProcessor:
                         raise
                     verdicts.codes[row] = call_with_retries(partial(self._change_item, row), NOTHING_DONE_ERRNOS)
             except Problem as problem:
-                verdicts.set_problem(row, problem)
+                verdicts.set_problem_of_row(row, problem)
             verdicts.nanoseconds[row] = _now() - began
 
     def _change_item(self, row: int) -> OutcomeCode:
@@ -297,14 +305,14 @@ class ChangeBatchProcessor:
         raise NotImplementedError
 
 
-class RemoveBatchProcessor(ChangeBatchProcessor):
-    """A ``RemoveItems`` batch in progress: removes items that are not directories, and empty directories."""
+class RemoveItemsBatchProcessor(ChangeItemsBatchProcessor):
+    """A ``RemoveItemsBatch`` batch in progress: removes items that are not directories, and empty directories."""
 
-    def __init__(self, batch: RemoveItems, result: RemoveResult | None = None) -> None:
+    def __init__(self, batch: RemoveItemsBatch, result: RemoveItemsResult | None = None) -> None:
         self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result: RemoveResult = result or RemoveResult(
-            BatchVerdicts(len(batch)), StatusColumns(len(batch), SIZE_COLUMN)
+        self.result: RemoveItemsResult = result or RemoveItemsResult(
+            BatchOutcomeColumns(len(batch)), ItemStatusColumns(len(batch), SIZE_COLUMN)
         )
 
     def _change_item(self, row: int) -> OutcomeCode:
@@ -330,18 +338,18 @@ class RemoveBatchProcessor(ChangeBatchProcessor):
 
 
 class CompareXattrsBatchProcessor:
-    """A ``CompareXattrs`` batch in progress: compares the extended attributes of sources with those
+    """A ``CompareXattrsBatch`` batch in progress: compares the extended attributes of sources with those
     of their targets.
     """
 
     is_target_full = False
 
-    def __init__(self, settings: BackendSettings, batch: CompareXattrs, result: BatchResult | None = None) -> None:
+    def __init__(self, settings: BackendSettings, batch: CompareXattrsBatch, result: BatchResult | None = None) -> None:
         self._settings = settings
         self._batch = batch
         self._names = unpack_names(batch.names)
         self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
-        self.result = result or BatchResult(BatchVerdicts(len(batch)))
+        self.result = result or BatchResult(BatchOutcomeColumns(len(batch)))
 
     def run(self, start: int, end: int) -> None:
         """Compare the extended attributes of the items from ``start`` up to, but not including, ``end``.

@@ -1,5 +1,5 @@
-"""Processes the batches ``SetMetadata`` and ``SetUniformMetadata`` in the Python backend: sets owners, groups, modes
-and ACLs of existing items, one by one.
+"""Processes the batches ``SetMetadataBatch`` and ``SetUniformMetadataBatch`` in the Python backend: sets owners,
+groups, modes and ACLs of existing items, one by one.
 
 Each item is opened with O_PATH and changed through that descriptor. So the item that changes is the one that was
 examined, even if its name refers to another item by then. Python has no call that changes an item through an O_PATH
@@ -19,33 +19,40 @@ from pcopy.fsio.attributes import remove_xattr
 from pcopy.fsio.backend.batches import (
     UNCHANGED_VALUE,
     BatchResult,
-    SetMetadata,
-    SetUniformMetadata,
-    UniformMetadataResult,
+    SetMetadataBatch,
+    SetUniformMetadataBatch,
+    SetUniformMetadataResult,
 )
-from pcopy.fsio.backend.columns import MODE_COLUMN, SIZE_COLUMN, BatchVerdicts, OutcomeCode, StatusColumns, unpack_names
-from pcopy.fsio.backend.item_rows import ChangeBatchProcessor
+from pcopy.fsio.backend.columns import (
+    MODE_COLUMN,
+    SIZE_COLUMN,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
+    OutcomeCode,
+    unpack_names,
+)
+from pcopy.fsio.backend.item_rows import ChangeItemsBatchProcessor
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.nodes import open_path_only, proc_path_of_descriptor
+from pcopy.fsio.nodes import open_o_path_descriptor, proc_path_of_descriptor
 from pcopy.fsio.problem import Problem, errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 
 _NO_PROC_TEXT = "/proc is not mounted, and this system has no other call that changes an open item: mount /proc"
 _SET_GID_REFUSED_TEXT = "the set-gid bit was not set: only root and members of the group may set it"
 
 
-class SetMetadataBatchProcessor(ChangeBatchProcessor):
-    """A ``SetMetadata`` batch in progress: each item gets its own values."""
+class SetMetadataBatchProcessor(ChangeItemsBatchProcessor):
+    """A ``SetMetadataBatch`` batch in progress: each item gets its own values."""
 
-    def __init__(self, batch: SetMetadata, result: BatchResult | None = None) -> None:
+    def __init__(self, batch: SetMetadataBatch, result: BatchResult | None = None) -> None:
         self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result = result or BatchResult(BatchVerdicts(len(batch)))
+        self.result = result or BatchResult(BatchOutcomeColumns(len(batch)))
 
     def _change_item(self, row: int) -> OutcomeCode:
         batch, wanted = self._batch, self._batch.wanted
-        with closing_descriptor(open_path_only(batch.directory, self._names[row], on_source=False)) as item:
-            status = status_of(item)
+        with closing_descriptor(open_o_path_descriptor(batch.directory, self._names[row], on_source=False)) as item:
+            status = status_of_open_item(item)
             if not (batch.rows.is_same_item(row, status) and batch.rows.has_owner_and_mode(row, status)):
                 return OutcomeCode.DECIDE_AGAIN
             _set_owner_and_mode(item, wanted.uid[row], wanted.gid[row], wanted.mode[row])
@@ -65,20 +72,20 @@ class SetMetadataBatchProcessor(ChangeBatchProcessor):
             remove_xattr(handle, DEFAULT_ACL_XATTR)
 
 
-class SetUniformMetadataBatchProcessor(ChangeBatchProcessor):
-    """A ``SetUniformMetadata`` batch in progress: all items get the same owner and group, and modes by one table."""
+class SetUniformMetadataBatchProcessor(ChangeItemsBatchProcessor):
+    """A ``SetUniformMetadataBatch`` in progress: all items get the same owner and group, and modes by one table."""
 
-    def __init__(self, batch: SetUniformMetadata, result: UniformMetadataResult | None = None) -> None:
+    def __init__(self, batch: SetUniformMetadataBatch, result: SetUniformMetadataResult | None = None) -> None:
         self._batch = batch
         self._names = unpack_names(batch.names)
-        self.result: UniformMetadataResult = result or UniformMetadataResult(
-            BatchVerdicts(len(batch)), StatusColumns(len(batch), MODE_COLUMN | SIZE_COLUMN)
+        self.result: SetUniformMetadataResult = result or SetUniformMetadataResult(
+            BatchOutcomeColumns(len(batch)), ItemStatusColumns(len(batch), MODE_COLUMN | SIZE_COLUMN)
         )
 
     def _change_item(self, row: int) -> OutcomeCode:
         batch, seen = self._batch, self.result.observed
-        with closing_descriptor(open_path_only(batch.directory, self._names[row], on_source=False)) as item:
-            status = status_of(item)
+        with closing_descriptor(open_o_path_descriptor(batch.directory, self._names[row], on_source=False)) as item:
+            status = status_of_open_item(item)
             mode = status.st_mode
             if not batch.rows.is_same_item(row, status) or stat.S_ISDIR(mode):
                 return OutcomeCode.DECIDE_AGAIN
@@ -95,11 +102,13 @@ class SetUniformMetadataBatchProcessor(ChangeBatchProcessor):
 
 
 def metadata_batch_processor(
-    batch: SetMetadata | SetUniformMetadata,
+    batch: SetMetadataBatch | SetUniformMetadataBatch,
 ) -> SetMetadataBatchProcessor | SetUniformMetadataBatchProcessor:
     """Return the object that processes the rows (items) of ``batch`` in the Python backend."""
     return (
-        SetMetadataBatchProcessor(batch) if isinstance(batch, SetMetadata) else SetUniformMetadataBatchProcessor(batch)
+        SetMetadataBatchProcessor(batch)
+        if isinstance(batch, SetMetadataBatch)
+        else SetUniformMetadataBatchProcessor(batch)
     )
 
 
@@ -142,5 +151,5 @@ def _set_owner_and_mode(item: int, uid: int, gid: int, mode: int) -> None:
     if mode != UNCHANGED_VALUE:
         with _proc_errors_as_problem("chmod"):
             os.chmod(proc_path_of_descriptor(item), mode)
-        if mode & stat.S_ISGID and stat.S_IMODE(status_of(item).st_mode) != mode:
+        if mode & stat.S_ISGID and stat.S_IMODE(status_of_open_item(item).st_mode) != mode:
             raise Problem("chmod", errno.EPERM, text=_SET_GID_REFUSED_TEXT)

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR, XATTRS_OF_LUSTRE_FILES, XattrKind, xattr_kind
 from pcopy.fsio.attributes import is_xattr_copied
 from pcopy.fsio.backend import _native
-from pcopy.fsio.backend.batches import Batch, ListNames, ListResult, SyncDirectories
-from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode
-from pcopy.fsio.backend.directory_batches import FindItemsWithoutXattrs, ListDirectories, ReadTarMembers
-from pcopy.fsio.backend.interface import BackendSettings, Ticket
+from pcopy.fsio.backend.batches import FileOperationBatch, ListNamesBatch, ListNamesResult, SyncDirectoriesBatch
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode
+from pcopy.fsio.backend.directory_batches import FindItemsWithoutXattrsBatch, ListDirectoriesBatch, ReadTarMembersBatch
+from pcopy.fsio.backend.interface import BackendSettings, BatchTicket
 from pcopy.fsio.backend.item_rows import sync_directories
 from pcopy.fsio.backend.native_batches import DEFERRED_CODE, NativeBatch, NativeBatchWithoutFallback, native_batch
 from pcopy.fsio.backend.native_directories import native_directory_batch
 from pcopy.fsio.backend.native_pool import NativeThreadPool
-from pcopy.fsio.backend.plan_copies import PlanCopies, PlanCopiesResult, copy_plans
-from pcopy.fsio.backend.python import FILES_PER_POLL, BatchProcessor, FinishedTicket
+from pcopy.fsio.backend.plan_copies import PlanCopiesBatch, PlanCopiesResult, file_copy_plans
+from pcopy.fsio.backend.python import FILES_PER_POLL, BatchProcessor, FinishedBatchTicket
 from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors, listing_problem
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class EventWakeDescriptor:
     def fileno(self) -> int:
         return self._descriptor
 
-    def set(self) -> None:
+    def make_readable(self) -> None:
         """Make the descriptor readable."""
         os.eventfd_write(self._descriptor, 1)
 
@@ -74,23 +74,23 @@ class EventWakeDescriptor:
         os.close(self._descriptor)
 
 
-class NativeTicket(Generic[Result]):
+class NativeBatchTicket(Generic[Result]):
     """The ticket (handle) of a batch in the C backend: first C processes its rows (items), then Python processes those
     that C has deferred.
     """
 
-    def __init__(self, backend: NativeBackend, batch: Batch[Any], rows: NativeBatch) -> None:
+    def __init__(self, backend: NativeBackend, batch: FileOperationBatch[Any], rows: NativeBatch) -> None:
         self.is_done = False
         self.is_cut_short = False
         self._backend = backend
-        self._descriptors = batch.descriptors
+        self._descriptors = batch.directory_descriptors
         self._rows = rows
         self._verdicts = rows.result.verdicts
         self._work: BatchProcessor | None = None
         self._deferred_rows: list[int] = []
         self._is_cancelled = False
         for descriptor in self._descriptors:
-            backend.pins.pin(descriptor)
+            backend.pins.pin_descriptor(descriptor)
 
     @property
     def result(self) -> Result:
@@ -102,7 +102,7 @@ class NativeTicket(Generic[Result]):
         """True if the C code is done with the batch, and rows that it left to Python remain to be processed."""
         return not self.is_done and self._work is not None
 
-    def advance(self) -> None:
+    def advance_batch(self) -> None:
         """Record how far the C code has processed the batch. When C is done with the batch, process in Python some of
         the rows that it deferred.
         """
@@ -123,19 +123,19 @@ class NativeTicket(Generic[Result]):
         if self._work is not None and self._work.is_target_full and OutcomeCode.PENDING in self._verdicts.codes:
             self.cancel()
         elif not self._deferred_rows:
-            self.finish()
+            self.mark_batch_done()
 
     def _prepare_deferred_rows(self, batch: Any) -> None:
         """Complete the result when the C code is done with ``batch``, a C structure, and create the Python object that
         processes the rows (items) which C left to Python.
 
-        If this raises an exception, the ticket is unchanged and the next ``advance`` tries again.
+        If this raises an exception, the ticket is unchanged and the next ``advance_batch`` tries again.
         """
         codes = self._verdicts.codes
         self.is_cut_short = bool(batch.cancelled)
         if DEFERRED_CODE in codes:
             self._backend.classify_unknown_xattrs()
-        self._rows.complete_result()
+        self._rows.fill_in_batch_result()
         if DEFERRED_CODE in codes:
             self.is_cut_short = self.is_cut_short or self._is_cancelled
             deferred = [row for row, code in enumerate(codes) if code == DEFERRED_CODE]
@@ -153,25 +153,25 @@ class NativeTicket(Generic[Result]):
         if self._work is None:
             self._is_cancelled = True
             _lib.pk_cancel(self._backend.handle, self._rows.batch)
-            self.advance()
+            self.advance_batch()
             return
         self.is_cut_short = True
         codes = self._verdicts.codes
         codes[:] = bytes(code or OutcomeCode.CANCELLED for code in codes)
         self._deferred_rows.clear()
-        self.finish()
+        self.mark_batch_done()
 
-    def finish(self) -> None:
+    def mark_batch_done(self) -> None:
         """Mark the ticket as done, and release its directory descriptors so that they may be closed."""
         if not self.is_done:
             self.is_done = True
             for descriptor in self._descriptors:
-                self._backend.pins.unpin(descriptor)
+                self._backend.pins.unpin_descriptor(descriptor)
 
 
 class NativeBackend:
     """The C backend: processes batches of file operations in C, with or without threads. It implements the protocol
-    ``pcopy.fsio.backend.interface.Backend``, which describes the methods that have no description here.
+    ``pcopy.fsio.backend.interface.FileOperationBackend``, which describes the methods that have no description here.
     """
 
     name = "c"
@@ -192,12 +192,12 @@ class NativeBackend:
         if self.handle == _ffi.NULL:
             raise MemoryError
         self.pool = NativeThreadPool(self.handle)
-        self._tickets: list[NativeTicket[Any]] = []
+        self._tickets: list[NativeBatchTicket[Any]] = []
         self._unknown_xattr = _ffi.new("char[256]")
         # Make the names of Lustre's attributes known to C in advance. Otherwise C would defer all files of the first
         # batches: it learns one unknown name per batch.
         for name in XATTRS_OF_LUSTRE_FILES:
-            _lib.pk_learn(self.handle, name, self._xattr_treatment(name))
+            _lib.pk_learn(self.handle, name, self._xattr_copy_method(name))
         self._listing: Any = _ffi.new("pk_listing *")
         self._opened: Any = _ffi.new("pk_opened *")
         self._names: Any = b""
@@ -208,35 +208,35 @@ class NativeBackend:
     def runs_in_poll(self) -> bool:
         return not self.pool.threads
 
-    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
-        if isinstance(batch, PlanCopies):
-            decided: Any = PlanCopiesResult(copy_plans(batch.policy, batch.sources, batch.targets))
-            return FinishedTicket(decided)
-        if isinstance(batch, ListNames):
+    def submit_batch(self, batch: FileOperationBatch[Result]) -> BatchTicket[Result]:
+        if isinstance(batch, PlanCopiesBatch):
+            decided: Any = PlanCopiesResult(file_copy_plans(batch.policy, batch.sources, batch.targets))
+            return FinishedBatchTicket(decided)
+        if isinstance(batch, ListNamesBatch):
             listed: Any = self._list_names(batch)
-            return FinishedTicket(listed)
-        if isinstance(batch, SyncDirectories) and self.runs_in_poll:
+            return FinishedBatchTicket(listed)
+        if isinstance(batch, SyncDirectoriesBatch) and self.runs_in_poll:
             synced: Any = sync_directories(batch)
-            return FinishedTicket(synced)
+            return FinishedBatchTicket(synced)
         if not self._tickets:
             self.pool.apply_requested_thread_count()
         rows = self._native_batch(batch)
-        rows.batch.at_once = self.pool.max_modifying_rows(rows.batch.rows)
-        fills_tally = isinstance(batch, ListDirectories) and batch.column_sums is not None
+        rows.batch.at_once = self.pool.max_rows_modifying_directory(rows.batch.rows)
+        fills_tally = isinstance(batch, ListDirectoriesBatch) and batch.column_sums is not None
         if fills_tally and not self.runs_in_poll:
             rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # no lock protects the tally
-        ticket: NativeTicket[Any] = NativeTicket(self, batch, rows)
+        ticket: NativeBatchTicket[Any] = NativeBatchTicket(self, batch, rows)
         if number := _lib.pk_submit(self.handle, rows.batch):
-            ticket.finish()
+            ticket.mark_batch_done()
             raise MemoryError if number == errno.ENOMEM else ValueError("there is not one name for each row")
         self._tickets.append(ticket)
         if fills_tally:
             self.pool.can_start_threads = False
         return ticket
 
-    def _native_batch(self, batch: Batch[Any]) -> NativeBatch:
+    def _native_batch(self, batch: FileOperationBatch[Any]) -> NativeBatch:
         """Return an object with the batch as a C structure, which has pointers to the batch's columns."""
-        if isinstance(batch, (FindItemsWithoutXattrs, ReadTarMembers)):
+        if isinstance(batch, (FindItemsWithoutXattrsBatch, ReadTarMembersBatch)):
             return NativeBatchWithoutFallback(self._settings, batch)
         rows = native_directory_batch(self._settings, batch)
         return rows or native_batch(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
@@ -254,12 +254,14 @@ class NativeBackend:
 
         return NativeColumnSums(bounds)
 
-    def _list_names(self, batch: ListNames) -> ListResult:
-        """Carry out a ``ListNames`` batch immediately, and return its result: most directories take one system call."""
+    def _list_names(self, batch: ListNamesBatch) -> ListNamesResult:
+        """Carry out a ``ListNamesBatch`` batch immediately, and return its result: most directories take one system
+        call.
+        """
         listing = batch.listing_state or self._listing
         if batch.listing_state is None:
             listing.at = listing.end = listing.has_begun = listing.is_over = 0
-        listed = ListResult(BatchVerdicts(1))
+        listed = ListNamesResult(BatchOutcomeColumns(1))
         if len(self._names) < batch.max_names * _MAX_NAME_BYTES:
             self._names = _ffi.new("char[]", batch.max_names * _MAX_NAME_BYTES)
             self._kinds, self._inodes = _ffi.new("uint8_t[]", batch.max_names), _ffi.new("uint64_t[]", batch.max_names)
@@ -278,10 +280,12 @@ class NativeBackend:
         if not listing.is_over:
             if listing is self._listing:  # ``next_batch`` goes on with this structure: other listings need a new one
                 self._listing = _ffi.new("pk_listing *")
-            listed.next_batch = ListNames(batch.directory, batch.max_names, batch.is_detailed, batch.on_source, listing)
+            listed.next_batch = ListNamesBatch(
+                batch.directory, batch.max_names, batch.is_detailed, batch.on_source, listing
+            )
         return listed
 
-    def poll(self) -> list[Ticket[Any]]:
+    def poll(self) -> list[BatchTicket[Any]]:
         waiting = self._tickets
         if not waiting:
             return []
@@ -289,13 +293,13 @@ class NativeBackend:
         try:
             for ticket in waiting:
                 if not ticket.is_done:
-                    ticket.advance()
+                    ticket.advance_batch()
         finally:
-            done: list[Ticket[Any]] = [ticket for ticket in waiting if ticket.is_done]
+            done: list[BatchTicket[Any]] = [ticket for ticket in waiting if ticket.is_done]
             waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
             self.pool.can_start_threads = self.pool.can_start_threads or not waiting
         if not self.runs_in_poll and any(ticket.has_deferred_rows for ticket in waiting):
-            self.wake.set()  # deferred rows are processed in poll, and no C thread wakes the caller for them
+            self.wake.make_readable()  # deferred rows are processed in poll, and no C thread wakes the caller for them
         return done
 
     def classify_unknown_xattrs(self) -> None:
@@ -304,9 +308,9 @@ class NativeBackend:
         """
         while _lib.pk_unknown(self.handle, self._unknown_xattr):
             name = _ffi.string(self._unknown_xattr)
-            _lib.pk_learn(self.handle, self._unknown_xattr, self._xattr_treatment(name))
+            _lib.pk_learn(self.handle, self._unknown_xattr, self._xattr_copy_method(name))
 
-    def _xattr_treatment(self, name: bytes) -> int:
+    def _xattr_copy_method(self, name: bytes) -> int:
         """Return how the C code has to treat the extended attribute ``name``: PK_KEEP (copy it), PK_LEAVE (ignore it),
         or 0 (leave files that have it to Python).
         """

@@ -17,24 +17,24 @@ from typing import Any
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import (
-    Batch,
     BatchResult,
-    BenchmarkCalls,
-    CompareXattrs,
-    CopyResult,
-    CopySmallFiles,
-    CreateResult,
-    CreateSmallFiles,
+    BenchmarkCallsBatch,
+    CompareXattrsBatch,
+    CopySmallFilesBatch,
+    CopySmallFilesResult,
+    CreateSmallFilesBatch,
+    CreateSmallFilesResult,
     Digests,
-    ReadResult,
-    ReadSmallFiles,
-    RemoveItems,
-    RemoveResult,
-    SetMetadata,
-    SetUniformMetadata,
-    StatNames,
-    StatResult,
-    UniformMetadataResult,
+    FileOperationBatch,
+    ReadSmallFilesBatch,
+    ReadSmallFilesResult,
+    RemoveItemsBatch,
+    RemoveItemsResult,
+    SetMetadataBatch,
+    SetUniformMetadataBatch,
+    SetUniformMetadataResult,
+    StatNamesBatch,
+    StatNamesResult,
 )
 from pcopy.fsio.backend.columns import (
     ALL_COLUMNS,
@@ -46,20 +46,20 @@ from pcopy.fsio.backend.columns import (
     OWNER_COLUMN,
     SIZE_COLUMN,
     VERSION_COLUMNS,
-    BatchVerdicts,
+    BatchOutcomeColumns,
     IdentityMarksByRow,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
-    zero_column,
+    column_of_zeros,
 )
-from pcopy.fsio.backend.copy_rows import CopyBatchProcessor
-from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrs, ReadTarMembers
+from pcopy.fsio.backend.copy_rows import CopySmallFilesBatchProcessor
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW_FORMAT, FindItemsWithoutXattrsBatch, ReadTarMembersBatch
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
 from pcopy.fsio.backend.item_rows import (
     CompareXattrsBatchProcessor,
-    ReadBatchProcessor,
-    RemoveBatchProcessor,
-    StatBatchProcessor,
+    ReadSmallFilesBatchProcessor,
+    RemoveItemsBatchProcessor,
+    StatNamesBatchProcessor,
 )
 from pcopy.fsio.backend.python import BatchProcessor
 from pcopy.fsio.close import must_set_times_after_close
@@ -135,7 +135,7 @@ class NativeBatch:
         self._kept_alive.append(pointer)
         return pointer
 
-    def set_columns(self, to: Any, rows: StatusColumns, needed: int = 0) -> None:
+    def set_column_pointers(self, to: Any, rows: ItemStatusColumns, needed: int = 0) -> None:
         """Set the pointers in ``to``, a C structure ``pk_columns``, to the columns of ``rows``.
 
         Raise ``ValueError`` if a column is too short, or if a column in the mask ``needed`` is missing: C would access
@@ -157,7 +157,7 @@ class NativeBatch:
         self.result.verdicts.codes[:] = bytes((DEFERRED_CODE,)) * len(self.result.verdicts)
         self.batch.rows = 0
 
-    def complete_result(self) -> None:
+    def fill_in_batch_result(self) -> None:
         """Complete the result after the C code has processed its rows, with everything that C does not write into the
         columns.
 
@@ -165,20 +165,22 @@ class NativeBatch:
         """
 
 
-class NativeCopyBatch(NativeBatch):
-    """A batch that copies small files (``CopySmallFiles``), as a C structure with pointers to its columns."""
+class NativeCopySmallFilesBatch(NativeBatch):
+    """A batch that copies small files (``CopySmallFilesBatch``), as a C structure with pointers to its columns."""
 
-    def __init__(self, settings: BackendSettings, batch: CopySmallFiles, digest_size: int, *, has_digest: bool) -> None:
+    def __init__(
+        self, settings: BackendSettings, batch: CopySmallFilesBatch, digest_size: int, *, has_digest: bool
+    ) -> None:
         number = len(batch.rows)
-        made = zero_column("Q", number)
-        self._copy_result = CopyResult(
-            BatchVerdicts(number), Digests.zeros(number, digest_size), made, IdentityMarksByRow(), {}
+        made = column_of_zeros("Q", number)
+        self._copy_result = CopySmallFilesResult(
+            BatchOutcomeColumns(number), Digests.all_zero_digests(number, digest_size), made, IdentityMarksByRow(), {}
         )
         super().__init__(
             _lib.PK_COPY,
             batch,
             self._copy_result,
-            lambda: CopyBatchProcessor(settings, batch, digest_size, self._copy_result),
+            lambda: CopySmallFilesBatchProcessor(settings, batch, digest_size, self._copy_result),
         )
         self._digest = settings.digest
         self._marks = bytearray()
@@ -199,7 +201,7 @@ class NativeCopyBatch(NativeBatch):
             )
         to.plans = self.column_pointer("uint8_t[]", batch.plans)
         to.made = self.column_pointer("uint64_t[]", made)
-        self.set_columns(to.given, batch.rows, VERSION_COLUMNS | DEVICE_COLUMN)
+        self.set_column_pointers(to.given, batch.rows, VERSION_COLUMNS | DEVICE_COLUMN)
         if len(batch.plans) != number:
             raise ValueError(f"there are {len(batch.plans)} plans for {number} rows: each row needs one")
         if batch.recipe is not DEFAULT_LAYOUT_RECIPE or settings.preserve.chown != (-1, -1):
@@ -222,7 +224,7 @@ class NativeCopyBatch(NativeBatch):
         self.batch.arena = self.column_pointer("uint8_t[]", self._contents_buffer)
         self.batch.offsets = self.column_pointer("uint64_t[]", array("Q", self._offsets))
 
-    def complete_result(self) -> None:
+    def fill_in_batch_result(self) -> None:
         result = self._copy_result
         verdicts = result.verdicts
         if self._offsets:
@@ -242,9 +244,9 @@ class NativeCopyBatch(NativeBatch):
 
 
 class NativeSetUniformMetadataBatch(NativeBatch):
-    """A batch that gives many items the same owner and group (``SetUniformMetadata``), as a C structure."""
+    """A batch that gives many items the same owner and group (``SetUniformMetadataBatch``), as a C structure."""
 
-    def complete_result(self) -> None:
+    def fill_in_batch_result(self) -> None:
         verdicts = self.result.verdicts
         for row in verdicts.rows_with_code(OutcomeCode.FAILED):
             # Only C detects this: unlike Python, it examines an item before it opens it.
@@ -257,14 +259,14 @@ class NativeBatchWithoutFallback(NativeBatch):
     ``SLOW_PATH``, and the caller processes these items.
     """
 
-    def __init__(self, settings: BackendSettings, batch: FindItemsWithoutXattrs | ReadTarMembers) -> None:
-        kind = _lib.PK_BARE if isinstance(batch, FindItemsWithoutXattrs) else _lib.PK_MEMBER
-        super().__init__(kind, batch, BatchResult(BatchVerdicts(len(batch))), _raise_unexpected_deferral)
+    def __init__(self, settings: BackendSettings, batch: FindItemsWithoutXattrsBatch | ReadTarMembersBatch) -> None:
+        kind = _lib.PK_BARE if isinstance(batch, FindItemsWithoutXattrsBatch) else _lib.PK_MEMBER
+        super().__init__(kind, batch, BatchResult(BatchOutcomeColumns(len(batch))), _raise_unexpected_deferral)
         self.batch.flags = native_batch_flags(settings)
-        if isinstance(batch, ReadTarMembers):
+        if isinstance(batch, ReadTarMembersBatch):
             self._set_member_pointers(batch)
 
-    def _set_member_pointers(self, batch: ReadTarMembers) -> None:
+    def _set_member_pointers(self, batch: ReadTarMembersBatch) -> None:
         """Set the pointers of the C structure to the columns of ``batch``. Raise ``ValueError`` if C would access
         memory outside the buffers.
         """
@@ -290,8 +292,8 @@ class NativeBatchWithoutFallback(NativeBatch):
         to.arena = self.column_pointer("uint8_t[]", batch.buffer)
         to.offsets = self.column_pointer("uint64_t[]", offsets)
 
-    def complete_result(self) -> None:
-        mark_deferred_for_slow_path(self.result.verdicts.codes)
+    def fill_in_batch_result(self) -> None:
+        mark_deferred_rows_for_slow_path(self.result.verdicts.codes)
 
 
 def _can_others_write(directory: int) -> bool:
@@ -305,7 +307,7 @@ def _can_others_write(directory: int) -> bool:
     return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
 
 
-def mark_deferred_for_slow_path(codes: bytearray) -> None:
+def mark_deferred_rows_for_slow_path(codes: bytearray) -> None:
     """Replace the code of the rows that C has deferred by ``SLOW_PATH`` in ``codes``: the caller of the backend
     processes these items.
     """
@@ -313,17 +315,19 @@ def mark_deferred_for_slow_path(codes: bytearray) -> None:
         codes[:] = codes.replace(bytes((DEFERRED_CODE,)), bytes((OutcomeCode.SLOW_PATH,)))
 
 
-class NativeCreateBatch(NativeBatch):
-    """A batch that creates small files from memory (``CreateSmallFiles``), as a C structure."""
+class NativeCreateSmallFilesBatch(NativeBatch):
+    """A batch that creates small files from memory (``CreateSmallFilesBatch``), as a C structure."""
 
-    def __init__(self, settings: BackendSettings, batch: CreateSmallFiles) -> None:
-        from pcopy.fsio.backend.create_rows import CreateBatchProcessor  # imported here because copies do not need it
+    def __init__(self, settings: BackendSettings, batch: CreateSmallFilesBatch) -> None:
+        from pcopy.fsio.backend.create_rows import (
+            CreateSmallFilesBatchProcessor,  # imported here because copies do not need it
+        )
 
-        made = CreateResult(BatchVerdicts(len(batch)), {})
-        super().__init__(_lib.PK_MAKE, batch, made, lambda: CreateBatchProcessor(settings, batch, made))
+        made = CreateSmallFilesResult(BatchOutcomeColumns(len(batch)), {})
+        super().__init__(_lib.PK_MAKE, batch, made, lambda: CreateSmallFilesBatchProcessor(settings, batch, made))
         self._create_result = made
         to = self.batch
-        self.set_columns(to.given, batch.rows, CREATION_COLUMNS)
+        self.set_column_pointers(to.given, batch.rows, CREATION_COLUMNS)
         ends = map(int.__add__, batch.offsets, batch.rows.size)
         if len(batch.offsets) != len(batch) or max(ends, default=0) > len(batch.contents):
             raise ValueError("a row has no offset, or its contents end outside the buffer")
@@ -338,7 +342,7 @@ class NativeCreateBatch(NativeBatch):
         if settings.preserve.chown != (-1, -1):
             self.defer_all_rows()
 
-    def complete_result(self) -> None:
+    def fill_in_batch_result(self) -> None:
         """Record which files were created without their owner, because it could not be set: their rows are done and
         nevertheless have an errno.
         """
@@ -363,7 +367,9 @@ def native_batch_flags(settings: BackendSettings) -> int:
     return int(flags | (_lib.PK_TIMES if preserve.timestamps else 0))
 
 
-def native_batch(settings: BackendSettings, batch: Batch[Any], digest_size: int, *, has_digest: bool) -> NativeBatch:
+def native_batch(
+    settings: BackendSettings, batch: FileOperationBatch[Any], digest_size: int, *, has_digest: bool
+) -> NativeBatch:
     """Return an object that has the batch as a C structure (``pk_batch``) and its result. Raise ``TypeError`` for a
     type of batch that C does not support.
 
@@ -374,51 +380,53 @@ def native_batch(settings: BackendSettings, batch: Batch[Any], digest_size: int,
         has_digest: True if the C code can compute the digests.
     """
     match batch:
-        case CopySmallFiles():
-            return NativeCopyBatch(settings, batch, digest_size, has_digest=has_digest)
-        case CreateSmallFiles():
-            return NativeCreateBatch(settings, batch)
-        case StatNames():
-            stated = StatResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), batch.mask))
-            rows = NativeBatch(_lib.PK_STAT, batch, stated, lambda: StatBatchProcessor(batch, stated))
-            rows.set_columns(rows.batch.found, stated.rows)
+        case CopySmallFilesBatch():
+            return NativeCopySmallFilesBatch(settings, batch, digest_size, has_digest=has_digest)
+        case CreateSmallFilesBatch():
+            return NativeCreateSmallFilesBatch(settings, batch)
+        case StatNamesBatch():
+            stated = StatNamesResult(BatchOutcomeColumns(len(batch)), ItemStatusColumns(len(batch), batch.mask))
+            rows = NativeBatch(_lib.PK_STAT, batch, stated, lambda: StatNamesBatchProcessor(batch, stated))
+            rows.set_column_pointers(rows.batch.found, stated.rows)
             rows.batch.flags = (_lib.PK_FOLLOW if batch.follows_links else 0) | (
                 0 if batch.on_source else _lib.PK_COPIES
             )
-        case ReadSmallFiles():
-            digests = Digests.zeros(len(batch), digest_size)
-            read = ReadResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), VERSION_COLUMNS), digests)
-            rows = NativeBatch(
-                _lib.PK_READ, batch, read, lambda: ReadBatchProcessor(settings, batch, digest_size, read)
+        case ReadSmallFilesBatch():
+            digests = Digests.all_zero_digests(len(batch), digest_size)
+            read = ReadSmallFilesResult(
+                BatchOutcomeColumns(len(batch)), ItemStatusColumns(len(batch), VERSION_COLUMNS), digests
             )
-            rows.set_columns(rows.batch.found, read.observed)
+            rows = NativeBatch(
+                _lib.PK_READ, batch, read, lambda: ReadSmallFilesBatchProcessor(settings, batch, digest_size, read)
+            )
+            rows.set_column_pointers(rows.batch.found, read.observed)
             rows.batch.digests = rows.column_pointer("uint8_t[]", digests.data)
             rows.batch.flags = _lib.PK_COPIES if batch.are_copies else _lib.PK_FOLLOW if settings.follows_links else 0
             rows.batch.flags |= _lib.PK_WHOLE if batch.excludes_half_written else 0
             if not has_digest:
                 rows.defer_all_rows()
-        case RemoveItems():
-            removed = RemoveResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), SIZE_COLUMN))
-            rows = NativeBatch(_lib.PK_REMOVE, batch, removed, lambda: RemoveBatchProcessor(batch, removed))
-            rows.set_columns(rows.batch.given, batch.rows)
-            rows.set_columns(rows.batch.found, removed.observed)
+        case RemoveItemsBatch():
+            removed = RemoveItemsResult(BatchOutcomeColumns(len(batch)), ItemStatusColumns(len(batch), SIZE_COLUMN))
+            rows = NativeBatch(_lib.PK_REMOVE, batch, removed, lambda: RemoveItemsBatchProcessor(batch, removed))
+            rows.set_column_pointers(rows.batch.given, batch.rows)
+            rows.set_column_pointers(rows.batch.found, removed.observed)
             rows.batch.removed = rows.column_pointer("uint64_t[]", batch.removal_counters)
-        case SetMetadata() | SetUniformMetadata():
+        case SetMetadataBatch() | SetUniformMetadataBatch():
             rows = _native_set_metadata_batch(batch)
-        case CompareXattrs():
+        case CompareXattrsBatch():
             rows = _native_compare_batch(settings, batch)
-        case BenchmarkCalls():
+        case BenchmarkCallsBatch():
             rows = _native_benchmark_batch(batch)
         case _:
             raise TypeError(f"{type(batch).__name__}: the C backend does not support this batch")
     return rows
 
 
-def _native_benchmark_batch(batch: BenchmarkCalls) -> NativeBatch:
+def _native_benchmark_batch(batch: BenchmarkCallsBatch) -> NativeBatch:
     """Return an object that has ``batch``, whose system calls pdbench measures, as a C structure (``pk_batch``), and
     its result.
     """
-    tried = BatchResult(BatchVerdicts(len(batch)))
+    tried = BatchResult(BatchOutcomeColumns(len(batch)))
     rows = NativeBatch(_lib.PK_TRY, batch, tried, _raise_unexpected_deferral)
     rows.batch.flags = int(batch.operation)
     if batch.new_names:
@@ -435,7 +443,7 @@ def _raise_unexpected_deferral() -> BatchProcessor:
     raise AssertionError("the C code deferred a row of a batch that Python does not process")
 
 
-def _native_set_metadata_batch(batch: SetMetadata | SetUniformMetadata) -> NativeBatch:
+def _native_set_metadata_batch(batch: SetMetadataBatch | SetUniformMetadataBatch) -> NativeBatch:
     """Return an object that has ``batch``, which sets owners and modes of items, as a C structure (``pk_batch``), and
     its result.
     """
@@ -444,20 +452,22 @@ def _native_set_metadata_batch(batch: SetMetadata | SetUniformMetadata) -> Nativ
         SetUniformMetadataBatchProcessor,
     )
 
-    if isinstance(batch, SetMetadata):
-        mended = BatchResult(BatchVerdicts(len(batch)))
+    if isinstance(batch, SetMetadataBatch):
+        mended = BatchResult(BatchOutcomeColumns(len(batch)))
         rows = NativeBatch(_lib.PK_UPDATE, batch, mended, lambda: SetMetadataBatchProcessor(batch, mended))
-        rows.set_columns(rows.batch.given, batch.rows, MODE_COLUMN)
-        rows.set_columns(rows.batch.wanted, batch.wanted, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
+        rows.set_column_pointers(rows.batch.given, batch.rows, MODE_COLUMN)
+        rows.set_column_pointers(rows.batch.wanted, batch.wanted, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
         if batch.acls is not None:
             rows.defer_all_rows()
         return rows
-    updated = UniformMetadataResult(BatchVerdicts(len(batch)), StatusColumns(len(batch), MODE_COLUMN | SIZE_COLUMN))
+    updated = SetUniformMetadataResult(
+        BatchOutcomeColumns(len(batch)), ItemStatusColumns(len(batch), MODE_COLUMN | SIZE_COLUMN)
+    )
     rows = NativeSetUniformMetadataBatch(
         _lib.PK_UPDATE_UNIFORM, batch, updated, lambda: SetUniformMetadataBatchProcessor(batch, updated)
     )
-    rows.set_columns(rows.batch.given, batch.rows)
-    rows.set_columns(rows.batch.found, updated.observed)
+    rows.set_column_pointers(rows.batch.given, batch.rows)
+    rows.set_column_pointers(rows.batch.found, updated.observed)
     rows.batch.uid, rows.batch.gid = batch.uid, batch.gid
     if len(batch.modes) != PERMISSION_VALUE_COUNT:
         raise ValueError(f"there are {len(batch.modes)} modes, not one for each value of the permission bits")
@@ -465,11 +475,11 @@ def _native_set_metadata_batch(batch: SetMetadata | SetUniformMetadata) -> Nativ
     return rows
 
 
-def _native_compare_batch(settings: BackendSettings, batch: CompareXattrs) -> NativeBatch:
+def _native_compare_batch(settings: BackendSettings, batch: CompareXattrsBatch) -> NativeBatch:
     """Return an object that has ``batch``, which compares extended attributes, as a C structure (``pk_batch``), and its
     result.
     """
-    judged = BatchResult(BatchVerdicts(len(batch)))
+    judged = BatchResult(BatchOutcomeColumns(len(batch)))
     rows = NativeBatch(_lib.PK_SAME, batch, judged, lambda: CompareXattrsBatchProcessor(settings, batch, judged))
     rows.batch.target = batch.target
     if batch.new_names:

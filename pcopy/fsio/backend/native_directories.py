@@ -11,7 +11,7 @@ from typing import Any
 
 from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.backend import _native
-from pcopy.fsio.backend.batches import Batch, BatchResult, NamesBatch, SyncDirectories
+from pcopy.fsio.backend.batches import BatchResult, FileOperationBatch, NamesInDirectoryBatch, SyncDirectoriesBatch
 from pcopy.fsio.backend.columns import (
     ALL_COLUMNS,
     ATIME_COLUMN,
@@ -22,34 +22,34 @@ from pcopy.fsio.backend.columns import (
     MTIME_COLUMN,
     OWNER_COLUMN,
     SCAN_COLUMNS,
-    BatchVerdicts,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
 )
 from pcopy.fsio.backend.directory_batches import (
-    CompareDirectories,
-    ContentsResult,
+    CompareDirectoriesBatch,
     DirectoryBatchSettings,
     DirectoryContents,
+    DirectoryContentsResult,
     DirectoryTotals,
-    EnterDirectories,
-    EnterResult,
-    FinishDirectories,
+    EnterDirectoriesBatch,
+    EnterDirectoriesResult,
+    FinishDirectoriesBatch,
     ItemCounts,
-    ListDirectories,
+    ListDirectoriesBatch,
     ListDirectoriesResult,
-    ListPaths,
+    ListPathsBatch,
     ListPathsResult,
-    RemainingDirectory,
-    RemainingItems,
-    RemoveDirectories,
-    SetMetadataInDirectories,
+    PartlyProcessedDirectory,
+    RemoveDirectoriesBatch,
+    SetMetadataInDirectoriesBatch,
+    UnprocessedItems,
 )
 from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.backend.native_batches import (
     PERMISSION_VALUE_COUNT,
     NativeBatch,
-    mark_deferred_for_slow_path,
+    mark_deferred_rows_for_slow_path,
     native_batch_flags,
 )
 from pcopy.fsio.backend.python import BatchProcessor
@@ -62,21 +62,21 @@ _COLUMNS_OF_REMAINING_ITEMS = ("mode", "links", "mtime", "ctime", "inode", "size
 """Columns that C returns for the items that remain to be processed in a directory."""
 _COLUMN_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in ALL_COLUMNS}
 """Type code of ``array``, and bytes per value, of each column, by its name."""
-_NO_ROWS = StatusColumns(0, SCAN_COLUMNS | LINKS_COLUMN)
+_NO_ROWS = ItemStatusColumns(0, SCAN_COLUMNS | LINKS_COLUMN)
 _EMPTY_DIRECTORY_CONTENTS = DirectoryContents(b"", b"", array("Q"), None)
 _DIRECTORY_LETTER = ord("d")
 
 
 class NativeDirectoriesBatch(NativeBatch):
-    """Base of the classes for ``EnterDirectories`` and ``FinishDirectories`` batches as C structures. Directories that
-    C defers get the code ``SLOW_PATH``: the caller processes them.
+    """Base of the classes for ``EnterDirectoriesBatch`` and ``FinishDirectoriesBatch`` batches as C structures.
+    Directories that C defers get the code ``SLOW_PATH``: the caller processes them.
     """
 
     def __init__(
         self,
         kind: int,
         settings: BackendSettings,
-        batch: EnterDirectories | FinishDirectories,
+        batch: EnterDirectoriesBatch | FinishDirectoriesBatch,
         result: BatchResult,
         target: int,
     ) -> None:
@@ -88,18 +88,18 @@ class NativeDirectoriesBatch(NativeBatch):
         to.flags = native_batch_flags(settings)
         to.tree = self._tree
 
-    def complete_result(self) -> None:
-        mark_deferred_for_slow_path(self.result.verdicts.codes)
+    def fill_in_batch_result(self) -> None:
+        mark_deferred_rows_for_slow_path(self.result.verdicts.codes)
 
 
-class NativeEnterBatch(NativeDirectoriesBatch):
-    """A batch that opens source directories and opens or creates their targets (``EnterDirectories``), as a C structure
-    with pointers to its columns.
+class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
+    """A batch that opens source directories and opens or creates their targets (``EnterDirectoriesBatch``), as a C
+    structure with pointers to its columns.
     """
 
-    def __init__(self, settings: BackendSettings, batch: EnterDirectories) -> None:
+    def __init__(self, settings: BackendSettings, batch: EnterDirectoriesBatch) -> None:
         number = len(batch)
-        self._enter_result = EnterResult(BatchVerdicts(number), 0, 0, {})
+        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), 0, 0, {})
         super().__init__(_lib.PK_ENTER, settings, batch, self._enter_result, batch.target)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
@@ -108,8 +108,8 @@ class NativeEnterBatch(NativeDirectoriesBatch):
         self.batch.flags |= _lib.PK_LATE if is_mtime_set_on_close.get(batch.settings.target_device) else 0
         self.batch.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
 
-    def complete_result(self) -> None:
-        super().complete_result()
+    def fill_in_batch_result(self) -> None:
+        super().fill_in_batch_result()
         entered, directories = self._enter_result, self._directories
         done = int(OutcomeCode.DONE)
         entered.skipped = entered.skipped_bytes = 0
@@ -121,19 +121,19 @@ class NativeEnterBatch(NativeDirectoriesBatch):
                 entered.skipped += found.skipped
                 entered.skipped_bytes += found.skipped_bytes
             else:
-                entered.remaining[row] = _remaining_directory(found)
+                entered.remaining[row] = _partly_processed_directory(found)
 
 
 class NativeListDirectoriesBatch(NativeBatch):
-    """A batch that lists directories and reads the status of their items (``ListDirectories``), as a C structure with
-    pointers to its columns.
+    """A batch that lists directories and reads the status of their items (``ListDirectoriesBatch``), as a C structure
+    with pointers to its columns.
 
     Directories that C defers get the code ``SLOW_PATH``: the caller processes them.
     """
 
-    def __init__(self, batch: ListDirectories) -> None:
+    def __init__(self, batch: ListDirectoriesBatch) -> None:
         number = len(batch)
-        self._list_result = ListDirectoriesResult(BatchVerdicts(number), {})
+        self._list_result = ListDirectoriesResult(BatchOutcomeColumns(number), {})
         super().__init__(_lib.PK_LOOK, batch, self._list_result, _raise_unexpected_deferral)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
@@ -153,9 +153,9 @@ class NativeListDirectoriesBatch(NativeBatch):
         to.tree, to.directories = tree, self._directories
         to.given.inode = self.column_pointer("uint64_t[]", batch.inodes)
 
-    def complete_result(self) -> None:
+    def fill_in_batch_result(self) -> None:
         codes = self._list_result.verdicts.codes
-        mark_deferred_for_slow_path(codes)
+        mark_deferred_rows_for_slow_path(codes)
         done = int(OutcomeCode.DONE)
         found, directories = self._list_result.contents, self._directories
         for row, code in enumerate(codes):
@@ -182,7 +182,7 @@ class NativeListDirectoriesBatch(NativeBatch):
         return DirectoryContents(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows, summed)
 
 
-class NativeContentsBatch(NativeBatch):
+class NativeDirectoryContentsBatch(NativeBatch):
     """Base of the classes for batches that process the items in directories, as C structures. Directories that C defers
     get the code ``SLOW_PATH``: the caller processes them.
     """
@@ -190,11 +190,11 @@ class NativeContentsBatch(NativeBatch):
     def __init__(
         self,
         kind: int,
-        batch: SetMetadataInDirectories | CompareDirectories | RemoveDirectories | ListPaths,
-        done: ContentsResult | None = None,
+        batch: SetMetadataInDirectoriesBatch | CompareDirectoriesBatch | RemoveDirectoriesBatch | ListPathsBatch,
+        done: DirectoryContentsResult | None = None,
     ) -> None:
         number = len(batch)
-        self._contents_result = done or ContentsResult(BatchVerdicts(number), ItemCounts(), {})
+        self._contents_result = done or DirectoryContentsResult(BatchOutcomeColumns(number), ItemCounts(), {})
         super().__init__(kind, batch, self._contents_result, _raise_unexpected_deferral)
         self._tree: Any = _ffi.new("pk_tree *")
         self._directories: Any = _ffi.new("pk_directory[]", number)
@@ -212,10 +212,10 @@ class NativeContentsBatch(NativeBatch):
             raise ValueError(f"there are {len(inodes)} inodes for {self.row_count} rows: each row needs one")
         return self.column_pointer("uint64_t[]", inodes)
 
-    def complete_result(self) -> None:
+    def fill_in_batch_result(self) -> None:
         result, directories = self._contents_result, self._directories
         codes, width = result.verdicts.codes, len(ItemCounts._fields)
-        mark_deferred_for_slow_path(codes)
+        mark_deferred_rows_for_slow_path(codes)
         numbers = array("Q", _ffi.buffer(self._sums)[:])
         result.counts = ItemCounts(*(sum(numbers[column::width]) for column in range(width)))
         done = int(OutcomeCode.DONE)
@@ -227,15 +227,15 @@ class NativeContentsBatch(NativeBatch):
                     array("Q", _ffi.buffer(each, 8 * number)[:] if each else b"")
                     for each in (found.inodes, found.rows.inode)
                 )
-                result.remaining[row] = RemainingItems(names, kinds, inodes, others)
+                result.remaining[row] = UnprocessedItems(names, kinds, inodes, others)
 
 
-class NativeSetMetadataInDirectoriesBatch(NativeContentsBatch):
-    """A batch that sets owners and modes of all items in directories (``SetMetadataInDirectories``), as a C structure
-    with pointers to its columns.
+class NativeSetMetadataInDirectoriesBatch(NativeDirectoryContentsBatch):
+    """A batch that sets owners and modes of all items in directories (``SetMetadataInDirectoriesBatch``), as a C
+    structure with pointers to its columns.
     """
 
-    def __init__(self, batch: SetMetadataInDirectories) -> None:
+    def __init__(self, batch: SetMetadataInDirectoriesBatch) -> None:
         super().__init__(_lib.PK_UPDATE_WITHIN, batch)
         if not len(batch.modes) == len(batch.directory_modes) == PERMISSION_VALUE_COUNT:
             raise ValueError("there is not one mode for each value of the permission bits")
@@ -247,12 +247,12 @@ class NativeSetMetadataInDirectoriesBatch(NativeContentsBatch):
         to.uid, to.gid = batch.uid, batch.gid
 
 
-class NativeCompareDirectoriesBatch(NativeContentsBatch):
-    """A batch that compares directories of two trees (``CompareDirectories``), as a C structure with pointers to its
-    columns.
+class NativeCompareDirectoriesBatch(NativeDirectoryContentsBatch):
+    """A batch that compares directories of two trees (``CompareDirectoriesBatch``), as a C structure with pointers to
+    its columns.
     """
 
-    def __init__(self, batch: CompareDirectories) -> None:
+    def __init__(self, batch: CompareDirectoriesBatch) -> None:
         super().__init__(_lib.PK_COMPARE_WITHIN, batch)
         self._tree.source_device, self._tree.target_device = batch.devices
         self._tree.window = batch.modify_window
@@ -261,30 +261,30 @@ class NativeCompareDirectoriesBatch(NativeContentsBatch):
         self.batch.wanted.inode = self._inode_pointer(batch.other_inodes)
 
 
-class NativeRemoveDirectoriesBatch(NativeContentsBatch):
-    """A batch that removes directories with the items in them (``RemoveDirectories``), as a C structure with pointers
-    to its columns.
+class NativeRemoveDirectoriesBatch(NativeDirectoryContentsBatch):
+    """A batch that removes directories with the items in them (``RemoveDirectoriesBatch``), as a C structure with
+    pointers to its columns.
     """
 
-    def __init__(self, batch: RemoveDirectories) -> None:
+    def __init__(self, batch: RemoveDirectoriesBatch) -> None:
         super().__init__(_lib.PK_REMOVE_WITHIN, batch)
         self._tree.source_device = batch.device
 
 
-class NativeListPathsBatch(NativeContentsBatch):
-    """A batch that returns the paths of all items in directories (``ListPaths``), as a C structure with pointers to its
-    columns.
+class NativeListPathsBatch(NativeDirectoryContentsBatch):
+    """A batch that returns the paths of all items in directories (``ListPathsBatch``), as a C structure with pointers
+    to its columns.
     """
 
-    def __init__(self, batch: ListPaths) -> None:
-        self._paths_result = ListPathsResult(BatchVerdicts(len(batch)), ItemCounts(), {})
+    def __init__(self, batch: ListPathsBatch) -> None:
+        self._paths_result = ListPathsResult(BatchOutcomeColumns(len(batch)), ItemCounts(), {})
         super().__init__(_lib.PK_PATHS, batch, self._paths_result)
         self._tree.source_device = batch.device
         self._path_prefix = _ffi.new("char[]", batch.path_prefix)
         self.batch.prefixes = self._path_prefix
 
-    def complete_result(self) -> None:
-        super().complete_result()
+    def fill_in_batch_result(self) -> None:
+        super().fill_in_batch_result()
         directories = self._directories
         found = (
             directories[row]
@@ -295,14 +295,14 @@ class NativeListPathsBatch(NativeContentsBatch):
         self._paths_result.packed_paths = b"".join(texts)
 
 
-class NativeFinishBatch(NativeDirectoriesBatch):
-    """A batch that sets the final metadata of directories (``FinishDirectories``), as a C structure with pointers to
-    its columns.
+class NativeFinishDirectoriesBatch(NativeDirectoriesBatch):
+    """A batch that sets the final metadata of directories (``FinishDirectoriesBatch``), as a C structure with pointers
+    to its columns.
     """
 
-    def __init__(self, settings: BackendSettings, batch: FinishDirectories) -> None:
-        super().__init__(_lib.PK_FINISH, settings, batch, BatchResult(BatchVerdicts(len(batch))), batch.directory)
-        self.set_columns(
+    def __init__(self, settings: BackendSettings, batch: FinishDirectoriesBatch) -> None:
+        super().__init__(_lib.PK_FINISH, settings, batch, BatchResult(BatchOutcomeColumns(len(batch))), batch.directory)
+        self.set_column_pointers(
             self.batch.given,
             batch.rows,
             MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN | ATIME_COLUMN | MTIME_COLUMN | INODE_COLUMN,
@@ -318,45 +318,45 @@ class NativeFinishBatch(NativeDirectoriesBatch):
         self.batch.plans = self.column_pointer("uint8_t[]", batch.created_by_job)
 
 
-class NativeSyncBatch(NativeBatch):
-    """A batch that syncs open directories (``SyncDirectories``), as a C structure with pointers to its columns. C
+class NativeSyncDirectoriesBatch(NativeBatch):
+    """A batch that syncs open directories (``SyncDirectoriesBatch``), as a C structure with pointers to its columns. C
     leaves none of its rows to Python.
     """
 
-    def __init__(self, batch: SyncDirectories) -> None:
+    def __init__(self, batch: SyncDirectoriesBatch) -> None:
         number = len(batch.directories)
-        rows = NamesBatch[BatchResult](batch.directories[0], b"/" * (number - 1))
-        super().__init__(_lib.PK_SYNC, rows, BatchResult(BatchVerdicts(number)), _raise_unexpected_deferral)
+        rows = NamesInDirectoryBatch[BatchResult](batch.directories[0], b"/" * (number - 1))
+        super().__init__(_lib.PK_SYNC, rows, BatchResult(BatchOutcomeColumns(number)), _raise_unexpected_deferral)
         self.batch.synced = self.column_pointer("int32_t[]", array("i", batch.directories))
 
 
-def native_directory_batch(settings: BackendSettings, batch: Batch[Any]) -> NativeBatch | None:
+def native_directory_batch(settings: BackendSettings, batch: FileOperationBatch[Any]) -> NativeBatch | None:
     """Return an object that has the batch as a C structure (``pk_batch``) and its result; None if the rows of the batch
     are not directories.
     """
     match batch:
-        case EnterDirectories():
-            return NativeEnterBatch(settings, batch)
-        case FinishDirectories():
-            return NativeFinishBatch(settings, batch)
+        case EnterDirectoriesBatch():
+            return NativeEnterDirectoriesBatch(settings, batch)
+        case FinishDirectoriesBatch():
+            return NativeFinishDirectoriesBatch(settings, batch)
     made = _NATIVE_CLASS_BY_BATCH_CLASS.get(type(batch))
     return made(batch) if made is not None else None
 
 
-_NATIVE_CLASS_BY_BATCH_CLASS: dict[type[Batch[Any]], Callable[[Any], NativeBatch]] = {
-    ListDirectories: NativeListDirectoriesBatch,
-    ListPaths: NativeListPathsBatch,
-    SetMetadataInDirectories: NativeSetMetadataInDirectoriesBatch,
-    CompareDirectories: NativeCompareDirectoriesBatch,
-    RemoveDirectories: NativeRemoveDirectoriesBatch,
-    SyncDirectories: NativeSyncBatch,
+_NATIVE_CLASS_BY_BATCH_CLASS: dict[type[FileOperationBatch[Any]], Callable[[Any], NativeBatch]] = {
+    ListDirectoriesBatch: NativeListDirectoriesBatch,
+    ListPathsBatch: NativeListPathsBatch,
+    SetMetadataInDirectoriesBatch: NativeSetMetadataInDirectoriesBatch,
+    CompareDirectoriesBatch: NativeCompareDirectoriesBatch,
+    RemoveDirectoriesBatch: NativeRemoveDirectoriesBatch,
+    SyncDirectoriesBatch: NativeSyncDirectoriesBatch,
 }
 """By class of a batch, the class of this module that converts it to a C structure. Only those that need no settings of
 the backend.
 """
 
 
-def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> StatusColumns:
+def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> ItemStatusColumns:
     """Return columns of the items in one directory, copied from C's memory.
 
     Args:
@@ -365,7 +365,7 @@ def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> StatusColumn
         names: names of the columns.
     """
     number, columns = found.left, found.rows
-    rows = StatusColumns.without_columns(number, mask)
+    rows = ItemStatusColumns.with_unset_columns(number, mask)
     for name in names:
         typecode, size = _COLUMN_TYPES[name]
         setattr(rows, name, array(typecode, _ffi.buffer(getattr(columns, name), number * size)[:]))
@@ -398,7 +398,7 @@ def _batch_settings_struct(common: DirectoryBatchSettings) -> Any:
     return tree
 
 
-def _remaining_directory(found: Any) -> RemainingDirectory:
+def _partly_processed_directory(found: Any) -> PartlyProcessedDirectory:
     """Return what remains to be done in one directory. ``found`` is C's structure with the items, a
     ``pk_directory``.
     """
@@ -410,7 +410,7 @@ def _remaining_directory(found: Any) -> RemainingDirectory:
     mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
     attributes = ItemMetadata(metadata.mode, metadata.uid, metadata.gid, metadata.atime, metadata.mtime)
     is_fresh, is_anothers = bool(found.is_made), bool(found.is_anothers)
-    return RemainingDirectory(
+    return PartlyProcessedDirectory(
         attributes,
         found.inode,
         mark,

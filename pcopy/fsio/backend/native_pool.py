@@ -52,9 +52,9 @@ class NativeThreadPool:
     def request_threads(self, threads: int) -> None:
         self._requested_threads = min(threads, MAX_THREADS_OF_PROCESS)
         if self._requested_threads and (self.threads or self.can_start_threads):
-            self.set_threads(self._requested_threads)
+            self.set_thread_count(self._requested_threads)
 
-    def set_limits(self, ranks: int, modifying: int) -> None:
+    def set_concurrency_limits(self, ranks: int, modifying: int) -> None:
         self._rows_in_large_directory = max(1, MAX_MODIFYING_ROWS_PER_DIRECTORY // ranks)
         self._modifying = modifying
 
@@ -63,26 +63,26 @@ class NativeThreadPool:
         sure that no ticket is in progress.
         """
         if self._requested_threads != self.threads:
-            self.set_threads(self._requested_threads)
+            self.set_thread_count(self._requested_threads)
 
-    def set_threads(self, threads: int) -> None:
+    def set_thread_count(self, threads: int) -> None:
         """Start or end threads immediately, so that there are ``threads``. If the system refuses threads, there are
         fewer in the end.
         """
         self.threads = self._requested_threads = int(_lib.pk_set_threads(self._handle, threads, self._modifying))
 
-    def max_modifying_rows(self, rows: int) -> int:
+    def max_rows_modifying_directory(self, rows: int) -> int:
         """Return how many rows (items) of a batch with this number of ``rows`` may modify its directory at the same
         time.
         """
         return MAX_MODIFYING_ROWS_PER_DIRECTORY if rows < MIN_ROWS_OF_LARGE_DIRECTORY else self._rows_in_large_directory
 
-    def load(self) -> ThreadPoolLoad:
+    def thread_pool_load(self) -> ThreadPoolLoad:
         load = self._load
         _lib.pk_measure(self._handle, load)
         return ThreadPoolLoad(load.busy / 1e9, load.wall / 1e9, load.processor / 1e9, load.operations)
 
-    def oldest_row(self) -> RowInProgress | None:
+    def oldest_row_in_progress(self) -> RowInProgress | None:
         with self._oldest_row_lock:  # another thread may call this while the pool is closed
             doing = self._oldest_row
             if self._handle is None or not _lib.pk_oldest(self._handle, doing):

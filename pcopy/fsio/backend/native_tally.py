@@ -13,7 +13,7 @@ from pcopy.fsio.backend.columns import (
     MODE_COLUMN,
     MTIME_COLUMN,
     SIZE_COLUMN,
-    StatusColumns,
+    ItemStatusColumns,
 )
 
 _ffi, _lib = _native.ffi, _native.lib
@@ -43,7 +43,7 @@ class NativeColumnSums:
     def c_struct(self) -> Any:
         return self._struct
 
-    def add_rows(self, rows: StatusColumns, kinds: bytes) -> tuple[int, int, int] | None:
+    def add_rows(self, rows: ItemStatusColumns, kinds: bytes) -> tuple[int, int, int] | None:
         if _REQUIRED_COLUMNS & ~rows.mask or len(rows) != len(kinds):
             raise ValueError("a column is missing or does not have all rows")
         columns = [_ffi.from_buffer(pointer, getattr(rows, name)) for name, pointer in _COLUMNS]

@@ -86,7 +86,7 @@ class TarHeaderParser:
         """
         tar = self._tar
         tar.at, tar.end = at, end
-        self._set_data(data, start)
+        self._pass_data_to_c(data, start)
         keys, values, begins, size = list[bytes](), list[bytes](), list[int](), 0
         while True:
             _lib.pk_tar_members(tar)
@@ -103,7 +103,7 @@ class TarHeaderParser:
             if not (tar.why == _lib.PK_TAR_ROOM and number) and not self._look_up_owner():
                 return SimpleTarMembers(keys, values, begins, size, tar.at, tar.why == _lib.PK_TAR_MORE)
 
-    def _set_data(self, data: bytes, start: int) -> None:
+    def _pass_data_to_c(self, data: bytes, start: int) -> None:
         """Pass to the C code a pointer to ``data``, which begins at the offset ``start`` of the archive, and keep the
         data alive.
         """
@@ -141,6 +141,6 @@ class TarHeaderParser:
             self._offsets = array("Q", [0]) * MAX_MEMBERS_PER_CALL
         tar = self._tar
         tar.at = at
-        self._set_data(data, start)
+        self._pass_data_to_c(data, start)
         number = _lib.pk_tar_skim(tar, _ffi.from_buffer("uint64_t[]", self._offsets))
         return self._offsets[:number], tar.at

@@ -1,5 +1,5 @@
-"""The batch ``PlanCopies``: decides how small files are to be copied, from the status of source and target, without
-opening anything.
+"""The batch ``PlanCopiesBatch``: decides how small files are to be copied, from the status of source and target,
+without opening anything.
 
 The decision for a file is its plan (``CopyPlan``). Files for which the status is not sufficient get the plan
 ``SLOW_PATH``: a task examines and copies them one by one.
@@ -12,15 +12,15 @@ import os
 import stat
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, Batch, CopyPlan, LightDataclass, StatResult
-from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, OutcomeCode, RowStatus, StatusColumns
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, FileOperationBatch, LightDataclass, StatNamesResult
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, ItemStatusColumns, ItemStatusRow, OutcomeCode
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.existing import ExistingItemDecision, can_compare_contents, decision_for_existing_item
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.preserve import PreservedMetadataKinds
 
 
 class PlanCopiesResult(LightDataclass):
-    """The result of ``PlanCopies``: a ``CopyPlan`` for each file, perhaps with ``SYNC_FILE_FLAG``."""
+    """The result of ``PlanCopiesBatch``: a ``CopyPlan`` for each file, perhaps with ``SYNC_FILE_FLAG``."""
 
     plans: bytearray
 
@@ -52,30 +52,30 @@ class CopyPolicy(NamedTuple):
     writes_in_place: bool = False
     syncs_files: bool = False
     changed_since: int | None = None
-    metadata_update: tuple[Preserve, int] | None = None
+    metadata_update: tuple[PreservedMetadataKinds, int] | None = None
     makes_backups: bool = False
 
 
-class PlanCopies(Batch[PlanCopiesResult]):
+class PlanCopiesBatch(FileOperationBatch[PlanCopiesResult]):
     """Plan the copies of regular files: decide for each file whether and how it is copied.
 
     Fields:
         policy: the rules.
         sources: status of the source files as a scan found it (``SCAN_COLUMNS``, as far as they exist).
-        targets: the result of ``StatNames`` for the names in the target (``SCAN_COLUMNS`` and ``OWNER_COLUMN``); None
-            if the target certainly has none of these names.
+        targets: the result of ``StatNamesBatch`` for the names in the target (``SCAN_COLUMNS`` and ``OWNER_COLUMN``);
+            None if the target certainly has none of these names.
     """
 
     policy: CopyPolicy
-    sources: StatusColumns
-    targets: StatResult | None = None
+    sources: ItemStatusColumns
+    targets: StatNamesResult | None = None
 
     @property
-    def descriptors(self) -> tuple[int, ...]:
+    def directory_descriptors(self) -> tuple[int, ...]:
         return ()
 
 
-def copy_plans(policy: CopyPolicy, sources: StatusColumns, targets: StatResult | None) -> bytearray:
+def file_copy_plans(policy: CopyPolicy, sources: ItemStatusColumns, targets: StatNamesResult | None) -> bytearray:
     """Return a ``CopyPlan``, perhaps with ``SYNC_FILE_FLAG``, for each file.
 
     Args:
@@ -83,7 +83,7 @@ def copy_plans(policy: CopyPolicy, sources: StatusColumns, targets: StatResult |
         sources: status of the source files.
         targets: status of the same names in the target; None if none of them exists.
     """
-    plans = bytearray((plan_for_free_name(policy),)) * len(sources)
+    plans = bytearray((file_copy_plan_for_unused_name(policy),)) * len(sources)
     slow_rows = _slow_path_rows(sources)
     for row in slow_rows:
         plans[row] = CopyPlan.SLOW_PATH
@@ -95,7 +95,7 @@ def copy_plans(policy: CopyPolicy, sources: StatusColumns, targets: StatResult |
             continue
         if code == done:
             lacks_metadata = present.uid[row] == user and stat.S_IMODE(present.mode[row]) == 0o600
-            plans[row] = _plan_for_taken_name(
+            plans[row] = _file_copy_plan_for_existing_name(
                 policy, sources.status(row), present.status(row), lacks_metadata=lacks_metadata
             )
             if plans[row] == CopyPlan.SKIP and policy.metadata_update is not None and not sources.uid:
@@ -105,7 +105,7 @@ def copy_plans(policy: CopyPolicy, sources: StatusColumns, targets: StatResult |
     return plans
 
 
-def plan_for_free_name(policy: CopyPolicy) -> int:
+def file_copy_plan_for_unused_name(policy: CopyPolicy) -> int:
     """Return the ``CopyPlan`` of a small file whose name does not exist in the target, by the rules ``policy``; perhaps
     with ``SYNC_FILE_FLAG``.
     """
@@ -114,7 +114,7 @@ def plan_for_free_name(policy: CopyPolicy) -> int:
     )
 
 
-def _slow_path_rows(sources: StatusColumns) -> set[int]:
+def _slow_path_rows(sources: ItemStatusColumns) -> set[int]:
     """Return the indices of the rows of ``sources`` whose files a batch cannot copy, because they are not small regular
     files.
     """
@@ -125,7 +125,9 @@ def _slow_path_rows(sources: StatusColumns) -> set[int]:
     return slow_rows
 
 
-def _plan_for_taken_name(policy: CopyPolicy, source: RowStatus, present: RowStatus, *, lacks_metadata: bool) -> int:
+def _file_copy_plan_for_existing_name(
+    policy: CopyPolicy, source: ItemStatusRow, present: ItemStatusRow, *, lacks_metadata: bool
+) -> int:
     """Return the ``CopyPlan`` of a file whose name exists in the target, perhaps with ``SYNC_FILE_FLAG``.
 
     Args:
@@ -146,7 +148,7 @@ def _plan_for_taken_name(policy: CopyPolicy, source: RowStatus, present: RowStat
         policy.existing, policy.modify_window, source, present, contents=policy.compares_contents
     )
     if decision is ExistingItemDecision.REPLACE:
-        return _plan_to_replace(policy, source, present)
+        return _file_copy_plan_for_replacement(policy, source, present)
     if stat.S_ISREG(present.st_mode) and (policy.writes_in_place or lacks_metadata):
         return CopyPlan.SLOW_PATH
     if decision is ExistingItemDecision.FAIL:
@@ -158,7 +160,7 @@ def _plan_for_taken_name(policy: CopyPolicy, source: RowStatus, present: RowStat
     )
 
 
-def _has_required_metadata(policy: CopyPolicy, source: RowStatus, present: RowStatus) -> bool:
+def _has_required_metadata(policy: CopyPolicy, source: ItemStatusRow, present: ItemStatusRow) -> bool:
     """Return True if owner, mode and time of ``present``, the existing item, need not be updated from ``source``: they
     are equal as far as needed, or the user has not requested that.
     """
@@ -169,7 +171,7 @@ def _has_required_metadata(policy: CopyPolicy, source: RowStatus, present: RowSt
     return has_metadata_of_source(source, present, *policy.metadata_update)
 
 
-def _plan_to_replace(policy: CopyPolicy, source: RowStatus, present: RowStatus) -> int:
+def _file_copy_plan_for_replacement(policy: CopyPolicy, source: ItemStatusRow, present: ItemStatusRow) -> int:
     """Return the ``CopyPlan`` of the file ``source``, which replaces the existing item ``present``; perhaps with
     ``SYNC_FILE_FLAG``.
     """

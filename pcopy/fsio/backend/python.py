@@ -9,33 +9,33 @@ from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pcopy.fsio.backend.batches import (
-    Batch,
     BatchResult,
-    BenchmarkCalls,
-    CompareXattrs,
-    CopySmallFiles,
-    CreateSmallFiles,
-    ListNames,
-    ReadSmallFiles,
-    RemoveItems,
-    SetMetadata,
-    SetUniformMetadata,
-    StatNames,
-    SyncDirectories,
+    BenchmarkCallsBatch,
+    CompareXattrsBatch,
+    CopySmallFilesBatch,
+    CreateSmallFilesBatch,
+    FileOperationBatch,
+    ListNamesBatch,
+    ReadSmallFilesBatch,
+    RemoveItemsBatch,
+    SetMetadataBatch,
+    SetUniformMetadataBatch,
+    StatNamesBatch,
+    SyncDirectoriesBatch,
 )
 from pcopy.fsio.backend.columns import OutcomeCode
-from pcopy.fsio.backend.copy_rows import CopyBatchProcessor
-from pcopy.fsio.backend.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
+from pcopy.fsio.backend.copy_rows import CopySmallFilesBatchProcessor
+from pcopy.fsio.backend.interface import BackendSettings, BatchTicket, ThreadPool, WakeDescriptor
 from pcopy.fsio.backend.item_rows import (
     CompareXattrsBatchProcessor,
-    ListBatchProcessor,
-    ReadBatchProcessor,
-    RemoveBatchProcessor,
-    StatBatchProcessor,
+    ListNamesBatchProcessor,
+    ReadSmallFilesBatchProcessor,
+    RemoveItemsBatchProcessor,
+    StatNamesBatchProcessor,
     sync_directories,
 )
-from pcopy.fsio.backend.plan_copies import PlanCopies, PlanCopiesResult, copy_plans
-from pcopy.fsio.directories import PinnedDescriptors, open_no_directory
+from pcopy.fsio.backend.plan_copies import PlanCopiesBatch, PlanCopiesResult, file_copy_plans
+from pcopy.fsio.directories import PinnedDescriptors, decline_to_open_directory
 
 FILES_PER_POLL = 8
 """Number of files that one ``poll`` copies, reads, creates, changes or removes."""
@@ -63,8 +63,8 @@ class BatchProcessor(Protocol):
         """
 
 
-class FinishedTicket(Generic[Result]):
-    """The ticket (handle) of a batch that was carried out completely during ``submit``."""
+class FinishedBatchTicket(Generic[Result]):
+    """The ticket (handle) of a batch that was carried out completely during ``submit_batch``."""
 
     is_done = True
     is_cut_short = False
@@ -76,8 +76,10 @@ class FinishedTicket(Generic[Result]):
         """Do nothing, since all items of the batch have been processed."""
 
 
-class PythonTicket(Generic[Result]):
-    """The ticket (handle) of a batch in progress: each call of ``advance`` processes the next ``step`` rows (items)."""
+class PythonBatchTicket(Generic[Result]):
+    """The ticket (handle) of a batch in progress: each call of ``advance_batch`` processes the next ``step`` rows
+    (items).
+    """
 
     def __init__(self, work: BatchProcessor, step: int, descriptors: tuple[int, ...], pins: PinnedDescriptors) -> None:
         self.is_done = False
@@ -89,14 +91,14 @@ class PythonTicket(Generic[Result]):
         self._descriptors = descriptors
         self._pins = pins
         for descriptor in descriptors:
-            pins.pin(descriptor)
+            pins.pin_descriptor(descriptor)
 
     @property
     def result(self) -> Result:
         result: Any = self._work.result
         return cast(Result, result)
 
-    def advance(self) -> None:
+    def advance_batch(self) -> None:
         """Process the next ``step`` rows (items) of the batch.
 
         Errors of single items are stored in their verdicts. If another exception is raised (such as no memory), the
@@ -112,7 +114,7 @@ class PythonTicket(Generic[Result]):
         if self._work.is_target_full and OutcomeCode.PENDING in self._verdicts.codes:
             self.cancel()
         elif self._next_row == rows:
-            self._finish()
+            self._mark_batch_done()
 
     def cancel(self) -> None:
         """Cancel the batch: give all rows (items) that have not been started the code ``CANCELLED``."""
@@ -120,20 +122,21 @@ class PythonTicket(Generic[Result]):
             self.is_cut_short = True
             codes = self._verdicts.codes
             codes[:] = bytes(code or OutcomeCode.CANCELLED for code in codes)
-            self._finish()
+            self._mark_batch_done()
 
-    def _finish(self) -> None:
+    def _mark_batch_done(self) -> None:
         self.is_done = True
         for descriptor in self._descriptors:
-            self._pins.unpin(descriptor)
+            self._pins.unpin_descriptor(descriptor)
 
 
 class PythonBackend:
     """The Python backend: processes batches of file operations with Python's own system calls. It implements the
-    protocol ``pcopy.fsio.backend.interface.Backend``, which describes the methods that have no description here.
+    protocol ``pcopy.fsio.backend.interface.FileOperationBackend``, which describes the methods that have no description
+    here.
 
-    It has no threads: ``poll`` processes some rows (items) of the oldest ticket. ``PlanCopies`` and ``SyncDirectories``
-    are carried out during ``submit``.
+    It has no threads: ``poll`` processes some rows (items) of the oldest ticket. ``PlanCopiesBatch`` and
+    ``SyncDirectoriesBatch`` are carried out during ``submit_batch``.
     """
 
     name = "python"
@@ -146,75 +149,75 @@ class PythonBackend:
         self._settings = settings
         self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
         self.pins = PinnedDescriptors()
-        self._tickets: list[PythonTicket[object]] = []
+        self._tickets: list[PythonBatchTicket[object]] = []
 
-    open_directory = staticmethod(open_no_directory)
+    open_directory = staticmethod(decline_to_open_directory)
 
     def new_column_sums(self, bounds: Sequence[int]) -> None:
         """Return None: this backend does not compute sums over columns."""
 
-    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
-        if isinstance(batch, PlanCopies):
-            decided: Any = PlanCopiesResult(copy_plans(batch.policy, batch.sources, batch.targets))
-            return FinishedTicket(decided)
-        if isinstance(batch, SyncDirectories):
+    def submit_batch(self, batch: FileOperationBatch[Result]) -> BatchTicket[Result]:
+        if isinstance(batch, PlanCopiesBatch):
+            decided: Any = PlanCopiesResult(file_copy_plans(batch.policy, batch.sources, batch.targets))
+            return FinishedBatchTicket(decided)
+        if isinstance(batch, SyncDirectoriesBatch):
             synced: Any = sync_directories(batch)
-            return FinishedTicket(synced)
+            return FinishedBatchTicket(synced)
         work, step = self._batch_processor(batch)
-        ticket: PythonTicket[Any] = PythonTicket(work, step, batch.descriptors, self.pins)
+        ticket: PythonBatchTicket[Any] = PythonBatchTicket(work, step, batch.directory_descriptors, self.pins)
         self._tickets.append(ticket)
         return ticket
 
-    def _batch_processor(self, batch: Batch[Any]) -> tuple[BatchProcessor, int]:
+    def _batch_processor(self, batch: FileOperationBatch[Any]) -> tuple[BatchProcessor, int]:
         """Return the object that processes the rows (items) of ``batch``, and the number of rows to process in each
         ``poll``.
         """
         settings, size = self._settings, self._digest_size
         work: BatchProcessor
         match batch:
-            case ListNames():
-                work, step = ListBatchProcessor(batch), 1
-            case StatNames():
-                work, step = StatBatchProcessor(batch), NAMES_PER_POLL
-            case CopySmallFiles():
-                work, step = CopyBatchProcessor(settings, batch, size), FILES_PER_POLL
-            case ReadSmallFiles():
-                work, step = ReadBatchProcessor(settings, batch, size), FILES_PER_POLL
-            case RemoveItems():
-                work, step = RemoveBatchProcessor(batch), FILES_PER_POLL
-            case SetMetadata() | SetUniformMetadata():
+            case ListNamesBatch():
+                work, step = ListNamesBatchProcessor(batch), 1
+            case StatNamesBatch():
+                work, step = StatNamesBatchProcessor(batch), NAMES_PER_POLL
+            case CopySmallFilesBatch():
+                work, step = CopySmallFilesBatchProcessor(settings, batch, size), FILES_PER_POLL
+            case ReadSmallFilesBatch():
+                work, step = ReadSmallFilesBatchProcessor(settings, batch, size), FILES_PER_POLL
+            case RemoveItemsBatch():
+                work, step = RemoveItemsBatchProcessor(batch), FILES_PER_POLL
+            case SetMetadataBatch() | SetUniformMetadataBatch():
                 from pcopy.fsio.backend.metadata_rows import (
                     metadata_batch_processor,  # imported here because copies do not need it
                 )
 
                 work, step = metadata_batch_processor(batch), FILES_PER_POLL
-            case CompareXattrs():
+            case CompareXattrsBatch():
                 work, step = CompareXattrsBatchProcessor(settings, batch), NAMES_PER_POLL
-            case CreateSmallFiles():
+            case CreateSmallFilesBatch():
                 from pcopy.fsio.backend.create_rows import (
-                    CreateBatchProcessor,  # imported here because copies do not need it
+                    CreateSmallFilesBatchProcessor,  # imported here because copies do not need it
                 )
 
-                work, step = CreateBatchProcessor(settings, batch), FILES_PER_POLL
-            case BenchmarkCalls():
+                work, step = CreateSmallFilesBatchProcessor(settings, batch), FILES_PER_POLL
+            case BenchmarkCallsBatch():
                 from pcopy.fsio.backend.trial_rows import (
-                    BenchmarkBatchProcessor,  # imported here because copies do not need it
+                    BenchmarkCallsBatchProcessor,  # imported here because copies do not need it
                 )
 
-                work, step = BenchmarkBatchProcessor(batch), NAMES_PER_POLL
+                work, step = BenchmarkCallsBatchProcessor(batch), NAMES_PER_POLL
             case _:
                 raise TypeError(f"{type(batch).__name__}: the Python backend does not support this batch")
         return work, step
 
-    def poll(self) -> list[Ticket[Any]]:
+    def poll(self) -> list[BatchTicket[Any]]:
         waiting = self._tickets
         try:
             for ticket in waiting:
                 if not ticket.is_done:
-                    ticket.advance()
+                    ticket.advance_batch()
                     break
         finally:
-            done: list[Ticket[Any]] = [ticket for ticket in waiting if ticket.is_done]
+            done: list[BatchTicket[Any]] = [ticket for ticket in waiting if ticket.is_done]
             waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
         return done
 

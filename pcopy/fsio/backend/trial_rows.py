@@ -1,5 +1,5 @@
-"""Carries out a ``BenchmarkCalls`` batch, by which pdbench measures a file system, in the Python backend. Each row is
-one system call with one name, or open and close of a file.
+"""Carries out a ``BenchmarkCallsBatch`` batch, by which pdbench measures a file system, in the Python backend. Each row
+is one system call with one name, or open and close of a file.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import os
 import time
 from collections.abc import Callable
 
-from pcopy.fsio.backend.batches import BatchResult, BenchmarkCalls, BenchmarkOperation
-from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, unpack_names
+from pcopy.fsio.backend.batches import BatchResult, BenchmarkCallsBatch, BenchmarkOperation
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode, unpack_names
 from pcopy.fsio.problem import Problem
 
 _OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -22,15 +22,15 @@ _OPERATION_NAMES = {
 }
 
 
-class BenchmarkBatchProcessor:
-    """A ``BenchmarkCalls`` batch in progress: makes one system call for each name, so that pdbench can measure a file
-    system.
+class BenchmarkCallsBatchProcessor:
+    """A ``BenchmarkCallsBatch`` batch in progress: makes one system call for each name, so that pdbench can measure a
+    file system.
     """
 
     is_target_full = False
 
-    def __init__(self, batch: BenchmarkCalls) -> None:
-        self.result = BatchResult(BatchVerdicts(len(batch)))
+    def __init__(self, batch: BenchmarkCallsBatch) -> None:
+        self.result = BatchResult(BatchOutcomeColumns(len(batch)))
         self._operation = _OPERATION_NAMES[batch.operation]
         self._names = unpack_names(batch.names, len(batch))
         self._new_names = batch.new_names.split(b"/") if batch.new_names else self._names

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pcopy.background import BackgroundThread
-from pcopy.engine.messages import Halt
+from pcopy.engine.messages import HaltMessage
 from pcopy.errors import EXIT_STOPPED, PcopyError
 
 _Value = TypeVar("_Value")
@@ -66,7 +66,7 @@ class StopSignalHandler:
     """
 
     def __init__(self) -> None:
-        self.reason: Halt | None = None
+        self.reason: HaltMessage | None = None
         """The reason to stop; None until a signal arrives."""
         self._presses = SigintRepetitionFilter()
         self._events: SimpleQueue[None] = (
@@ -79,7 +79,7 @@ class StopSignalHandler:
         """
         for number in STOP_SIGNALS:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._handle)
+                signal.signal(number, self._handle_stop_signal)
 
     def raise_if_stopped(self) -> None:
         """Raise ``StoppedBeforeStart`` if a signal has arrived."""
@@ -124,22 +124,22 @@ class StopSignalHandler:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
-    def _handle(self, number: int, _: object) -> None:
+    def _handle_stop_signal(self, number: int, _: object) -> None:
         if number == signal.SIGINT and self._presses.register_sigint(time.monotonic()):
             os._exit(128 + number)
         if self.reason is None:
-            self.reason = Halt(signal.Signals(number).name, number)
+            self.reason = HaltMessage(signal.Signals(number).name, number)
             self._events.put(None)
 
 
-def exit_status_after_stop(reason: Halt) -> int | None:
+def exit_status_after_stop(reason: HaltMessage) -> int | None:
     """Return the exit status of a job that was stopped for ``reason``: 128 + signal number if the reason is a signal;
     None for any other reason, because the program then chooses the status.
     """
     return 128 + reason.code if reason.code > 0 else None
 
 
-def stop_message(reason: Halt) -> str:
+def stop_message(reason: HaltMessage) -> str:
     """Return why the job was stopped, as part of a message: "stopped by SIGTERM", or "stopped early: " and the
     reason.
     """

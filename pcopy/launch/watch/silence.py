@@ -54,11 +54,11 @@ class RankSilenceMonitor:
         self._self_reporting: set[int] = set()
 
     @property
-    def has_reported(self) -> bool:
+    def has_reported_silence(self) -> bool:
         """True if a rank was reported to give no sign of life, and its return was not reported yet."""
         return any(spell.is_reported for spell in self._periods.values())
 
-    def report_silences_earlier(self, due: float) -> None:
+    def shorten_time_to_report_silence(self, due: float) -> None:
         """From now on report a silence when it has lasted ``due`` seconds, if that is earlier than before. This also
         applies to silences that have begun. Called when the user wants to stop the job.
         """
@@ -67,14 +67,14 @@ class RankSilenceMonitor:
             if not spell.is_reported:
                 spell.due = min(spell.due, self._due)
 
-    def register_own_report(self, rank: int) -> None:
+    def register_report_sent_by_rank(self, rank: int) -> None:
         """Register that ``rank`` has itself reported that it gives no sign of life, or gives one again, so that it is
         not reported here.
         """
         if rank in self._periods:
             self._self_reporting.add(rank)
 
-    def due_silence_reports(self, silent: Sequence[int], now: float) -> list[SilenceReport]:
+    def silence_reports_to_print(self, silent: Sequence[int], now: float) -> list[SilenceReport]:
         """Return the reports to print at the time ``now`` about ranks that give no sign of life, or give one again.
         ``silent`` are the ranks that give none now.
         """
@@ -94,7 +94,7 @@ class RankSilenceMonitor:
         return due_reports
 
 
-class OwnSilenceMonitor(RankSilenceMonitor):
+class OwnRankSilenceMonitor(RankSilenceMonitor):
     """Decides when this rank reports that it makes no progress itself, for example because it hangs in a system call.
 
     The main thread increments a counter all the time while it makes progress. Other threads perform operations; they
@@ -109,7 +109,7 @@ class OwnSilenceMonitor(RankSilenceMonitor):
         self.is_main_thread_silent = False
         """True if the main thread has made no progress between the last two checks."""
 
-    def due_own_reports(self, beats: int, now: float, oldest: float | None = None) -> list[SilenceReport]:
+    def own_silence_reports_to_print(self, beats: int, now: float, oldest: float | None = None) -> list[SilenceReport]:
         """Return the reports to print at the time ``now``: that this rank makes no progress, or that it makes progress
         again.
 
@@ -121,4 +121,7 @@ class OwnSilenceMonitor(RankSilenceMonitor):
         self.is_main_thread_silent, self._beats = beats == self._beats, beats
         is_same, self._oldest = oldest is not None and oldest == self._oldest, oldest
         gets_on = not (self.is_main_thread_silent or is_same)
-        return [*(self.due_silence_reports((), now) if gets_on else ()), *self.due_silence_reports((self._rank,), now)]
+        return [
+            *(self.silence_reports_to_print((), now) if gets_on else ()),
+            *self.silence_reports_to_print((self._rank,), now),
+        ]

@@ -27,12 +27,12 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import RowInProgress
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.launch.watch.signals import STOP_SIGNALS, SigintRepetitionFilter
-from pcopy.launch.watch.silence import OwnSilenceMonitor, RankSilenceMonitor, SilenceReport
+from pcopy.launch.watch.silence import OwnRankSilenceMonitor, RankSilenceMonitor, SilenceReport
 from pcopy.text import printable_path
 from pcopy.units import format_running_clock
 
 
-class Pace(NamedTuple):
+class WatchdogIntervals(NamedTuple):
     """Intervals of the watchdog (the thread that reports ranks without a sign of life), in seconds."""
 
     check: float = 5.0
@@ -49,7 +49,7 @@ class Pace(NamedTuple):
     """
 
 
-DEFAULT_INTERVALS = Pace()
+DEFAULT_INTERVALS = WatchdogIntervals()
 _MAX_COUNTED_INTERVALS = 3
 """The time between two checks counts as silence of a rank only up to this number of regular intervals. If a check is
 later, this process itself was stopped for the rest of the time.
@@ -104,7 +104,7 @@ class RankWatchdog:
         messages: SilenceMessagePrinter,
         heartbeat: MainThreadHeartbeat,
         doing: Callable[[], str],
-        pace: Pace | None = None,
+        pace: WatchdogIntervals | None = None,
         oldest: Callable[[], RowInProgress | None] = lambda: None,
     ) -> None:
         """Create the object without starting the thread.
@@ -124,7 +124,7 @@ class RankWatchdog:
         self._pace = pace or DEFAULT_INTERVALS
         self._real = time.monotonic()
         self._now = 0.0
-        self._own_monitor = OwnSilenceMonitor(messages.rank, self._pace.own_silence)
+        self._own_monitor = OwnRankSilenceMonitor(messages.rank, self._pace.own_silence)
         self._other_monitor = RankSilenceMonitor(self._pace.no_answer, MAX_SILENT_RANKS)
         self._presses = SigintRepetitionFilter()
         self._wake, self._waker = -1, -1
@@ -142,7 +142,9 @@ class RankWatchdog:
             signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
             self._ended.acquire()
             # Not threading.Thread, whose start() waits for the new thread: with 64 ranks that takes noticeable time.
-            start_new_thread(self._run, ())  # The thread inherits the signal mask from before the block below.
+            start_new_thread(
+                self._watch_until_stopped, ()
+            )  # The thread inherits the signal mask from before the block below.
         except (OSError, RuntimeError) as error:
             self._is_stopped = True
             signal.set_wakeup_fd(-1)
@@ -159,10 +161,10 @@ class RankWatchdog:
         signal.set_wakeup_fd(-1)
         with contextlib.suppress(OSError):  # If the thread cannot be woken, it ends after its next regular check.
             os.write(self._waker, b"\0")
-        if self._voice.rank == 0 or self._own_monitor.has_reported:
+        if self._voice.rank == 0 or self._own_monitor.has_reported_silence:
             self._ended.acquire(timeout=_JOIN_TIMEOUT)
 
-    def _run(self) -> None:
+    def _watch_until_stopped(self) -> None:
         """Body of the thread: check at intervals, and when a signal arrives, until ``stop`` is called."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -173,8 +175,10 @@ class RankWatchdog:
                     self._handle_signals(os.read(self._wake, 64))
             except OSError:  # The system lacks a resource, perhaps for a moment.
                 time.sleep(_RETRY_SECONDS)
-            self._check()
-            pause = self._pace.check / 4 if self._own_monitor.has_reported or self._stopping else self._pace.check
+            self._check_signs_of_life()
+            pause = (
+                self._pace.check / 4 if self._own_monitor.has_reported_silence or self._stopping else self._pace.check
+            )
         self._ended.release()
 
     def _handle_signals(self, signals: bytes) -> None:
@@ -183,13 +187,13 @@ class RankWatchdog:
         """
         if any(number in STOP_SIGNALS for number in signals):
             self._stopping = True
-            self._own_monitor.report_silences_earlier(self._pace.silence_after_signal)
-            self._other_monitor.report_silences_earlier(self._pace.silence_after_signal)
+            self._own_monitor.shorten_time_to_report_silence(self._pace.silence_after_signal)
+            self._other_monitor.shorten_time_to_report_silence(self._pace.silence_after_signal)
         for number in signals:
             if number == signal.SIGINT and self._presses.register_sigint(time.monotonic()):
                 os._exit(128 + number)
 
-    def _check(self) -> None:
+    def _check_signs_of_life(self) -> None:
         """Check whether this rank makes progress and, on rank 0, whether other ranks answer; print the reports that are
         due.
         """
@@ -197,14 +201,16 @@ class RankWatchdog:
         self._now += min(real - self._real, _MAX_COUNTED_INTERVALS * self._pace.check)
         self._real = real
         oldest_row = self._oldest()
-        for own in self._own_monitor.due_own_reports(self._pulse.beats, self._now, oldest_row and oldest_row.since):
-            self._report(own, self._hanging_call(oldest_row))
+        for own in self._own_monitor.own_silence_reports_to_print(
+            self._pulse.beats, self._now, oldest_row and oldest_row.since
+        ):
+            self._print_silence_report(own, self._hanging_call(oldest_row))
         if self._voice.rank == 0:
             for rank, text in self._voice.notices.take_messages() if self._voice.notices else ():
-                self._other_monitor.register_own_report(rank)
+                self._other_monitor.register_report_sent_by_rank(rank)
                 self._voice.print_message(text)
-            for other in self._other_monitor.due_silence_reports(self._pulse.silent, self._now):
-                self._report(other, None)
+            for other in self._other_monitor.silence_reports_to_print(self._pulse.silent, self._now):
+                self._print_silence_report(other, None)
 
     def _hanging_call(self, oldest_row: RowInProgress | None) -> str:
         """Return a text that says where this rank hangs: in which task, if the main thread does, and in which system
@@ -219,7 +225,7 @@ class RankWatchdog:
             filter(None, (self._doing() if self._own_monitor.is_main_thread_silent or oldest_row is None else "", call))
         )
 
-    def _report(self, silence: SilenceReport, doing: str | None) -> None:
+    def _print_silence_report(self, silence: SilenceReport, doing: str | None) -> None:
         """Print a message that a rank gives no sign of life, or gives one again. ``doing`` is what this rank is doing
         (may be empty); None if ``silence`` is that of another rank.
         """
@@ -252,7 +258,7 @@ class NoticePipe:
         os.write(writing, b"\0")
         close_ignoring_errors(writing)
 
-    def keep_end_of(self, rank: int) -> None:
+    def close_unused_pipe_end(self, rank: int) -> None:
         """In the process of ``rank``: keep the end of the pipe that this rank uses (rank 0 reads, all others write),
         and close the other end.
         """
@@ -266,7 +272,7 @@ class NoticePipe:
         with contextlib.suppress(OSError):
             os.write(self._writing, line[: select.PIPE_BUF - 1].replace(b"\n", b" ") + b"\n")
 
-    def claim_first_report(self) -> bool:
+    def claim_right_to_report(self) -> bool:
         """Return True on the first rank that calls this, and False on all others, so that only one rank reports an
         event that concerns all of them.
         """

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.report.page.markup import Markup, element, joined
+from pcopy.report.page.markup import Markup, html_element, joined_markup
 
 MAX_BINS = 96
 """Maximum number of columns of a chart over time: with this number a column is about 3 pixels wide on a phone, 10 on a
@@ -33,7 +33,7 @@ FormatNumber = Callable[[float], str]
 """Returns a number as text."""
 
 
-class Bin(NamedTuple):
+class RateInterval(NamedTuple):
     """The mean ``rate`` per second in the interval from ``start`` to ``end``, in seconds since the run began."""
 
     start: float
@@ -41,15 +41,15 @@ class Bin(NamedTuple):
     rate: float
 
 
-class Series(NamedTuple):
+class ChartCurve(NamedTuple):
     """A curve of a chart: its title, its class in the style sheet (``kind``), and its rates."""
 
     title: str
     kind: str
-    bins: Sequence[Bin]
+    bins: Sequence[RateInterval]
 
 
-def rates_in_bins(times: Sequence[float], sums: Sequence[float], most: int = MAX_BINS) -> list[Bin]:
+def rates_in_bins(times: Sequence[float], sums: Sequence[float], most: int = MAX_BINS) -> list[RateInterval]:
     """Return the mean rates in at most ``most`` equal intervals, from cumulative ``sums`` at ``times`` (in seconds).
 
     The sums at the ends of an interval are interpolated. Without equal intervals, two samples that are a millisecond
@@ -63,7 +63,7 @@ def rates_in_bins(times: Sequence[float], sums: Sequence[float], most: int = MAX
     edges = [start + width * each for each in range(number)] + [end]
     sums_at_edges = _interpolated_sums(times, sums, edges)
     return [
-        Bin(edges[each], edges[each + 1], max(0.0, (sums_at_edges[each + 1] - sums_at_edges[each]) / width))
+        RateInterval(edges[each], edges[each + 1], max(0.0, (sums_at_edges[each + 1] - sums_at_edges[each]) / width))
         for each in range(number)
     ]
 
@@ -83,7 +83,7 @@ def _interpolated_sums(times: Sequence[float], sums: Sequence[float], edges: Seq
     return values
 
 
-def scale_end(most: float, base: int) -> float:
+def rounded_axis_end(most: float, base: int) -> float:
     """Return the end of a vertical axis: a round number that is ``most`` or a little more.
 
     ``base``: the factor between two units: 1024 for bytes, else 1000.
@@ -94,7 +94,9 @@ def scale_end(most: float, base: int) -> float:
     return next((step * unit for step in _SCALE_STEPS if step * unit >= most), unit * base)
 
 
-def chart_over_time(series: Sequence[Series], show: FormatNumber, base: int, title: str, clock: FormatNumber) -> Markup:
+def chart_over_time(
+    series: Sequence[ChartCurve], show: FormatNumber, base: int, title: str, clock: FormatNumber
+) -> Markup:
     """Return a chart with curves of the same unit and the same intervals; empty if all rates are 0.
 
     Args:
@@ -106,27 +108,31 @@ def chart_over_time(series: Sequence[Series], show: FormatNumber, base: int, tit
     """
     most = max((each.rate for curve in series for each in curve.bins), default=0.0)
     if most <= 0:
-        return joined()
-    top = scale_end(most, base)
+        return joined_markup()
+    top = rounded_axis_end(most, base)
     end = series[0].bins[-1].end
     curves = [_curve(curve, top, end) for curve in series if any(each.rate for each in curve.bins)]
-    drawing = element(
+    drawing = html_element(
         "svg",
         _grid_lines(),
         *curves,
-        *_hint_boxes(series, end, show, clock),
+        *_tooltip_rectangles(series, end, show, clock),
         view_box=f"0 0 {_WIDTH} {_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
         aria_label=f"{title} over time, at most {show(most)}",
     )
     shown = [curve for curve in series if any(each.rate for each in curve.bins)]
-    return figure(
-        title, drawing, [(each.title, each.kind) for each in shown], _labels(top, show), _time_labels(end, clock)
+    return chart_with_caption(
+        title,
+        drawing,
+        [(each.title, each.kind) for each in shown],
+        _vertical_axis_labels(top, show),
+        _time_labels(end, clock),
     )
 
 
-def figure(
+def chart_with_caption(
     title: str, drawing: Markup, keys: Sequence[tuple[str, str]], labels: Markup | None, axis: Markup | None
 ) -> Markup:
     """Return a chart with its caption and labels.
@@ -138,31 +144,34 @@ def figure(
         labels: labels of the vertical axis; None: none.
         axis: labels of the horizontal axis; None: none.
     """
-    legend = [element("span", element("i", class_=kind), name, class_="key") for name, kind in keys if len(keys) > 1]
-    caption = element("figcaption", element("b", title), *legend)
-    return element("figure", caption, element("div", labels, drawing, class_="plot"), axis, class_="chart")
+    legend = [
+        html_element("span", html_element("i", class_=kind), name, class_="key") for name, kind in keys if len(keys) > 1
+    ]
+    caption = html_element("figcaption", html_element("b", title), *legend)
+    return html_element("figure", caption, html_element("div", labels, drawing, class_="plot"), axis, class_="chart")
 
 
-def _labels(top: float, show: FormatNumber) -> Markup:
+def _vertical_axis_labels(top: float, show: FormatNumber) -> Markup:
     """Return the labels of the vertical axis (``top``, its half, and 0), without superfluous zeros."""
     shown = (re.sub(r"(\.\d*?)0+(?= |/|$)", r"\1", show(each)).replace(". ", " ") for each in (top, top / 2))
-    return element("div", *(element("span", text) for text in (*shown, "0")), class_="scale")
+    return html_element("div", *(html_element("span", text) for text in (*shown, "0")), class_="scale")
 
 
 def _time_labels(end: float, clock: FormatNumber) -> Markup:
     """Return five labels of the time axis, from 0 to ``end`` seconds."""
-    return element("div", *(element("span", clock(end * each / 4)) for each in range(5)), class_="axis")
+    return html_element("div", *(html_element("span", clock(end * each / 4)) for each in range(5)), class_="axis")
 
 
 def _grid_lines() -> Markup:
     """Return the horizontal lines at 0, at half of the height and at the top of a chart."""
     lines = [
-        element("line", x1=0, x2=_WIDTH, y1=height, y2=height, class_="grid") for height in (0, _HEIGHT // 2, _HEIGHT)
+        html_element("line", x1=0, x2=_WIDTH, y1=height, y2=height, class_="grid")
+        for height in (0, _HEIGHT // 2, _HEIGHT)
     ]
-    return joined(*lines)
+    return joined_markup(*lines)
 
 
-def _curve(curve: Series, top: float, end: float) -> Markup:
+def _curve(curve: ChartCurve, top: float, end: float) -> Markup:
     """Return a curve as steps, one for each interval.
 
     Where the rate is 0, no line is drawn, because it would hide another curve. ``top``: the rate at the top of the
@@ -178,19 +187,24 @@ def _curve(curve: Series, top: float, end: float) -> Markup:
             path.append(f"V{_HEIGHT}")
         is_drawn = each.rate > 0
     steps = "".join(path) + (f"V{_HEIGHT}" if is_drawn else "")
-    return joined(
-        element("path", d=steps, class_=f"area {curve.kind}"), element("path", d=steps, class_=f"line {curve.kind}")
+    return joined_markup(
+        html_element("path", d=steps, class_=f"area {curve.kind}"),
+        html_element("path", d=steps, class_=f"line {curve.kind}"),
     )
 
 
-def _hint_boxes(series: Sequence[Series], end: float, show: FormatNumber, clock: FormatNumber) -> list[Markup]:
+def _tooltip_rectangles(
+    series: Sequence[ChartCurve], end: float, show: FormatNumber, clock: FormatNumber
+) -> list[Markup]:
     """Return an invisible rectangle for each interval, whose title shows the interval and the rates of all curves."""
     hints = []
     for number, each in enumerate(series[0].bins):
         rates = [f"{curve.title} {show(curve.bins[number].rate)}" for curve in series]
         text = f"{clock(each.start)} to {clock(each.end)}: {', '.join(rates)}"
         left, width = _WIDTH * each.start / end, _WIDTH * (each.end - each.start) / end
-        hints.append(element("rect", element("title", text), class_="hint", **_rectangle(left, width)))
+        hints.append(
+            html_element("rect", html_element("title", text), class_="hint", **_rectangle_attributes(left, width))
+        )
     return hints
 
 
@@ -212,10 +226,14 @@ def stacked_columns(
         for value, kind in _visible_parts(group, most * _MIN_VISIBLE / _HEIGHT):
             height = _HEIGHT * value / most
             foot -= height
-            box = _rectangle(width * (number + 0.1), width * 0.8, max(0.0, foot), height)
-            drawn.append(element("rect", class_=kind, **box))
-        drawn.append(element("rect", element("title", title), class_="hint", **_rectangle(width * number, width)))
-    return element(
+            box = _rectangle_attributes(width * (number + 0.1), width * 0.8, max(0.0, foot), height)
+            drawn.append(html_element("rect", class_=kind, **box))
+        drawn.append(
+            html_element(
+                "rect", html_element("title", title), class_="hint", **_rectangle_attributes(width * number, width)
+            )
+        )
+    return html_element(
         "svg", _grid_lines(), *drawn, view_box=f"0 0 {_WIDTH} {_HEIGHT}", preserveAspectRatio="none", role="img",
         aria_label=kinds[0],
     )  # fmt: skip
@@ -243,27 +261,29 @@ def stacked_bar(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
     for share, (_, kind, title) in zip(widths, parts, strict=True):
         width = _WIDTH * share / (sum(widths) or 1.0)
         if share:
-            drawn.append(element("rect", element("title", title), class_=kind, **_rectangle(left, width)))
+            drawn.append(
+                html_element("rect", html_element("title", title), class_=kind, **_rectangle_attributes(left, width))
+            )
         left += width
-    return element(
+    return html_element(
         "svg", *drawn, view_box=f"0 0 {_WIDTH} {_HEIGHT}", preserveAspectRatio="none", role="img", class_="band",
         aria_label=label,
     )  # fmt: skip
 
 
-def share_bar(share: float) -> Markup:
+def fraction_bar(share: float) -> Markup:
     """Return a short bar, filled to ``share`` (0 to 1), for a cell of a table that also shows the number."""
     percent = f"{max(0.0, min(1.0, share)) * 100:.1f}%"
-    return element(
+    return html_element(
         "svg",
-        element("rect", width="100%", height="100%", class_="rest"),
-        element("rect", width=percent, height="100%", class_="a"),
+        html_element("rect", width="100%", height="100%", class_="rest"),
+        html_element("rect", width=percent, height="100%", class_="a"),
         class_="bar",
         aria_hidden="true",
     )
 
 
-def _rectangle(left: float, width: float, top: float = 0.0, height: float = _HEIGHT) -> dict[str, str]:
+def _rectangle_attributes(left: float, width: float, top: float = 0.0, height: float = _HEIGHT) -> dict[str, str]:
     """Return the SVG attributes of a rectangle; by default it is as high as the chart."""
     return {"x": _coordinate(left), "y": _coordinate(top), "width": _coordinate(width), "height": _coordinate(height)}
 

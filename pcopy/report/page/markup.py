@@ -23,7 +23,7 @@ _VOID_ELEMENTS = frozenset(("meta", "br", "hr", "col"))
 """Elements of HTML that have neither contents nor an end tag."""
 
 
-def element(tag: str, *children: Child, **attributes: str | int | float | None) -> Markup:
+def html_element(tag: str, *children: Child, **attributes: str | int | float | None) -> Markup:
     """Return an element with the given contents (``children``) and attributes.
 
     In names of attributes ``class_`` stands for ``class``, ``view_box`` for ``viewBox``, and any other ``_`` for a
@@ -35,15 +35,15 @@ def element(tag: str, *children: Child, **attributes: str | int | float | None) 
             name = "viewBox" if key == "view_box" else key.rstrip("_").replace("_", "-")
             words.append(f'{name}="{escape(str(value))}"')
     start = f"<{' '.join(words)}>"
-    return Markup(start if tag in _VOID_ELEMENTS else f"{start}{joined(*children)}</{tag}>")
+    return Markup(start if tag in _VOID_ELEMENTS else f"{start}{joined_markup(*children)}</{tag}>")
 
 
-def joined(*children: Child) -> Markup:
+def joined_markup(*children: Child) -> Markup:
     """Return the markup of all ``children``, one after the other."""
-    return Markup("".join(_escaped(child) for child in children))
+    return Markup("".join(_escaped_markup(child) for child in children))
 
 
-def _escaped(child: Child) -> str:
+def _escaped_markup(child: Child) -> str:
     """Return the markup of ``child``: text is escaped, and None is empty."""
     if child is None:
         return ""
@@ -52,4 +52,4 @@ def _escaped(child: Child) -> str:
 
 def path_markup(text: str) -> Markup:
     """Return a path as markup; ``text`` is the result of ``printable_path``."""
-    return element("bdi", text, class_="path")
+    return html_element("bdi", text, class_="path")

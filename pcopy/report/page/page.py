@@ -14,14 +14,14 @@ from typing import Any
 
 from pcopy.errors import EXIT_INTERNAL, EXIT_OK
 from pcopy.report.page import sections
-from pcopy.report.page.markup import Child, Markup, element, joined, path_markup
+from pcopy.report.page.markup import Child, Markup, html_element, joined_markup, path_markup
 from pcopy.text import count_with_noun
 from pcopy.units import format_seconds, format_size
 
 _STYLE = Path(__file__).with_name("style.css")
 
 
-def report_page(values: Mapping[str, Any]) -> str:
+def html_report_page(values: Mapping[str, Any]) -> str:
     """Return the page of a report; ``values`` are those of the JSON report, by key (docs/formats/report.md)."""
     contents = (
         _heading(values), _summary_boxes(values), sections.items_section(values), sections.rates_section(values),
@@ -42,17 +42,17 @@ def html_document(title: str, *contents: Child, comment: str) -> str:
     style = _STYLE.read_text("utf-8")
     digest = b2a_base64(sha256(style.encode()).digest(), newline=False).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    head = element(
+    head = html_element(
         "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("title", title),
-        element("style", Markup(style)),
+        html_element("meta", charset="utf-8"),
+        html_element("meta", http_equiv="Content-Security-Policy", content=policy),
+        html_element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        html_element("meta", name="referrer", content="no-referrer"),
+        html_element("title", title),
+        html_element("style", Markup(style)),
     )
-    body = element("body", element("main", *contents))
-    return f"<!doctype html>\n<!-- {comment} -->\n{element('html', head, body, lang='en')}\n"
+    body = html_element("body", html_element("main", *contents))
+    return f"<!doctype html>\n<!-- {comment} -->\n{html_element('html', head, body, lang='en')}\n"
 
 
 def _source_and_destination(values: Mapping[str, Any]) -> str:
@@ -69,22 +69,26 @@ def _heading(values: Mapping[str, Any]) -> Markup:
     source = (
         path_markup(sources[0]["path"]) if len(sources) == 1 else count_with_noun(len(sources), "source", "sources")
     )
-    names = (source, element("span", "→", class_="to"), path_markup(target["path"])) if target else (source,)
+    names = (source, html_element("span", "→", class_="to"), path_markup(target["path"])) if target else (source,)
     status = values["exit_status"]
     kind, sign = ("good", "✓") if status == EXIT_OK else ("bad", "✕") if status == EXIT_INTERNAL else ("warn", "!")
     state = f"{sign} {values['meaning'][:1].upper()}{values['meaning'][1:]} (status {status})"
     failed, is_dry = values["totals"]["failed"], values["dry_run"]
-    link = element("a", f"{count_with_noun(failed, 'failure', 'failures')} below", href="#failures") if failed else None
-    return element(
+    link = (
+        html_element("a", f"{count_with_noun(failed, 'failure', 'failures')} below", href="#failures")
+        if failed
+        else None
+    )
+    return html_element(
         "header",
-        element("p", f"{values['program']} report", class_="over"),
-        element("h1", *names),
-        element("span", state, class_=f"state {kind}"),
-        element("p", values["halted"]) if values["halted"] else None,
-        element("p", f"A dry run: nothing was changed. Items shown as {values['done']} would have been.")
+        html_element("p", f"{values['program']} report", class_="over"),
+        html_element("h1", *names),
+        html_element("span", state, class_=f"state {kind}"),
+        html_element("p", values["halted"]) if values["halted"] else None,
+        html_element("p", f"A dry run: nothing was changed. Items shown as {values['done']} would have been.")
         if is_dry
         else None,
-        element("p", link) if link else None,
+        html_element("p", link) if link else None,
     )
 
 
@@ -102,15 +106,16 @@ def _summary_boxes(values: Mapping[str, Any]) -> Markup:
         ("Failed", f"{totals['failed']:,}", f"{totals['skipped']:,} skipped"),
     ]
     boxes = [
-        element("div", element("dt", name), element("dd", value, element("small", note))) for name, value, note in tiles
+        html_element("div", html_element("dt", name), html_element("dd", value, html_element("small", note)))
+        for name, value, note in tiles
     ]
     if not is_first:
         text = f"Duration and rates are of this run, number {values['job']['run']} of the job; sums are of all runs."
-        return joined(element("dl", *boxes, class_="tiles"), element("p", text, class_="soft"))
-    return element("dl", *boxes, class_="tiles")
+        return joined_markup(html_element("dl", *boxes, class_="tiles"), html_element("p", text, class_="soft"))
+    return html_element("dl", *boxes, class_="tiles")
 
 
 def _footer(values: Mapping[str, Any]) -> Markup:
     """Return the footer of the page: program, version and time."""
     text = f"Made by {values['program']} {values['program_version']} at {values['ended']}. Sizes are in powers of 1024."
-    return element("footer", text)
+    return html_element("footer", text)

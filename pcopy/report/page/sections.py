@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pcopy.report.page.charts import (
+    ChartCurve,
     FormatNumber,
-    Series,
     chart_over_time,
-    figure,
+    chart_with_caption,
+    fraction_bar,
     rates_in_bins,
-    share_bar,
     stacked_bar,
     stacked_columns,
 )
-from pcopy.report.page.markup import Child, Markup, element, joined, path_markup
-from pcopy.report.page.tables import definition_list, foldable, table
+from pcopy.report.page.markup import Child, Markup, html_element, joined_markup, path_markup
+from pcopy.report.page.tables import definition_list, foldable_element, html_table
 from pcopy.text import count_with_noun
 from pcopy.units import format_running_clock, format_seconds, format_size
 
@@ -51,10 +51,10 @@ _CLASS_ORDER = ("a", "skip", "fail")
 """Order of the parts of a column, from the bottom, by their classes in the style sheet."""
 
 
-def section(title: str, name: str, *children: Child) -> Markup:
+def page_section(title: str, name: str, *children: Child) -> Markup:
     """Return a section of the page with a title; ``name`` is the id to which links can lead."""
-    return element(
-        "section", element("h2", title, id=f"{name}-title"), *children, id=name, aria_labelledby=f"{name}-title"
+    return html_element(
+        "section", html_element("h2", title, id=f"{name}-title"), *children, id=name, aria_labelledby=f"{name}-title"
     )
 
 
@@ -87,7 +87,8 @@ def items_section(values: Values) -> Markup:
     shown = [each for each in outcomes if each[0] or each[2] != "not reached"]
     sums = " + ".join(f"{number:,} {what}" for number, _, what in shown)
     keys = [
-        element("span", element("i", class_=kind), f"{number:,} {what}", class_="key") for number, kind, what in shown
+        html_element("span", html_element("i", class_=kind), f"{number:,} {what}", class_="key")
+        for number, kind, what in shown
     ]
     parts = [(number, kind, f"{number:,} {what}") for number, kind, what in shown]
     kinds = [
@@ -103,17 +104,19 @@ def items_section(values: Values) -> Markup:
         f"{totals['changed']:,} changed meanwhile", f"{totals['vanished']:,} vanished",
         f"{count_with_noun(totals['verified'], 'item', 'items')} verified",
     ]  # fmt: skip
-    return section(
+    return page_section(
         "Items",
         "items",
-        element("p", f"{totals['found']:,} found = {sums}", class_="soft"),
+        html_element("p", f"{totals['found']:,} found = {sums}", class_="soft"),
         stacked_bar(parts, sums),
-        element("div", *keys, class_="keys"),
-        definition_list(((done.capitalize(), _nonzero_list(kinds)), ("Besides", _nonzero_list(other_counts)))),
+        html_element("div", *keys, class_="keys"),
+        definition_list(
+            ((done.capitalize(), _nonzero_counts_text(kinds)), ("Besides", _nonzero_counts_text(other_counts)))
+        ),
     )
 
 
-def _nonzero_list(parts: Sequence[str]) -> str:
+def _nonzero_counts_text(parts: Sequence[str]) -> str:
     """Return the texts ``parts``, each of which begins with a number, joined with commas, without those of number 0."""
     return ", ".join(part for part in parts if not part.startswith("0 "))
 
@@ -124,12 +127,12 @@ def rates_section(values: Values) -> Markup | None:
     times = [row[0] for row in rows]
     completed, moved, checked, read_back = ([row[column] for row in rows] for column in (1, 2, 3, 4))
     speeds = [
-        Series(values["done"], "a", rates_in_bins(times, moved)),
-        Series("read back", "b", rates_in_bins(times, read_back)),
+        ChartCurve(values["done"], "a", rates_in_bins(times, moved)),
+        ChartCurve("read back", "b", rates_in_bins(times, read_back)),
     ]
     counts = [
-        Series("settled", "a", rates_in_bins(times, completed)),
-        Series("verified", "b", rates_in_bins(times, checked)),
+        ChartCurve("settled", "a", rates_in_bins(times, completed)),
+        ChartCurve("verified", "b", rates_in_bins(times, checked)),
     ]
     if not speeds[0].bins:
         return None
@@ -138,7 +141,7 @@ def rates_section(values: Values) -> Markup | None:
         chart_over_time(speeds, byte_rate_text, 1024, "Bytes per second", clock),
         chart_over_time(counts, item_rate_text, 1000, "Items per second", clock),
     )
-    return section(
+    return page_section(
         "Over time", "time", *charts, _phase_chart(values["phases"], clock), _rate_table(speeds, counts, clock)
     )
 
@@ -154,19 +157,21 @@ def _phase_chart(phases: Sequence[Values], clock: FormatNumber) -> Markup | None
     ]
     rows = [
         (
-            joined(element("span", element("i", class_=f"p{index % 5}"), each["phase"], class_="key")),
+            joined_markup(html_element("span", html_element("i", class_=f"p{index % 5}"), each["phase"], class_="key")),
             clock(each["began"]), format_seconds(each["seconds"]), f"{each['seconds'] / whole:.0%}",
         )
         for index, each in enumerate(phases)
     ]  # fmt: skip
     names = ", ".join(title for _, _, title in parts)
-    return joined(
-        element("figure", element("figcaption", element("b", "Phases")), stacked_bar(parts, names), class_="chart"),
-        table(("Phase", "Began at", "Took", "Share"), rows),
+    return joined_markup(
+        html_element(
+            "figure", html_element("figcaption", html_element("b", "Phases")), stacked_bar(parts, names), class_="chart"
+        ),
+        html_table(("Phase", "Began at", "Took", "Share"), rows),
     )
 
 
-def _rate_table(speeds: Sequence[Series], counts: Sequence[Series], clock: FormatNumber) -> Markup:
+def _rate_table(speeds: Sequence[ChartCurve], counts: Sequence[ChartCurve], clock: FormatNumber) -> Markup:
     """Return a table of the rates, which the reader can unfold.
 
     Args:
@@ -180,7 +185,7 @@ def _rate_table(speeds: Sequence[Series], counts: Sequence[Series], clock: Forma
         rates += [item_rate_text(curve.bins[number].rate) for curve in counts]
         rows.append((f"{clock(each.start)} to {clock(each.end)}", *rates))
     heads = ("Time", *(f"Bytes {curve.title}" for curve in speeds), *(f"Items {curve.title}" for curve in counts))
-    return foldable("Rates as a table", table(heads, rows))
+    return foldable_element("Rates as a table", html_table(heads, rows))
 
 
 def sizes_section(values: Values) -> Markup | None:
@@ -195,12 +200,12 @@ def sizes_section(values: Values) -> Markup | None:
     charts = []
     for unit, title in (("files", "Files"), ("bytes", "Bytes")):
         groups = [[(float(row[outcome][unit]), kinds[outcome]) for outcome in outcomes] for row in rows]
-        titles = [_size_hint(row, outcomes, unit) for row in rows]
+        titles = [_size_column_tooltip(row, outcomes, unit) for row in rows]
         most = max(sum(row[outcome][unit] for outcome in outcomes) for row in rows)
         top = format_size(most) if unit == "bytes" else f"{most:,}"
-        scale = element("div", element("span", top), element("span", "0"), class_="scale")
+        scale = html_element("div", html_element("span", top), html_element("span", "0"), class_="scale")
         drawing = stacked_columns(groups, (f"{title} by size, at most {top} in a column",), titles)
-        charts.append(figure(f"{title} by size", drawing, keys, scale, _size_labels(rows)))
+        charts.append(chart_with_caption(f"{title} by size", drawing, keys, scale, _size_labels(rows)))
     listed = [
         (
             _size_range(row),
@@ -210,10 +215,12 @@ def sizes_section(values: Values) -> Markup | None:
         for row in rows
     ]
     heads = ("Size", *(f"Files {outcome}" for outcome in outcomes), *(f"Bytes {outcome}" for outcome in outcomes))
-    return section("Sizes of files", "sizes", *charts, foldable("Sizes as a table", table(heads, listed)))
+    return page_section(
+        "Sizes of files", "sizes", *charts, foldable_element("Sizes as a table", html_table(heads, listed))
+    )
 
 
-def _size_hint(row: Values, outcomes: Sequence[str], unit: str) -> str:
+def _size_column_tooltip(row: Values, outcomes: Sequence[str], unit: str) -> str:
     """Return the text under the pointer for one column of the size chart.
 
     Args:
@@ -243,7 +250,7 @@ def _size_labels(rows: Sequence[Values]) -> Markup:
         power = row["below"].bit_length() - 2
         has_room = index <= len(rows) - len(rows) / 8
         labels.append(power_of_two_text(power) if power >= 0 and power % every == 0 and has_room else "")
-    return element("div", *(element("span", label) for label in labels), class_="buckets", aria_hidden="true")
+    return html_element("div", *(html_element("span", label) for label in labels), class_="buckets", aria_hidden="true")
 
 
 def power_of_two_text(power: int) -> str:
@@ -259,8 +266,8 @@ def ranks_section(values: Values) -> Markup | None:
     hosts = len(values["hosts"])
     intro = f"{count_with_noun(len(works), 'rank', 'ranks')} on {count_with_noun(hosts, 'host', 'hosts')}"
     if len(works) > MAX_RANKS:
-        return section(
-            "Ranks", "ranks", element("p", f"{intro}; their sums by host", class_="soft"), _host_table(works)
+        return page_section(
+            "Ranks", "ranks", html_element("p", f"{intro}; their sums by host", class_="soft"), _host_table(works)
         )
     heads = ("Rank", "Host", "Items", "Bytes", "Tasks", "Taken", "Given", "Busy")
     rows = [
@@ -271,9 +278,10 @@ def ranks_section(values: Values) -> Markup | None:
         for work in works
     ]  # fmt: skip
     note = "Taken and given: tasks that moved from one rank to another, because that had nothing to do."
-    return section(
-        "Ranks", "ranks", element("p", intro, class_="soft"), table(heads, rows, text=(0, 1), hidden_if_narrow=(1, 4)),
-        element("p", note, class_="over"),
+    return page_section(
+        "Ranks", "ranks", html_element("p", intro, class_="soft"), html_table(heads, rows, text=(0, 1),
+        hidden_if_narrow=(1, 4)),
+        html_element("p", note, class_="over"),
     )  # fmt: skip
 
 
@@ -294,9 +302,9 @@ def _host_table(works: Sequence[Values]) -> Markup:
         for host, each in [*sums.items()][:MAX_HOSTS]
     ]  # fmt: skip
     more = len(sums) - MAX_HOSTS
-    note = element("p", f"and {more:,} hosts more", class_="soft") if more > 0 else None
-    return joined(
-        table(("Host", "Ranks", "Items", "Bytes", "Taken", "Given", "Busy"), rows, hidden_if_narrow=(4, 5)), note
+    note = html_element("p", f"and {more:,} hosts more", class_="soft") if more > 0 else None
+    return joined_markup(
+        html_table(("Host", "Ranks", "Items", "Bytes", "Taken", "Given", "Busy"), rows, hidden_if_narrow=(4, 5)), note
     )
 
 
@@ -308,7 +316,7 @@ def _busy_share(busy: float, seconds: float) -> Markup:
         seconds: seconds that the rank ran.
     """
     share = busy / seconds if seconds > 0 else 0.0
-    return joined(f"{min(1.0, share):.0%}", share_bar(share))
+    return joined_markup(f"{min(1.0, share):.0%}", fraction_bar(share))
 
 
 def slowest_section(values: Values) -> Markup | None:
@@ -324,7 +332,9 @@ def slowest_section(values: Values) -> Markup | None:
         )
         for each in values["slowest"]
     ]
-    return section("Slowest files", "slowest", table(("File", "Took", "Size", "Rate"), rows, style_class="files"))
+    return page_section(
+        "Slowest files", "slowest", html_table(("File", "Took", "Size", "Rate"), rows, style_class="files")
+    )
 
 
 def failures_section(values: Values) -> Markup | None:
@@ -337,19 +347,19 @@ def failures_section(values: Values) -> Markup | None:
         for each in failure_values["kinds"]
     ]  # fmt: skip
     others = (
-        element("p", f"{failure_values['others']:,} failures of other kinds", class_="soft")
+        html_element("p", f"{failure_values['others']:,} failures of other kinds", class_="soft")
         if failure_values["others"]
         else None
     )
     first = [(path_markup(each["path"]), each["operation"], each["message"]) for each in failure_values["first"]]
     more = sum(each["count"] for each in failure_values["kinds"]) + failure_values["others"] - len(first)
     rest = f" (the first {len(first)}; --errors writes all)" if more > 0 else ""
-    each_one = table(("Path", "Operation", "What went wrong"), first, text=(0, 1, 2), style_class="files")
-    return section(
+    each_one = html_table(("Path", "Operation", "What went wrong"), first, text=(0, 1, 2), style_class="files")
+    return page_section(
         "Failures", "failures",
-        table(_FAILURE_TITLES, kinds, text=(2, 3), style_class="files kinds") if kinds else None,
+        html_table(_FAILURE_TITLES, kinds, text=(2, 3), style_class="files kinds") if kinds else None,
         others,
-        foldable(f"Each failure{rest}", each_one) if first else None,
+        foldable_element(f"Each failure{rest}", each_one) if first else None,
     )  # fmt: skip
 
 
@@ -366,7 +376,7 @@ def layouts_section(values: Values) -> Markup | None:
     if not counts:
         return None
     rows = [(each["layout"], f"{each['files']:,}") for each in counts]
-    return section("Layouts", "layouts", table(("Layout", "Files"), rows))
+    return page_section("Layouts", "layouts", html_table(("Layout", "Files"), rows))
 
 
 def job_section(values: Values) -> Markup:
@@ -380,14 +390,14 @@ def job_section(values: Values) -> Markup:
     )
     sums = f"{run['items']:,} items, {format_size(run['bytes'])}"
     signature = values["summary"].get("signature")
-    sources = joined(
+    sources = joined_markup(
         *(
-            joined(element("br") if index else None, path_markup(each["path"]))
+            joined_markup(html_element("br") if index else None, path_markup(each["path"]))
             for index, each in enumerate(job_values["sources"])
         )
     )
     pairs: list[tuple[str, Child]] = [
-        ("Command", element("code", values["command"])),
+        ("Command", html_element("code", values["command"])),
         ("Sources", sources if len(job_values["sources"]) > 1 else None),
         (
             "Job",
@@ -396,11 +406,11 @@ def job_section(values: Values) -> Markup:
         ("Options", options or "as by default"),
         ("Started", values["started"]),
         ("Ended", values["ended"]),
-        ("Signature", element("code", signature) if signature else None),
+        ("Signature", html_element("code", signature) if signature else None),
         ("Program", f"{values['program']} {values['program_version']}, {values['kernel']}"),
         ("Hosts", hosts),
     ]
-    return section("The job", "job", definition_list(pairs))
+    return page_section("The job", "job", definition_list(pairs))
 
 
 def _option_text(value: Any) -> str:

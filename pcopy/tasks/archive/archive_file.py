@@ -17,12 +17,12 @@ from contextlib import suppress
 from pcopy import libc
 from pcopy.errors import ARCHIVE_FULL_CODE
 from pcopy.fsio.close import close_ignoring_errors, closing_descriptor
-from pcopy.fsio.named_file import open_directory_of
+from pcopy.fsio.named_file import open_parent_directory
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.server import looks_like_new_file
-from pcopy.fsio.source import status_of
-from pcopy.fsio.syncer import sync_if_supported
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.syncer import sync_file_if_supported
 from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import printable_path
@@ -69,7 +69,7 @@ def unfinished_archive_files(directory: bytes, job: str) -> list[bytes]:
         return [path]
 
 
-def stop_job_for_archive(rank: Rank, action: str, problem: Problem) -> None:
+def stop_job_on_archive_error(rank: Rank, action: str, problem: Problem) -> None:
     """Stop the whole job, because the archive cannot be ``action`` ("read", "made", "written" or "synced"). If the file
     system is full, the exit status says so.
     """
@@ -85,7 +85,7 @@ def is_archive_in_use(directory: bytes, name: bytes) -> bool:
     Return False if that cannot be determined. Raise ``Problem`` if the item of that name is no unfinished archive.
     """
     with errors_as_problem("open"):
-        descriptor = open_directory_of(os.path.join(directory, name)).descriptor
+        descriptor = open_parent_directory(os.path.join(directory, name)).descriptor
     try:
         if unfinished_archive_status(descriptor, name) is None:
             return False
@@ -191,7 +191,7 @@ class ArchiveFile:
             with errors_as_problem("open"):
                 opened = open_with_retries(self._name, _ARCHIVE_OPEN_FLAGS, dir_fd=self._directory)
             try:
-                if not _may_be_own_archive(self._directory, self._name, status_of(opened)):
+                if not _may_be_own_archive(self._directory, self._name, status_of_open_item(opened)):
                     raise Problem("open", errno.ESTALE, text="the unfinished archive was replaced by another file")
             except BaseException:
                 close_ignoring_errors(opened)
@@ -257,7 +257,7 @@ class ArchiveFile:
         fails.
         """
         with errors_as_problem("fsync"):
-            sync_if_supported(self.descriptor)
+            sync_file_if_supported(self.descriptor)
 
     def commit(self, name: bytes, mode: int) -> tuple[os.stat_result, Problem | None]:
         """Set the permission bits ``mode`` of the complete archive and rename it to its final ``name``.
@@ -276,7 +276,7 @@ class ArchiveFile:
         with errors_as_problem("fstat"):
             return os.fstat(self.descriptor), unset
 
-    def discard(self) -> None:
+    def remove_unfinished_archive(self) -> None:
         """Remove the file, if this rank has created it and it does not have its final name yet. Errors are ignored."""
         if self.is_temporary:
             self.is_temporary = False

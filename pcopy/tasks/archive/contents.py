@@ -27,8 +27,8 @@ from pcopy.fsio.named_file import UntrustedFileError, open_named_file_to_read
 from pcopy.fsio.problem import PackedProblem, Problem, errors_as_problem, source_changed_problem
 from pcopy.fsio.retries import call_with_retries
 from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE, SeekTable, read_frame
-from pcopy.fsio.source import status_of
-from pcopy.tasks.archive.one_stream import compressing_program, zlib_error_reason
+from pcopy.fsio.source import status_of_open_item
+from pcopy.tasks.archive.one_stream import compression_program_name, zlib_error_reason
 from pcopy.text import printable_path, shell_quoted
 
 _GUNZIP_INPUT_BYTES = 64 << 10
@@ -75,9 +75,9 @@ class ArchiveContents:
         """Numbers of the frames that were read completely, and so are not damaged."""
         self._damaged_frames = dict[int, PackedProblem]()
         """Errors of the damaged frames, by frame number, so that none is read again."""
-        program = compressing_program(self._read_file_range(0, 6))
+        program = compression_program_name(self._read_file_range(0, 6))
         self._is_gzip = program == "gzip"
-        self._size = size = status_of(descriptor, on_source=True).st_size
+        self._size = size = status_of_open_item(descriptor, on_source=True).st_size
         if program == "zstd":
             self._table = SeekTable.read(descriptor, size)
             if self._table is None:
@@ -85,7 +85,7 @@ class ArchiveContents:
         elif self._is_gzip:
             self._table = self._seek_table_from_index()
         elif program:
-            raise RequestRefused(self._pipe_advice(program, "ptar reads zstd and gzip"))
+            raise RequestRefused(self._advice_to_read_by_pipe(program, "ptar reads zstd and gzip"))
 
     @property
     def is_uncompressed(self) -> bool:
@@ -142,14 +142,14 @@ class ArchiveContents:
         frame = self._cached_frames.get(number)
         if frame is None:
             if number in self._damaged_frames:
-                raise Problem.from_packed(self._damaged_frames[number])
+                raise Problem.from_packed_tuple(self._damaged_frames[number])
             try:
                 frame = (
                     self._gunzip_frame(table, number) if self._is_gzip else read_frame(self.descriptor, table, number)
                 )
             except Problem as problem:
                 if problem.errno == errno.EBADMSG:
-                    self._damaged_frames[number] = problem.packed
+                    self._damaged_frames[number] = problem.problem_as_tuple
                 raise
             self._cached_frames[number] = frame
             self._read_frames.add(number)
@@ -191,7 +191,7 @@ class ArchiveContents:
         Raise ``ValueError`` if the index is not trusted or does not belong to this archive, and ``Problem`` if the
         archive cannot be examined.
         """
-        status = status_of(self.descriptor, on_source=True)
+        status = status_of_open_item(self.descriptor, on_source=True)
         try:
             descriptor = open_named_file_to_read(self._path + INDEX_SUFFIX, regular=True).descriptor
         except UntrustedFileError as error:
@@ -229,15 +229,15 @@ class ArchiveContents:
             raise self._not_seekable_error(
                 "gzip", f"its parts are too large: at most {MAX_FRAME_SIZE:,} bytes of contents are allowed"
             )
-        return SeekTable.from_sizes(index.frames)
+        return SeekTable.from_frame_sizes(index.frames)
 
     def _not_seekable_error(self, program: str, why: str) -> ArchiveNotSeekable:
         """Return the exception for an archive that ``program`` has compressed as one stream. ``why`` is the reason why
         it cannot be read at any offset.
         """
-        return ArchiveNotSeekable(self._pipe_advice(program, why), program, why)
+        return ArchiveNotSeekable(self._advice_to_read_by_pipe(program, why), program, why)
 
-    def _pipe_advice(self, program: str, why: str) -> str:
+    def _advice_to_read_by_pipe(self, program: str, why: str) -> str:
         """Return the message that says why an archive which ``program`` has compressed cannot be read, and how to read
         it by a pipe instead. ``why`` is the reason.
         """

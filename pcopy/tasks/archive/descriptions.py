@@ -1,6 +1,6 @@
 """Descriptions of the items that go into an archive. The scan of the tree describes each item that it finds.
 
-A ``DescribedItem`` becomes a record, a pair of key and value that can be sorted. The key consists of root, path of the
+An ``ItemToArchive`` becomes a record, a pair of key and value that can be sorted. The key consists of root, path of the
 directory, and name; the name of a directory itself is empty. So a directory comes first, then the items in it, then
 each subdirectory with everything below it. tar needs that order: everything below a directory must stand together.
 """
@@ -30,9 +30,9 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR
 from pcopy.fsio.attributes import mode_without_acl, read_xattrs
 from pcopy.fsio.close import close_after_read
-from pcopy.fsio.contents import data_extents, generated_pieces, may_have_holes
+from pcopy.fsio.contents import data_extents, may_have_holes, pieces_of_pseudo_file
 from pcopy.fsio.problem import PackedProblem, Problem, source_changed_problem
-from pcopy.fsio.source import FileVersion, open_source, source_status, status_of
+from pcopy.fsio.source import FileContentVersion, open_source_file_to_read, source_item_status, status_of_open_item
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.readable import ReadPermissions
 from pcopy.tasks.base.rank import Rank
@@ -50,7 +50,7 @@ several files (``SimpleFiles``).
 """
 
 
-class DescribedItem(NamedTuple):
+class ItemToArchive(NamedTuple):
     """An item of the tree, and the ``member`` of the archive that it becomes.
 
     Fields:
@@ -73,14 +73,14 @@ class DescribedItem(NamedTuple):
     metadata_problem: PackedProblem | None = None
 
     @property
-    def file_version(self) -> FileVersion:
+    def content_version(self) -> FileContentVersion:
         """The inode number, size, mtime and ctime that the file had when it was described. If they differ when it is
         read, it has changed.
         """
-        return FileVersion(self.inode, self.member.size, self.member.mtime, self.ctime)
+        return FileContentVersion(self.inode, self.member.size, self.member.mtime, self.ctime)
 
     @property
-    def sort_record(self) -> SortRecord:
+    def record_for_sorting(self) -> SortRecord:
         """The item as a record to be sorted: its key (root, directory, name), and its value. The value begins with the
         number of bytes that the member takes in the archive.
 
@@ -104,15 +104,15 @@ def directory_part_of_key(key: bytes) -> bytes:
     return key.partition(b"\0\0")[0]
 
 
-def archive_size_of_record(value: bytes) -> int:
+def size_of_record_in_archive(value: bytes) -> int:
     """Return how many bytes of the archive the members in this value of a record take, headers included."""
     return int.from_bytes(value[:8], "big") & (1 << RECORD_SIZE_BITS) - 1
 
 
-def unpack_described(value: bytes) -> DescribedItem:
-    """Return the ``DescribedItem`` in the value of a record."""
+def unpack_item_to_archive(value: bytes) -> ItemToArchive:
+    """Return the ``ItemToArchive`` in the value of a record."""
     root, path, name, inode, ctime, member, *others = marshal.loads(memoryview(value)[8:])
-    return DescribedItem(root, path, name, inode, ctime, ArchiveMember.from_marshallable_fields(member), *others)
+    return ItemToArchive(root, path, name, inode, ctime, ArchiveMember.from_marshallable_fields(member), *others)
 
 
 class MemberDescriber:
@@ -126,7 +126,7 @@ class MemberDescriber:
         numeric = rank.options.numeric_owner
         self._user, self._group = (_empty_owner_name, _empty_owner_name) if numeric else (user_name, group_name)
 
-    def describe_item(self, place: Place, found: FoundItems, row: int) -> DescribedItem | None:
+    def describe_item(self, place: Place, found: FoundItems, row: int) -> ItemToArchive | None:
         """Return the description of one item: that in row ``row`` of ``found``, the items that were found in the
         directory ``place``.
 
@@ -140,12 +140,12 @@ class MemberDescriber:
         path = place.path
         below = (path + b"/" + name if path else name) if not self._rank.job.roots[place.root].item else b""
         if kind == DIRECTORY:
-            return self._description_of_row(place.root, below, b"", found, row, below + b"/")
-        return self._description_of_row(place.root, path, name, found, row, below)
+            return self._description_of_found_item(place.root, below, b"", found, row, below + b"/")
+        return self._description_of_found_item(place.root, path, name, found, row, below)
 
-    def _description_of_row(
+    def _description_of_found_item(
         self, root: int, path: bytes, name: bytes, found: FoundItems, row: int, below: bytes
-    ) -> DescribedItem:
+    ) -> ItemToArchive:
         """Return the description of one item: that in row ``row`` of ``found``.
 
         Raise ``Problem`` if the item cannot be examined, or if it is a file that cannot be opened.
@@ -156,19 +156,21 @@ class MemberDescriber:
             below: its own path below that PATH, from which its name in the archive is made.
         """
         rows, directory, entry = found.rows, found.directory, found.names[row]
-        mode, mtime = rows.mode[row], rows.exact_time("mtime", row)
+        mode, mtime = rows.mode[row], rows.exact_time_of_row("mtime", row)
         kind, link, device, size = member_type(mode), b"", 0, 0
         extents: Extents | None = None
-        if kind == FILE and self._rank.mover.generated_file_systems.is_generated(directory, rows.device[row]):
+        if kind == FILE and self._rank.mover.generated_file_systems.is_on_pseudo_file_system(
+            directory, rows.device[row]
+        ):
             size = _size_of_generated_file(directory, entry, rows.size[row])
         elif kind == FILE:
             size = rows.size[row]
             if size >= MIN_SPARSE_SIZE and self._preserve.sparse:
-                extents = _data_extents_of_file(directory, entry, rows.version(row))
+                extents = _data_extents_of_file(directory, entry, rows.content_version_of_row(row))
         elif kind == SYMLINK:
             link = _symlink_target(directory, entry)
         elif kind != DIRECTORY:
-            device = source_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
+            device = source_item_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
         uid, gid = rows.uid[row], rows.gid[row]
         member = ArchiveMember(
             name_in_archive(self._root_paths[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link,
@@ -177,8 +179,10 @@ class MemberDescriber:
         )  # fmt: skip
         member, shortcoming = self._member_with_xattrs(member, directory, entry)
         if kind == FILE and (shortcoming or self._readable.may_be_unreadable(found, row, member.xattrs)):
-            close_after_read(open_source(directory, entry))  # raises Problem if the file is unreadable
-        return DescribedItem(root, path, name, rows.inode[row], rows.exact_time("ctime", row), member, (), shortcoming)
+            close_after_read(open_source_file_to_read(directory, entry))  # raises Problem if the file is unreadable
+        return ItemToArchive(
+            root, path, name, rows.inode[row], rows.exact_time_of_row("ctime", row), member, (), shortcoming
+        )
 
     def archive_name_prefix(self, place: Place) -> bytes:
         """Return what stands before the name of an item of the directory ``place`` in the archive: its path, ending
@@ -192,7 +196,7 @@ class MemberDescriber:
         pairs = {*zip(found.rows.uid, found.rows.gid, strict=True)}
         return {(uid, gid): (self._user(uid), self._group(gid)) for uid, gid in pairs}
 
-    def describe_root(self, root: int, directory: int, status: os.stat_result) -> DescribedItem:
+    def describe_root_directory(self, root: int, directory: int, status: os.stat_result) -> ItemToArchive:
         """Return the description of a directory that the user has named as a PATH on the command line. ``root`` is the
         number of this PATH, ``directory`` the open directory, ``status`` its status.
         """
@@ -202,7 +206,7 @@ class MemberDescriber:
             user=self._user(status.st_uid), group=self._group(status.st_gid),
         )  # fmt: skip
         member, shortcoming = self._member_with_xattrs(member, directory, b".")
-        return DescribedItem(root, b"", b"", status.st_ino, status.st_ctime_ns, member, (), shortcoming)
+        return ItemToArchive(root, b"", b"", status.st_ino, status.st_ctime_ns, member, (), shortcoming)
 
     def _member_with_xattrs(
         self, member: ArchiveMember, directory: int, name: bytes
@@ -228,9 +232,9 @@ class MemberDescriber:
             rights = mode_without_acl(acls[ACCESS_ACL_XATTR]) if ACCESS_ACL_XATTR in acls else xattrs.max_permissions
             return member._replace(
                 mode=xattrs._replace(max_permissions=rights).mode_without_excess_permissions(member.mode)
-            ), too_large.packed
+            ), too_large.problem_as_tuple
         problem = xattrs.problem
-        return whole, None if problem is None else problem.packed
+        return whole, None if problem is None else problem.problem_as_tuple
 
 
 def check_member_header_size(member: ArchiveMember) -> None:
@@ -244,7 +248,7 @@ def check_member_header_size(member: ArchiveMember) -> None:
         raise Problem("archive", errno.E2BIG, on_source=True, text=text)
 
 
-def _problem_of_source(operation: str, error: OSError) -> Problem:
+def _problem_of_failed_source_operation(operation: str, error: OSError) -> Problem:
     """Return the ``Problem`` of a failed ``operation`` on the source. ENOENT means that the source has changed since
     the scan.
     """
@@ -259,7 +263,7 @@ def _symlink_target(directory: int, name: bytes) -> bytes:
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise source_changed_problem("readlink", "another item has taken its name") from error
-        raise _problem_of_source("readlink", error) from error
+        raise _problem_of_failed_source_operation("readlink", error) from error
 
 
 def _size_of_generated_file(directory: int, name: bytes, size: int) -> int:
@@ -267,38 +271,38 @@ def _size_of_generated_file(directory: int, name: bytes, size: int) -> int:
 
     ``size`` is what stat(2) reports; such files may have another one. Raise ``Problem`` if the file cannot be read.
     """
-    reading = open_source(directory, name)
+    reading = open_source_file_to_read(directory, name)
     try:
-        return sum(len(data) for _, data in generated_pieces(reading, size))
+        return sum(len(data) for _, data in pieces_of_pseudo_file(reading, size))
     finally:
         close_after_read(reading)
 
 
-def check_matches_description(rank: Rank, described: DescribedItem, reading: int) -> bool:
+def check_matches_description(rank: Rank, described: ItemToArchive, reading: int) -> bool:
     """Raise ``Problem`` if the file that is open as ``reading`` has changed since the scan described it as
     ``described``.
 
     Return True if the system generates its contents on reading (as in /proc), so that the size in its status means
     nothing.
     """
-    status, version = status_of(reading, on_source=True), described.file_version
-    is_generated = rank.mover.generated_file_systems.is_generated(reading, status.st_dev)
+    status, version = status_of_open_item(reading, on_source=True), described.content_version
+    is_generated = rank.mover.generated_file_systems.is_on_pseudo_file_system(reading, status.st_dev)
     if is_generated:
         version = version._replace(size=status.st_size)
-    if FileVersion.from_status(status) != version:
+    if FileContentVersion.from_status(status) != version:
         raise source_changed_problem("read", "the file changed while it was archived")
     return is_generated
 
 
-def _data_extents_of_file(directory: int, name: bytes, version: FileVersion) -> Extents | None:
+def _data_extents_of_file(directory: int, name: bytes, version: FileContentVersion) -> Extents | None:
     """Return the ranges with data (offset and length) of the file ``name`` if it has holes; None if it has none, or if
     it no longer has the state ``version`` that the scan has found. Raise ``Problem`` if it cannot be read.
     """
-    if not may_have_holes(source_status(directory, name)):
+    if not may_have_holes(source_item_status(directory, name)):
         return None
-    reading = open_source(directory, name)
+    reading = open_source_file_to_read(directory, name)
     try:
-        if FileVersion.from_status(status_of(reading, on_source=True)) != version:
+        if FileContentVersion.from_status(status_of_open_item(reading, on_source=True)) != version:
             return None  # the task that archives the file reports that it has changed
         extents = Extents.from_pairs((start, end - start) for start, end in data_extents(reading, 0, version.size))
     finally:
@@ -306,7 +310,7 @@ def _data_extents_of_file(directory: int, name: bytes, version: FileVersion) -> 
     return extents if extents.data_size < version.size else None
 
 
-def description_as_hard_link(described: DescribedItem, first: DescribedItem) -> DescribedItem:
+def description_as_hard_link(described: ItemToArchive, first: ItemToArchive) -> ItemToArchive:
     """Return the description of an item as a hard link, instead of a file. ``first`` is another name of the same inode;
     the link refers to it.
     """

@@ -17,14 +17,14 @@ from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.throttle import throttled_steps
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.sorting import ExternalSorter, SortRecord
-from pcopy.tasks.archive.member_digests import READ_SIZE, ItemInArchive, MemberDigester
-from pcopy.tasks.archive.open_archive import OpenArchive, ReadAhead
-from pcopy.tasks.archive.read_headers import read_span, spawn_span_tasks
-from pcopy.tasks.archive.wanted_names import RankWantedNames
+from pcopy.tasks.archive.member_digests import READ_SIZE, ItemAfterExtraction, MemberDigester
+from pcopy.tasks.archive.open_archive import OpenedArchive, ReadAheadBuffer
+from pcopy.tasks.archive.read_headers import read_span_headers, spawn_span_tasks
+from pcopy.tasks.archive.wanted_names import WantedNamesOnRank
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
-from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
+from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -39,11 +39,11 @@ class DigestedMember(NamedTuple):
     """
 
     found: FoundMember
-    item: ItemInArchive | None
+    item: ItemAfterExtraction | None
     problem: str = ""
 
     @property
-    def sort_record(self) -> SortRecord:
+    def record_for_sorting(self) -> SortRecord:
         """The record to be sorted: its key is the offset of the member in the archive."""
         found, item = self.found, None if self.item is None else (*self.item,)
         member: tuple[Any, ...] = tuple(found.member._replace(xattrs=(), extents=None))
@@ -57,29 +57,29 @@ def _archive_offset_key(at: int) -> bytes:
     return b"%016x" % at
 
 
-def unpack_digested(value: bytes) -> DigestedMember | ArchiveDamage:
+def unpack_digested_member(value: bytes) -> DigestedMember | ArchiveDamage:
     """Return the digested member, or the damaged place of the archive, that the value of a record holds."""
     fields = marshal.loads(value)
     if len(fields) == len(ArchiveDamage._fields):
         return ArchiveDamage(*fields)
     offset, member, others, item, problem = fields
     whole = FoundMember(offset, ArchiveMember(*member), *others)
-    return DigestedMember(whole, None if item is None else ItemInArchive(*item), problem)
+    return DigestedMember(whole, None if item is None else ItemAfterExtraction(*item), problem)
 
 
 class FindSpansToDigest(TaskKind, code=182, doing="looking for members", is_note=False):
     """Task of rank 0: divide the archive into spans (ranges of bytes with some members each), and spawn a
-    ``DigestSpan`` for each.
+    ``DigestArchiveSpanTask`` for each.
     """
 
     def subject(self) -> None:
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        yield from spawn_span_tasks(rank, result, DigestSpan)
+        yield from spawn_span_tasks(rank, result, DigestArchiveSpanTask)
 
 
-class DigestSpan(TaskKind, code=183, doing="reading members", is_note=False):
+class DigestArchiveSpanTask(TaskKind, code=183, doing="reading members", is_note=False):
     """Task that reads and digests the members that begin at the offset ``start`` or later, and before ``end``."""
 
     start: int
@@ -89,18 +89,19 @@ class DigestSpan(TaskKind, code=183, doing="reading members", is_note=False):
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        digesting = SpanDigester(rank, result)
-        for step in read_span(rank, digesting, self.start, self.end):
+        digesting = ArchiveSpanDigester(rank, result)
+        for step in read_span_headers(rank, digesting, self.start, self.end):
             yield from rank.throttle.wait_for_tokens()
             yield step
         digesting.send_records()
 
 
-class SpanDigester:
+class ArchiveSpanDigester:
     """Digests the members of one span of the archive (a range of bytes with some members), and sends the digests to
     rank 0.
 
-    It is a ``pcopy.tasks.archive.read_headers.SpanConsumer``: the code that reads the headers passes each member to it.
+    It is a ``pcopy.tasks.archive.read_headers.SpanMemberConsumer``: the code that reads the headers passes each member
+    to it.
     """
 
     takes_simple = False
@@ -108,23 +109,23 @@ class SpanDigester:
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank, self._result = rank, result
-        self._digests = member_digester(rank, ReadAhead(rank.shared_instance(OpenArchive).read).read)
-        self._wanted, self._selected = rank.shared_instance(RankWantedNames), rank.shared_instance(JobFilter)
+        self._digests = make_member_digester(rank, ReadAheadBuffer(rank.shared_instance(OpenedArchive).read).read)
+        self._wanted, self._selected = rank.shared_instance(WantedNamesOnRank), rank.shared_instance(JobFilter)
         self._records: list[SortRecord] = []
 
-    def take_simple_members(self, found: SimpleTarMembers) -> None:
+    def handle_simple_members(self, found: SimpleTarMembers) -> None:
         """Raise ``NotImplementedError``. The reader of the headers calls this only if ``takes_simple`` is true, which
         it is not.
         """
         raise NotImplementedError
 
-    def take_damage(self, damage: ArchiveDamage) -> None:
+    def handle_archive_damage(self, damage: ArchiveDamage) -> None:
         """Count a damaged place of the archive as failed, and add it to the records for rank 0, which reports it."""
         self._result.count(counts.FOUND)
         self._result.count(counts.FAILED)
         self._records.append((_archive_offset_key(damage.offset), marshal.dumps(tuple(damage))))
 
-    def take_member(self, found: FoundMember) -> bool:
+    def handle_member(self, found: FoundMember) -> bool:
         """Digest the member ``found``, or spawn tasks that digest it in parts if it is large.
 
         Return False: the C backend is not to look for simple members after it, since each member must be digested here.
@@ -140,10 +141,12 @@ class SpanDigester:
             return False
         item, problem = None, ""
         try:
-            item = None if member.kind == HARD_LINK_MEMBER else self._digests.digested_item(found)
+            item = None if member.kind == HARD_LINK_MEMBER else self._digests.item_with_digest(found)
         except Problem as met:
             problem = f"{met.operation}: {met.strerror}"
-        self._rank.throttle.bytes.charge(found.stored)  # ``DigestSpan`` waits for the throttle before the next member
+        self._rank.throttle.bytes.take_tokens(
+            found.stored
+        )  # ``DigestArchiveSpanTask`` waits for the throttle before the next member
         self._rank.counters[counts.MOVED] += found.stored
         self._records.append(_count_digested(result, DigestedMember(found, item, problem)))
         return False
@@ -152,7 +155,7 @@ class SpanDigester:
         """Send the digests of the span to rank 0."""
         self._wanted.send_found_names(self._result)
         if self._records:
-            self._result.spawn(DigestedMembersNote(marshal.dumps(self._records)), owner=0)
+            self._result.spawn_task(DigestedMembersNote(marshal.dumps(self._records)), owner=0)
 
 
 def _count_digested(result: TaskResult, digested: DigestedMember) -> SortRecord:
@@ -166,12 +169,12 @@ def _count_digested(result: TaskResult, digested: DigestedMember) -> SortRecord:
     else:
         result.count(counts.FILES)
         result.count(counts.BYTES, size)
-    return digested.sort_record
+    return digested.record_for_sorting
 
 
-def member_digester(rank: Rank, read: ReadFunction) -> MemberDigester:
+def make_member_digester(rank: Rank, read: ReadFunction) -> MemberDigester:
     """Return an object that computes the digests of members; it reads the archive with ``read``."""
-    return MemberDigester(read, rank.hashing.algorithm, rank.hashing.block_size)
+    return MemberDigester(read, rank.job_item_hasher.algorithm, rank.job_item_hasher.block_size)
 
 
 def spawn_digest_parts(rank: Rank, result: TaskResult, found: FoundMember) -> None:
@@ -190,8 +193,10 @@ def spawn_digest_parts(rank: Rank, result: TaskResult, found: FoundMember) -> No
     )
     for part, start in enumerate(starts):
         size = min(chunk, member.size - start)
-        task = DigestPart(found.offset, part, found.data + start, size, _pack_extents(member.extents), rank.number)
-        result.spawn(task, size)
+        task = DigestMemberPartTask(
+            found.offset, part, found.data + start, size, _pack_extents(member.extents), rank.number
+        )
+        result.spawn_task(task, size)
 
 
 def _pack_extents(extents: Extents | None) -> bytes:
@@ -201,7 +206,7 @@ def _pack_extents(extents: Extents | None) -> bytes:
     return marshal.dumps(None if extents is None else extents.as_bytes)
 
 
-class DigestPart(TaskKind, code=184, doing="reading a part of a member", is_note=False):
+class DigestMemberPartTask(TaskKind, code=184, doing="reading a part of a member", is_note=False):
     """Task that digests one part of a large member.
 
     Fields:
@@ -224,18 +229,18 @@ class DigestPart(TaskKind, code=184, doing="reading a part of a member", is_note
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        hasher, failure, root = rank.hashing.new_hasher(), None, b""
+        hasher, failure, root = rank.job_item_hasher.new_hasher(), None, b""
         packed = marshal.loads(self.extents)
         extents = None if packed is None else Extents.from_bytes(packed)
-        digests = member_digester(rank, rank.shared_instance(OpenArchive).read_exactly)
+        digests = make_member_digester(rank, rank.shared_instance(OpenedArchive).read_exactly)
         try:
             for moved in throttled_steps(digests.hash_contents(hasher, self.data, self.size, extents), rank.throttle):
                 rank.counters[counts.MOVED] += moved
                 yield None
             root = hasher.root()
         except Problem as problem:
-            failure = problem.packed
-        result.spawn(PartDigestedNote(self.at, self.part, failure, root), owner=self.coordinator)
+            failure = problem.problem_as_tuple
+        result.spawn_task(PartDigestedNote(self.at, self.part, failure, root), owner=self.coordinator)
 
 
 class MemberBeingDigested(NamedTuple):
@@ -247,7 +252,7 @@ class MemberBeingDigested(NamedTuple):
     roots: list[bytes]
 
 
-class PartDigestedNote(NoteTask, code=185, doing="recording a part of a member"):
+class PartDigestedNote(TaskWithoutDirectory, code=185, doing="recording a part of a member"):
     """Message to the rank that waits for the parts of the member at the offset ``at``: the part number ``part`` is
     digested (``root`` is the digest of its contents), or could not be read (``problem``).
     """
@@ -264,15 +269,15 @@ class PartDigestedNote(NoteTask, code=185, doing="recording a part of a member")
 class MembersBeingDigested(CompletionLedger[int, MemberBeingDigested, PartDigestedNote]):
     """The members that this rank has divided into parts, by their offsets in the archive."""
 
-    def record_part(self, awaited: AwaitedParts[MemberBeingDigested], note: PartDigestedNote) -> None:
+    def record_part_result(self, awaited: ObjectAwaitingParts[MemberBeingDigested], note: PartDigestedNote) -> None:
         """Record the result of one part, which ``note`` contains, for the member ``awaited``: its digest, and its error
         if no other part has failed before.
         """
         awaited.opened.roots[note.part] = note.root
         if note.problem is not None and awaited.problem is None:
-            awaited.problem = Problem.from_packed(note.problem)
+            awaited.problem = Problem.from_packed_tuple(note.problem)
 
-    def act_when_complete(self, awaited: AwaitedParts[MemberBeingDigested], result: TaskResult) -> None:
+    def complete_awaited_object(self, awaited: ObjectAwaitingParts[MemberBeingDigested], result: TaskResult) -> None:
         """After the last part of the member ``awaited``: compute its digest from those of its parts, and send its
         record to rank 0.
         """
@@ -281,12 +286,12 @@ class MembersBeingDigested(CompletionLedger[int, MemberBeingDigested, PartDigest
         if awaited.problem is not None:
             problem = f"{awaited.problem.operation}: {awaited.problem.strerror}"
         else:
-            item = ItemInArchive(found.data, FILE_TYPE, size, rank.hashing.digest_of_chunks(size, roots))
+            item = ItemAfterExtraction(found.data, FILE_TYPE, size, rank.job_item_hasher.digest_of_chunks(size, roots))
         record = _count_digested(result, DigestedMember(found, item, problem))
-        result.spawn(DigestedMembersNote(marshal.dumps([record])), owner=0)
+        result.spawn_task(DigestedMembersNote(marshal.dumps([record])), owner=0)
 
 
-class DigestedMembersNote(NoteTask, code=186, doing="recording members"):
+class DigestedMembersNote(TaskWithoutDirectory, code=186, doing="recording members"):
     """Message to rank 0, which reports the results: packed records of digested members and damaged places."""
 
     records: bytes

@@ -1,5 +1,5 @@
-"""Extraction: ``SpawnExtractTasks`` divides the members that a rank owns into tasks; each ``ExtractMembers`` extracts
-some members of one directory.
+"""Extraction: ``SpawnExtractTasks`` divides the members that a rank owns into tasks; each ``ExtractMembersTask``
+extracts some members of one directory.
 
 A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
 (``finish_members``). A directory that no member describes gets the default mode of a new directory.
@@ -27,31 +27,31 @@ from pcopy.fsio.attributes import ItemHandle, can_inherit_acl, has_default_acl, 
 from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.problem import Problem, errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import type_byte
 from pcopy.tasks.archive.extract_parts import should_extract_in_parts, spawn_extract_parts
 from pcopy.tasks.archive.extracting import MemberExtractor
-from pcopy.tasks.archive.finish_members import schedule_directory_finish
-from pcopy.tasks.archive.forecast import preview_extracted
+from pcopy.tasks.archive.finish_members import spawn_directory_finish_task
+from pcopy.tasks.archive.forecast import preview_extracted_members
 from pcopy.tasks.archive.found_members import FoundMembers
-from pcopy.tasks.archive.link_members import LinkMembers
+from pcopy.tasks.archive.link_members import CreateHardLinksTask
 from pcopy.tasks.archive.make_members import make_simple_members
 from pcopy.tasks.archive.members_to_extract import (
     NO_SIMPLE_MEMBERS,
     MemberToExtract,
     SimpleMemberColumns,
+    directory_place_in_target,
     is_packed_simple_member,
-    place_in_target,
 )
 from pcopy.tasks.archive.names import ConflictingNames, DirectoryMembers
-from pcopy.tasks.archive.open_archive import OpenArchive
+from pcopy.tasks.archive.open_archive import OpenedArchive
 from pcopy.tasks.archive.phases import MAKE_LINKS, UNPACK, UNPACK_AGAIN
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.files.existing import status_or_none
+from pcopy.tasks.files.existing import item_status_or_none
 from pcopy.text import printable_path
 
 _NAME_TAKEN_ERRNOS = (errno.ENOTDIR, errno.ELOOP)
@@ -73,12 +73,12 @@ class SpawnExtractTasks(TaskKind, code=145, doing="sorting members", is_note=Fal
         tasks = (
             task
             for found in rank.shared_instance(FoundMembers).last_members_by_directory()
-            for task in _extract_tasks(found)
+            for task in _extraction_tasks(found)
         )
-        result.spawn_lazily(tasks, EXTRACT_BATCH_BYTES // 4, expands=False)
+        result.spawn_tasks_lazily(tasks, EXTRACT_BATCH_BYTES // 4, expands=False)
 
 
-def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
+def _extraction_tasks(found: DirectoryMembers) -> Iterator[ExtractMembersTask]:
     """Generator: yield the tasks that extract the members in ``found``: those of one directory, or some of them.
 
     A task gets some of the simple members (regular files without special metadata), which are created in batches, and
@@ -90,15 +90,15 @@ def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
         rest = [value for value in values if not is_packed_simple_member(value)]
         names = [name for name, value in zip(names, values, strict=True) if is_packed_simple_member(value)]
         values = list(filter(is_packed_simple_member, values))
-    simple = SimpleMemberColumns(names, b"".join(values)).in_archive_order()
+    simple = SimpleMemberColumns(names, b"".join(values)).members_in_archive_order()
     cuts = (
         _ranges_of_batch_size(simple.sizes),
         _ranges_of_batch_size([MemberToExtract.unpack(value).member.size for value in rest]),
     )
     for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
-        some = simple.selected(part) if len(part) < len(simple) else simple
+        some = simple.selected_members(part) if len(part) < len(simple) else simple
         packed = marshal.dumps([rest[at] for at in of_rest])
-        yield ExtractMembers(packed, others, found.path, pack_names(some.names), some.packed)
+        yield ExtractMembersTask(packed, others, found.path, pack_names(some.names), some.packed)
         others = 0
 
 
@@ -115,7 +115,7 @@ def _ranges_of_batch_size(sizes: Sequence[int]) -> Iterator[range]:
         yield range(start, len(sizes))
 
 
-class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
+class ExtractMembersTask(TaskKind, code=146, doing="unpacking", is_note=False):
     """Task that extracts some members of the directory ``path``.
 
     Fields:
@@ -148,30 +148,32 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
             members = list(_members_without_conflicts(rivals, [*members, *simple.members(path)], result))
             simple = NO_SIMPLE_MEMBERS
         if rank.options.dry_run:
-            preview_extracted(rank, result, [*members, *simple.members(path)])
+            preview_extracted_members(rank, result, [*members, *simple.members(path)])
             return
         if not members and not simple:
             return
         has_directory = bool(members) and not members[0].name
         try:
             directory = open_or_create_directory(rank, result, path, replaces=has_directory)
-            status = status_of(directory)
+            status = status_of_open_item(directory)
             inherits = bool(path) and can_inherit_acl(directory, status.st_uid)
             rank.detect_times_set_on_close(directory, status.st_dev, result.notices)
         except Problem as problem:
-            _handle_unopened_directory(rank, result, _remaining_task(path, members, simple), problem)
+            _handle_directory_open_failure(rank, result, _remaining_task(path, members, simple), problem)
             return
         if has_directory:
             result.count(counts.DIRECTORIES)
-            result.item_recorder.record(Action.COPY, place_in_target(path), b"", type_byte(members[0].member.st_mode))
-            schedule_directory_finish(rank, result, members.pop(0))
+            result.item_recorder.record_item_outcome(
+                ItemAction.COPY, directory_place_in_target(path), b"", type_byte(members[0].member.st_mode)
+            )
+            spawn_directory_finish_task(rank, result, members.pop(0))
         remaining = yield from make_simple_members(rank, result, directory, path, simple, inherits=inherits)
         if remaining.not_started:
-            result.spawn(
-                _remaining_task(path, [], simple.selected(remaining.not_started)),
+            result.spawn_task(
+                _remaining_task(path, [], simple.selected_members(remaining.not_started)),
                 len(remaining.not_started) * CALL_COST,
             )
-        members += simple.selected(remaining.slow_path).members(path)
+        members += simple.selected_members(remaining.slow_path).members(path)
         has_begun = bool(remaining.has_tried or has_directory or self.superseded or rivals)
         yield from _extract_one_by_one(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
 
@@ -201,7 +203,7 @@ def _extract_one_by_one(
         each = rest[-1]
         if has_begun and (time.monotonic() > until or not extracting.is_extracted_in_one_step(each.member)):
             size = sum(each.member.size for each in rest)
-            result.spawn(_remaining_task(path, rest, NO_SIMPLE_MEMBERS), size + len(rest) * CALL_COST)
+            result.spawn_task(_remaining_task(path, rest, NO_SIMPLE_MEMBERS), size + len(rest) * CALL_COST)
             break
         rest.pop()
         has_begun = True
@@ -209,21 +211,23 @@ def _extract_one_by_one(
             if should_extract_in_parts(rank, directory, each.member):
                 spawn_extract_parts(rank, result, directory, each)
             else:
-                yield from extracting.extract(each)
+                yield from extracting.extract_member(each)
         except Problem as problem:
-            result.fail_item(place_in_target(path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
+            result.count_item_as_failed(
+                directory_place_in_target(path), each.name, problem, each.member.size, retry=RetryMode.NEVER
+            )
     if links:
-        packed = marshal.dumps([each.pack() for each in links])
-        result.spawn(LinkMembers(packed), len(links) * CALL_COST, phase=MAKE_LINKS)
+        packed = marshal.dumps([each.pack_as_bytes() for each in links])
+        result.spawn_task(CreateHardLinksTask(packed), len(links) * CALL_COST, phase=MAKE_LINKS)
 
 
-def _remaining_task(path: bytes, members: Sequence[MemberToExtract], simple: SimpleMemberColumns) -> ExtractMembers:
+def _remaining_task(path: bytes, members: Sequence[MemberToExtract], simple: SimpleMemberColumns) -> ExtractMembersTask:
     """Return a task that extracts the members of directory ``path`` that remain: ``members``, and ``simple`` ones."""
-    values = marshal.dumps([each.pack() for each in members])
-    return ExtractMembers(values, 0, path, pack_names(simple.names), simple.packed)
+    values = marshal.dumps([each.pack_as_bytes() for each in members])
+    return ExtractMembersTask(values, 0, path, pack_names(simple.names), simple.packed)
 
 
-def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMembers, problem: Problem) -> None:
+def _handle_directory_open_failure(rank: Rank, result: TaskResult, task: ExtractMembersTask, problem: Problem) -> None:
     """Handle the error ``problem``: the directory of ``task`` could not be opened or created.
 
     If another item has the name of the directory, the task is spawned again for a later phase (UNPACK_AGAIN): the
@@ -233,17 +237,19 @@ def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMemb
     simple = SimpleMemberColumns(unpack_names(task.names, len(task.simple_members)), task.simple_members)
     if problem.errno in _NAME_TAKEN_ERRNOS and result.phase == UNPACK:
         result.count(counts.FOR_LINK)
-        result.spawn(task, (len(members) + len(simple)) * CALL_COST, phase=UNPACK_AGAIN)
+        result.spawn_task(task, (len(members) + len(simple)) * CALL_COST, phase=UNPACK_AGAIN)
         return
     of_members = _problem_of_missing_directory(problem, task.path)
     if of_members is not problem and not (
         members and not members[0].name
     ):  # the task does not contain the directory itself, so nobody else counts this failure
         parent, _, name = task.path.rpartition(b"/")
-        rank.handle_failure(problem, place_in_target(parent), name)
+        rank.find_item_failure_reason(problem, directory_place_in_target(parent), name)
     for each in [*members, *simple.members(task.path)]:
         why = of_members if each.name else problem
-        result.fail_item(place_in_target(each.path), each.name, why, each.member.size, retry=RetryMode.NEVER)
+        result.count_item_as_failed(
+            directory_place_in_target(each.path), each.name, why, each.member.size, retry=RetryMode.NEVER
+        )
 
 
 def _problem_of_missing_directory(problem: Problem, path: bytes) -> Problem:
@@ -272,7 +278,9 @@ def _members_without_conflicts(
             else:
                 yield each
         except Problem as problem:
-            result.fail_item(place_in_target(each.path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
+            result.count_item_as_failed(
+                directory_place_in_target(each.path), each.name, problem, each.member.size, retry=RetryMode.NEVER
+            )
 
 
 def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, replaces: bool = False) -> int:
@@ -329,14 +337,14 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
             and the directory gets its mode later.
     """
     name = path.rpartition(b"/")[2]
-    present = status_or_none(parent, name)
+    present = item_status_or_none(parent, name)
     if present is not None and not stat.S_ISDIR(present.st_mode):
         if not replaces:
             existing_item = "a symbolic link" if stat.S_ISLNK(present.st_mode) else "a file"
             raise Problem(
                 "open", errno.ENOTDIR, text=f"{existing_item} has the name of the directory {printable_path(path)}"
             )
-        rank.shared_instance(OpenArchive).refuse_replacing_archive(present)
+        rank.shared_instance(OpenedArchive).refuse_replacing_archive(present)
         with errors_as_problem("unlink"), suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
     made = False
@@ -352,11 +360,11 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
     if made and has_default_acl(directory):
         remove_inherited_directory_acls(directory)
     if made and not replaces:
-        mode = status_of(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
+        mode = status_of_open_item(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
         try:
             call_with_descriptor_or_path(directory, lambda handle: _set_directory_mode(handle, mode))
         except Problem as problem:  # members can be extracted into the directory all the same
             result.warn_about_item(
-                place_in_target(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}"
+                directory_place_in_target(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}"
             )
     return directory

@@ -17,23 +17,23 @@ from pcopy.archive.member import FILE, ArchiveMember
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import can_inherit_acl
 from pcopy.fsio.close import close_after_failure, close_after_write
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import remove_if_present, reopen_temporary
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.temporary import remove_item_if_present, reopen_temporary_file
 from pcopy.fsio.throttle import throttled_steps
 from pcopy.tasks.archive.extracting import MemberExtractor, copy_from_archive
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
-from pcopy.tasks.archive.open_archive import OpenArchive
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_place_in_target
+from pcopy.tasks.archive.open_archive import OpenedArchive
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
-from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
+from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.storing import wait_for_data_stored, wait_until_stored
+from pcopy.tasks.base.storing import wait_for_data_stored, wait_until_file_is_stored
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.existing import status_or_none
+from pcopy.tasks.files.existing import item_status_or_none
 
 
 def should_extract_in_parts(rank: Rank, directory: int, member: ArchiveMember) -> bool:
@@ -47,10 +47,11 @@ def should_extract_in_parts(rank: Rank, directory: int, member: ArchiveMember) -
         or not rank.is_processed_in_chunks(member.size)
     ):
         return False
-    archive = rank.shared_instance(OpenArchive).uncompressed_descriptor
+    archive = rank.shared_instance(OpenedArchive).uncompressed_archive_descriptor
     sides = (archive, directory) if archive >= 0 else ()
     return not sides or not all(
-        rank.mover.transfer_traits.traits_of(status_of(side).st_dev, side).is_local for side in sides
+        rank.mover.transfer_traits.transfer_traits_of_file_system(status_of_open_item(side).st_dev, side).is_local
+        for side in sides
     )
 
 
@@ -59,23 +60,25 @@ def spawn_extract_parts(rank: Rank, result: TaskResult, directory: int, each: Me
     if that fails.
     """
     temporary, size = rank.temporary_names.next_name(), each.member.size
-    rank.shared_instance(OpenArchive).refuse_replacing_archive(status_or_none(directory, each.name))
+    rank.shared_instance(OpenedArchive).refuse_replacing_archive(item_status_or_none(directory, each.name))
     with NewFile.create(directory, temporary) as new:
-        shown = new.allow_reopening(inherits_acl=True)
-        made = new.identity(0)
-        new.extend(size)
-        new.close_and_keep()
+        shown = new.allow_reopening_by_other_ranks(inherits_acl=True)
+        made = new.file_identity(0)
+        new.extend_to_size(size)
+        new.close_without_removing()
     chunk = rank.chunk_size_of_file(size)
     rank.shared_instance(FilesBeingExtracted).open(
         temporary, FileBeingExtracted(each, temporary, made, shown), -(-size // chunk), result
     )
     for start in range(0, size, chunk):
         end = min(start + chunk, size)
-        part = ExtractPart(each.path, each.name, temporary, made, size, each.data, start, end, rank.number, shown)
-        result.spawn(part, end - start)
+        part = ExtractFilePartTask(
+            each.path, each.name, temporary, made, size, each.data, start, end, rank.number, shown
+        )
+        result.spawn_task(part, end - start)
 
 
-class ExtractPart(TaskKind, code=180, doing="unpacking a part of", is_note=False):
+class ExtractFilePartTask(TaskKind, code=180, doing="unpacking a part of", is_note=False):
     """Task that extracts the bytes from ``start`` to ``end`` of a large file.
 
     Fields:
@@ -93,7 +96,7 @@ class ExtractPart(TaskKind, code=180, doing="unpacking a part of", is_note=False
     path: bytes
     name: bytes
     temporary: bytes
-    identity: Identity
+    identity: ItemIdentity
     size: int
     data: int
     start: int
@@ -102,25 +105,25 @@ class ExtractPart(TaskKind, code=180, doing="unpacking a part of", is_note=False
     shown: tuple[int, ...]
 
     def subject(self) -> tuple[Place, bytes]:
-        return place_in_target(self.path), self.name
+        return directory_place_in_target(self.path), self.name
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         failure: PackedProblem | None = None
         try:
             yield from self._extract(rank)
         except Problem as problem:
-            failure = problem.packed
-        result.spawn(PartExtractedNote(self.temporary, failure), owner=self.coordinator)
+            failure = problem.problem_as_tuple
+        result.spawn_task(PartExtractedNote(self.temporary, failure), owner=self.coordinator)
 
     def _extract(self, rank: Rank) -> TaskSteps:
         """Write the part into the temporary file. Raise ``Problem`` if that fails."""
-        writing = reopen_temporary(
+        writing = reopen_temporary_file(
             rank.targets[0].open(self.path), self.temporary, self.identity, self.size, self.shown
         )
         try:
             length = self.end - self.start
             steps = copy_from_archive(
-                rank.shared_instance(OpenArchive), writing, self.data + self.start, self.start, length
+                rank.shared_instance(OpenedArchive), writing, self.data + self.start, self.start, length
             )
             for moved in throttled_steps(steps, rank.throttle):
                 rank.counters[counts.MOVED] += moved
@@ -135,7 +138,7 @@ class ExtractPart(TaskKind, code=180, doing="unpacking a part of", is_note=False
         close_after_write(writing)
 
 
-class PartExtractedNote(NoteTask, code=181, doing="recording a part of a file"):
+class PartExtractedNote(TaskWithoutDirectory, code=181, doing="recording a part of a file"):
     """Message to the rank that waits for the parts of the file ``temporary``: one part is written, or has failed
     (``problem``).
     """
@@ -158,7 +161,7 @@ class FileBeingExtracted(NamedTuple):
 
     member: MemberToExtract
     temporary: bytes
-    identity: Identity
+    identity: ItemIdentity
     shown: tuple[int, ...]
 
 
@@ -170,15 +173,17 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartExtrac
         self._waiting_for_storage: dict[bytes, FileBeingExtracted] = {}
         """Files whose parts are all written, and which are being synced before they get their final names."""
 
-    def record_part(self, awaited: AwaitedParts[FileBeingExtracted], note: PartExtractedNote) -> None:
+    def record_part_result(self, awaited: ObjectAwaitingParts[FileBeingExtracted], note: PartExtractedNote) -> None:
         """Record the result of one part, which ``note`` contains, for the file ``awaited``. At the first failure, store
         its error and remove the temporary file, so that the remaining parts fail at once.
         """
         if note.problem is not None and awaited.problem is None:
-            awaited.problem = Problem.from_packed(note.problem)
+            awaited.problem = Problem.from_packed_tuple(note.problem)
             self._remove_temporary_file(awaited.opened)  # so that the tasks for the remaining parts fail at once
 
-    def act_when_complete(self, awaited: AwaitedParts[FileBeingExtracted], result: TaskResult) -> TaskSteps:
+    def complete_awaited_object(
+        self, awaited: ObjectAwaitingParts[FileBeingExtracted], result: TaskResult
+    ) -> TaskSteps:
         """After the last part of the file ``awaited``: give it its metadata and final name if all parts were written,
         or report it as failed.
         """
@@ -189,8 +194,8 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartExtrac
                 raise awaited.problem
             yield from self._finish_extracted_file(file, result)
         except Problem as problem:
-            result.fail_item(
-                place_in_target(member.path), member.name, problem, member.member.size, retry=RetryMode.NEVER
+            result.count_item_as_failed(
+                directory_place_in_target(member.path), member.name, problem, member.member.size, retry=RetryMode.NEVER
             )
         del self._waiting_for_storage[file.temporary]
 
@@ -198,15 +203,15 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartExtrac
         """Apply the metadata to a complete file, and rename it to its final name. Raise ``Problem`` if that fails."""
         rank, member = self._rank, file.member
         directory = rank.targets[0].open(member.path)
-        status = status_of(directory)
+        status = status_of_open_item(directory)
         inherits = bool(member.path) and can_inherit_acl(directory, status.st_uid)
         rank.detect_times_set_on_close(directory, status.st_dev, result.notices)
         extracting = MemberExtractor(rank, result, directory, member.path, inherits=inherits)
-        with NewFile.continue_kept_file(directory, file.temporary, file.identity) as new:
+        with NewFile.from_file_of_other_task(directory, file.temporary, file.identity) as new:
             new.reopen(member.member.size, file.shown)
-            yield from wait_until_stored(rank, new)
-            present = status_or_none(directory, member.name)
-            rank.shared_instance(OpenArchive).refuse_replacing_archive(present)
+            yield from wait_until_file_is_stored(rank, new)
+            present = item_status_or_none(directory, member.name)
+            rank.shared_instance(OpenedArchive).refuse_replacing_archive(present)
             applied = extracting.apply_metadata(new, member.member)
             new.commit(member.name, present, store=rank.options.sync)
         extracting.report_extracted(member, applied, new.metadata_problem)
@@ -214,9 +219,9 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartExtrac
     def _remove_temporary_file(self, file: FileBeingExtracted) -> None:
         """Remove the temporary file of a member. A failure is ignored."""
         with suppress(Problem):  # the directory was removed or replaced
-            remove_if_present(self._rank.targets[0].open(file.member.path), file.temporary)
+            remove_item_if_present(self._rank.targets[0].open(file.member.path), file.temporary)
 
-    def discard(self) -> None:
+    def remove_unfinished_files(self) -> None:
         """Remove the temporary files of all unfinished members. This is called when the job ends before they are
         complete.
         """

@@ -14,21 +14,21 @@ from pcopy.archive.member import FILE, ArchiveMember
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.memory_copy import write_all
-from pcopy.fsio.new_file import NewFile, NewNode
-from pcopy.fsio.nodes import Node
+from pcopy.fsio.new_file import NewFile, NewLinkOrSpecialFile
+from pcopy.fsio.nodes import LinkOrSpecialFile
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import throttled_steps
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_byte
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
-from pcopy.tasks.archive.open_archive import OpenArchive, ReadAhead, member_attributes, owner_id_lookup
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_place_in_target
+from pcopy.tasks.archive.open_archive import OpenedArchive, ReadAheadBuffer, extracted_member_metadata, owner_id_lookup
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.storing import wait_until_stored
+from pcopy.tasks.base.storing import wait_until_file_is_stored
 from pcopy.tasks.base.values import ContentInfo
-from pcopy.tasks.files.existing import prepare_new_name, reporting_removal, status_or_none
+from pcopy.tasks.files.existing import item_status_or_none, mention_removal_in_problem, prepare_new_name
 
 MAX_ONE_STEP_SIZE = MAX_SMALL_FILE_BYTES // 4
 """Largest size in bytes of a file that is extracted without a yield in between."""
@@ -49,10 +49,10 @@ class MemberExtractor:
         self._rank = rank
         self._result = result
         self._directory = directory
-        self._place = place_in_target(path)
+        self._place = directory_place_in_target(path)
         self._inherits = inherits
-        self._archive = rank.shared_instance(OpenArchive)
-        self._ahead = ReadAhead(self._archive.read)
+        self._archive = rank.shared_instance(OpenedArchive)
+        self._ahead = ReadAheadBuffer(self._archive.read)
         self._lookup = owner_id_lookup(numeric=rank.options.numeric_owner)
 
     def is_extracted_in_one_step(self, member: ArchiveMember) -> bool:
@@ -65,7 +65,7 @@ class MemberExtractor:
             return False
         return member.kind != FILE or (member.extents is None and member.size <= MAX_ONE_STEP_SIZE)
 
-    def extract(self, each: MemberToExtract) -> Generator[None, None, None]:
+    def extract_member(self, each: MemberToExtract) -> Generator[None, None, None]:
         """Extract the member ``each``, yielding from time to time if it is large. Raise ``Problem`` if that fails.
 
         The item does not exist after a failure, unless the text of the problem says so.
@@ -74,7 +74,7 @@ class MemberExtractor:
         new: NewFile
         if member.kind == FILE:
             new, present = self._create_file(each.name, fits_in_slice=self.is_extracted_in_one_step(member))
-            with reporting_removal(self._rank, self._directory, each.name, present), new:
+            with mention_removal_in_problem(self._rank, self._directory, each.name, present), new:
                 in_order = self._rank.options.sequential
                 steps = _write_contents(self._archive, self._ahead, each, new, in_order=in_order)
                 for moved in throttled_steps(steps, self._rank.throttle):
@@ -82,14 +82,16 @@ class MemberExtractor:
                     if not self.is_extracted_in_one_step(member):
                         yield None
                 applied = self.apply_metadata(new, member)
-                yield from wait_until_stored(self._rank, new)
+                yield from wait_until_file_is_stored(self._rank, new)
                 self._give_final_name(new, each.name, present)
         else:
-            node = Node(_status_after_extraction(member), member_attributes(self._lookup, member), member.link)
-            present = status_or_none(self._directory, each.name)
+            node = LinkOrSpecialFile(
+                _status_after_extraction(member), extracted_member_metadata(self._lookup, member), member.link
+            )
+            present = item_status_or_none(self._directory, each.name)
             self._archive.refuse_replacing_archive(present)
             name = each.name if present is None else prepare_new_name(self._rank, self._directory, each.name, present)
-            new = NewNode.create_node(self._directory, name, node, is_temporary=True)
+            new = NewLinkOrSpecialFile.create_link_or_special_file(self._directory, name, node, is_temporary=True)
             with new:
                 applied = self.apply_metadata(new, member)
                 self._give_final_name(new, each.name, present)
@@ -109,7 +111,7 @@ class MemberExtractor:
             except Problem as problem:
                 if problem.errno != errno.EEXIST:
                     raise
-        present = status_or_none(self._directory, name)
+        present = item_status_or_none(self._directory, name)
         self._archive.refuse_replacing_archive(present)
         return NewFile.create(self._directory, prepare_new_name(self._rank, self._directory, name, present)), present
 
@@ -118,7 +120,7 @@ class MemberExtractor:
         status of the item that is replaced, or None.
         """
         if new.original_name == name:
-            new.close_and_keep()
+            new.close_without_removing()
         else:
             new.commit(name, present, store=self._rank.options.sync)
 
@@ -127,7 +129,7 @@ class MemberExtractor:
         member must fail for that.
         """
         options = self._rank.options
-        attributes = member_attributes(self._lookup, member)
+        attributes = extracted_member_metadata(self._lookup, member)
         return new.apply_metadata(attributes, options.preserve, options.umask, inherits_acl=self._inherits)
 
     def report_extracted(
@@ -145,7 +147,9 @@ class MemberExtractor:
         if applied.excused or applied.notices or applied.unsupported:
             result.record_applied_metadata(place, each.name, applied)
         kind = FILE_TYPE if member.kind == FILE else type_byte(member.st_mode)
-        result.count_copied(place, each.name, ContentInfo(kind, member.size, b"", UNKNOWN_VERSION), is_only_name=False)
+        result.count_copied_item(
+            place, each.name, ContentInfo(kind, member.size, b"", UNKNOWN_VERSION), is_only_name=False
+        )
 
 
 def _status_after_extraction(member: ArchiveMember) -> os.stat_result:
@@ -155,7 +159,7 @@ def _status_after_extraction(member: ArchiveMember) -> os.stat_result:
 
 
 def _write_contents(
-    archive: OpenArchive, ahead: ReadAhead, each: MemberToExtract, new: NewFile, *, in_order: bool = False
+    archive: OpenedArchive, ahead: ReadAheadBuffer, each: MemberToExtract, new: NewFile, *, in_order: bool = False
 ) -> Iterator[int]:
     """Generator: write the contents of the member ``each`` into the empty file ``new``; yield the number of bytes that
     each step has moved. Raise ``Problem`` if that fails.
@@ -173,7 +177,7 @@ def _write_contents(
             yield member.size
         return
     if member.extents is not None and not in_order:
-        new.extend(member.size)
+        new.extend_to_size(member.size)
     end = 0
     for offset, length in ((0, member.size),) if member.extents is None else member.extents:
         if in_order:
@@ -194,12 +198,12 @@ def _write_zeros(target: int, start: int, end: int) -> Iterator[int]:
         yield len(piece)
 
 
-def copy_from_archive(archive: OpenArchive, target: int, at: int, offset: int, length: int) -> Iterator[int]:
+def copy_from_archive(archive: OpenedArchive, target: int, at: int, offset: int, length: int) -> Iterator[int]:
     """Copy ``length`` bytes from the offset ``at`` of the archive to the offset ``offset`` of the open file ``target``.
 
     Yield the number of bytes that each step has moved. Raise ``Problem`` if that fails.
     """
-    source = archive.uncompressed_descriptor
+    source = archive.uncompressed_archive_descriptor
     while length and source >= 0:
         try:
             moved = os.copy_file_range(source, target, min(COPY_RANGE_SIZE, length), at, offset)

@@ -9,32 +9,34 @@ from __future__ import annotations
 from pcopy.fsio.attributes import apply_item_metadata, can_inherit_acl
 from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
-from pcopy.tasks.archive.open_archive import member_attributes, owner_id_lookup
+from pcopy.fsio.source import status_of_open_item
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_place_in_target
+from pcopy.tasks.archive.open_archive import extracted_member_metadata, owner_id_lookup
 from pcopy.tasks.archive.phases import FINISH
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import NoteTask, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank, SetSharedByTasks
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.directories.scan_dir import can_enter_with_mode
 
 
-def schedule_directory_finish(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
+def spawn_directory_finish_task(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
     """Spawn the task that gives a directory its metadata at the end of the job. ``member`` is the directory.
 
     If this process cannot enter the directory with its final mode, the directory gets its metadata last of all
-    (``SealExtractedDirectories``), so that directories below it can still be reached.
+    (``ExtractedDirectoryToFinishLastNote``), so that directories below it can still be reached.
     """
-    value = member.pack()
-    if can_enter_with_mode(member_attributes(owner_id_lookup(numeric=rank.options.numeric_owner), member.member)):
-        result.spawn(FinishExtractedDirectory(value), phase=FINISH)
+    value = member.pack_as_bytes()
+    if can_enter_with_mode(
+        extracted_member_metadata(owner_id_lookup(numeric=rank.options.numeric_owner), member.member)
+    ):
+        result.spawn_task(FinishExtractedDirectoryTask(value), phase=FINISH)
     else:
         result.count(counts.FOR_SEAL)
-        result.spawn(SealExtractedDirectories(value), owner=0)
+        result.spawn_task(ExtractedDirectoryToFinishLastNote(value), owner=0)
 
 
-class FinishExtractedDirectory(TaskKind, code=148, doing="finishing", is_note=False):
+class FinishExtractedDirectoryTask(TaskKind, code=148, doing="finishing", is_note=False):
     """Task that gives one extracted directory its metadata. ``value`` is the directory, a packed
     ``MemberToExtract``.
     """
@@ -48,7 +50,7 @@ class FinishExtractedDirectory(TaskKind, code=148, doing="finishing", is_note=Fa
         finish_extracted_directory(rank, result, MemberToExtract.unpack(self.value))
 
 
-class SealExtractedDirectories(NoteTask, code=149, doing="finishing"):
+class ExtractedDirectoryToFinishLastNote(TaskWithoutDirectory, code=149, doing="finishing"):
     """Message to rank 0 about a directory that this process can no longer enter once it has its final metadata. Rank 0
     stores it until the end of the job.
 
@@ -59,7 +61,7 @@ class SealExtractedDirectories(NoteTask, code=149, doing="finishing"):
     value: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        sealed = rank.shared_instance(ExtractedDirectoriesToSeal)
+        sealed = rank.shared_instance(ExtractedDirectoriesToFinishLast)
         if self.value:
             sealed.add(self.value)
             return
@@ -67,17 +69,17 @@ class SealExtractedDirectories(NoteTask, code=149, doing="finishing"):
             finish_extracted_directory(rank, result, member)
 
 
-class ExtractedDirectoriesToSeal(SetSharedByTasks[bytes]):
+class ExtractedDirectoriesToFinishLast(SetSharedByTasks[bytes]):
     """The directories to which rank 0 gives their metadata last, as packed ``MemberToExtract``."""
 
 
 def finish_extracted_directory(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
     """Give the directory ``member`` its metadata. If that fails, it counts as failed and no longer as extracted."""
-    place, options = place_in_target(member.path), rank.options
-    attributes = member_attributes(owner_id_lookup(numeric=options.numeric_owner), member.member)
+    place, options = directory_place_in_target(member.path), rank.options
+    attributes = extracted_member_metadata(owner_id_lookup(numeric=options.numeric_owner), member.member)
     try:
         directory = rank.targets[0].open(member.path)
-        status = status_of(directory)
+        status = status_of_open_item(directory)
         inherits = can_inherit_acl(directory, status.st_uid)
         preserve, umask = options.preserve, options.umask
         applied = call_with_descriptor_or_path(
@@ -87,7 +89,7 @@ def finish_extracted_directory(rank: Rank, result: TaskResult, member: MemberToE
             raise Problem("extract", 0, text=f"it was extracted, but {member.problem_text}")
     except Problem as problem:
         result.count(counts.DIRECTORIES, -1)
-        result.fail_item(place, b"", problem, retry=RetryMode.NEVER)
+        result.count_item_as_failed(place, b"", problem, retry=RetryMode.NEVER)
         return
     if applied.excused or applied.notices or applied.unsupported:
         result.record_applied_metadata(place, b"", applied)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pcopy.archive.incomplete import NONE_INCOMPLETE, IncompleteNames
+from pcopy.archive.incomplete import NONE_INCOMPLETE, NamesOfIncompleteFiles
 from pcopy.archive.member import (
     DIRECTORY,
     FILE,
@@ -25,13 +25,18 @@ from pcopy.archive.member import (
 from pcopy.archive.reader import ArchiveDamage, FoundMember
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.tasks.archive.members_to_extract import pack_member, pack_simple_member, path_in_sort_key, place_in_target
+from pcopy.tasks.archive.members_to_extract import (
+    directory_place_in_target,
+    pack_member,
+    pack_simple_member,
+    path_in_sort_key,
+)
 from pcopy.tasks.archive.names import DirectoryMembers, NameRecords, members_by_directory
-from pcopy.tasks.archive.open_archive import OpenArchive, member_attributes, owner_id_lookup
-from pcopy.tasks.archive.wanted_names import RankWantedNames
+from pcopy.tasks.archive.open_archive import OpenedArchive, extracted_member_metadata, owner_id_lookup
+from pcopy.tasks.archive.wanted_names import WantedNamesOnRank
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import NoteTask
+from pcopy.tasks.base.kind import TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 
@@ -46,11 +51,12 @@ MEMBER_SORT_MEMORY_BYTES = 32 << 20
 """Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
 
 
-class MemberSorter:
+class MemberRecordDistributor:
     """Filters the members of a span (a range of the archive), and makes records of them for the ranks that own their
     directories.
 
-    It is a ``pcopy.tasks.archive.read_headers.SpanConsumer``: the code that reads the headers passes each member to it.
+    It is a ``pcopy.tasks.archive.read_headers.SpanMemberConsumer``: the code that reads the headers passes each member
+    to it.
     """
 
     items_per_slice = ITEMS_PER_SLICE
@@ -60,7 +66,7 @@ class MemberSorter:
         self._result = result
         self._strip = rank.options.strip_components
         self._selected = rank.shared_instance(JobFilter)
-        self._wanted = rank.shared_instance(RankWantedNames)
+        self._wanted = rank.shared_instance(WantedNamesOnRank)
         self._records = NameRecords(rank.size)
         self._found = self._found_bytes = 0
         self._incomplete = names_of_incomplete_files(rank)
@@ -70,7 +76,7 @@ class MemberSorter:
         """
         self._lookup = owner_id_lookup(numeric=rank.options.numeric_owner)
 
-    def take_simple_members(self, found: SimpleTarMembers) -> None:
+    def handle_simple_members(self, found: SimpleTarMembers) -> None:
         """Add simple members that the C backend has found to the records that are sent to the ranks that own their
         directories. C has made the keys and values already.
         """
@@ -85,18 +91,18 @@ class MemberSorter:
             records.mark_parent_directories(directory, int(key[-16:], 16))
             records.members[records.owning_rank_of(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
 
-    def take_damage(self, damage: ArchiveDamage) -> None:
+    def handle_archive_damage(self, damage: ArchiveDamage) -> None:
         """Report a damaged place of the archive, ``damage``, as a failed item."""
         result = self._result
         result.count(counts.FOUND)
         problem = Problem("extract", 0, text=f"at byte {damage.offset:,} of the archive: {damage.text}")
         if damage.name:
-            result.fail_item(place_in_target(b""), damage.name, problem, retry=RetryMode.NEVER)
+            result.count_item_as_failed(directory_place_in_target(b""), damage.name, problem, retry=RetryMode.NEVER)
         else:
             result.count(counts.FAILED)
             result.report_failure(self._rank.options.archive_file, problem)
 
-    def take_member(self, found: FoundMember) -> bool:
+    def handle_member(self, found: FoundMember) -> bool:
         """Filter the member ``found``, and add it to the records that are sent if it is to be extracted. Return True if
         it is a simple one (a regular file whose headers state only name, mode, owner, mtime and size).
         """
@@ -115,18 +121,23 @@ class MemberSorter:
             result.count(counts.SKIPPED)
             return False
         if problem := extraction_refusal_reason(member):
-            result.fail_item(
-                place_in_target(b""), name_in_archive, Problem("extract", 0, text=problem), retry=RetryMode.NEVER
+            result.count_item_as_failed(
+                directory_place_in_target(b""),
+                name_in_archive,
+                Problem("extract", 0, text=problem),
+                retry=RetryMode.NEVER,
             )
             return False
         self._found_bytes += member.size
         path = safe_member_path(member.name)
         if found.warning:
-            result.warn_about_item(place_in_target(b""), path, found.warning)
-        found = found._replace(problem_text=self._incomplete.problem_text(found.member.name, found.problem_text))
-        return self._record_member(path, member, found)
+            result.warn_about_item(directory_place_in_target(b""), path, found.warning)
+        found = found._replace(
+            problem_text=self._incomplete.error_text_if_incomplete(found.member.name, found.problem_text)
+        )
+        return self._add_member_record(path, member, found)
 
-    def _record_member(self, path: bytes, member: ArchiveMember, found: FoundMember) -> bool:
+    def _add_member_record(self, path: bytes, member: ArchiveMember, found: FoundMember) -> bool:
         """Add a member to the records for the rank that owns its directory. Return True if it is a simple one (a
         regular file whose headers state only name, mode, owner, mtime and size).
 
@@ -140,7 +151,7 @@ class MemberSorter:
             member.kind == FILE and not (found.problem_text or member.xattrs) and member.extents is None,
         )
         if is_simple:
-            attributes = member_attributes(self._lookup, member)
+            attributes = extracted_member_metadata(self._lookup, member)
             value = pack_simple_member(found.data, member, attributes.uid, attributes.gid)
         self._records.add_member(
             path, member, found.data, value or pack_member(path, member, found.data, found.problem_text)
@@ -155,15 +166,15 @@ class MemberSorter:
         members, marks = self._records.members, self._records.marks
         for owner in members.keys() | marks.keys():
             note = FoundMembersNote(marshal.dumps((members[owner], marks[owner])))
-            self._result.spawn(note, owner=owner)
+            self._result.spawn_task(note, owner=owner)
 
 
-def names_of_incomplete_files(rank: Rank) -> IncompleteNames:
+def names_of_incomplete_files(rank: Rank) -> NamesOfIncompleteFiles:
     """Return the names of the files that are incomplete in the archive. Return none if the list in the archive is
     damaged; rank 0 reports that.
     """
     try:
-        return rank.shared_instance(OpenArchive).incomplete_names
+        return rank.shared_instance(OpenedArchive).incomplete_file_names
     except Problem:
         return NONE_INCOMPLETE
 
@@ -205,7 +216,7 @@ class FoundMembers:
         return members_by_directory(self.members.sorted(), MAX_MEMBERS_PER_TASK)
 
 
-class FoundMembersNote(NoteTask, code=144, doing="recording members"):
+class FoundMembersNote(TaskWithoutDirectory, code=144, doing="recording members"):
     """Message to the rank that owns some directories: packed records of the members in these directories, and of their
     marks (uses of a name as a directory or as the target of a hard link).
     """

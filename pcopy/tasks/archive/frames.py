@@ -2,10 +2,10 @@
 contents.
 
 The offset of a frame is known only after the lengths of all earlier frames are known. So rank 0 creates the tasks that
-make frames in the order of the archive. A rank that has made a frame reports its length to rank 0 (``FrameNote``), gets
-another task, and later receives the offset of the frame. Until then it keeps the frame in memory, or in a temporary
-file if it keeps many. Few frames wait at any time, so an interrupted run has written nearly all the frames that it has
-made.
+make frames in the order of the archive. A rank that has made a frame reports its length to rank 0
+(``ArchiveFrameNote``), gets another task, and later receives the offset of the frame. Until then it keeps the frame in
+memory, or in a temporary file if it keeps many. Few frames wait at any time, so an interrupted run has written nearly
+all the frames that it has made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pcopy.fsio.seekable_zstd import ZstdFrame, packed_seek_table
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.compression import compressed_frame
 from pcopy.tasks.archive.written_records import PieceRecord, PieceRecords, stop_after_write_failure
-from pcopy.tasks.base.kind import NoteTask, TaskKind
+from pcopy.tasks.base.kind import TaskKind, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -40,7 +40,7 @@ def frame_content_size(rank: Rank) -> int:
     """Return how many bytes of a large file form a frame, which is compressed by itself. If digests are computed, a
     frame holds at least one block of the signature.
     """
-    return max(FRAME_BYTES, rank.options.block_size if rank.has_digests else 0)
+    return max(FRAME_BYTES, rank.options.block_size if rank.computes_digests else 0)
 
 
 class FrameTaskSource(Protocol):
@@ -52,7 +52,7 @@ class FrameTaskSource(Protocol):
         """Return the task for the next frame; None after the last one."""
 
 
-class FrameWriter:
+class ArchiveFrameWriter:
     """The frames (parts of a compressed archive) that this rank has made and not yet written; on rank 0 also the
     offsets of all frames.
 
@@ -102,13 +102,13 @@ class FrameWriter:
         """Give the rank number ``rank`` the next task, if there is one left."""
         task = self._tasks.next_task(result) if self._tasks is not None else None
         if task is not None:
-            result.spawn(task, owner=rank)
+            result.spawn_task(task, owner=rank)
 
     def report_written_frame(self, number: int, result: TaskResult) -> None:
         """Report to rank 0 that the frame ``number`` need not be made, because an interrupted run has already written
         it.
         """
-        result.spawn(FrameNote(number, 0, 0, -1, self._rank.number), owner=0)
+        result.spawn_task(ArchiveFrameNote(number, 0, 0, -1, self._rank.number), owner=0)
 
     def add_frame(
         self, number: int, data: bytes, record: tuple[bytes, bytes, bytes] | None, result: TaskResult
@@ -130,9 +130,9 @@ class FrameWriter:
             self._held_bytes += len(frame)
         if record is not None:
             self._unrecorded[number] = record
-        result.spawn(FrameNote(number, len(frame), len(data), -1, self._rank.number), owner=0)
+        result.spawn_task(ArchiveFrameNote(number, len(frame), len(data), -1, self._rank.number), owner=0)
 
-    def write_frame(self, note: FrameNote) -> None:
+    def write_held_frame(self, note: ArchiveFrameNote) -> None:
         """Write a frame that this rank has kept into the archive. The ``note`` from rank 0 contains its number and
         offset. Raise ``Problem`` if that fails.
         """
@@ -147,7 +147,7 @@ class FrameWriter:
         if (record := self._unrecorded.pop(note.number, None)) is not None:
             self._rank.shared_instance(PieceRecords).add_record(*record, (note.offset, note.compressed, note.size))
 
-    def handle_frame_report(self, note: FrameNote, result: TaskResult) -> None:
+    def handle_frame_report(self, note: ArchiveFrameNote, result: TaskResult) -> None:
         """On rank 0: handle the message ``note`` of a rank that has made a frame. Give that rank another task, and send
         all offsets that are known by now to the ranks that have these frames.
         """
@@ -156,7 +156,9 @@ class FrameWriter:
             self._reported[note.number] = note.compressed, note.size, note.maker
         while (known := self._reported.pop(len(self.placed_frames), None)) is not None:
             length, size, sender = known
-            result.spawn(FrameNote(len(self.placed_frames), length, size, self.next_offset, sender), owner=sender)
+            result.spawn_task(
+                ArchiveFrameNote(len(self.placed_frames), length, size, self.next_offset, sender), owner=sender
+            )
             self.placed_frames.append(ZstdFrame(length, size))
             self.next_offset += length
 
@@ -182,7 +184,7 @@ class FrameWriter:
             self._spool.close()
 
 
-class FrameNote(NoteTask, code=131, doing="placing parts of the archive"):
+class ArchiveFrameNote(TaskWithoutDirectory, code=131, doing="placing parts of the archive"):
     """Message to rank 0 about a frame (a part of a compressed archive) that a rank has made, or the reply of rank 0
     with the offset of that frame.
 
@@ -201,11 +203,11 @@ class FrameNote(NoteTask, code=131, doing="placing parts of the archive"):
     maker: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        frames = rank.shared_instance(FrameWriter)
+        frames = rank.shared_instance(ArchiveFrameWriter)
         if self.offset < 0:
             frames.handle_frame_report(self, result)
             return
         try:
-            frames.write_frame(self)
+            frames.write_held_frame(self)
         except Problem as problem:
             stop_after_write_failure(rank, problem)

@@ -4,8 +4,8 @@ last member of the archive.
 
 from __future__ import annotations
 
-from pcopy.archive.incomplete import MAX_TRAILER_NAME_BYTES, NAME_OVERHEAD_BYTES, IncompleteNames
-from pcopy.tasks.base.kind import NoteTask
+from pcopy.archive.incomplete import MAX_TRAILER_NAME_BYTES, NAME_OVERHEAD_BYTES, NamesOfIncompleteFiles
+from pcopy.tasks.base.kind import TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -29,12 +29,12 @@ class IncompleteFiles:
             self._names.add(name)
 
     @property
-    def trailer_names(self) -> IncompleteNames:
+    def trailer_names(self) -> NamesOfIncompleteFiles:
         """The names for the trailer, and whether there are more."""
-        return IncompleteNames(self._names, self._has_more)
+        return NamesOfIncompleteFiles(self._names, self._has_more)
 
 
-class IncompleteFileNote(NoteTask, code=189, doing="listing incomplete files"):
+class IncompleteFileNote(TaskWithoutDirectory, code=189, doing="listing incomplete files"):
     """Message to rank 0: the contents of the member called ``name`` are incomplete."""
 
     name: bytes

@@ -11,17 +11,17 @@ from contextlib import suppress
 
 from pcopy.archive.member import safe_member_path
 from pcopy.fsio.problem import HARD_LINK_UNSUPPORTED_ERRNOS, Problem
-from pcopy.fsio.temporary import remove_if_present, rename_and_verify
-from pcopy.tasks.archive.members_to_extract import MemberToExtract, place_in_target
-from pcopy.tasks.archive.open_archive import OpenArchive
+from pcopy.fsio.temporary import remove_item_if_present, rename_and_verify
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_place_in_target
+from pcopy.tasks.archive.open_archive import OpenedArchive
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, Action
-from pcopy.tasks.base.hashing import UNKNOWN_VERSION, type_byte_of
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
+from pcopy.tasks.base.hashing import UNKNOWN_VERSION, item_type_byte
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import ContentInfo
-from pcopy.tasks.files.existing import prepare_new_name, status_or_none
+from pcopy.tasks.files.existing import item_status_or_none, prepare_new_name
 from pcopy.text import printable_path
 
 _SLICE_SECONDS = 0.02
@@ -30,7 +30,7 @@ _LINK_REFUSED_TEXT = "the file system refuses this hard link: the name is a copy
 """Warning about a hard link that the file system refuses."""
 
 
-class LinkMembers(TaskKind, code=147, doing="making hard links", is_note=False):
+class CreateHardLinksTask(TaskKind, code=147, doing="making hard links", is_note=False):
     """Task that creates hard links to extracted items.
 
     ``values`` are the links, all of one directory, as packed ``MemberToExtract``.
@@ -47,25 +47,25 @@ class LinkMembers(TaskKind, code=147, doing="making hard links", is_note=False):
         for number, value in enumerate(values):
             if number and time.monotonic() > until:
                 rest = values[number:]
-                result.spawn(LinkMembers(marshal.dumps(rest)), len(rest) * CALL_COST)
+                result.spawn_task(CreateHardLinksTask(marshal.dumps(rest)), len(rest) * CALL_COST)
                 break
             each = MemberToExtract.unpack(value)
-            place = place_in_target(each.path)
+            place = directory_place_in_target(each.path)
             try:
                 copied = _make_link(rank, each)
             except Problem as problem:
-                result.fail_item(place, each.name, problem, retry=RetryMode.NEVER)
+                result.count_item_as_failed(place, each.name, problem, retry=RetryMode.NEVER)
             else:
                 if copied is None:
                     result.count(counts.HARDLINKS)
-                    result.item_recorder.record(Action.COPY, place, each.name, HARD_LINK_TYPE_BYTE)
+                    result.item_recorder.record_item_outcome(ItemAction.COPY, place, each.name, HARD_LINK_TYPE_BYTE)
                 else:
                     result.warn_once(place, each.name, _LINK_REFUSED_TEXT)
-                    known = ContentInfo(type_byte_of(copied), _size_to_count(copied), b"", UNKNOWN_VERSION)
-                    result.count_copied(place, each.name, known, is_only_name=False)
+                    known = ContentInfo(item_type_byte(copied), _counted_file_size(copied), b"", UNKNOWN_VERSION)
+                    result.count_copied_item(place, each.name, known, is_only_name=False)
 
 
-def _size_to_count(status: os.stat_result) -> int:
+def _counted_file_size(status: os.stat_result) -> int:
     """Return the size in bytes that is counted for an item with this ``status``: 0 unless it is a regular file."""
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
@@ -81,16 +81,16 @@ def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
     parent, _, name = first.rpartition(b"/")
     try:
         source, directory = targets.open(parent), targets.open(each.path)
-        target_status = status_or_none(source, name)
+        target_status = item_status_or_none(source, name)
     except Problem as problem:
         raise Problem("link", problem.errno or errno.EIO) from problem
     if target_status is None:
         text = f"its target {printable_path(first)} does not exist: it failed, or was not selected"
         raise Problem("link", errno.ENOENT, text=each.problem_text or text)
-    present = status_or_none(directory, each.name)
+    present = item_status_or_none(directory, each.name)
     if present is not None and (present.st_dev, present.st_ino) == (target_status.st_dev, target_status.st_ino):
         return None
-    rank.shared_instance(OpenArchive).refuse_replacing_archive(present)
+    rank.shared_instance(OpenedArchive).refuse_replacing_archive(present)
     made_as = each.name if present is None else prepare_new_name(rank, directory, each.name, present)
     copied = _link_or_copy(rank, source, name, target_status, directory, made_as)
     if made_as != each.name:
@@ -98,7 +98,7 @@ def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
             rename_and_verify(directory, made_as, each.name, target_status.st_ino if copied is None else copied)
         except Problem:
             with suppress(Problem):
-                remove_if_present(directory, made_as)
+                remove_item_if_present(directory, made_as)
             raise
     return None if copied is None else target_status
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from operator import add
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
-from pcopy.fsio.backend.columns import BatchVerdicts, OutcomeCode, pack_names
+from pcopy.fsio.backend.batches import CreateSmallFilesBatch, CreateSmallFilesResult
+from pcopy.fsio.backend.columns import BatchOutcomeColumns, OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
-from pcopy.tasks.archive.members_to_extract import SimpleMemberColumns, place_in_target
-from pcopy.tasks.archive.open_archive import OpenArchive
+from pcopy.tasks.archive.members_to_extract import SimpleMemberColumns, directory_place_in_target
+from pcopy.tasks.archive.open_archive import OpenedArchive
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION
 from pcopy.tasks.base.rank import Rank
@@ -34,7 +34,7 @@ _MAX_READ_GAP = 64 << 10
 _DONE = int(OutcomeCode.DONE)
 
 
-class RemainingMembers:
+class UncreatedMemberRows:
     """Which simple members of a task were not created, as row numbers.
 
     Attributes:
@@ -51,7 +51,7 @@ class RemainingMembers:
 
 def make_simple_members(
     rank: Rank, result: TaskResult, directory: int, path: bytes, simple: SimpleMemberColumns, *, inherits: bool
-) -> TicketGenerator[RemainingMembers]:
+) -> TicketGenerator[UncreatedMemberRows]:
     """Create the simple members (small regular files without special metadata) in ``simple`` by calls of the backend,
     in the open ``directory``; count them, and report failures.
 
@@ -61,20 +61,20 @@ def make_simple_members(
         path: the path of the directory below the target.
         inherits: True if new files may inherit an ACL from the directory.
     """
-    archive, throttle, remaining = rank.shared_instance(OpenArchive), rank.throttle, RemainingMembers()
-    most = MAX_READ_SIZE if not throttle.is_on else int(min(MAX_READ_SIZE, throttle.max_step_size()))
-    for start, end in _adjacent_rows(simple, most):
+    archive, throttle, remaining = rank.shared_instance(OpenedArchive), rank.throttle, UncreatedMemberRows()
+    most = MAX_READ_SIZE if not throttle.is_on else int(min(MAX_READ_SIZE, throttle.max_bytes_per_task_step()))
+    for start, end in _row_ranges_close_in_archive(simple, most):
         if remaining.has_tried and (throttle.is_on or rank.backend.runs_in_poll):
             # The task would have to wait. If the job stopped meanwhile, what was created would not be counted.
             remaining.not_started += range(start, len(simple))
             break
-        begin, rows = simple.data_offsets[start], simple.creation_columns(start, end)
+        begin, rows = simple.data_offsets[start], simple.metadata_columns_for_creation(start, end)
         length = max(map(add, simple.data_offsets[start:end], rows.size)) - begin
         if length > most:
             remaining.slow_path += range(start, end)
             continue
         if throttle.is_on:
-            yield from throttle.charge_and_wait(sum(rows.size))
+            yield from throttle.charge_limits_and_wait(sum(rows.size))
         try:
             contents = archive.read_exactly(begin, length)
         except Problem:  # the slow path reads the members one by one, and reports the error
@@ -83,7 +83,7 @@ def make_simple_members(
         names = simple.names[start:end]
         offsets = array("Q", [place - begin for place in simple.data_offsets[start:end]])
         made = yield from _run_create_batch(
-            rank, CreateSmallFiles(directory, pack_names(names), rows, contents, offsets, inherits)
+            rank, CreateSmallFilesBatch(directory, pack_names(names), rows, contents, offsets, inherits)
         )
         remaining.has_tried = True
         _report_created_files(rank, result, path, names, rows.size, made)
@@ -95,7 +95,7 @@ def make_simple_members(
     return remaining
 
 
-def _adjacent_rows(simple: SimpleMemberColumns, most: int) -> Iterator[tuple[int, int]]:
+def _row_ranges_close_in_archive(simple: SimpleMemberColumns, most: int) -> Iterator[tuple[int, int]]:
     """Generator: divide the rows of ``simple`` into ranges of members that stand close together in the archive, and
     yield the first row and the end of each range. The members of a range are read with one call.
 
@@ -112,33 +112,38 @@ def _adjacent_rows(simple: SimpleMemberColumns, most: int) -> Iterator[tuple[int
         yield start, len(simple)
 
 
-def _run_create_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateResult]:
+def _run_create_batch(rank: Rank, batch: CreateSmallFilesBatch) -> TicketGenerator[CreateSmallFilesResult]:
     """Let the backend run ``batch``, and return its result.
 
     If the backend has no threads, the task does not yield meanwhile, so that everything that was created is counted
     even if the job stops.
     """
-    steps = rank.execute_moving(batch)
+    steps = rank.execute_batch_counting_bytes(batch)
     while rank.backend.runs_in_poll:
         try:
             next(steps)
         except StopIteration as end:
-            made: CreateResult = end.value
+            made: CreateSmallFilesResult = end.value
             return made
     return (yield from steps)
 
 
 def _report_created_files(
-    rank: Rank, result: TaskResult, path: bytes, names: Sequence[bytes], sizes: Sequence[int], made: CreateResult
+    rank: Rank,
+    result: TaskResult,
+    path: bytes,
+    names: Sequence[bytes],
+    sizes: Sequence[int],
+    made: CreateSmallFilesResult,
 ) -> None:
     """Count the files that a call of the backend has created, and report those that failed. ``made`` is its result;
     ``names`` and ``sizes`` (in bytes) are those of the files that it was asked to create.
     """
-    verdicts, place = made.verdicts, place_in_target(path)
+    verdicts, place = made.verdicts, directory_place_in_target(path)
     rows = verdicts.rows_with_code(OutcomeCode.DONE)
     if rows and result.item_recorder.is_recording:
         for row in rows:
-            result.count_copied(
+            result.count_copied_item(
                 place, names[row], ContentInfo(FILE, sizes[row], b"", UNKNOWN_VERSION), is_only_name=False
             )
     elif rows:
@@ -153,10 +158,10 @@ def _report_created_files(
             if verdicts.codes[row] == OutcomeCode.LACKS_METADATA:
                 text = "it was extracted without this metadata; its mode may be narrower than in the archive"
                 problem = Problem(problem.operation, problem.errno or 0, text=text)
-            result.fail_item(place, names[row], problem, sizes[row], retry=RetryMode.NEVER)
+            result.count_item_as_failed(place, names[row], problem, sizes[row], retry=RetryMode.NEVER)
 
 
-def _failed_rows(verdicts: BatchVerdicts) -> list[int]:
+def _failed_rows(verdicts: BatchOutcomeColumns) -> list[int]:
     """Return the rows whose members have failed: they were neither created, nor left to the slow path, nor
     cancelled.
     """

@@ -11,13 +11,13 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem
 from pcopy.signature import items
 from pcopy.signature.algorithms import DigestAlgorithm
-from pcopy.signature.tree import ContentHasher, content_root
+from pcopy.signature.tree import ContentHasher, content_root_digest
 
 READ_SIZE = 1 << 20
 """Bytes of the archive that are read with one call."""
 
 
-class ItemInArchive(NamedTuple):
+class ItemAfterExtraction(NamedTuple):
     """The item that the extraction of a member would create. A later member of the same name replaces it.
 
     Fields:
@@ -33,7 +33,7 @@ class ItemInArchive(NamedTuple):
     digest: bytes
 
     @classmethod
-    def unpack(cls, packed: bytes) -> ItemInArchive:
+    def unpack(cls, packed: bytes) -> ItemAfterExtraction:
         """Return the item in ``packed``, which ``marshal`` has made of its fields."""
         return cls(*marshal.loads(packed))
 
@@ -46,7 +46,7 @@ class MemberDigester:
     def __init__(self, read: ReadFunction, algorithm: DigestAlgorithm, block_size: int) -> None:
         self._read, self._algorithm, self._block_size = read, algorithm, block_size
 
-    def digested_item(self, found: FoundMember) -> ItemInArchive:
+    def item_with_digest(self, found: FoundMember) -> ItemAfterExtraction:
         """Return the item, with its digest, that the extraction of the member ``found`` would create. ``found`` is no
         hard link.
 
@@ -55,20 +55,20 @@ class MemberDigester:
         member, algorithm = found.member, self._algorithm
         kind, digest = items.type_byte(member.st_mode), b""
         if member.kind == FILE:
-            digest = items.file_digest(algorithm, member.size, self._content_root(found))
+            digest = items.file_digest(algorithm, member.size, self._content_root_digest(found))
         elif member.kind == SYMLINK:
             digest = items.symlink_digest(algorithm, member.link)
         elif kind != items.DIRECTORY:
             digest = items.special_file_digest(algorithm, member.st_mode, member.device)
-        return ItemInArchive(found.data, kind, member.size if member.kind == FILE else 0, digest)
+        return ItemAfterExtraction(found.data, kind, member.size if member.kind == FILE else 0, digest)
 
-    def _content_root(self, found: FoundMember) -> bytes:
+    def _content_root_digest(self, found: FoundMember) -> bytes:
         """Return the content root of a file: the root of the tree of the digests of its blocks. Raise ``Problem`` if
         the contents cannot be read.
         """
         member, at = found.member, found.data
         if member.extents is None and member.size <= min(READ_SIZE, self._block_size):
-            return content_root(self._algorithm, self._block_size, self._read_exactly(at, member.size))
+            return content_root_digest(self._algorithm, self._block_size, self._read_exactly(at, member.size))
         hasher = ContentHasher(self._algorithm, self._block_size)
         for _ in self.hash_contents(hasher, at, member.size, member.extents):
             pass
@@ -86,7 +86,7 @@ class MemberDigester:
         """
         position = 0
         for offset, length in ((0, size),) if extents is None else extents:
-            hasher.zeros(offset - position)
+            hasher.add_zero_bytes(offset - position)
             position = offset + length
             end = at + length
             while at < end:
@@ -94,7 +94,7 @@ class MemberDigester:
                 hasher.update(data)
                 at += len(data)
                 yield len(data)
-        hasher.zeros(size - position)
+        hasher.add_zero_bytes(size - position)
 
     def _read_exactly(self, at: int, size: int) -> bytes:
         """Return exactly ``size`` bytes from the offset ``at`` of the archive. Raise ``Problem`` if there are fewer."""

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 
 from pcopy.archive.member import DIRECTORY, FILE, ArchiveMember, path_order_key
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.columns import CREATION_COLUMNS, EARLIEST_TIME, LATEST_TIME, StatusColumns
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, EARLIEST_TIME, LATEST_TIME, ItemStatusColumns
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 
-_NONE = Identity(-1, -1)
+_NONE = ItemIdentity(-1, -1)
 _PACKED_SIMPLE_MEMBER = struct.Struct("=IIIIQQq")
 """A packed simple member: a zero (the packed form of any other member begins with another byte); mode, uid, gid, offset
 of the contents in the archive, size in bytes, mtime in nanoseconds.
@@ -42,7 +42,7 @@ def path_in_sort_key(key: bytes) -> bytes:
     return directory.replace(b"\0", b"/") + b"/" + name if directory else name
 
 
-def place_in_target(path: bytes) -> Place:
+def directory_place_in_target(path: bytes) -> Place:
     """Return the ``Place`` (position in the tree) of the directory ``path`` below the target. It contains no inode
     number, so whatever directory has this path is used.
     """
@@ -66,7 +66,7 @@ class MemberToExtract(NamedTuple):
     member: ArchiveMember
     problem_text: str = ""
 
-    def pack(self) -> bytes:
+    def pack_as_bytes(self) -> bytes:
         """Return the member as bytes, in a form that suits every type. (``pack_simple_member`` makes a shorter form of
         simple members.)
         """
@@ -74,7 +74,7 @@ class MemberToExtract(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes, path: bytes = b"", name: bytes = b"") -> MemberToExtract:
-        """Return the member that ``pack`` or ``pack_simple_member`` has made into the bytes ``packed``.
+        """Return the member that ``pack_as_bytes`` or ``pack_simple_member`` has made into the bytes ``packed``.
 
         Args:
             path, name: directory and name; only needed for a simple member, since its packed form does not contain
@@ -96,9 +96,9 @@ def pack_member(path: bytes, member: ArchiveMember, data: int, trouble: str) -> 
         trouble: what is wrong with its metadata or contents in the archive; empty if it is complete.
     """
     if member.kind == DIRECTORY:
-        return MemberToExtract(path, b"", data, member, trouble).pack()
+        return MemberToExtract(path, b"", data, member, trouble).pack_as_bytes()
     directory, _, name = path.rpartition(b"/")
-    return MemberToExtract(directory, name, data, member, trouble).pack()
+    return MemberToExtract(directory, name, data, member, trouble).pack_as_bytes()
 
 
 def is_packed_simple_member(packed: bytes) -> bool:
@@ -138,16 +138,16 @@ class SimpleMemberColumns:
     def __len__(self) -> int:
         return len(self.names)
 
-    def selected(self, rows: Iterable[int]) -> SimpleMemberColumns:
+    def selected_members(self, rows: Iterable[int]) -> SimpleMemberColumns:
         """Return only the members in these ``rows``."""
         rows, size = list(rows), _PACKED_SIMPLE_MEMBER.size
         packed = b"".join([self.packed[row * size : (row + 1) * size] for row in rows])
         return SimpleMemberColumns([self.names[row] for row in rows], packed)
 
-    def in_archive_order(self) -> SimpleMemberColumns:
+    def members_in_archive_order(self) -> SimpleMemberColumns:
         """Return the members, sorted by the offsets of their contents."""
         rows = sorted(range(len(self)), key=self.data_offsets.__getitem__)
-        return self if rows == list(range(len(self))) else self.selected(rows)
+        return self if rows == list(range(len(self))) else self.selected_members(rows)
 
     def member(self, path: bytes, row: int) -> MemberToExtract:
         """Return the member in this row; ``path`` is its directory."""
@@ -158,11 +158,11 @@ class SimpleMemberColumns:
         """Return all members; ``path`` is their directory."""
         return [self.member(path, row) for row in range(len(self))]
 
-    def creation_columns(self, start: int, end: int) -> StatusColumns:
+    def metadata_columns_for_creation(self, start: int, end: int) -> ItemStatusColumns:
         """Return the metadata (mode, owner, size and mtime) of the rows from ``start`` up to ``end``, as columns for a
         call of the backend that creates files.
         """
-        rows = StatusColumns(0, CREATION_COLUMNS)
+        rows = ItemStatusColumns(0, CREATION_COLUMNS)
         rows.row_count = end - start
         step, halves = (
             2 * SIMPLE_MEMBER_WORDS,

@@ -26,8 +26,8 @@ from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.found_members import FoundMembers, FoundMembersNote
 from pcopy.tasks.archive.members_to_extract import member_sort_key
 from pcopy.tasks.archive.names import ConflictingNames, NameConflict, name_conflicts, resolved_links
-from pcopy.tasks.archive.open_archive import OpenArchive
-from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
+from pcopy.tasks.archive.open_archive import OpenedArchive
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -35,7 +35,7 @@ _LINKS_PER_NOTE = 256
 """Number of links that are sent in one message."""
 
 
-class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=False):
+class CompareMemberNamesTask(TaskKind, code=154, doing="comparing names", is_note=False):
     """Task of each rank: report conflicts between members, for the names that this rank owns.
 
     It compares the members of a name with its marks: they say whether other members use the name as a directory, or as
@@ -49,24 +49,24 @@ class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=Fa
         # Open the archive now: later, an extracted member could have replaced it under its name. An error is
         # reported by the tasks that read the archive.
         with suppress(Problem):
-            _ = rank.shared_instance(OpenArchive).contents
+            _ = rank.shared_instance(OpenedArchive).contents_of_archive
         found, links = rank.shared_instance(FoundMembers), list[SortRecord]()
         for rival in name_conflicts(found.members.sorted(), found.marks.sorted()):
             if rival is None:
                 yield None
             elif isinstance(rival, NameConflict):
                 for owner in range(rank.size):
-                    result.spawn(NameConflictNote(*rival), owner=owner)
+                    result.spawn_task(NameConflictNote(*rival), owner=owner)
             else:
-                links.append(rival.sort_record)
+                links.append(rival.record_for_sorting)
                 if len(links) >= _LINKS_PER_NOTE:
-                    result.spawn(LinksToResolveNote(marshal.dumps(links)), owner=0)
+                    result.spawn_task(LinksToResolveNote(marshal.dumps(links)), owner=0)
                     links = []
         if links:
-            result.spawn(LinksToResolveNote(marshal.dumps(links)), owner=0)
+            result.spawn_task(LinksToResolveNote(marshal.dumps(links)), owner=0)
 
 
-class NameConflictNote(NoteTask, code=155, doing="recording names"):
+class NameConflictNote(TaskWithoutDirectory, code=155, doing="recording names"):
     """Message to each rank: ``path`` is a file in the packed ``stretches`` (ranges of offsets) of the archive, and a
     directory elsewhere.
     """
@@ -78,7 +78,7 @@ class NameConflictNote(NoteTask, code=155, doing="recording names"):
         rank.shared_instance(ConflictingNames)[self.path] = NumberPairs.from_bytes(self.stretches)
 
 
-class LinksToResolveNote(NoteTask, code=156, doing="recording hard links"):
+class LinksToResolveNote(TaskWithoutDirectory, code=156, doing="recording hard links"):
     """Message to rank 0: packed records of hard links. Rank 0 must find out which member each of them refers to."""
 
     links: bytes
@@ -100,7 +100,7 @@ class LinksToResolve:
         self.links.close()
 
 
-class ResolveLinks(TaskKind, code=157, doing="following hard links", is_note=False):
+class ResolveLinksTask(TaskKind, code=157, doing="following hard links", is_note=False):
     """Task of rank 0: find out what the links refer to, and send the results to the ranks that own their
     directories.
     """
@@ -118,9 +118,9 @@ class ResolveLinks(TaskKind, code=157, doing="following hard links", is_note=Fal
                     continue
                 at, each, _ = meaning
                 owner = zlib.crc32(each.path) % rank.size
-                records[owner].append((member_sort_key(each.path, each.name, at | 1), each.pack()))
+                records[owner].append((member_sort_key(each.path, each.name, at | 1), each.pack_as_bytes()))
                 if len(records[owner]) >= _LINKS_PER_NOTE:
-                    result.spawn(FoundMembersNote(marshal.dumps((records.pop(owner), []))), owner=owner)
+                    result.spawn_task(FoundMembersNote(marshal.dumps((records.pop(owner), []))), owner=owner)
         for owner, some in records.items():
-            result.spawn(FoundMembersNote(marshal.dumps((some, []))), owner=owner)
+            result.spawn_task(FoundMembersNote(marshal.dumps((some, []))), owner=owner)
         rivals.close()

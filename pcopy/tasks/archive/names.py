@@ -82,21 +82,21 @@ class NameRecords:
         self.mark_parent_directories(directory, at)
         if member.kind == DIRECTORY:
             if path:
-                self._add_name_mark(path, DIRECTORY_NAME, at)
+                self._add_name_use_record(path, DIRECTORY_NAME, at)
             directory, last = path, b""
         elif member.kind == HARD_LINK_MEMBER:
             target = safe_member_path(member.link)
             if target == path:  # a link to itself replaces no earlier member
                 at = 0
             else:
-                self._add_name_mark(target, IS_LINK_TARGET + value, at)
+                self._add_name_use_record(target, IS_LINK_TARGET + value, at)
         self.members[self.owning_rank_of(directory)].append((member_sort_key(directory, last, at), value))
 
     def owning_rank_of(self, directory: bytes) -> int:
         """Return the number of the rank that owns the members of a directory."""
         return zlib.crc32(directory) % self._ranks
 
-    def _add_name_mark(self, path: bytes, mark: bytes, at: int) -> None:
+    def _add_name_use_record(self, path: bytes, mark: bytes, at: int) -> None:
         """Add a record that says how the name ``path`` is used: ``mark`` is such a use (directory, directory with a
         member below it, or target of a link), and ``at`` the offset of the member that uses it.
         """
@@ -112,7 +112,7 @@ class NameRecords:
             if not directory or directory in self.marked_directories:
                 return
             self.marked_directories.add(directory)
-            self._add_name_mark(directory, HAS_MEMBER_BELOW, at)
+            self._add_name_use_record(directory, HAS_MEMBER_BELOW, at)
             directory = directory.rpartition(b"/")[0]
             self.marked_parents.add(directory)
 
@@ -148,7 +148,7 @@ class LinkToResolve(NamedTuple):
     version: bytes
 
     @property
-    def sort_record(self) -> SortRecord:
+    def record_for_sorting(self) -> SortRecord:
         """The record (key and value) of the link. Keys sort in the order of the archive."""
         return b"%016x" % self.at, marshal.dumps(tuple(self))
 
@@ -176,19 +176,19 @@ def name_conflicts(
         if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
             yield None
         while name is not None and name < member_name:
-            yield from _NameMembers(path_in_sort_key(name), iter(())).conflicts_with_marks(name_marks)
+            yield from _MembersWithSameName(path_in_sort_key(name), iter(())).conflicts_with_name_uses(name_marks)
             name, name_marks = next(marked, (None, iter(())))
         if name is None:
             return
         if name == member_name:
-            yield from _NameMembers(path_in_sort_key(name), same_name).conflicts_with_marks(name_marks)
+            yield from _MembersWithSameName(path_in_sort_key(name), same_name).conflicts_with_name_uses(name_marks)
             name, name_marks = next(marked, (None, iter(())))
     while name is not None:
-        yield from _NameMembers(path_in_sort_key(name), iter(())).conflicts_with_marks(name_marks)
+        yield from _MembersWithSameName(path_in_sort_key(name), iter(())).conflicts_with_name_uses(name_marks)
         name, name_marks = next(marked, (None, iter(())))
 
 
-class _NameMembers:
+class _MembersWithSameName:
     """Iterates over the members of one name, in the order of the archive, and finds the conflicts between them. At most
     two members are in memory.
 
@@ -204,7 +204,7 @@ class _NameMembers:
         self._stretches = array("q")
         self._has_members = False
 
-    def conflicts_with_marks(self, marks: Iterable[SortRecord]) -> Iterator[NameConflict | LinkToResolve | None]:
+    def conflicts_with_name_uses(self, marks: Iterable[SortRecord]) -> Iterator[NameConflict | LinkToResolve | None]:
         """Generator: compare the members with ``marks``, which say how other members use the same name; yield conflicts
         and links to be resolved, and None from time to time.
         """
@@ -260,12 +260,12 @@ class _NameMembers:
                 return LinkToResolve(_offset_in_key(mark), link, self._path, -1, True, b"")
             version, following = self._ahead[0], 2
         is_last = not self._read_ahead(following)
-        if is_last and not _is_link(version[1]):
+        if is_last and not _is_hard_link(version[1]):
             return None
         return LinkToResolve(_offset_in_key(mark), link, self._path, _offset_in_key(version), is_last, version[1])
 
 
-def _is_link(value: bytes) -> bool:
+def _is_hard_link(value: bytes) -> bool:
     """Return True if the packed member ``value`` is a hard link."""
     return not is_packed_simple_member(value) and bool(marshal.loads(value)[3][1] == HARD_LINK_MEMBER)
 
@@ -336,7 +336,7 @@ class _LinkTable:
         meant, of = _REFERS_TO_NAME, len(self._offsets)
         if not unresolved.version:
             meant = _HAS_NO_TARGET
-        elif _is_link(unresolved.version):
+        elif _is_hard_link(unresolved.version):
             meant, of = _REFERS_TO_LINK, unresolved.version_at
         elif not unresolved.is_last:
             meant = _REFERS_TO_REPLACED
@@ -383,14 +383,14 @@ class _LinkTable:
             each = MemberToExtract.unpack(rival.version)._replace(path=link.path, name=link.name)
             return ResolvedLink(at, each, (rival.path, rival.version_at))
         name, copied = rival.path, None
-        if meant == _REFERS_TO_NAME and _is_link(rival.version):
+        if meant == _REFERS_TO_NAME and _is_hard_link(rival.version):
             source = self._link_number_at(rival.version_at)
             if source < 0:
                 name = safe_member_path(MemberToExtract.unpack(rival.version).member.link)
             else:
                 source_rival = self._read_link(self._sources[source])
                 copied = source_rival.path, source_rival.version_at
-        trouble = missing_target_text(name) if meant == _HAS_NO_TARGET else link.problem_text
+        trouble = missing_link_target_text(name) if meant == _HAS_NO_TARGET else link.problem_text
         return ResolvedLink(at, link._replace(member=link.member._replace(link=name), problem_text=trouble), copied)
 
     def _link_number_at(self, at: int) -> int:
@@ -401,7 +401,7 @@ class _LinkTable:
         return number if number < len(self._offsets) and self._offsets[number] == at else -1
 
 
-def missing_target_text(name: bytes) -> str:
+def missing_link_target_text(name: bytes) -> str:
     """Return the error text for a link to ``name`` whose target does not exist."""
     return f"is a hard link to {printable_path(name)}, and there is no file of that name"
 
@@ -438,7 +438,7 @@ class ConflictingNames(dict[bytes, NumberPairs]):
         path = path or each.name
         above = path
         while above := above.rpartition(b"/")[0]:
-            begin, end = self._last_stretch_before(above, each.data)
+            begin, end = self._last_range_as_file_before(above, each.data)
             if begin < each.data < end:
                 raise Problem("extract", 0, text=f"a file has the name of the directory {printable_path(above)}")
         stretches = self.get(path)
@@ -447,12 +447,12 @@ class ConflictingNames(dict[bytes, NumberPairs]):
         last_begin, last_end = stretches[-1] if stretches else (0, 0)
         if is_directory:
             return last_end == ARCHIVE_END and each.data < last_begin
-        begin, end = self._last_stretch_before(path, each.data)
+        begin, end = self._last_range_as_file_before(path, each.data)
         if begin <= each.data < end:
             return last_end != ARCHIVE_END
         raise Problem("extract", 0, text="a directory that is not empty has its name")
 
-    def _last_stretch_before(self, path: bytes, at: int) -> ArchiveRange:
+    def _last_range_as_file_before(self, path: bytes, at: int) -> ArchiveRange:
         """Return the last stretch in which ``path`` is a file, of those that begin at the offset ``at`` or before.
 
         Return an empty stretch (its end before its begin) if there is none.
@@ -461,7 +461,7 @@ class ConflictingNames(dict[bytes, NumberPairs]):
         number = bisect_left(stretches, at + 1, key=lambda stretch: stretch[0])
         return stretches[number - 1] if number else (at + 1, at)
 
-    def ends_as_directory(self, path: bytes) -> bool:
+    def is_directory_after_extraction(self, path: bytes) -> bool:
         """Return True if ``path`` is a directory after the whole archive was extracted, although a file has that name
         in an earlier part.
         """
@@ -519,6 +519,6 @@ def link_problem_text(each: MemberToExtract, conflicting_names: ConflictingNames
     """
     target = safe_member_path(each.member.link)
     path = each.path + b"/" + each.name if each.path else each.name
-    if each.problem_text or target == path or conflicting_names.ends_as_directory(target):
-        return each.problem_text or missing_target_text(target)
+    if each.problem_text or target == path or conflicting_names.is_directory_after_extraction(target):
+        return each.problem_text or missing_link_target_text(target)
     return ""

@@ -18,9 +18,9 @@ from functools import partial
 
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import call_with_retries
-from pcopy.fsio.seekable_zstd import TrailingGarbageProblem, read_frames
-from pcopy.fsio.source import status_of
-from pcopy.libc import free_bytes
+from pcopy.fsio.seekable_zstd import TrailingGarbageProblem, read_decompressed_pieces
+from pcopy.fsio.source import status_of_open_item
+from pcopy.libc import free_space_in_bytes
 
 COMPRESSION_MAGICS = {
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -46,7 +46,7 @@ _SPACE_CHECK_INTERVAL = 64 << 20
 """Largest number of bytes that are written before the free space is determined again."""
 
 
-def compressing_program(beginning: bytes) -> str:
+def compression_program_name(beginning: bytes) -> str:
     """Return the program that has compressed a file, given its first bytes (``beginning``); empty if it is not
     compressed.
     """
@@ -61,12 +61,12 @@ def decompressed_stream(descriptor: int, program: str) -> Iterator[bytes]:
 
     Raise ``Problem`` if the stream is damaged, or if its contents are compressed once more.
     """
-    size = status_of(descriptor, on_source=True).st_size
+    size = status_of_open_item(descriptor, on_source=True).st_size
     is_first = True
-    for piece in _gunzip_stream(descriptor) if program == "gzip" else read_frames(descriptor, size):
+    for piece in _gunzip_stream(descriptor) if program == "gzip" else read_decompressed_pieces(descriptor, size):
         if is_first and piece:
             is_first = False
-            if inner := compressing_program(piece[:6]):
+            if inner := compression_program_name(piece[:6]):
                 raise _damaged_stream_problem(f"its contents are compressed themselves, by {inner}")
         yield piece
 
@@ -161,18 +161,18 @@ class StreamReader:
         self._descriptor, self._program = descriptor, program
         self.garbage = ""
         """Text of a warning that data follow the contents and are ignored; empty if there are none. It is known after
-        ``check_to_end``.
+        ``check_stream_to_end``.
         """
         self._restart()
 
     def _restart(self) -> None:
         """Go back to the start of the stream."""
-        self.pieces = self._contents()
+        self.pieces = self._stream_contents()
         """The decompressed data that were not read yet."""
         self._kept = deque[bytes]()
         self._start = self._end = 0
 
-    def _contents(self) -> Iterator[bytes]:
+    def _stream_contents(self) -> Iterator[bytes]:
         """Yield the contents. If garbage follows them, store the warning in ``garbage``; nothing is raised, because the
         contents before it are good.
         """
@@ -202,14 +202,14 @@ class StreamReader:
             at += len(piece)
         return b"".join(parts)
 
-    def check_to_end(self) -> None:
+    def check_stream_to_end(self) -> None:
         """Read the stream to its end, where its checksum is. Raise ``Problem`` if the stream is damaged."""
         while self.read(self._end, 1):
             pass
 
     @property
     def size(self) -> int:
-        """Bytes of contents that were read so far; after ``check_to_end`` the size of the contents."""
+        """Bytes of contents that were read so far; after ``check_stream_to_end`` the size of the contents."""
         return self._end
 
 
@@ -231,7 +231,7 @@ def decompress_to_unnamed_file(descriptor: int, program: str, directory: bytes) 
         stream = StreamReader(descriptor, program)
         for piece in stream.pieces:
             if written >= room:
-                free = _free_space(aside.fileno())
+                free = _free_space_bytes(aside.fileno())
                 if free < written:
                     text = f"its contents would take more than half of the free space, {written + free:,} bytes"
                     raise Problem("write", errno.ENOSPC, text=text)
@@ -244,13 +244,13 @@ def decompress_to_unnamed_file(descriptor: int, program: str, directory: bytes) 
         return os.dup(aside.fileno()), stream.garbage
 
 
-def _free_space(descriptor: int) -> int:
+def _free_space_bytes(descriptor: int) -> int:
     """Return the bytes of free space on the file system of ``descriptor``; if that is unknown, more than is ever
     needed. Raise ``Problem`` if fstatvfs(2) fails.
     """
     with errors_as_problem("statvfs"):
         status = os.fstatvfs(descriptor)
     try:
-        return free_bytes(status)
+        return free_space_in_bytes(status)
     except OSError:
         return sys.maxsize

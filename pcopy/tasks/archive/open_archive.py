@@ -7,7 +7,7 @@ import os
 from functools import lru_cache
 
 from pcopy.archive.acl_text import OwnerIdLookup
-from pcopy.archive.incomplete import IncompleteNames, read_trailer
+from pcopy.archive.incomplete import NamesOfIncompleteFiles, read_archive_trailer
 from pcopy.archive.member import ArchiveMember
 from pcopy.archive.reader import ReadFunction
 from pcopy.errors import RequestRefused
@@ -15,15 +15,15 @@ from pcopy.fsio.attributes import ItemMetadata
 from pcopy.fsio.named_file import UntrustedFileError, open_named_file_to_read
 from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.base.rank import Rank
 
 READ_AHEAD_SIZE = 1 << 20
-"""Smallest number of bytes that ``ReadAhead`` reads with one call."""
+"""Smallest number of bytes that ``ReadAheadBuffer`` reads with one call."""
 
 
-class OpenArchive:
+class OpenedArchive:
     """The archive of a job, as one rank reads it. It is opened at its first use."""
 
     def __init__(self, rank: Rank) -> None:
@@ -31,19 +31,19 @@ class OpenArchive:
         self._path = rank.options.archive_contents or self._archive
         self._device_and_inode = (-1, -1)
         self._contents: ArchiveContents | None = None
-        self._incomplete: IncompleteNames | None = None
+        self._incomplete: NamesOfIncompleteFiles | None = None
 
     @property
-    def incomplete_names(self) -> IncompleteNames:
+    def incomplete_file_names(self) -> NamesOfIncompleteFiles:
         """The files whose contents could not be read when the archive was created. Raise ``Problem`` if the list in the
         archive is damaged.
         """
         if self._incomplete is None:
-            self._incomplete = read_incomplete_names(self.read, self.contents.size)
+            self._incomplete = read_incomplete_names(self.read, self.contents_of_archive.size)
         return self._incomplete
 
     @property
-    def contents(self) -> ArchiveContents:
+    def contents_of_archive(self) -> ArchiveContents:
         """The contents of the archive. Raise ``Problem`` if it cannot be opened, or has changed since the job
         started.
         """
@@ -53,8 +53,8 @@ class OpenArchive:
             )  # else: a path in /proc to the decompressed file that rank 0 has open
             descriptor = open_archive(self._path) if is_named else _open_decompressed_contents(self._path)
             try:
-                status = status_of(descriptor, on_source=True)
-                if self._version not in ((), archive_version(status)):
+                status = status_of_open_item(descriptor, on_source=True)
+                if self._version not in ((), archive_content_version(status)):
                     raise Problem(
                         "open",
                         0,
@@ -82,17 +82,17 @@ class OpenArchive:
             raise Problem("extract", 0, text="it would replace the archive that is being extracted")
 
     @property
-    def uncompressed_descriptor(self) -> int:
+    def uncompressed_archive_descriptor(self) -> int:
         """The descriptor of the archive if it is not compressed, so that its contents can be copied from this file; -1
         if it is compressed. Raise ``Problem`` if it cannot be opened.
         """
-        return self.contents.descriptor if self.contents.is_uncompressed else -1
+        return self.contents_of_archive.descriptor if self.contents_of_archive.is_uncompressed else -1
 
     def read(self, offset: int, size: int) -> bytes:
         """Return ``size`` bytes of the contents from ``offset`` on; fewer at the end
         (``pcopy.archive.reader.ReadFunction``). Raise ``Problem`` if they cannot be read.
         """
-        return self.contents.read(offset, size)
+        return self.contents_of_archive.read(offset, size)
 
     def read_exactly(self, offset: int, size: int) -> bytes:
         """Return exactly ``size`` bytes of the contents from ``offset`` on. Raise ``Problem`` if the archive ends
@@ -113,17 +113,17 @@ class OpenArchive:
             self._contents = None
 
 
-def read_incomplete_names(read: ReadFunction, size: int) -> IncompleteNames:
+def read_incomplete_names(read: ReadFunction, size: int) -> NamesOfIncompleteFiles:
     """Return the names of incomplete files that the trailer of an archive of ``size`` bytes lists. Raise ``Problem`` if
     it is damaged.
     """
     try:
-        return read_trailer(read, size)
+        return read_archive_trailer(read, size)
     except ValueError as error:
         raise Problem("read", errno.EBADMSG, on_source=True, text=str(error)) from None
 
 
-def archive_version(status: os.stat_result) -> tuple[int, ...]:
+def archive_content_version(status: os.stat_result) -> tuple[int, ...]:
     """Return the values that show whether an archive was changed or replaced: inode number, size and mtime."""
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -144,7 +144,7 @@ def _open_decompressed_contents(path: bytes) -> int:
         return open_with_retries(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
 
 
-class ReadAhead:
+class ReadAheadBuffer:
     """Reads adjacent data with few calls of ``read``, by reading more than is wanted."""
 
     def __init__(self, read: ReadFunction) -> None:
@@ -163,10 +163,10 @@ def owner_id_lookup(*, numeric: bool) -> OwnerIdLookup:
     """Return a function that maps the name of a user or group to its id on this host. If ``numeric`` is true, the
     function returns None for every name.
     """
-    return _no_owner_id if numeric else owner_id
+    return _null_owner_id_lookup if numeric else owner_id
 
 
-def _no_owner_id(kind: str, name: str) -> int | None:
+def _null_owner_id_lookup(kind: str, name: str) -> int | None:
     """Return None, whatever the name is (``--numeric-owner``)."""
     return None
 
@@ -186,7 +186,7 @@ def owner_id(kind: str, name: str) -> int | None:
         return None
 
 
-def member_attributes(lookup: OwnerIdLookup, member: ArchiveMember) -> ItemMetadata:
+def extracted_member_metadata(lookup: OwnerIdLookup, member: ArchiveMember) -> ItemMetadata:
     """Return the metadata that ``member`` gets when it is extracted. Its owner is the user on this host who has the
     name in the archive; if there is none, the number in the archive. The same holds for its group.
 

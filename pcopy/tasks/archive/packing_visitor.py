@@ -18,23 +18,23 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.columns import LINKS_COLUMN, OutcomeCode, pack_names
-from pcopy.fsio.backend.directory_batches import FindItemsWithoutXattrs
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.directory_batches import FindItemsWithoutXattrsBatch
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.descriptions import (
-    DescribedItem,
+    ItemToArchive,
     MemberDescriber,
     description_as_hard_link,
     directory_part_of_key,
-    unpack_described,
+    unpack_item_to_archive,
 )
 from pcopy.tasks.archive.readable import ReadPermissions
 from pcopy.tasks.archive.simple_files import holds_simple_files, simple_file_rows, simple_files, unpack_simple_files
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import fail_or_retry
-from pcopy.tasks.base.kind import NoteTask, TaskSteps
+from pcopy.tasks.base.kind import TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -67,7 +67,7 @@ def rank_laying_out_members(rank: Rank, root: int, path: bytes) -> int:
     return 0 if rank.options.compress_as else zlib.crc32(path, root) % rank.size
 
 
-class ArchiveVisitor(ItemVisitor):
+class ArchivingItemVisitor(ItemVisitor):
     """Visitor of ``ptar -c``: it gets the items that the scan finds in a directory, and describes them as members of
     the archive.
     """
@@ -91,14 +91,14 @@ class ArchiveVisitor(ItemVisitor):
 
     visit_special_files = visit_large_files
 
-    def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
+    def visit_hard_linked_items(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._linked.append((found, rows))
 
     def _rows_passing_filters(self, found: FoundItems) -> Sequence[int]:
         """Return the rows of those items of ``found`` that the filters select. An item that the user has listed may lie
         in a directory that the filters exclude; then it is excluded, too.
         """
-        if self._rank.job.listed and self._filter.excludes_below(self._place.path + b"/"):
+        if self._rank.job.listed and self._filter.excludes_path_or_ancestor(self._place.path + b"/"):
             for counter in (counts.SKIPPED, counts.EXCLUDED):
                 self._result.count(counter, len(found))
             return ()
@@ -108,21 +108,21 @@ class ArchiveVisitor(ItemVisitor):
         """Describe the directories in ``rows``, and add those that are archived to the directories that the scan
         enters.
         """
-        super().visit_directories(found, [row for row in rows if self._record_description(found, row) is not None])
+        super().visit_directories(found, [row for row in rows if self._add_description_record(found, row) is not None])
 
-    def _record_description(self, found: FoundItems, row: int) -> DescribedItem | None:
+    def _add_description_record(self, found: FoundItems, row: int) -> ItemToArchive | None:
         """Describe the item in row ``row`` of ``found``, and add its record to those for the rank that owns its
         directory.
 
         Return the description; None if that failed, or if the item is not archived.
         """
-        described = self._description_of(found, row)
+        described = self._item_description(found, row)
         if described is not None:
             owner = rank_laying_out_members(self._rank, described.root, described.path)
-            self._records[owner].append(described.sort_record)
+            self._records[owner].append(described.record_for_sorting)
         return described
 
-    def _description_of(self, found: FoundItems, row: int) -> DescribedItem | None:
+    def _item_description(self, found: FoundItems, row: int) -> ItemToArchive | None:
         """Return the description of the item in row ``row`` of ``found``; None if that failed, or if the item is not
         archived. Failures are reported.
         """
@@ -152,31 +152,31 @@ class ArchiveVisitor(ItemVisitor):
         self._result.warn_about_item(self._place, name, "is the archive itself: it is left out", on_source=True)
         return True
 
-    def process_visited(self) -> TaskSteps:
+    def process_collected_items(self) -> TaskSteps:
         """Describe all items that were collected, and yield from time to time."""
         for found, rows in self._small:
-            if others := (yield from self._record_simple_files(found, rows)):
+            if others := (yield from self._add_simple_file_records(found, rows)):
                 self._items.append((found, others))
         for found, rows in self._items:
             for at, row in enumerate(rows):
-                described = self._record_description(found, row)
+                described = self._add_description_record(found, row)
                 if described is not None:
                     self._found_bytes += described.member.size
                 if at % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
                     yield None
         for found, rows in self._linked:
             for row in rows:
-                self._record_linked_name(found, row)
+                self._collect_hard_link_name(found, row)
             yield None
 
-    def _record_simple_files(self, found: FoundItems, rows: Sequence[int]) -> TicketGenerator[Sequence[int]]:
+    def _add_simple_file_records(self, found: FoundItems, rows: Sequence[int]) -> TicketGenerator[Sequence[int]]:
         """Add the simple files (small regular files without xattrs, links and holes) among ``rows``, all of small
         files, to the records for the rank that owns the directory. Return the other rows, whose files must be described
         one by one.
         """
         place = self._place
         try:
-            is_generated = rows and self._rank.mover.generated_file_systems.is_generated(
+            is_generated = rows and self._rank.mover.generated_file_systems.is_on_pseudo_file_system(
                 found.directory, found.rows.device[rows[0]]
             )
         except Problem:  # each file meets the error when it is described, and reports it
@@ -193,35 +193,35 @@ class ArchiveVisitor(ItemVisitor):
             chosen = [row for row in chosen if row not in doubtful]
         if chosen:
             packed = found.packed if len(chosen) == len(found) else pack_names(found.names[row] for row in chosen)
-            outcome = yield from self._rank.execute(FindItemsWithoutXattrs(found.directory, packed))
+            outcome = yield from self._rank.execute_batch(FindItemsWithoutXattrsBatch(found.directory, packed))
             without_attributes = outcome.verdicts.rows_with_code(OutcomeCode.DONE)
             chosen = chosen if len(without_attributes) == len(chosen) else [chosen[each] for each in without_attributes]
         if chosen:
             files = simple_files(place.root, place.path, prefix, found, chosen, owners)
             owner = rank_laying_out_members(self._rank, place.root, place.path)
-            self._records[owner].append(files.sort_record)
+            self._records[owner].append(files.record_for_sorting)
             self._found_bytes += sum(files.sizes)
         return [*{*rows}.difference(chosen)] if len(chosen) < len(rows) else ()
 
-    def _record_linked_name(self, found: FoundItems, row: int) -> None:
+    def _collect_hard_link_name(self, found: FoundItems, row: int) -> None:
         """Record a name of an inode with several hard links, for the rank that collects the names of this inode."""
-        described = self._description_of(found, row)
+        described = self._item_description(found, row)
         if described is None:
             return
         mount = self._mounts.mount_code_of_file(found.rows.device[row], self._place.source_id.mount_code, b"")
         inode = b"%016x%016x" % (mount, described.inode)
-        key, value = described.sort_record
+        key, value = described.record_for_sorting
         self._names[described.inode % self._rank.size].append((inode + key, value))
         if found.rows.mask & LINKS_COLUMN:
             self._found_bytes += described.member.size
 
-    def end_visit(self) -> None:
+    def end_directory_visit(self) -> None:
         """Send the records of the described items to the ranks that own their directories."""
         for owner, records in self._records.items():
-            self._result.spawn(DescribedMembersNote(marshal.dumps(records)), owner=owner)
+            self._result.spawn_task(DescribedMembersNote(marshal.dumps(records)), owner=owner)
         for owner, records in self._names.items():
-            self._result.spawn(DescribedMembersNote(marshal.dumps(records), True), owner=owner)
-        super().end_visit()
+            self._result.spawn_task(DescribedMembersNote(marshal.dumps(records), True), owner=owner)
+        super().end_directory_visit()
 
 
 class MembersToLayOut:
@@ -249,7 +249,7 @@ class MembersToLayOut:
             if self._simple_bytes[bucket] > MAX_SIMPLE_BYTES:
                 files = unpack_simple_files(value)
                 for row in range(len(files)):
-                    self.members.add(*files.describe_row(row).sort_record)
+                    self.members.add(*files.file_description_in_row(row).record_for_sorting)
                 return
         self.members.add(key, value)
 
@@ -259,7 +259,7 @@ class MembersToLayOut:
         self.linked_names.close()
 
 
-class DescribedMembersNote(NoteTask, code=130, doing="gathering members"):
+class DescribedMembersNote(TaskWithoutDirectory, code=130, doing="gathering members"):
     """Message to the rank that lays out members, with packed descriptions of them.
 
     If ``is_linked`` is true, the descriptions are names of inodes with several hard links, and their keys begin with
@@ -273,7 +273,7 @@ class DescribedMembersNote(NoteTask, code=130, doing="gathering members"):
         laid = rank.shared_instance(MembersToLayOut)
         if self.is_linked and not laid.has_linked_names:
             laid.has_linked_names = True
-            result.spawn(GroupLinkNames(), phase=Phase.LINK, owner=rank.number)
+            result.spawn_task(GroupLinkNames(), phase=Phase.LINK, owner=rank.number)
         if self.is_linked:
             for record in marshal.loads(self.records):
                 laid.linked_names.add(*record)
@@ -282,7 +282,7 @@ class DescribedMembersNote(NoteTask, code=130, doing="gathering members"):
             laid.add_record(key, value)
 
 
-class GroupLinkNames(NoteTask, code=132, doing="finding hard links", is_note=False):
+class GroupLinkNames(TaskWithoutDirectory, code=132, doing="finding hard links", is_note=False):
     """Task of a rank that has received names of inodes with several hard links.
 
     The first name of each inode becomes the file, the others become links to it.
@@ -291,7 +291,7 @@ class GroupLinkNames(NoteTask, code=132, doing="finding hard links", is_note=Fal
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         laid = rank.shared_instance(MembersToLayOut)
         records: defaultdict[int, list[SortRecord]] = defaultdict(list)
-        for number, (owner, record) in enumerate(self._grouped_records(rank, laid.linked_names, result)):
+        for number, (owner, record) in enumerate(self._records_grouped_by_inode(rank, laid.linked_names, result)):
             records[owner].append(record)
             if number % _LINKS_PER_NOTE == _LINKS_PER_NOTE - 1:
                 _send_records(result, records)
@@ -299,16 +299,16 @@ class GroupLinkNames(NoteTask, code=132, doing="finding hard links", is_note=Fal
         _send_records(result, records)
         laid.linked_names.close()
 
-    def _grouped_records(
+    def _records_grouped_by_inode(
         self, rank: Rank, names: ExternalSorter, result: TaskResult
     ) -> Iterator[tuple[int, SortRecord]]:
         """Generator: yield each of ``names``, which are sorted by inode, as a record, together with the number of the
         rank that owns its directory. The first name of an inode stays a file; the others become links to it.
         """
-        first: DescribedItem | None = None
+        first: ItemToArchive | None = None
         inode, others = b"", list[tuple[bytes, bytes]]()
         for key, value in names.sorted():
-            described = unpack_described(value)
+            described = unpack_item_to_archive(value)
             if first is not None and key[:32] == inode:
                 if described.member.name == first.member.name:  # the user has given the same PATH twice
                     result.count(counts.SKIPPED)
@@ -327,19 +327,19 @@ class GroupLinkNames(NoteTask, code=132, doing="finding hard links", is_note=Fal
             )
 
 
-def _record_with_owning_rank(rank: Rank, described: DescribedItem) -> tuple[int, SortRecord]:
+def _record_with_owning_rank(rank: Rank, described: ItemToArchive) -> tuple[int, SortRecord]:
     """Return the number of the rank that owns the directory of ``described``, and the record of ``described``."""
-    return rank_laying_out_members(rank, described.root, described.path), described.sort_record
+    return rank_laying_out_members(rank, described.root, described.path), described.record_for_sorting
 
 
 def _send_records(result: TaskResult, records: defaultdict[int, list[SortRecord]]) -> None:
     """Send ``records`` to the ranks that own the directories (the keys of ``records``), and clear them."""
     for owner, some in records.items():
-        result.spawn(DescribedMembersNote(marshal.dumps(some)), owner=owner)
+        result.spawn_task(DescribedMembersNote(marshal.dumps(some)), owner=owner)
     records.clear()
 
 
-class DescribeRoot(NoteTask, code=133, doing="examining", is_note=False):
+class DescribeRoot(TaskWithoutDirectory, code=133, doing="examining", is_note=False):
     """Task that describes a directory which the user has named as PATH number ``root`` of the command line. This
     directory becomes the first of the members below that PATH.
     """
@@ -347,15 +347,15 @@ class DescribeRoot(NoteTask, code=133, doing="examining", is_note=False):
     root: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        place = Place(self.root, b"", Identity(0, 0), NO_DIRECTORY_IDENTITY, False, False)
+        place = Place(self.root, b"", ItemIdentity(0, 0), NO_DIRECTORY_IDENTITY, False, False)
         try:
             directory = rank.sources[self.root].open(b"")
-            described = rank.shared_instance(MemberDescriber).describe_root(
-                self.root, directory, status_of(directory, on_source=True)
+            described = rank.shared_instance(MemberDescriber).describe_root_directory(
+                self.root, directory, status_of_open_item(directory, on_source=True)
             )
         except Problem as problem:
             result.count(counts.FOUND)
-            result.fail_item(place, b"", problem, retry=RetryMode.NEVER)
+            result.count_item_as_failed(place, b"", problem, retry=RetryMode.NEVER)
             return
         owner = rank_laying_out_members(rank, self.root, b"")
-        result.spawn(DescribedMembersNote(marshal.dumps([described.sort_record])), owner=owner)
+        result.spawn_task(DescribedMembersNote(marshal.dumps([described.record_for_sorting])), owner=owner)

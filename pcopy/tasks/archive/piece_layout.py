@@ -16,18 +16,18 @@ from itertools import islice
 from pcopy.archive.index import MAX_INDEX_OFFSETS
 from pcopy.archive.member import TAR_BLOCK_BYTES, TAR_RECORD_BYTES, rounded_up_to_multiple
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job_for_archive
-from pcopy.tasks.archive.descriptions import unpack_described
-from pcopy.tasks.archive.frames import FRAME_BYTES, FrameWriter
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job_on_archive_error
+from pcopy.tasks.archive.descriptions import unpack_item_to_archive
+from pcopy.tasks.archive.frames import FRAME_BYTES, ArchiveFrameWriter
 from pcopy.tasks.archive.packing_visitor import MembersToLayOut
-from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, divided_into_pieces
+from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, archive_pieces_of_records
 from pcopy.tasks.archive.simple_files import unpack_if_simple
 from pcopy.tasks.archive.write_chunks import WriteChunk, chunk_tasks
 from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.archive.written_records import PieceRecords, digest_of_descriptions
-from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 
@@ -38,13 +38,13 @@ PIECES_PER_NOTE = 1024
 """Number of pieces that one message describes."""
 
 
-class ReportPieces(NoteTask, code=134, doing="laying out members", is_note=False):
+class ReportPieces(TaskWithoutDirectory, code=134, doing="laying out members", is_note=False):
     """Task of each rank: divide the members that it owns into pieces (consecutive members that one task writes), and
     report the sizes of these to rank 0.
     """
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        found = divided_into_pieces(
+        found = archive_pieces_of_records(
             rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=bool(rank.options.compress_as)
         )
         while some := list(islice(found, PIECES_PER_NOTE)):
@@ -55,11 +55,11 @@ class ReportPieces(NoteTask, code=134, doing="laying out members", is_note=False
                 else b""
             )
             keys = marshal.dumps([piece.key for piece in some])
-            result.spawn(PiecesNote(rank.number, keys, sizes, digests), owner=0)
+            result.spawn_task(ArchivePiecesNote(rank.number, keys, sizes, digests), owner=0)
             yield None
 
 
-class PiecesNote(NoteTask, code=135, doing="recording pieces"):
+class ArchivePiecesNote(TaskWithoutDirectory, code=135, doing="recording pieces"):
     """Message to rank 0 that describes some pieces (consecutive members that one task writes) of the rank ``sender``.
 
     Fields:
@@ -121,7 +121,7 @@ class ArchiveLayout:
         self.pieces.close()
 
 
-class LayOutPieces(NoteTask, code=136, doing="laying out the archive", is_note=False):
+class LayOutPieces(TaskWithoutDirectory, code=136, doing="laying out the archive", is_note=False):
     """Task of rank 0: create the file, compute where each piece begins, and send each rank the offsets of its pieces.
 
     The offsets are sent in the order in which the rank has reported its pieces.
@@ -133,7 +133,7 @@ class LayOutPieces(NoteTask, code=136, doing="laying out the archive", is_note=F
             if not rank.options.dry_run:
                 _create_archive(rank, layout)
         except Problem as problem:
-            stop_job_for_archive(rank, "made", problem)
+            stop_job_on_archive_error(rank, "made", problem)
             return
         offsets: list[array[int]] = [array("Q") for _ in range(rank.size)]
         at = 0
@@ -143,7 +143,7 @@ class LayOutPieces(NoteTask, code=136, doing="laying out the archive", is_note=F
             layout.add_index_offset(at)
             at += size
             if len(offsets[owner]) >= PIECES_PER_NOTE:
-                result.spawn(PieceOffsetsNote(offsets[owner].tobytes(), False), owner=owner)
+                result.spawn_task(PieceOffsetsNote(offsets[owner].tobytes(), False), owner=owner)
                 offsets[owner] = array("Q")
             if number % PIECES_PER_NOTE == PIECES_PER_NOTE - 1:
                 yield None
@@ -154,10 +154,10 @@ class LayOutPieces(NoteTask, code=136, doing="laying out the archive", is_note=F
             if not (rank.options.compress_as or rank.options.dry_run):
                 _set_archive_size(rank, layout)
         except Problem as problem:
-            stop_job_for_archive(rank, "made", problem)
+            stop_job_on_archive_error(rank, "made", problem)
             return
         for owner, rest in enumerate(offsets):
-            result.spawn(PieceOffsetsNote(rest.tobytes(), True), owner=owner)
+            result.spawn_task(PieceOffsetsNote(rest.tobytes(), True), owner=owner)
 
 
 def _create_archive(rank: Rank, layout: ArchiveLayout) -> None:
@@ -168,7 +168,7 @@ def _create_archive(rank: Rank, layout: ArchiveLayout) -> None:
     if archive.create(resume=rank.options.resumes):
         _take_up_earlier_pieces(rank, layout)
     elif rank.options.resumes or archive.has_replaced_unfinished:
-        rank.shared_instance(PieceRecords).remove_files()
+        rank.shared_instance(PieceRecords).remove_record_files()
 
 
 def _set_archive_size(rank: Rank, layout: ArchiveLayout) -> None:
@@ -198,12 +198,12 @@ def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
             yield key, at
 
     if not rank.options.compress_as:
-        size = status_of(
+        size = status_of_open_item(
             rank.shared_instance(ArchiveFile).descriptor
         ).st_size  # the archive may have been truncated since
         layout.already_written = made.adopt_earlier_records(key if end <= size else b"" for key, end in piece_keys())
         return
-    frames = rank.shared_instance(FrameWriter)
+    frames = rank.shared_instance(ArchiveFrameWriter)
     layout.already_written = made.adopt_earlier_records((key for key, _ in piece_keys()), frames.adopt_written_frames)
     rank.shared_instance(ArchiveFile).truncate_or_extend(frames.next_offset)
 
@@ -224,10 +224,10 @@ class PieceOffsetsNote(TaskKind, code=137, doing="starting to write members", is
         offsets = rank.shared_instance(PieceOffsets).offsets
         offsets.extend(array("Q", self.offsets))
         if self.is_last and rank.options.compress_as and not rank.options.dry_run:
-            rank.shared_instance(FrameWriter).hand_out_first_tasks(PieceFrameTasks(rank, offsets), result)
+            rank.shared_instance(ArchiveFrameWriter).hand_out_first_tasks(PieceFrameTasks(rank, offsets), result)
         elif self.is_last:
             cost = PIECE_BYTES // 4 + PIECE_MEMBERS * CALL_COST // 4
-            result.spawn_lazily(_piece_write_tasks(rank, offsets), cost, expands=False)
+            result.spawn_tasks_lazily(_piece_write_tasks(rank, offsets), cost, expands=False)
 
 
 class PieceOffsets:
@@ -244,7 +244,7 @@ def _piece_write_tasks(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers
     """Generator: yield the tasks that write the pieces of this rank at their ``offsets``; a task writes several pieces
     if they are small.
     """
-    found = divided_into_pieces(
+    found = archive_pieces_of_records(
         rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=bool(rank.options.compress_as)
     )
     some: list[tuple[int, int, list[bytes]]] = []
@@ -270,7 +270,7 @@ class PieceFrameTasks:
         self._rank = rank
         self._pieces = zip(
             offsets,
-            divided_into_pieces(rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=True),
+            archive_pieces_of_records(rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=True),
             strict=True,
         )
         self._chunks: Iterator[WriteChunk] = iter(())
@@ -289,6 +289,6 @@ class PieceFrameTasks:
             return WriteMembers(marshal.dumps([(offset, piece.size, piece.packed_members)]), self._number)
         made = self._rank.shared_instance(PieceRecords)
         key = made.piece_key(offset, digest_of_descriptions([first])) if made.is_enabled else b""
-        described = unpack_described(first)
+        described = unpack_item_to_archive(first)
         self._chunks = chunk_tasks(self._rank, result, described, first, offset, number=self._number, piece=key)
         return next(self._chunks)

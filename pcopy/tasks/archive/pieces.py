@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.sorting import SortRecord
-from pcopy.tasks.archive.descriptions import archive_size_of_record, directory_part_of_key
+from pcopy.tasks.archive.descriptions import directory_part_of_key, size_of_record_in_archive
 from pcopy.tasks.archive.frames import FRAME_BYTES
 from pcopy.tasks.archive.simple_files import (
     SimpleFiles,
@@ -59,7 +59,8 @@ class ArchivePiece(NamedTuple):
     def packed_members(self) -> list[bytes]:
         """The members as values of records, as tasks carry them."""
         return [
-            run if isinstance(run, bytes) else run.files.row_range(run.start, run.end).packed_value for run in self.runs
+            run if isinstance(run, bytes) else run.files.rows_in_range(run.start, run.end).packed_value
+            for run in self.runs
         ]
 
 
@@ -69,7 +70,7 @@ yielded yet.
 """
 
 
-def runs_in_archive_order(records: Iterator[SortRecord]) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
+def member_runs_in_archive_order(records: Iterator[SortRecord]) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
     """Generator: yield all members of the sorted ``records`` in the order of the archive, as runs (groups of
     consecutive members), each with the key of its first member.
 
@@ -89,7 +90,7 @@ def runs_in_archive_order(records: Iterator[SortRecord]) -> Iterator[tuple[bytes
                 yield waiting
             waiting = None
         if cut:
-            before, cut = _runs_before(key, cut) if here == directory else (_remaining_runs(cut), [])
+            before, cut = _member_runs_before_key(key, cut) if here == directory else (_remaining_member_runs(cut), [])
             yield from before
         directory = here
         if not holds_simple_files(value):
@@ -100,39 +101,39 @@ def runs_in_archive_order(records: Iterator[SortRecord]) -> Iterator[tuple[bytes
             waiting = key, value
     if waiting is not None:
         yield waiting
-    yield from _remaining_runs(cut)
+    yield from _remaining_member_runs(cut)
 
 
-def _remaining_runs(cut: _PartlyConsumed) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
+def _remaining_member_runs(cut: _PartlyConsumed) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
     """Return an iterator over the simple files that were not yielded yet, as runs (consecutive members) with the keys
     of their first members. ``cut`` are the records that contain the files.
     """
-    return _merged_runs([(files, start, len(files)) for files, start in cut])
+    return _merged_member_runs([(files, start, len(files)) for files, start in cut])
 
 
-def _runs_before(
+def _member_runs_before_key(
     key: bytes, cut: _PartlyConsumed
 ) -> tuple[Iterator[tuple[bytes, ConsecutiveMembers]], _PartlyConsumed]:
     """Divide the records of simple files ``cut`` at the key ``key``. Return two things: an iterator over the files with
     smaller keys, as runs (consecutive members); what remains of each record.
     """
-    cuts = [(files, start, files.first_row_from(key, start)) for files, start in cut]
-    return _merged_runs(cuts), [(files, end) for files, _, end in cuts if end < len(files)]
+    cuts = [(files, start, files.first_row_not_below_key(key, start)) for files, start in cut]
+    return _merged_member_runs(cuts), [(files, end) for files, _, end in cuts if end < len(files)]
 
 
-def _merged_runs(cuts: list[tuple[SimpleFiles, int, int]]) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
+def _merged_member_runs(cuts: list[tuple[SimpleFiles, int, int]]) -> Iterator[tuple[bytes, ConsecutiveMembers]]:
     """Generator: yield simple files as runs (consecutive members), each with the key of its first member. ``cuts`` says
     which rows of which records; if there are several records, their files are merged by name.
     """
     some = [SimpleFileRange(*cut) for cut in cuts if cut[1] < cut[2]]
     if len(some) > 1:
-        files = merged_files([files.row_range(start, end) for files, start, end in some])
+        files = merged_files([files.rows_in_range(start, end) for files, start, end in some])
         some = [SimpleFileRange(files, 0, len(files))]
     for each in some:
         yield each.files.row_sort_key(each.start), each
 
 
-def divided_into_pieces(records: Iterator[SortRecord], *, spans_directories: bool) -> Iterator[ArchivePiece]:
+def archive_pieces_of_records(records: Iterator[SortRecord], *, spans_directories: bool) -> Iterator[ArchivePiece]:
     """Divide the members of sorted ``records`` into pieces, and yield these.
 
     Args:
@@ -140,8 +141,8 @@ def divided_into_pieces(records: Iterator[SortRecord], *, spans_directories: boo
             each large file is a piece of its own.
     """
     first, directory, members, size, runs = b"", b"", 0, 0, list[ConsecutiveMembers]()
-    for start_key, whole in runs_in_archive_order(records):
-        key, run = start_key, _unpack_if_large(whole, members, size)
+    for start_key, whole in member_runs_in_archive_order(records):
+        key, run = start_key, _unpack_run_if_too_large(whole, members, size)
         while True:
             is_full = members >= PIECE_MEMBERS or size >= PIECE_BYTES or (spans_directories and _is_large_file(run))
             if runs and (is_full or not (spans_directories or key.startswith(directory))):
@@ -149,7 +150,7 @@ def divided_into_pieces(records: Iterator[SortRecord], *, spans_directories: boo
                 members, size, runs = 0, 0, []
             if not runs:
                 first, directory = key, directory_part_of_key(key) + b"\0\0"
-            fits, rest = _split_to_fit(run, members, size)
+            fits, rest = _split_run_to_fit_piece(run, members, size)
             members, size = members + fits[1], size + fits[2]
             runs.append(fits[0])
             if rest is None:
@@ -159,24 +160,24 @@ def divided_into_pieces(records: Iterator[SortRecord], *, spans_directories: boo
         yield ArchivePiece(first, members, size, runs)
 
 
-def _unpack_if_large(run: ConsecutiveMembers, members: int, size: int) -> ConsecutiveMembers:
+def _unpack_run_if_too_large(run: ConsecutiveMembers, members: int, size: int) -> ConsecutiveMembers:
     """Return ``run`` unchanged, unless it is a packed record of simple files that may not all fit into the present
     piece, which has ``members`` members and ``size`` bytes already. Then return it unpacked, so that it can be divided.
     """
     if not isinstance(run, bytes) or not holds_simple_files(run):
         return run
     number = member_count(run)
-    if members + number <= PIECE_MEMBERS and size + archive_size_of_record(run) <= PIECE_BYTES:
+    if members + number <= PIECE_MEMBERS and size + size_of_record_in_archive(run) <= PIECE_BYTES:
         return run
     return SimpleFileRange(unpack_simple_files(run), 0, number)
 
 
 def _is_large_file(run: ConsecutiveMembers) -> bool:
     """Return True if ``run`` is a single member that takes more than one frame of a compressed archive."""
-    return isinstance(run, bytes) and not holds_simple_files(run) and archive_size_of_record(run) > FRAME_BYTES
+    return isinstance(run, bytes) and not holds_simple_files(run) and size_of_record_in_archive(run) > FRAME_BYTES
 
 
-def _split_to_fit(
+def _split_run_to_fit_piece(
     run: ConsecutiveMembers, members: int, size: int
 ) -> tuple[tuple[ConsecutiveMembers, int, int], SimpleFileRange | None]:
     """Split a run at the end of the piece that has ``members`` members and ``size`` bytes already.
@@ -184,7 +185,7 @@ def _split_to_fit(
     Return the part that fits, with its number of members and its bytes; then the rest, or None if all of the run fits.
     """
     if isinstance(run, bytes):
-        return (run, member_count(run), archive_size_of_record(run)), None
+        return (run, member_count(run), size_of_record_in_archive(run)), None
     files, start, last = run
     offsets, most = files.offsets, min(last, start + PIECE_MEMBERS - members)
     end = bisect_left(offsets, offsets[start] + PIECE_BYTES - size, start + 1, most)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from pcopy.archive.incomplete import MORE_INCOMPLETE_TEXT
 from pcopy.archive.index import INDEX_SUFFIX, ArchiveIndex
-from pcopy.archive.member_search import quick_member_offsets
-from pcopy.archive.reader import ArchiveDamage, FoundMember, read_members
+from pcopy.archive.member_search import member_offsets_by_quick_search
+from pcopy.archive.reader import ArchiveDamage, FoundMember, read_archive_members
 from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import stop_job_for_archive
-from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, MemberSorter
-from pcopy.tasks.archive.open_archive import OpenArchive, owner_id
+from pcopy.tasks.archive.archive_file import stop_job_on_archive_error
+from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, MemberRecordDistributor
+from pcopy.tasks.archive.open_archive import OpenedArchive, owner_id
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -48,7 +48,7 @@ _HEADERS_ONLY_GAP = 64 << 10
 
 
 class FindSpansToRead(TaskKind, code=142, doing="looking for members", is_note=False):
-    """Task of rank 0: divide the archive into spans, by its index or by its headers, and spawn a ``ReadSpan``
+    """Task of rank 0: divide the archive into spans, by its index or by its headers, and spawn a ``ReadArchiveSpan``
     for each.
     """
 
@@ -57,16 +57,16 @@ class FindSpansToRead(TaskKind, code=142, doing="looking for members", is_note=F
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         _report_trailer_problems(rank, result)
-        yield from spawn_span_tasks(rank, result, ReadSpan)
+        yield from spawn_span_tasks(rank, result, ReadArchiveSpan)
 
 
 def _report_trailer_problems(rank: Rank, result: TaskResult) -> None:
     """Report as a failure if the list of incomplete files at the end of the archive is damaged, or does not contain all
     of them.
     """
-    archive, problem = rank.shared_instance(OpenArchive), None
+    archive, problem = rank.shared_instance(OpenedArchive), None
     try:
-        if archive.incomplete_names.has_more:
+        if archive.incomplete_file_names.has_more:
             problem = Problem("extract", 0, text=MORE_INCOMPLETE_TEXT)
     except Problem as met:
         problem = met
@@ -80,34 +80,34 @@ def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int
     """Divide the whole archive into spans (ranges that begin with a member), and spawn a task for each.
     ``task_of(start, end)`` returns the task for the span between these offsets.
     """
-    archive = rank.shared_instance(OpenArchive)
+    archive = rank.shared_instance(OpenedArchive)
     index = None
     try:
-        index = archive.contents.read_index()
+        index = archive.contents_of_archive.read_index()
     except ValueError as error:
         path = printable_path(rank.options.archive_file + INDEX_SUFFIX)
         result.notices.append(f"{path}: is not used: {error}; all headers are read instead: remove that file")
     except Problem as problem:
-        stop_job_for_archive(rank, "read", problem)
+        stop_job_on_archive_error(rank, "read", problem)
         return
     if index is not None:
         yield from _spawn_indexed_spans(index, result, task_of)
         return
     start, number = 0, 0
     try:
-        for offset in quick_member_offsets(archive.read, in_c=rank.shared_instance(SimpleMemberFinder).in_c):
+        for offset in member_offsets_by_quick_search(archive.read, in_c=rank.shared_instance(SimpleMemberFinder).in_c):
             number += 1
             # At a global header, an old sparse file or damage only one reader can continue, so the rest is one span.
             if offset is None:
                 break
             if offset - start >= (MIN_SPAN_BYTES if number >= MIN_SPAN_MEMBERS else 4 * MIN_SPAN_BYTES):
-                result.spawn(task_of(start, offset), offset - start)
+                result.spawn_task(task_of(start, offset), offset - start)
                 start, number = offset, 0
             if not number % ITEMS_PER_SLICE:
                 yield None
     except Problem:  # the task that reads the last span meets the same error, and reports it
         pass
-    result.spawn(task_of(start, ARCHIVE_END), MIN_SPAN_BYTES)
+    result.spawn_task(task_of(start, ARCHIVE_END), MIN_SPAN_BYTES)
 
 
 def _spawn_indexed_spans(known: ArchiveIndex, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> TaskSteps:
@@ -118,14 +118,14 @@ def _spawn_indexed_spans(known: ArchiveIndex, result: TaskResult, task_of: Calla
     start, least = 0, MIN_SPAN_BYTES if len(known.offsets) > MAX_INDEXED_SPANS else 1
     for number, point in enumerate(chain(known.offsets, [known.end])):
         if point - start >= (1 if point == known.end else least):
-            result.spawn(task_of(start, point), point - start)
+            result.spawn_task(task_of(start, point), point - start)
             start = point
         if not number % ITEMS_PER_SLICE:
             yield None
-    result.spawn(task_of(known.end, ARCHIVE_END), CALL_COST)
+    result.spawn_task(task_of(known.end, ARCHIVE_END), CALL_COST)
 
 
-class ReadSpan(TaskKind, code=143, doing="reading headers", is_note=False):
+class ReadArchiveSpan(TaskKind, code=143, doing="reading headers", is_note=False):
     """Task that reads the headers of the members that begin at the offset ``start`` or later, and before ``end``."""
 
     start: int
@@ -135,67 +135,67 @@ class ReadSpan(TaskKind, code=143, doing="reading headers", is_note=False):
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        sorting = MemberSorter(rank, result)
-        yield from read_span(rank, sorting, self.start, self.end)
+        sorting = MemberRecordDistributor(rank, result)
+        yield from read_span_headers(rank, sorting, self.start, self.end)
         sorting.send_records()
 
 
-class SpanConsumer(Protocol):
+class SpanMemberConsumer(Protocol):
     """Protocol of an object that receives the members of a span (a range of the archive) from the code that reads their
     headers.
 
-    ``take_member`` receives one member, ``take_simple_members`` simple members that the C backend has found, and
-    ``take_damage`` a damaged place of the archive.
+    ``handle_member`` receives one member, ``handle_simple_members`` simple members that the C backend has found, and
+    ``handle_archive_damage`` a damaged place of the archive.
     """
 
     takes_simple: bool
-    """True if this object can receive simple members (``take_simple_members``) that the C backend finds; otherwise each
-    member is passed to ``take_member``.
+    """True if this object can receive simple members (``handle_simple_members``) that the C backend finds; otherwise
+    each member is passed to ``handle_member``.
     """
     items_per_slice: int
     """Number of members after which a task yields to other work."""
 
-    def take_simple_members(self, found: SimpleTarMembers) -> None: ...
+    def handle_simple_members(self, found: SimpleTarMembers) -> None: ...
 
-    def take_damage(self, damage: ArchiveDamage) -> None: ...
+    def handle_archive_damage(self, damage: ArchiveDamage) -> None: ...
 
-    def take_member(self, found: FoundMember) -> bool:
+    def handle_member(self, found: FoundMember) -> bool:
         """Receive one member. Return True if it is a simple one (a regular file whose headers state only name, mode,
         owner, mtime and size), so that the C backend may find the next ones.
         """
 
 
-def read_span(rank: Rank, consumer: SpanConsumer, start: int, end: int) -> TaskSteps:
+def read_span_headers(rank: Rank, consumer: SpanMemberConsumer, start: int, end: int) -> TaskSteps:
     """Read the headers of the members that begin at ``start`` or later, and before ``end``, and pass the members to
     ``consumer``. An error of reading is passed on as a damaged place.
     """
     last = None if end == ARCHIVE_END else end
-    span = SpanReader(rank, consumer, start, last)
+    span = ArchiveSpanReader(rank, consumer, start, last)
     try:
         yield from span.read()
         if last is not None and span.at not in (last, -1):
             text = f"members from byte {start:,} on end at byte {span.at:,}, not where the index says: remove the index"
-            consumer.take_damage(ArchiveDamage(start, b"", text))
+            consumer.handle_archive_damage(ArchiveDamage(start, b"", text))
         if last is not None and span.global_records:  # ptar writes no index with offsets behind a global header
             text = (
                 "there is a global header here; with an index it is not applied to all later members: remove the index"
             )
-            consumer.take_damage(ArchiveDamage(start, b"", text))
+            consumer.handle_archive_damage(ArchiveDamage(start, b"", text))
     except Problem as problem:
         rest = "what follows" if last is None else f"what follows up to byte {last:,}"
-        consumer.take_damage(ArchiveDamage(span.at, b"", f"{problem.strerror}; {rest} is not read"))
+        consumer.handle_archive_damage(ArchiveDamage(span.at, b"", f"{problem.strerror}; {rest} is not read"))
 
 
-class SpanReader:
+class ArchiveSpanReader:
     """Reads the headers of the members in one span (a range of the archive), and passes the members to a
-    ``SpanConsumer``.
+    ``SpanMemberConsumer``.
 
     The C backend, if it is available, finds simple members that stand one behind the other. ``pcopy.archive.reader``
     reads the members in between, up to the next simple one.
     """
 
-    def __init__(self, rank: Rank, consumer: SpanConsumer, start: int, end: int | None) -> None:
-        self._archive, self._consumer = rank.shared_instance(OpenArchive), consumer
+    def __init__(self, rank: Rank, consumer: SpanMemberConsumer, start: int, end: int | None) -> None:
+        self._archive, self._consumer = rank.shared_instance(OpenedArchive), consumer
         self._end, self._last = end, ARCHIVE_END if end is None else end
         self._headers = rank.shared_instance(SimpleMemberFinder).in_c if consumer.takes_simple else None
         self._window, self._opened = b"", start
@@ -210,10 +210,10 @@ class SpanReader:
         """Read the span. Raise ``Problem`` if the archive cannot be read."""
         may_be_simple = self._headers is not None
         if not may_be_simple:
-            yield from self._read_other_members(until_simple=False)
+            yield from self._read_members_in_python(until_simple=False)
         while may_be_simple and self.at < self._last:
             yield from self._find_simple_members()
-            may_be_simple = self.at < self._last and (yield from self._read_other_members(until_simple=True))
+            may_be_simple = self.at < self._last and (yield from self._read_members_in_python(until_simple=True))
 
     def _find_simple_members(self) -> TaskSteps:
         """Let the C backend find simple members (regular files whose headers state only name, mode, owner, mtime and
@@ -222,17 +222,17 @@ class SpanReader:
         headers = self._headers
         assert headers is not None
         if not self._opened <= self.at < self._opened + len(self._window):
-            self._read_window()
+            self._fill_read_buffer()
         while True:
             found = headers.parse_members(self._window, self._opened, self.at, self._last)
-            self._consumer.take_simple_members(found)
+            self._consumer.handle_simple_members(found)
             self.at = found.next_offset
             if not found.needs_more_data or found.next_offset == self._opened or found.next_offset >= self._last:
                 return
-            self._read_window()
+            self._fill_read_buffer()
             yield None
 
-    def _read_window(self) -> None:
+    def _fill_read_buffer(self) -> None:
         """Read some bytes of the archive from ``at`` on into memory: many if members are close together,
         otherwise few.
         """
@@ -243,20 +243,22 @@ class SpanReader:
         )
         self._opened = self.at
 
-    def _read_other_members(self, *, until_simple: bool) -> TicketGenerator[bool]:
+    def _read_members_in_python(self, *, until_simple: bool) -> TicketGenerator[bool]:
         """Read members with ``pcopy.archive.reader``. Return True if the C backend may find the next ones.
 
         With ``until_simple``, stop after a simple member, unless there was damage or a global header.
         """
         has_damage = False
-        found = read_members(self._read_bytes, owner_id, self.at, self._end, self.global_records, self._most_extents)
+        found = read_archive_members(
+            self._read_bytes, owner_id, self.at, self._end, self.global_records, self._most_extents
+        )
         for number, each in enumerate(found):
             if isinstance(each, ArchiveDamage):
-                self._consumer.take_damage(each)
+                self._consumer.handle_archive_damage(each)
                 self.at, has_damage = -1, True
             else:
                 self.at = each.next
-                if self._consumer.take_member(each) and until_simple and not has_damage and not self.global_records:
+                if self._consumer.handle_member(each) and until_simple and not has_damage and not self.global_records:
                     return True
             if number % self._consumer.items_per_slice == self._consumer.items_per_slice - 1:
                 yield None

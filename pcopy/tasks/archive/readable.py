@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pcopy import libc
 from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR
 from pcopy.fsio.identity import FUSE_TYPE
-from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, has_capability, maps_all_ids
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, are_all_user_ids_mapped, has_capability
 from pcopy.tasks.base.rank import Rank
 from pcopy.walk.visitor import FoundItems
 
@@ -32,7 +32,9 @@ class ReadPermissions:
 
     def __init__(self, rank: Rank) -> None:
         self._user, self._groups = os.geteuid(), {os.getegid(), *os.getgroups()}
-        self._reads_all = maps_all_ids() and (has_capability(CAP_DAC_READ_SEARCH) or has_capability(CAP_DAC_OVERRIDE))
+        self._reads_all = are_all_user_ids_mapped() and (
+            has_capability(CAP_DAC_READ_SEARCH) or has_capability(CAP_DAC_OVERRIDE)
+        )
         self._file_system_types: dict[int, int] = {}
         """The type in statfs(2) of each file system, by device number."""
 

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from pcopy.archive.headers import (
     SIMPLE_MEMBER_MTIMES,
-    archive_sizes_of_simple_members,
+    archived_sizes_of_regular_files,
     fits_name_field,
     fits_owner_fields,
 )
@@ -26,10 +26,10 @@ from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.descriptions import (
     MIN_SPARSE_SIZE,
     RECORD_SIZE_BITS,
-    DescribedItem,
-    archive_size_of_record,
+    ItemToArchive,
     item_sort_key,
-    unpack_described,
+    size_of_record_in_archive,
+    unpack_item_to_archive,
 )
 from pcopy.walk.visitor import FoundItems
 
@@ -50,7 +50,7 @@ class SimpleFiles:
     file.
 
     ``path`` is the directory below the PATH number ``root`` of the command line. ``rows`` are the properties of the
-    files, packed as the batch ``ReadTarMembers`` takes them. ``prefix`` stands before each name in the archive.
+    files, packed as the batch ``ReadTarMembersBatch`` takes them. ``prefix`` stands before each name in the archive.
     ``owners`` are the names of their owners.
     """
 
@@ -93,18 +93,18 @@ class SimpleFiles:
         """Return the sort key of the file in this row."""
         return item_sort_key(self.root, self.path, self.names[row])
 
-    def first_row_from(self, key: bytes, start: int) -> int:
+    def first_row_not_below_key(self, key: bytes, start: int) -> int:
         """Return the first row from ``start`` on whose key is not below ``key``, which must be the key of an item of
         the same directory.
         """
         return bisect_left(self.names, key[len(item_sort_key(self.root, self.path, b"")) :], start)
 
-    def row_range(self, start: int, end: int) -> SimpleFiles:
+    def rows_in_range(self, start: int, end: int) -> SimpleFiles:
         """Return the files from row ``start`` up to row ``end`` (exclusive)."""
         names, rows = self.names[start:end], self.rows[start * MEMBER_ROW_FORMAT.size : end * MEMBER_ROW_FORMAT.size]
         return SimpleFiles(self.root, self.path, self.prefix, names, rows, self.owners)
 
-    def describe_row(self, row: int) -> DescribedItem:
+    def file_description_in_row(self, row: int) -> ItemToArchive:
         """Return the description of the file in this row."""
         inode, size, _, mtime, ctime, mode, uid, gid, _ = MEMBER_ROW_FORMAT.unpack_from(
             self.rows, row * MEMBER_ROW_FORMAT.size
@@ -112,7 +112,7 @@ class SimpleFiles:
         name, (user, group) = self.names[row], self.owners[uid, gid]
         full, permissions = self.prefix + name, mode & 0o7777
         member = ArchiveMember(full, FILE, permissions, uid, gid, mtime, size, user=user, group=group)
-        return DescribedItem(self.root, self.path, name, inode, ctime, member)
+        return ItemToArchive(self.root, self.path, name, inode, ctime, member)
 
     @property
     def packed_value(self) -> bytes:
@@ -124,12 +124,12 @@ class SimpleFiles:
         return size + len(self).to_bytes(4, "big") + marshal.dumps(fields)
 
     @property
-    def sort_record(self) -> SortRecord:
+    def record_for_sorting(self) -> SortRecord:
         """The key and the value of the record that holds these files."""
         return self.row_sort_key(0), self.packed_value
 
     @property
-    def description_bytes(self) -> bytes:
+    def properties_as_digest_input(self) -> bytes:
         """The properties of all files as bytes, from which a digest is computed that shows whether a later run has the
         same files. Equal files give equal bytes.
 
@@ -147,7 +147,7 @@ class SimpleFiles:
 
 def holds_simple_files(value: bytes) -> bool:
     """Return True if ``value``, the value of a record, holds several simple files (``SimpleFiles``), and not one
-    ``DescribedItem``.
+    ``ItemToArchive``.
     """
     return value[0] >= _SIMPLE_BIT >> 56
 
@@ -165,7 +165,7 @@ def unpack_simple_files(value: bytes) -> SimpleFiles:
 
 def unpack_if_simple(value: bytes) -> bytes | SimpleFiles:
     """Unpack the value of a record: return ``SimpleFiles`` if it holds several simple files; if it holds one
-    ``DescribedItem``, return ``value`` itself.
+    ``ItemToArchive``, return ``value`` itself.
     """
     return unpack_simple_files(value) if holds_simple_files(value) else value
 
@@ -174,7 +174,7 @@ def as_simple_file(value: bytes) -> SimpleFiles | None:
     """If ``value`` is the value of a record of one file that is simple (no hard links, xattrs or holes), return this
     file as ``SimpleFiles``; otherwise None.
     """
-    described = unpack_described(value)
+    described = unpack_item_to_archive(value)
     member = described.member
     is_simple = member.kind == FILE and member.size < MIN_SPARSE_SIZE and member.mtime in SIMPLE_MEMBER_MTIMES
     is_simple = is_simple and EARLIEST_TIME <= described.ctime <= LATEST_TIME
@@ -183,7 +183,7 @@ def as_simple_file(value: bytes) -> SimpleFiles | None:
     ids, prefix = (member.uid, member.gid), member.name.removesuffix(described.name)
     mode = stat.S_IFREG | member.mode
     row = MEMBER_ROW_FORMAT.pack(
-        described.inode, member.size, 0, member.mtime, described.ctime, mode, *ids, archive_size_of_record(value)
+        described.inode, member.size, 0, member.mtime, described.ctime, mode, *ids, size_of_record_in_archive(value)
     )
     owners = {ids: (member.user, member.group)}
     return SimpleFiles(described.root, described.path, prefix, [described.name], row, owners)
@@ -243,10 +243,10 @@ def simple_files(
     """
     names, columns = found.names, found.rows
     if len(rows) < len(found):
-        names, columns = [names[row] for row in rows], columns.selected(rows)
+        names, columns = [names[row] for row in rows], columns.columns_of_selected_rows(rows)
     packed = map(
         MEMBER_ROW_FORMAT.pack, columns.inode, columns.size, columns.device, columns.mtime, columns.ctime,
-        columns.mode, columns.uid, columns.gid, archive_sizes_of_simple_members(columns.size, columns.mtime),
+        columns.mode, columns.uid, columns.gid, archived_sizes_of_regular_files(columns.size, columns.mtime),
     )  # fmt: skip
     both = sorted(zip(names, packed, strict=True))
     owners = owners if len(owners) == 1 else {ids: owners[ids] for ids in {*zip(columns.uid, columns.gid, strict=True)}}

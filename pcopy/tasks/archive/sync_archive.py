@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job_for_archive
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job_on_archive_error
 from pcopy.tasks.archive.written_records import PieceRecords
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
@@ -24,4 +24,4 @@ class SyncArchive(TaskKind, code=141, doing="syncing the archive", is_note=False
             try:
                 yield from wait_for_data_stored(rank, archive.descriptor)
             except Problem as problem:
-                stop_job_for_archive(rank, "synced", problem)
+                stop_job_on_archive_error(rank, "synced", problem)

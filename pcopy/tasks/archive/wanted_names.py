@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pcopy.archive.member import DIRECTORY, ArchiveMember, UnsafeName, safe_member_path
-from pcopy.tasks.base.kind import NoteTask
+from pcopy.archive.member import DIRECTORY, ArchiveMember, UnsafeMemberNameError, safe_member_path
+from pcopy.tasks.base.kind import TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.text import printable_path
-from pcopy.walk.selection import Selection
+from pcopy.walk.selection import ItemSelector
 
 _SHELL_PATTERN = re.compile(rb"[*?\[]")
 """Matches names that look like shell patterns, which ptar does not expand."""
@@ -49,7 +49,7 @@ class WantedNames:
             name = name.rpartition(b"/")[0]
 
     def is_wanted_and_selected(
-        self, member: ArchiveMember, selection: Selection, original_name: bytes | None = None
+        self, member: ArchiveMember, selection: ItemSelector, original_name: bytes | None = None
     ) -> bool:
         """Return True if ``member`` is to be extracted or listed: the user has named it, and the filters do not exclude
         it.
@@ -62,7 +62,7 @@ class WantedNames:
             return False
         try:
             selected = is_selected_by_filters(member, safe_member_path(member.name), selection)
-        except UnsafeName:
+        except UnsafeMemberNameError:
             return True
         self.excluded_count += not selected
         return selected
@@ -91,7 +91,7 @@ def _missing_names_hint(names: Sequence[bytes]) -> str:
     )
 
 
-class RankWantedNames(WantedNames):
+class WantedNamesOnRank(WantedNames):
     """The names that the user has given, and which of them this rank has found in the archive. Ranks send what they
     have found to rank 0, which reports the names that none has found.
     """
@@ -103,11 +103,11 @@ class RankWantedNames(WantedNames):
     def send_found_names(self, result: TaskResult) -> None:
         """Send rank 0 the names that were found since the last call."""
         if len(self.found) > len(self._sent):
-            result.spawn(NamesFoundNote(pack_numbers(sorted(self.found - self._sent))), owner=0)
+            result.spawn_task(NamesFoundNote(pack_numbers(sorted(self.found - self._sent))), owner=0)
             self._sent |= self.found
 
 
-class NamesFoundNote(NoteTask, code=187, doing="recording names"):
+class NamesFoundNote(TaskWithoutDirectory, code=187, doing="recording names"):
     """Message to rank 0 with the names that a rank has found in the archive, of those that the user has given, as
     packed indices.
     """
@@ -115,19 +115,19 @@ class NamesFoundNote(NoteTask, code=187, doing="recording names"):
     numbers: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.shared_instance(RankWantedNames).found.update(unpack_numbers(self.numbers))
+        rank.shared_instance(WantedNamesOnRank).found.update(unpack_numbers(self.numbers))
 
 
-def is_selected_by_filters(member: ArchiveMember, path: bytes, selection: Selection) -> bool:
+def is_selected_by_filters(member: ArchiveMember, path: bytes, selection: ItemSelector) -> bool:
     """Return True if the filters in ``selection`` do not exclude ``member``; ``path`` is the path to which it is
     extracted.
     """
     if not selection.has_filters:
         return True
     is_directory = member.kind == DIRECTORY
-    if selection.excludes_below(path + b"/" if is_directory else path):
+    if selection.excludes_path_or_ancestor(path + b"/" if is_directory else path):
         return False
-    return is_directory or selection.selects_status(member.st_mode, member.size, member.mtime)
+    return is_directory or selection.is_status_within_limits(member.st_mode, member.size, member.mtime)
 
 
 def _normalised_name(name: bytes) -> bytes:

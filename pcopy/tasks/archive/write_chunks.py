@@ -16,29 +16,29 @@ from pcopy.archive.headers import member_header, stored_content_size
 from pcopy.archive.member import DIRECTORY, ArchiveMember, rounded_up_to_multiple
 from pcopy.fsio.close import close_after_read
 from pcopy.fsio.contents import borrowed_buffer, early_end_of_file_problem
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import PackedProblem, Problem, errors_as_problem
 from pcopy.fsio.retries import call_with_retries
-from pcopy.fsio.source import open_source
+from pcopy.fsio.source import open_source_file_to_read
 from pcopy.fsio.throttle import throttled_steps
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.descriptions import DescribedItem, check_matches_description, unpack_described
-from pcopy.tasks.archive.frames import FrameWriter, frame_content_size
+from pcopy.tasks.archive.descriptions import ItemToArchive, check_matches_description, unpack_item_to_archive
+from pcopy.tasks.archive.frames import ArchiveFrameWriter, frame_content_size
 from pcopy.tasks.archive.incomplete_files import IncompleteFileNote
 from pcopy.tasks.archive.written_records import PieceRecords, stop_after_write_failure
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION
-from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
-from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
+from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ContentInfo, Place
 
 COPY_RANGE_SIZE = 8 << 20
 """Bytes that one call of copy_file_range(2) copies."""
-_NONE = Identity(-1, -1)
+_NONE = ItemIdentity(-1, -1)
 _PART_IDENTIFICATION = struct.Struct(">QQQ")
 """Packed identification of a part: offset of the contents of the file in the archive, start and end of the part in the
 file.
@@ -46,7 +46,7 @@ file.
 
 
 def spawn_chunks(
-    rank: Rank, result: TaskResult, described: DescribedItem, value: bytes, at: int, *, piece: bytes = b""
+    rank: Rank, result: TaskResult, described: ItemToArchive, value: bytes, at: int, *, piece: bytes = b""
 ) -> None:
     """Spawn the tasks that write the contents of the file ``described``, on any ranks.
 
@@ -57,13 +57,13 @@ def spawn_chunks(
             recorded.
     """
     for task in chunk_tasks(rank, result, described, value, at, piece=piece):
-        result.spawn(task, task.end - task.start)
+        result.spawn_task(task, task.end - task.start)
 
 
 def chunk_tasks(
     rank: Rank,
     result: TaskResult,
-    described: DescribedItem,
+    described: ItemToArchive,
     value: bytes,
     at: int,
     *,
@@ -96,7 +96,7 @@ def part_ranges(rank: Rank, member: ArchiveMember, *, is_framed: bool) -> list[t
     A sparse file is divided into parts with equal amounts of data, because holes take no time. But if digests are
     computed, it is divided by its size as other files are, because each digest must cover the same number of bytes.
     """
-    is_sparse = member.extents is not None and not rank.has_digests
+    is_sparse = member.extents is not None and not rank.computes_digests
     size = stored_content_size(member) if is_sparse else member.size
     chunk = (
         frame_content_size(rank)
@@ -146,7 +146,7 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
     """Task that writes a part of a file into the archive.
 
     Fields:
-      value: the value of a record that holds the ``DescribedItem`` of the file.
+      value: the value of a record that holds the ``ItemToArchive`` of the file.
       at: the offset of the contents in the archive.
       start, end: the range of the part in the file.
       part: the number of the part.
@@ -166,18 +166,18 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
     piece: bytes
 
     def subject(self) -> tuple[Place, bytes]:
-        described = unpack_described(self.value)
+        described = unpack_item_to_archive(self.value)
         return Place(described.root, described.path, _NONE, NO_DIRECTORY_IDENTITY, False, False), described.name
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        described, problem, root, existing_root = unpack_described(self.value), None, b"", None
+        described, problem, root, existing_root = unpack_item_to_archive(self.value), None, b"", None
         archive = rank.shared_instance(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
         made, part = rank.shared_instance(PieceRecords), _PART_IDENTIFICATION.pack(self.at, self.start, self.end)
         try:
-            existing_root = self._written_root(rank, made, part)
+            existing_root = self._digest_of_part_written_earlier(rank, made, part)
             if existing_root is None:
                 if made.has_earlier_records and isinstance(archive, ArchiveFile):
-                    self._clear_part(archive, described.member)
+                    self._fill_part_with_zeros(archive, described.member)
                 root = yield from self._write_part(rank, archive, described)
                 if self.piece and isinstance(archive, ArchiveFile):
                     made.add_record(self.piece, part, root)
@@ -186,24 +186,26 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
         except Problem as met:
             if not met.on_source:
                 stop_after_write_failure(rank, met)
-            problem = met.packed
+            problem = met.problem_as_tuple
         if existing_root is not None and self.number >= 0:
-            rank.shared_instance(FrameWriter).report_written_frame(self.number, result)
+            rank.shared_instance(ArchiveFrameWriter).report_written_frame(self.number, result)
         elif isinstance(archive, FrameBuffer):
             record = (self.piece, part, root) if self.piece and problem is None else None
-            rank.shared_instance(FrameWriter).add_frame(self.number, archive.contents(), record, result)
-        result.spawn(ChunkWrittenNote(self.at, self.part, problem, root), owner=self.coordinator)
+            rank.shared_instance(ArchiveFrameWriter).add_frame(self.number, archive.frame_contents(), record, result)
+        result.spawn_task(ChunkWrittenNote(self.at, self.part, problem, root), owner=self.coordinator)
 
-    def _written_root(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:
+    def _digest_of_part_written_earlier(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:
         """Return the digest of the part (its content root) if an interrupted run has written the part, as the records
         ``made`` show; None otherwise. ``part`` identifies the part in these records.
         """
         if not (self.piece and made.has_earlier_records):
             return None
-        return made.written_digests(self.piece, part, rank.hashing.algorithm.digest_size if rank.has_digests else 0)
+        return made.digests_of_written_part(
+            self.piece, part, rank.job_item_hasher.algorithm.digest_size if rank.computes_digests else 0
+        )
 
     def _write_part(
-        self, rank: Rank, archive: ArchiveFile | FrameBuffer, described: DescribedItem
+        self, rank: Rank, archive: ArchiveFile | FrameBuffer, described: ItemToArchive
     ) -> Generator[None, None, bytes]:
         """Write the part. Return its digest (content root), or empty bytes if digests are not computed.
 
@@ -211,7 +213,7 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
         """
         hasher = rank.new_hasher()
         directory = rank.sources[described.root].open(described.path)
-        reading = open_source(directory, described.name)
+        reading = open_source_file_to_read(directory, described.name)
         try:
             check_matches_description(rank, described, reading)
             for moved in throttled_steps(self._copy_part(reading, archive, described, hasher), rank.throttle):
@@ -222,7 +224,7 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
             close_after_read(reading)
         return hasher.root() if hasher is not None else b""
 
-    def _clear_part(self, archive: ArchiveFile, member: ArchiveMember) -> None:
+    def _fill_part_with_zeros(self, archive: ArchiveFile, member: ArchiveMember) -> None:
         """Fill the part with zeros in the archive, in case an interrupted run has written some of it.
 
         If the file cannot be read, these zeros remain. Raise ``Problem`` if the archive cannot be written.
@@ -231,7 +233,7 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
             archive.clear_range(self.at + at, end - start)
 
     def _copy_part(
-        self, reading: int, archive: ArchiveFile | FrameBuffer, described: DescribedItem, hasher: ContentHasher | None
+        self, reading: int, archive: ArchiveFile | FrameBuffer, described: ItemToArchive, hasher: ContentHasher | None
     ) -> Iterator[int]:
         """Generator: copy the part from the open file ``reading`` into ``archive``; yield the number of bytes that each
         step has moved. ``hasher`` (unless None) gets the bytes, too. Holes are not written, only digested.
@@ -239,11 +241,11 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
         position = self.start
         for start, end, at in stored_extents(described.member, self.start, self.end):
             if hasher is not None:
-                hasher.zeros(start - position)
+                hasher.add_zero_bytes(start - position)
             yield from _copy_range(reading, archive, start, end, self.at + at, hasher)
             position = end
         if hasher is not None:
-            hasher.zeros(self.end - position)
+            hasher.add_zero_bytes(self.end - position)
 
 
 def _copy_range(
@@ -286,7 +288,7 @@ class FrameBuffer:
     and with its padding if it is the last.
     """
 
-    def __init__(self, described: DescribedItem, start: int, end: int) -> None:
+    def __init__(self, described: ItemToArchive, start: int, end: int) -> None:
         member = described.member
         self._parts: list[bytes] = [member_header(member)] if not start else []
         self._size = sum(after - first for first, after, _ in stored_extents(member, start, end))
@@ -302,7 +304,7 @@ class FrameBuffer:
         self._parts.append(bytes(data))
         self._received += len(data)
 
-    def contents(self) -> bytes:
+    def frame_contents(self) -> bytes:
         """Return the contents of the frame, with zeros in place of what was not written."""
         return b"".join((*self._parts, bytes(self._size - self._received + self._padding)))
 
@@ -312,12 +314,12 @@ class FileBeingArchived:
     that is not done.
     """
 
-    def __init__(self, described: DescribedItem, roots: list[bytes]) -> None:
+    def __init__(self, described: ItemToArchive, roots: list[bytes]) -> None:
         self.described = described
         self.roots = roots
 
 
-class ChunkWrittenNote(NoteTask, code=140, doing="recording a part of a file"):
+class ChunkWrittenNote(TaskWithoutDirectory, code=140, doing="recording a part of a file"):
     """Message to the rank that waits for the parts of the file whose contents begin at the offset ``at`` of the
     archive: the part number ``part`` is written, or has failed (``problem``). ``root`` is its digest.
     """
@@ -334,15 +336,15 @@ class ChunkWrittenNote(NoteTask, code=140, doing="recording a part of a file"):
 class FilesBeingArchived(CompletionLedger[int, FileBeingArchived, ChunkWrittenNote]):
     """The files whose parts this rank waits for, by the offsets of their contents in the archive."""
 
-    def record_part(self, awaited: AwaitedParts[FileBeingArchived], note: ChunkWrittenNote) -> None:
+    def record_part_result(self, awaited: ObjectAwaitingParts[FileBeingArchived], note: ChunkWrittenNote) -> None:
         """Record the result of one part, which ``note`` contains, for the file ``awaited``: its digest, and its error
         if no other part has failed before.
         """
         awaited.opened.roots[note.part] = note.root
         if note.problem is not None and awaited.problem is None:
-            awaited.problem = Problem.from_packed(note.problem)
+            awaited.problem = Problem.from_packed_tuple(note.problem)
 
-    def act_when_complete(self, awaited: AwaitedParts[FileBeingArchived], result: TaskResult) -> None:
+    def complete_awaited_object(self, awaited: ObjectAwaitingParts[FileBeingArchived], result: TaskResult) -> None:
         """After the last part of the file ``awaited``: count the file as archived, or as failed if any part has
         failed.
         """
@@ -354,11 +356,11 @@ class FilesBeingArchived(CompletionLedger[int, FileBeingArchived, ChunkWrittenNo
             return
         if report_missing_metadata(result, place, described):
             return
-        digest = rank.hashing.digest_of_chunks(size, awaited.opened.roots) if rank.has_digests else b""
+        digest = rank.job_item_hasher.digest_of_chunks(size, awaited.opened.roots) if rank.computes_digests else b""
         report_archived_item(result, place, described, ContentInfo(FILE, size, digest, UNKNOWN_VERSION))
 
 
-def report_missing_metadata(result: TaskResult, place: Place, described: DescribedItem) -> bool:
+def report_missing_metadata(result: TaskResult, place: Place, described: ItemToArchive) -> bool:
     """If the archive holds the item without some of its metadata, count the item as failed and return True. Otherwise
     return False.
 
@@ -369,24 +371,24 @@ def report_missing_metadata(result: TaskResult, place: Place, described: Describ
     member = described.member
     if member.kind == DIRECTORY:
         result.count(counts.DIRECTORIES, -1)
-    problem = Problem.from_packed(described.metadata_problem)
-    result.fail_item(place, described.name, problem, member.size, retry=RetryMode.NEVER)
+    problem = Problem.from_packed_tuple(described.metadata_problem)
+    result.count_item_as_failed(place, described.name, problem, member.size, retry=RetryMode.NEVER)
     return True
 
 
-def report_archived_item(result: TaskResult, place: Place, described: DescribedItem, known: ContentInfo) -> None:
+def report_archived_item(result: TaskResult, place: Place, described: ItemToArchive, known: ContentInfo) -> None:
     """Count an item as archived, and add it under all names of its inode to the signature. ``known`` are its type, size
     and digest.
     """
-    result.count_copied(place, described.name, known, is_only_name=False)
+    result.count_copied_item(place, described.name, known, is_only_name=False)
     for path, name in described.names:
         result.collect_digest(place._replace(path=path), name, known, counts.HARDLINKS, verify=False)
 
 
-def report_incomplete_file(result: TaskResult, place: Place, described: DescribedItem, problem: Problem) -> None:
+def report_incomplete_file(result: TaskResult, place: Place, described: ItemToArchive, problem: Problem) -> None:
     """Count an item whose contents cannot be read as failed, and add it to the list of incomplete files.
 
     Its header is in the archive already, so zeros take the place of its contents.
     """
-    result.fail_item(place, described.name, problem, described.member.size, retry=RetryMode.NEVER)
-    result.spawn(IncompleteFileNote(described.member.name), owner=0)
+    result.count_item_as_failed(place, described.name, problem, described.member.size, retry=RetryMode.NEVER)
+    result.spawn_task(IncompleteFileNote(described.member.name), owner=0)

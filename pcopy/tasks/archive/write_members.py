@@ -15,10 +15,15 @@ from pcopy.archive.headers import member_header, stored_content_size
 from pcopy.archive.member import FILE, rounded_up_to_multiple
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.descriptions import archive_size_of_record, unpack_described
-from pcopy.tasks.archive.forecast import preview_archived
-from pcopy.tasks.archive.frames import FrameWriter
-from pcopy.tasks.archive.piece_writer import ArchivedSimpleFiles, PieceWriter, PlacedPiece, directory_place
+from pcopy.tasks.archive.descriptions import size_of_record_in_archive, unpack_item_to_archive
+from pcopy.tasks.archive.forecast import preview_archived_members
+from pcopy.tasks.archive.frames import ArchiveFrameWriter
+from pcopy.tasks.archive.piece_writer import (
+    ArchivedSimpleFiles,
+    PieceAtOffset,
+    PieceMemberReader,
+    parent_place_without_inode,
+)
 from pcopy.tasks.archive.simple_files import unpack_if_simple
 from pcopy.tasks.archive.write_chunks import spawn_chunks
 from pcopy.tasks.archive.written_records import PieceRecords, digest_of_descriptions, stop_after_write_failure
@@ -35,7 +40,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
     """Task that writes some pieces (consecutive members) into the archive.
 
     ``pieces`` is packed: for each piece its offset in the archive, its size in bytes, and its members as values of
-    records (``DescribedItem`` or ``SimpleFiles``). In a compressed archive a task has only one piece, which becomes the
+    records (``ItemToArchive`` or ``SimpleFiles``). In a compressed archive a task has only one piece, which becomes the
     frame ``number``; otherwise ``number`` is -1.
     """
 
@@ -44,18 +49,19 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
 
     def subject(self) -> tuple[Place, bytes]:
         first = unpack_if_simple(marshal.loads(self.pieces)[0][2][0])
-        described = unpack_described(first) if isinstance(first, bytes) else first.describe_row(0)
-        return directory_place(described), described.name
+        described = unpack_item_to_archive(first) if isinstance(first, bytes) else first.file_description_in_row(0)
+        return parent_place_without_inode(described), described.name
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        writer = PieceWriter(rank, result)
+        writer = PieceMemberReader(rank, result)
         packed: list[tuple[int, int, list[bytes]]] = marshal.loads(self.pieces)
         pieces = [
-            PlacedPiece(offset, size, [unpack_if_simple(value) for value in values]) for offset, size, values in packed
+            PieceAtOffset(offset, size, [unpack_if_simple(value) for value in values])
+            for offset, size, values in packed
         ]
         try:
             if rank.options.dry_run:
-                preview_archived(writer, pieces)
+                preview_archived_members(writer, pieces)
             else:
                 yield from self._write_missing_pieces(rank, result, writer, pieces)
         except Problem as problem:
@@ -64,7 +70,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         writer.report_counts()
 
     def _write_missing_pieces(
-        self, rank: Rank, result: TaskResult, writer: PieceWriter, pieces: Sequence[PlacedPiece]
+        self, rank: Rank, result: TaskResult, writer: PieceMemberReader, pieces: Sequence[PieceAtOffset]
     ) -> TaskSteps:
         """Write those ``pieces`` that an interrupted run has not written, and count the members of all pieces.
         ``writer`` reads the files. Raise ``Problem`` if that fails.
@@ -75,18 +81,19 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         for piece, key in missing:
             yield from writes(rank, result, writer, piece, key, simple)
         if self.number >= 0 and not missing:
-            rank.shared_instance(FrameWriter).report_written_frame(self.number, result)
+            rank.shared_instance(ArchiveFrameWriter).report_written_frame(self.number, result)
 
     def _compress_piece(
         self,
         rank: Rank,
         result: TaskResult,
-        writer: PieceWriter,
-        piece: PlacedPiece,
+        writer: PieceMemberReader,
+        piece: PieceAtOffset,
         key: bytes,
         simple: Iterator[ArchivedSimpleFiles],
     ) -> TaskSteps:
-        """Read the members of ``piece``, and pass them to the ``FrameWriter`` as one frame of a compressed archive.
+        """Read the members of ``piece``, and pass them to the ``ArchiveFrameWriter`` as one frame of a compressed
+        archive.
 
         Args:
             writer: reads the files.
@@ -97,7 +104,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         members = list[bytes | memoryview]()
         for run in piece.runs:
             if isinstance(run, bytes):
-                members += writer.member_bytes(unpack_described(run))
+                members += writer.member_header_and_contents(unpack_item_to_archive(run))
             else:
                 written = next(simple)
                 writer.digests += written.digests
@@ -107,11 +114,11 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         piece.check_final_size(rank, len(data))
         digests = writer.all_digests
         record = (key, b"", digests) if key and digests is not None else None
-        rank.shared_instance(FrameWriter).add_frame(self.number, data, record, result)
+        rank.shared_instance(ArchiveFrameWriter).add_frame(self.number, data, record, result)
 
     def _pieces_to_write(
-        self, rank: Rank, result: TaskResult, writer: PieceWriter, pieces: Sequence[PlacedPiece]
-    ) -> Iterator[tuple[PlacedPiece, bytes]]:
+        self, rank: Rank, result: TaskResult, writer: PieceMemberReader, pieces: Sequence[PieceAtOffset]
+    ) -> Iterator[tuple[PieceAtOffset, bytes]]:
         """Generator: yield those of ``pieces`` that must be written, each with its key (empty if no progress is
         recorded). Count the members of the others, which an interrupted run has written. ``writer`` counts them.
         """
@@ -119,7 +126,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         for piece in pieces:
             key = made.piece_key(piece.offset, digest_of_descriptions(piece.runs)) if made.is_enabled else b""
             digests = (
-                made.written_digests(key, b"", writer.expected_digest_bytes(piece.runs))
+                made.digests_of_written_part(key, b"", writer.expected_size_of_digests(piece.runs))
                 if made.has_earlier_records
                 else None
             )
@@ -129,7 +136,13 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
                 self._count_written_piece(rank, result, writer, piece, key, digests)
 
     def _count_written_piece(
-        self, rank: Rank, result: TaskResult, writer: PieceWriter, piece: PlacedPiece, key: bytes, digests: bytes
+        self,
+        rank: Rank,
+        result: TaskResult,
+        writer: PieceMemberReader,
+        piece: PieceAtOffset,
+        key: bytes,
+        digests: bytes,
     ) -> None:
         """Count the members of a ``piece`` that an interrupted run has written. The contents of large files are left to
         other tasks.
@@ -139,31 +152,31 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
             digests: the recorded digests of its small files, one behind the other.
         """
         at, rest = piece.offset, memoryview(digests)
-        unit = rank.hashing.algorithm.digest_size if rank.has_digests else 0
+        unit = rank.job_item_hasher.algorithm.digest_size if rank.computes_digests else 0
         for run in piece.runs:
             if not isinstance(run, bytes):
-                writer.count_written_simple_files(
+                writer.count_simple_files_written_earlier(
                     run, [bytes(rest[unit * row : unit * (row + 1)]) for row in range(len(run))]
                 )
                 at, rest = at + run.offsets[-1], rest[unit * len(run) :]
                 continue
-            described = unpack_described(run)
+            described = unpack_item_to_archive(run)
             member = described.member
-            if writer.is_large(member):
+            if writer.is_large_member(member):
                 spawn_chunks(rank, result, described, run, at + len(member_header(member)), piece=key)
             elif member.kind == FILE and member.size:
-                writer.count_archived(described, bytes(rest[:unit]))
+                writer.count_archived_file(described, bytes(rest[:unit]))
                 rest = rest[unit:]
             else:
-                writer.count_without_contents(described)
-            at += archive_size_of_record(run)
+                writer.count_member_without_contents(described)
+            at += size_of_record_in_archive(run)
 
     def _write_piece(
         self,
         rank: Rank,
         result: TaskResult,
-        writer: PieceWriter,
-        piece: PlacedPiece,
+        writer: PieceMemberReader,
+        piece: PieceAtOffset,
         key: bytes,
         simple: Iterator[ArchivedSimpleFiles],
     ) -> TaskSteps:
@@ -184,9 +197,9 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
                 writer.digests += written.digests
                 parts: Sequence[bytes | memoryview] = [written.data]
             else:
-                described = unpack_described(run)
+                described = unpack_item_to_archive(run)
                 member = described.member
-                if writer.is_large(member):
+                if writer.is_large_member(member):
                     header = member_header(member)
                     at += len(header)
                     spawn_chunks(rank, result, described, run, at, piece=key)
@@ -196,7 +209,7 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
                     if made.has_earlier_records and at > end:
                         archive.write(bytes(at - end), end)
                     continue
-                parts = writer.member_bytes(described)
+                parts = writer.member_header_and_contents(described)
             gathered += parts
             at += sum(map(len, parts))
             if at - start >= WRITE_SIZE:

@@ -4,7 +4,7 @@ A piece consists of consecutive members that one task writes. A record says that
 on stable storage; for a compressed archive it also says where. The key of a piece is a digest of its offset before
 compression and of the descriptions of all its members. A resumed run that has the same piece at the same offset need
 not write it again. (A file that has changed, but has the same ctime, would not be noticed.) A frame of a compressed
-archive is only used if all frames before it are used, too (``FrameWriter.adopt_written_frames``).
+archive is only used if all frames before it are used, too (``ArchiveFrameWriter.adopt_written_frames``).
 
 Each rank writes one file of records. Before a resumed run writes anything to the archive, it merges these files into
 one, without the records of pieces that it does not have itself. Otherwise a record could remain although its bytes are
@@ -25,17 +25,17 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from pcopy import __version__
-from pcopy.checkpoint.framing import read_frames, write_frame
+from pcopy.checkpoint.framing import read_record_frames, write_record_frame
 from pcopy.errors import RequestRefused
 from pcopy.fsio.close import close_ignoring_errors, names_in_directory
 from pcopy.fsio.durable import boot_id, replacing_file, sync_directory
 from pcopy.fsio.identity import identity_mark_of
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import status_of
-from pcopy.fsio.syncer import sync_if_supported, unsyncable_devices
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.syncer import sync_file_if_supported, unsyncable_devices
 from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_NAME_PREFIX
-from pcopy.tasks.archive.archive_file import NO_SPACE_ERRNOS, ArchiveFile, stop_job_for_archive
+from pcopy.tasks.archive.archive_file import NO_SPACE_ERRNOS, ArchiveFile, stop_job_on_archive_error
 from pcopy.tasks.archive.compression import compressor_version
 from pcopy.tasks.archive.simple_files import SimpleFiles, as_simple_file, merged_files
 from pcopy.tasks.base.rank import Rank
@@ -68,14 +68,14 @@ def digest_of_descriptions(runs: Iterable[bytes | SimpleFiles]) -> bytes:
     for run in runs:
         files = as_simple_file(run) if isinstance(run, bytes) else run
         if together and (files is None or (files.root, files.path) != (together[0].root, together[0].path)):
-            digest.update(merged_files(together).description_bytes)
+            digest.update(merged_files(together).properties_as_digest_input)
             together = []
         if files is not None:
             together.append(files)
         elif isinstance(run, bytes):
             digest.update(run)
     if together:
-        digest.update(merged_files(together).description_bytes)
+        digest.update(merged_files(together).properties_as_digest_input)
     return digest.digest()
 
 
@@ -118,11 +118,11 @@ class PieceRecords:
         """The digests that an interrupted run has recorded, by the key of the piece and the part."""
         if self._found is None:
             self._found = {}
-            for piece, part, digests, _ in self._records_in(self._merged_name):
+            for piece, part, digests, _ in self._records_in_file(self._merged_name):
                 self._found[piece, part] = digests
         return self._found
 
-    def written_digests(self, piece: bytes, part: bytes, size: int) -> bytes | None:
+    def digests_of_written_part(self, piece: bytes, part: bytes, size: int) -> bytes | None:
         """Return the digests of a part that an interrupted run has written; None if the part must be written.
 
         Args:
@@ -166,12 +166,12 @@ class PieceRecords:
                 self._append_frame(new)
             except OSError as error:
                 # The file system is full: release the reserved space, which makes room for the records.
-                if error.errno not in NO_SPACE_ERRNOS or not self._release_space():
+                if error.errno not in NO_SPACE_ERRNOS or not self._release_reserved_space():
                     raise
                 self._append_frame(new)
         except OSError as error:
             self._new = new
-            raise _recording_problem(error) from error
+            raise _problem_of_storing_records(error) from error
         if is_first:
             sync_directory(self._directory)
 
@@ -188,8 +188,8 @@ class PieceRecords:
             )
         end = self._file.tell()
         try:
-            write_frame(self._file, marshal.dumps((self._identity_in_records(), records)))
-            sync_if_supported(self._file.fileno())
+            write_record_frame(self._file, marshal.dumps((self._identity_in_records(), records)))
+            sync_file_if_supported(self._file.fileno())
         except OSError:
             self._file.seek(end)
             self._file.truncate()
@@ -206,7 +206,7 @@ class PieceRecords:
             )
             os.posix_fallocate(self._reserved, 0, _RESERVED_BYTES)
 
-    def _release_space(self) -> bool:
+    def _release_reserved_space(self) -> bool:
         """Free the disk space that was reserved for the last records. Return False if none was reserved."""
         room, self._reserved = self._reserved, -1
         if room >= 0:
@@ -223,7 +223,7 @@ class PieceRecords:
         """Return True if any rank has stored a record of what it has written. Raise ``Problem`` if the directory of
         these files cannot be read.
         """
-        return any(next(self._records_in(name), None) for name in self._record_file_names())
+        return any(next(self._records_in_file(name), None) for name in self._record_file_names())
 
     def remove_useless_record_file(self) -> None:
         """Remove this rank's file of records if it is empty, or if the archive was removed. Raise ``OSError`` if that
@@ -250,7 +250,7 @@ class PieceRecords:
         self._archive.sync()  # stores what the earlier run has written, and shows whether the archive can be synced
         records, names = defaultdict[bytes, list[PieceRecord]](list), self._record_file_names()
         for name in names:
-            for record in self._records_in(name):
+            for record in self._records_in_file(name):
                 records[record[0]].append(record)
         usable, number, with_records = list[PieceRecord](), 0, 0
         for piece in pieces:
@@ -260,21 +260,21 @@ class PieceRecords:
             with_records += bool(found)
         try:
             temporary = self._merged_name + b".new"
-            self.remove_files([temporary])
+            self.remove_record_files([temporary])
             with replacing_file(self._directory, self._merged_name, temporary) as stream:
                 for at in range(0, len(usable), RECORDS_PER_FRAME):
-                    write_frame(
+                    write_record_frame(
                         stream, marshal.dumps((self._identity_in_records(), usable[at : at + RECORDS_PER_FRAME]))
                     )
         except OSError as error:
-            raise _recording_problem(error) from error
-        self.remove_files(name for name in names if name != self._merged_name)
+            raise _problem_of_storing_records(error) from error
+        self.remove_record_files(name for name in names if name != self._merged_name)
         self._found = {(piece, part): digests for piece, part, digests, _ in usable}
         if not usable:
             self._archive.truncate_or_extend(0)
         return with_records, number
 
-    def remove_files(self, names: Iterable[bytes] | None = None) -> None:
+    def remove_record_files(self, names: Iterable[bytes] | None = None) -> None:
         """Remove the record files ``names``; by default, all record files. Raise ``Problem`` if that fails."""
         names, is_removed = self._record_file_names() if names is None else names, False
         for name in names:
@@ -291,11 +291,11 @@ class PieceRecords:
         that fails.
         """
         try:
-            self.remove_files()
+            self.remove_record_files()
         except Problem as problem:
             if problem.operation != "readdir":
                 raise
-            self.remove_files(
+            self.remove_record_files(
                 [self._merged_name, *(b"%b%d.made" % (self._stem, number) for number in range(self._rank.size))]
             )
 
@@ -307,14 +307,14 @@ class PieceRecords:
             names = names_in_directory(self._directory)
             return sorted(name for name in names if name.startswith(self._stem) and not name.endswith(b".archive"))
 
-    def _records_in(self, name: bytes) -> Iterator[PieceRecord]:
+    def _records_in_file(self, name: bytes) -> Iterator[PieceRecord]:
         """Yield the records in the file ``name``, up to the first damaged block.
 
         Yield none if they belong to another archive or another user.
         """
         accepted = self._archive_identity, (*self._archive_identity, boot_id())
         with suppress(RequestRefused, ValueError, EOFError, TypeError):
-            for frame in read_frames(b"/proc/self/fd/%d/%b" % (self._directory, name)):
+            for frame in read_record_frames(b"/proc/self/fd/%d/%b" % (self._directory, name)):
                 identity, records = marshal.loads(frame.payload)
                 if identity not in accepted:
                     return
@@ -326,7 +326,7 @@ class PieceRecords:
         same inode number does not have.
         """
         descriptor = self._archive.descriptor
-        return status_of(descriptor).st_ino, identity_mark_of(descriptor, created_by_job=True)
+        return status_of_open_item(descriptor).st_ino, identity_mark_of(descriptor, created_by_job=True)
 
     def _identity_in_records(self) -> tuple[int, bytes] | tuple[int, bytes, str]:
         """Return what identifies the archive in the files of records: its inode number, and its mark (file handle or
@@ -335,18 +335,18 @@ class PieceRecords:
         If the archive cannot be synced, the boot id of the host is added: after a reboot such records are not used,
         because the bytes may be lost.
         """
-        is_durable = status_of(self._archive.descriptor).st_dev not in unsyncable_devices
+        is_durable = status_of_open_item(self._archive.descriptor).st_dev not in unsyncable_devices
         return self._archive_identity if is_durable else (*self._archive_identity, boot_id())
 
     def close(self) -> None:
         """Release the reserved space, and close this rank's file of records."""
-        self._release_space()
+        self._release_reserved_space()
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-def _recording_problem(error: OSError) -> Problem:
+def _problem_of_storing_records(error: OSError) -> Problem:
     """Return the ``Problem`` to report if records could not be stored."""
     return Problem("write", error.errno or errno.EIO, text=f"the progress cannot be recorded: {error.strerror}")
 
@@ -359,4 +359,4 @@ def stop_after_write_failure(rank: Rank, problem: Problem) -> None:
     if problem.errno in NO_SPACE_ERRNOS:
         with suppress(Problem):  # a resumed run writes again what is not recorded
             rank.shared_instance(PieceRecords).store_records()
-    stop_job_for_archive(rank, "written", problem)
+    stop_job_on_archive_error(rank, "written", problem)

@@ -13,7 +13,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.tasks.base.values import Place
 
 
-class Action(IntEnum):
+class ItemAction(IntEnum):
     """Action that was performed on an item. Users see the name in lower case. The numbers are sent in messages and must
     never change.
     """
@@ -36,7 +36,7 @@ HARD_LINK_TYPE_BYTE = b"h"
 """Type byte that reports of items use for a name that was created as a hard link to a copy."""
 
 
-class CopyAction(NamedTuple):
+class TimedCopyAction(NamedTuple):
     """Action and duration of the copy of an item, for the report of each item.
 
     Fields:
@@ -44,32 +44,32 @@ class CopyAction(NamedTuple):
         nanoseconds: duration of the copy; 0 if it was not measured.
     """
 
-    action: Action = Action.COPY
+    action: ItemAction = ItemAction.COPY
     nanoseconds: int = 0
 
     @classmethod
-    def for_existing_item(cls, present: object, nanoseconds: int = 0) -> CopyAction:
+    def action_given_existing_item(cls, present: object, nanoseconds: int = 0) -> TimedCopyAction:
         """Return the value for a copy that took ``nanoseconds``. The action is REPLACE if ``present``, the item that
         had the name before, is not None; else it is COPY.
         """
-        return cls(Action.COPY if present is None else Action.REPLACE, nanoseconds)
+        return cls(ItemAction.COPY if present is None else ItemAction.REPLACE, nanoseconds)
 
 
-UNTIMED_NEW_COPY = CopyAction()
-"""``CopyAction`` of an item that was copied to a free name, and whose duration was not measured."""
+UNTIMED_NEW_COPY = TimedCopyAction()
+"""``TimedCopyAction`` of an item that was copied to a free name, and whose duration was not measured."""
 
 
-class NullItemRecorder:
+class NullItemOutcomeRecorder:
     """Base class of recorders of what was done with items. This one ignores everything: it is used if neither the user
-    nor a report needs it. Otherwise ``pcopy.tasks.base.item_outcomes.ItemRecorder`` is used.
+    nor a report needs it. Otherwise ``pcopy.tasks.base.item_outcomes.ItemOutcomeRecorder`` is used.
     """
 
     is_recording = False
     """True if the recorder keeps what it is given."""
 
-    def record(
+    def record_item_outcome(
         self,
-        action: Action,
+        action: ItemAction,
         place: Place,
         name: bytes,
         kind: bytes,
@@ -88,8 +88,13 @@ class NullItemRecorder:
             change: description of what was changed, in ASCII. Either all items of one action have one, or none has.
         """
 
-    def record_files(
-        self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
+    def record_outcome_of_files(
+        self,
+        action: ItemAction,
+        place: Place,
+        names: list[bytes],
+        sizes: array[int],
+        nanoseconds: array[int] | None = None,
     ) -> None:
         """Record that ``action`` was performed on several regular files of the directory ``place``.
 
@@ -100,12 +105,14 @@ class NullItemRecorder:
 
     def record_failure(self, place: Place, name: bytes, size: int) -> None:
         """Record that an item failed whose type is not known. ``size`` is in bytes."""
-        self.record(Action.FAIL, place, name, b"", size)
+        self.record_item_outcome(ItemAction.FAIL, place, name, b"", size)
 
     def packed_outcomes(self) -> Iterator[Any]:
-        """Yield what was recorded, as ``pcopy.tasks.base.item_outcomes.ItemOutcomes`` values; here that is nothing."""
+        """Yield what was recorded, as ``pcopy.tasks.base.item_outcomes.PackedItemOutcomes`` values; here that is
+        nothing.
+        """
         yield from ()
 
 
-NULL_RECORDER = NullItemRecorder()
+NULL_RECORDER = NullItemOutcomeRecorder()
 """The instance that all tasks share; it has no state."""

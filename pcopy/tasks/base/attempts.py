@@ -56,6 +56,6 @@ def fail_or_retry(
     """
     if is_retried(problem, attempt):
         phase = result.phase if in_same_phase else max(Phase.LINK, result.phase)
-        result.examine_again(place, name, attempt + 1, phase=phase)
+        result.examine_names_again(place, name, attempt + 1, phase=phase)
     else:
-        result.fail_item(place, name, problem, size, retry=NamesToExamine(place, name, max(1, attempt)))
+        result.count_item_as_failed(place, name, problem, size, retry=NamesToExamine(place, name, max(1, attempt)))

@@ -10,19 +10,19 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.interface import Backend
+from pcopy.fsio.backend.interface import FileOperationBackend
 from pcopy.fsio.close import close_after_read
 from pcopy.fsio.directories import DirectoriesBelowRoot, DirectoryCache, affordable_cache_capacity
-from pcopy.fsio.mounted import MountRoot
+from pcopy.fsio.mounted import MountRootIdentity
 from pcopy.fsio.mounts import LinkFollowingData
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import open_source, source_status
+from pcopy.fsio.source import open_source_file_to_read, source_item_status
 from pcopy.signature.items import ROOT_PATH
 from pcopy.tasks.base.job import Job, Mount, Root, mount_codes
 from pcopy.tasks.base.values import ChunkedFile, Place
 
 
-class RootDescriptors(NamedTuple):
+class SourceAndTargetDescriptors(NamedTuple):
     """File descriptors of the source and the target directory of a root. They are opened before the job begins."""
 
     source: int
@@ -34,14 +34,21 @@ class SourceAndTargetDirectories:
     opens them and keeps them open, and knows the names and paths of items on both sides.
     """
 
-    def __init__(self, job: Job, descriptors: Sequence[RootDescriptors], backend: Backend, *, one_host: bool) -> None:
+    def __init__(
+        self,
+        job: Job,
+        descriptors: Sequence[SourceAndTargetDescriptors],
+        backend: FileOperationBackend,
+        *,
+        one_host: bool,
+    ) -> None:
         self.job = job
         self.options = job.options
         self.descriptors = descriptors
         self.sources, self.targets = _open_root_directories(job, descriptors, backend, one_host=one_host)
         self._roots_by_item: dict[tuple[bytes, bytes], Root] = {}
 
-    def dataset_entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
+    def item_location_in_dataset(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
         """Return how a signature lists the item ``name`` of ``place``: (number of the dataset, path of the directory in
         the dataset, name). A directory itself has the empty name.
 
@@ -54,28 +61,28 @@ class SourceAndTargetDirectories:
             return (0 if self.job.copies else place.root), place.path, ROOT_PATH if root.item else name
         return 0, root.path_below_target(place.path), self.target_name(place, name)
 
-    def open_source(self, place: Place) -> int:
+    def open_source_directory(self, place: Place) -> int:
         """Return a descriptor of the source directory of ``place``; the rank keeps it open and closes it later. Raise
         ``Problem`` if it cannot be opened, or if another directory has its path now.
         """
         return self.sources[place.root].open(place.path, place.source_id)
 
     @contextmanager
-    def open_for_reading(self, place: Place, name: bytes) -> Iterator[int]:
+    def open_source_file(self, place: Place, name: bytes) -> Iterator[int]:
         """Context manager: open the regular file ``name`` of the source for reading, and close it at the end. Raise
         ``Problem`` if it cannot be opened.
         """
-        descriptor = open_source(self.open_source(place), name, follow=self.options.dereference)
+        descriptor = open_source_file_to_read(self.open_source_directory(place), name, follow=self.options.dereference)
         try:
             yield descriptor
         finally:
             close_after_read(descriptor)
 
-    def source_status(self, place: Place, name: bytes) -> os.stat_result:
+    def source_item_status(self, place: Place, name: bytes) -> os.stat_result:
         """Return the status of an item of the source; with ``--dereference`` that of the item to which a symbolic link
         points. Raise ``Problem`` on failure.
         """
-        return source_status(self.open_source(place), name, follow=self.options.dereference)
+        return source_item_status(self.open_source_directory(place), name, follow=self.options.dereference)
 
     def source_device(self, place: Place, mount: int | None = None) -> int | None:
         """Return the st_dev that the file system of the source directory of ``place`` has on this host; or, if
@@ -111,7 +118,7 @@ class SourceAndTargetDirectories:
         """
         targets = self.targets[root]
         try:
-            target_identity = targets.identity(self.path_below_target(root, b""))
+            target_identity = targets.identity_of_directory(self.path_below_target(root, b""))
         except Problem:
             return False  # the directory has not been created yet
         return (targets.mount_codes.device_of_mount_code(target_identity.mount_code), target_identity.inode) == (
@@ -152,7 +159,7 @@ class SourceAndTargetDirectories:
         """
         return self.target_name(file.item.place, file.item.name) if file.overwritten_owner else file.temporary
 
-    def display_path(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
+    def path_for_display(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
         """Return the path of an item for messages: the path of the root as the user wrote it, followed by the path
         below the root. ``on_source`` says which of the two sides is meant.
 
@@ -168,7 +175,7 @@ class SourceAndTargetDirectories:
 
 
 def _open_root_directories(
-    job: Job, descriptors: Sequence[tuple[int, int]], backend: Backend, *, one_host: bool
+    job: Job, descriptors: Sequence[tuple[int, int]], backend: FileOperationBackend, *, one_host: bool
 ) -> tuple[list[DirectoriesBelowRoot], list[DirectoriesBelowRoot]]:
     """Return the open source directories and the open target directories of all roots.
 
@@ -208,9 +215,9 @@ def _open_root_directories(
     return sources, targets
 
 
-def mounts_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRoot]:
+def mounts_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRootIdentity]:
     """Return those of ``mounts`` that are below the directory ``top``: what must be mounted there, by the path relative
     to ``top``.
     """
     prefix = top.rstrip(b"/") + b"/"
-    return {path[len(prefix) :]: MountRoot(*root) for path, root in mounts if path.startswith(prefix)}
+    return {path[len(prefix) :]: MountRootIdentity(*root) for path, root in mounts if path.startswith(prefix)}

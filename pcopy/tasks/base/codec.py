@@ -14,14 +14,15 @@ from typing import Any
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.source import FileContentVersion
 from pcopy.tasks.base import values
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
 
 FIELD_VALUE_TYPES: dict[int, type[Any]] = {
-    200: values.Place, 201: ItemMetadata, 202: FileVersion, 203: values.ChunkedFile, 204: values.ContentInfo,
-    205: values.FileToRead, 206: values.SignatureEntries, 207: values.Retry, 208: Identity, 209: values.UnnamedCopy,
+    200: values.Place, 201: ItemMetadata, 202: FileContentVersion, 203: values.ChunkedFile, 204: values.ContentInfo,
+    205: values.FileToRead, 206: values.SignatureEntries, 207: values.FailureRetry, 208: ItemIdentity,
+    209: values.UnnamedCopy,
     210: values.Item, 211: values.ItemCopy,
 }  # fmt: skip
 """Types of the tuples that fields of tasks may contain, by code. A code is never reused for another type. A change of a
@@ -76,24 +77,24 @@ its kinds is unpacked, which keeps the start of other jobs fast.
 _FIELD_VALUE_CODES = {part: code for code, part in FIELD_VALUE_TYPES.items()}
 
 
-def _to_coded_tuples(value: Any) -> Any:
+def _encode_as_tuples(value: Any) -> Any:
     """Return ``value`` in the form that is packed: each tuple becomes a plain tuple that begins with a code: the code
     of its kind of task, that of its type (``FIELD_VALUE_TYPES``), or -1 for a plain tuple.
     """
     if not isinstance(value, tuple):
         return value
     code = value.code if isinstance(value, TaskKind) else _FIELD_VALUE_CODES.get(type(value), -1)
-    return (code, *[_to_coded_tuples(field) if isinstance(field, tuple) else field for field in value])
+    return (code, *[_encode_as_tuples(field) if isinstance(field, tuple) else field for field in value])
 
 
-def _from_coded_tuples(value: Any) -> Any:
-    """Return ``value`` with each plain tuple replaced by the task, value or tuple from which ``_to_coded_tuples`` made
+def _decode_from_tuples(value: Any) -> Any:
+    """Return ``value`` with each plain tuple replaced by the task, value or tuple from which ``_encode_as_tuples`` made
     it. Raise ``InvariantBroken`` for an unknown code.
     """
     if not isinstance(value, tuple):
         return value
     code, *packed = value
-    fields = [_from_coded_tuples(field) if isinstance(field, tuple) else field for field in packed]
+    fields = [_decode_from_tuples(field) if isinstance(field, tuple) else field for field in packed]
     if code < 0:
         return tuple(fields)
     if code in LAZY_MODULES and code not in KIND_BY_CODE:
@@ -105,7 +106,7 @@ def _from_coded_tuples(value: Any) -> Any:
     raise InvariantBroken(f"unknown code {code!r} in a task (format {TASK_FORMAT} of tasks)")
 
 
-def load_all_kinds() -> None:
+def import_all_task_modules() -> None:
     """Import the modules of all kinds. A job that will need them does so at its start, while memory and file
     descriptors are certainly available.
     """
@@ -115,7 +116,7 @@ def load_all_kinds() -> None:
 
 def encode_task(task: TaskKind) -> bytes:
     """Return the packed form of a task, as bytes."""
-    return dump_primitives(_to_coded_tuples(task))
+    return dump_primitives(_encode_as_tuples(task))
 
 
 def decode_task(payload: bytes) -> Any:
@@ -123,7 +124,7 @@ def decode_task(payload: bytes) -> Any:
     version of pcopy knows.
     """
     try:
-        task = _from_coded_tuples(load_primitives(payload))
+        task = _decode_from_tuples(load_primitives(payload))
     except InvariantBroken:
         raise
     except Exception as error:

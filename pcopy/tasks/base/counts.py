@@ -1,5 +1,5 @@
 """The counts of one task, and the index of each counter. A rank's counters are a list of numbers, one for each field of
-``Totals``, in that order.
+``JobCounters``, in that order.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from itertools import compress, count
 
 from pcopy.engine.task import LabelledCounts
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import JobCounters
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Place, counts_label
+from pcopy.tasks.base.values import Place, directory_counts_label
 
-NUMBER_OF_COUNTERS = len(Totals._fields)
+NUMBER_OF_COUNTERS = len(JobCounters._fields)
 """Number of counters: length of the list of counts that each rank has."""
 
 (
@@ -73,13 +73,13 @@ class TaskCounts:
         self._current_label: bytes | None = None
         self._other_directories: dict[bytes, dict[int, int]] = {}
 
-    def set_current_directory(self, directory: tuple[int, bytes]) -> None:
+    def set_counted_directory(self, directory: tuple[int, bytes]) -> None:
         """Count for ``directory`` from now on, in a task that walks several directories. ``directory`` is the index of
         its root and its path (``Place.key``).
         """
         self._current_label = b"%d/%b" % directory if self._by_directory else None
 
-    def reset_current_directory(self) -> None:
+    def reset_counted_directory(self) -> None:
         """Count from now on for the directory that the task is about."""
         self._current_label = None
 
@@ -94,12 +94,12 @@ class TaskCounts:
         here, label = self._place, self._current_label
         if place is not None:
             is_here = place is here or (here is not None and place.key == here.key)
-            label = None if is_here else counts_label(place)
+            label = None if is_here else directory_counts_label(place)
         if label is not None:
             elsewhere = self._other_directories.setdefault(label, {})
             elsewhere[counter] = elsewhere.get(counter, 0) + number
 
-    def add_unfinished_counts(self, counters: list[int]) -> None:
+    def add_counts_of_unfinished_task(self, counters: list[int]) -> None:
         """Add the counts so far to ``counters``, the counters of the rank, for a task that ends before it is done.
 
         Counts of failures and warnings are left out: the messages of a task that does not end normally are lost, and
@@ -110,8 +110,8 @@ class TaskCounts:
                 counters[counter] += self._counts[counter]
 
     def _counts_by_directory(self) -> Iterator[LabelledCounts]:
-        """Yield the counts of each directory with its label (``counts_label``), for the record of the task. If the
-        directory has vanished when the job is resumed, these counts are subtracted.
+        """Yield the counts of each directory with its label (``directory_counts_label``), for the record of the task.
+        If the directory has vanished when the job is resumed, these counts are subtracted.
         """
         if not self._by_directory:
             return
@@ -126,7 +126,7 @@ class TaskCounts:
                 ),
             )
         if self._place is not None:
-            yield counts_label(self._place), _nonzero_counts(here)
+            yield directory_counts_label(self._place), _nonzero_counts(here)
 
 
 def _nonzero_counts(numbers: list[int]) -> tuple[tuple[int, int], ...]:

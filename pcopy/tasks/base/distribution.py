@@ -84,7 +84,7 @@ def directory_depth(path: bytes) -> int:
     return path.count(b"/") + 1 if path else 0
 
 
-def directory_owner(path: bytes, size: int) -> int:
+def rank_digesting_directory(path: bytes, size: int) -> int:
     """Return the number of the rank that digests the directory ``path``, in a job of ``size`` ranks. If two trees are
     compared, one rank digests the directories of both trees with this path.
     """

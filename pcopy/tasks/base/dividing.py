@@ -70,7 +70,7 @@ class ItemDurations:
         """
         return self._worthwhile_portion_count(code, items, hungry=True) < 2
 
-    def portion_count(self, code: int, items: int, min_items: int, *, hungry: bool) -> int:
+    def task_portion_count(self, code: int, items: int, min_items: int, *, hungry: bool) -> int:
         """Return the number of portions into which a task should be divided; 0 or 1 if it should not be divided.
 
         Args:

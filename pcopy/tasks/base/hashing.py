@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import stat
 
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.source import FileContentVersion
 from pcopy.signature.algorithms import DigestAlgorithm, digest_algorithm_named
 from pcopy.signature.items import DIRECTORY, file_digest, special_file_digest, symlink_digest, type_byte
-from pcopy.signature.tree import ContentHasher, content_root, content_root_of_chunks
+from pcopy.signature.tree import ContentHasher, content_root_digest, content_root_digest_of_chunks
 from pcopy.tasks.base.values import ContentInfo
 
 SOCKET_TYPE_BYTE = b"s"
 """Type byte of sockets. They are verified, but a signature does not list them."""
 
-UNKNOWN_VERSION = FileVersion(0, 0, 0, 0)
+UNKNOWN_VERSION = FileContentVersion(0, 0, 0, 0)
 """Version (inode, size, mtime, ctime) of an item whose real version is not known, or is not compared."""
 
 
-class JobHashing:
+class JobItemHasher:
     """Computes digests of items with the digest algorithm of a job. ``block_size`` is the size in bytes of the blocks,
     the leaves of the digest tree of a file.
     """
@@ -28,7 +28,7 @@ class JobHashing:
         self.block_size = block_size
 
     @property
-    def directory_content_info(self) -> ContentInfo:
+    def placeholder_directory_info(self) -> ContentInfo:
         """Value that says only that a directory exists: size 0 and a digest of zeros. It stands for the directory until
         the phase SIGN, in which directories are digested.
         """
@@ -40,7 +40,7 @@ class JobHashing:
 
     def digest_of_data(self, data: bytes) -> bytes:
         """Return the digest of a regular file whose whole contents are ``data``."""
-        return file_digest(self.algorithm, len(data), content_root(self.algorithm, self.block_size, data))
+        return file_digest(self.algorithm, len(data), content_root_digest(self.algorithm, self.block_size, data))
 
     def digest_of_file(self, hasher: ContentHasher) -> bytes:
         """Return the digest of the regular file whose whole contents were given to ``hasher``."""
@@ -48,9 +48,9 @@ class JobHashing:
 
     def digest_of_chunks(self, size: int, roots: list[bytes]) -> bytes:
         """Return the digest of a regular file of ``size`` bytes. ``roots`` are the digests of the contents of its
-        chunks, in order (``content_root``).
+        chunks, in order (``content_root_digest``).
         """
-        return file_digest(self.algorithm, size, content_root_of_chunks(self.algorithm, roots))
+        return file_digest(self.algorithm, size, content_root_digest_of_chunks(self.algorithm, roots))
 
     def digest_of_special_file(self, status: os.stat_result, link: bytes) -> bytes:
         """Return the digest of a symbolic link whose target text is ``link``, or of the FIFO or device with this
@@ -63,7 +63,7 @@ class JobHashing:
         return special_file_digest(self.algorithm, status.st_mode, status.st_rdev)
 
 
-def type_byte_of(status: os.stat_result) -> bytes:
+def item_type_byte(status: os.stat_result) -> bytes:
     """Return the type byte of an item with this ``status``, as in a signature; ``SOCKET_TYPE_BYTE`` for a socket, which
     a signature does not list.
     """

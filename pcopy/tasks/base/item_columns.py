@@ -10,8 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, StatusColumns
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, ItemStatusColumns
+from pcopy.fsio.source import FileContentVersion
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.values import ContentInfo, SignatureEntries
 
@@ -19,7 +19,7 @@ _TIME_COLUMNS = ("mtime", "ctime")
 """Those columns of a version (inode, size, mtime, ctime) that contain times. A time may not fit into 64 bits."""
 
 
-class VersionColumns:
+class ContentVersionColumns:
     """Versions (inode number, size, mtime, ctime) of items, in columns. Times that do not fit into signed 64-bit
     nanoseconds are kept separately and exactly.
     """
@@ -27,11 +27,11 @@ class VersionColumns:
     __slots__ = ("_exact_times", "_rows")
 
     def __init__(self) -> None:
-        self._rows = StatusColumns(0, VERSION_COLUMNS)
+        self._rows = ItemStatusColumns(0, VERSION_COLUMNS)
         self._exact_times: dict[tuple[str, int], int] = {}
         self._rows.out_of_range_times = self._exact_times
 
-    def add(self, version: FileVersion) -> None:
+    def add(self, version: FileContentVersion) -> None:
         """Append the version of one item."""
         inode, size, *times = version
         rows = self._rows
@@ -48,7 +48,7 @@ class VersionColumns:
         rows.inode.append(inode)
         rows.size.append(size)
 
-    def extend(self, more: StatusColumns) -> None:
+    def extend(self, more: ItemStatusColumns) -> None:
         """Append the versions of all rows (items) of ``more``, which must have at least the columns
         ``VERSION_COLUMNS``.
         """
@@ -65,28 +65,33 @@ class VersionColumns:
         rows.inode.extend(more.inode)
         rows.size.extend(more.size)
 
-    def append(self, more: VersionColumns) -> None:
+    def append(self, more: ContentVersionColumns) -> None:
         """Append all versions in ``more``."""
         self.extend(more._rows)
 
-    def packed(self) -> bytes:
+    def versions_as_bytes(self) -> bytes:
         """Return the versions as one byte string: the columns one after the other, then the times that do not fit into
         64 bits.
         """
-        return self._rows.packed()
+        return self._rows.status_columns_as_bytes()
 
 
-def unpack_versions(packed: bytes, number: int) -> list[FileVersion]:
-    """Return the ``number`` versions in the bytes ``packed``, which ``VersionColumns.packed`` has returned."""
-    return list(map(FileVersion._make, StatusColumns.unpacked(packed, number, VERSION_COLUMNS).versions()))
+def unpack_versions(packed: bytes, number: int) -> list[FileContentVersion]:
+    """Return the ``number`` versions in the bytes ``packed``, which ``ContentVersionColumns.packed`` has returned."""
+    return list(
+        map(
+            FileContentVersion._make,
+            ItemStatusColumns.status_columns_from_bytes(packed, number, VERSION_COLUMNS).content_versions(),
+        )
+    )
 
 
 def split_versions(packed: bytes, number: int, slices: Sequence[slice]) -> list[bytes]:
     """Return the versions in the bytes ``packed`` in parts, one for each of the slices ``slices``. ``packed`` and each
-    part are in the form of ``VersionColumns.packed``; ``number`` is the number of versions.
+    part are in the form of ``ContentVersionColumns.packed``; ``number`` is the number of versions.
     """
-    rows = StatusColumns.unpacked(packed, number, VERSION_COLUMNS)
-    return [rows.row_range(each.start, each.stop).packed() for each in slices]
+    rows = ItemStatusColumns.status_columns_from_bytes(packed, number, VERSION_COLUMNS)
+    return [rows.rows_in_range(each.start, each.stop).status_columns_as_bytes() for each in slices]
 
 
 class ItemColumns:
@@ -98,7 +103,7 @@ class ItemColumns:
         self._kinds = bytearray()
         self.counters = bytearray()
         self._sizes = array("Q")
-        self._versions = VersionColumns()
+        self._versions = ContentVersionColumns()
         self._digests = bytearray()
 
     def __len__(self) -> int:
@@ -111,7 +116,7 @@ class ItemColumns:
         self.add_file(name, known.version, known.size, known.digest, counter, known.kind)
 
     def add_file(
-        self, name: bytes, version: FileVersion, size: int, digest: bytes, counter: int, kind: bytes = FILE
+        self, name: bytes, version: FileContentVersion, size: int, digest: bytes, counter: int, kind: bytes = FILE
     ) -> None:
         """Append one item, a regular file unless ``kind`` says something else. For many items this is faster than
         ``add_item``, because no ``ContentInfo`` is needed.
@@ -130,7 +135,7 @@ class ItemColumns:
         self._digests += digest
 
     def add_rows(
-        self, names: bytes, versions: StatusColumns, sizes: array[int], digests: bytes | bytearray, counter: int = 0
+        self, names: bytes, versions: ItemStatusColumns, sizes: array[int], digests: bytes | bytearray, counter: int = 0
     ) -> None:
         """Append all items of a batch of regular files, which the backend has processed in one call.
 
@@ -155,7 +160,7 @@ class ItemColumns:
         self,
         rows: Sequence[int],
         names: Sequence[bytes],
-        versions: StatusColumns,
+        versions: ItemStatusColumns,
         sizes: array[int],
         digests: bytes | bytearray,
         counter: int = 0,
@@ -173,7 +178,13 @@ class ItemColumns:
         size = len(digests) // (len(sizes) or 1)
         chosen = b"".join([digests[row * size : (row + 1) * size] for row in rows])
         chosen_sizes = array("Q", map(sizes.__getitem__, rows))
-        self.add_rows(b"/".join(map(names.__getitem__, rows)), versions.selected(rows), chosen_sizes, chosen, counter)
+        self.add_rows(
+            b"/".join(map(names.__getitem__, rows)),
+            versions.columns_of_selected_rows(rows),
+            chosen_sizes,
+            chosen,
+            counter,
+        )
 
     def extend(self, more: ItemColumns, names: Iterable[bytes] | None = None) -> None:
         """Append all items of ``more``. Their names are replaced by ``names``, if given."""
@@ -192,7 +203,7 @@ class ItemColumns:
     @property
     def packed_columns(self) -> tuple[bytes, bytes, bytes, bytes]:
         """The columns as bytes: types, sizes, versions and digests."""
-        return bytes(self._kinds), self._sizes.tobytes(), self._versions.packed(), bytes(self._digests)
+        return bytes(self._kinds), self._sizes.tobytes(), self._versions.versions_as_bytes(), bytes(self._digests)
 
     def signature_entries(self, side: int, path: bytes, round_: int) -> SignatureEntries:
         """Return the items as entries of a signature.
@@ -212,7 +223,9 @@ class ItemColumns:
         return sum(self._sizes)
 
 
-def unpack_items(kinds: bytes, sizes: Sequence[int], versions: bytes, digests: Sequence[bytes]) -> list[ContentInfo]:
+def unpack_content_infos(
+    kinds: bytes, sizes: Sequence[int], versions: bytes, digests: Sequence[bytes]
+) -> list[ContentInfo]:
     """Return type, size, digest and version of each item, from the columns that ``ItemColumns.packed_columns`` returns.
     ``kinds`` and ``versions`` are still packed, ``sizes`` and ``digests`` are unpacked already.
     """

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.items import BLOCK_DEVICE, CHARACTER_DEVICE, DIRECTORY, FIFO, FILE, SYMLINK
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, Action, NullItemRecorder
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction, NullItemOutcomeRecorder
 from pcopy.tasks.base.values import Place
 from pcopy.text import printable_path
 
@@ -21,7 +21,7 @@ MAX_ITEMS_PER_MESSAGE = 1024
 """Largest number of items in one message, so that rank 0 does not handle one message for long."""
 
 
-ACTION_WORDS = tuple(action.name.lower() for action in Action)
+ACTION_WORDS = tuple(action.name.lower() for action in ItemAction)
 """Words that users see for the actions, by the number of the action."""
 
 TYPE_NAMES = {
@@ -39,12 +39,12 @@ word.
 """
 
 
-class ItemOutcomes(NamedTuple):
+class PackedItemOutcomes(NamedTuple):
     """Items of one directory with which the same was done, in packed columns: value number i of each column belongs to
     item number i.
 
     Fields:
-        action: number of the ``Action``.
+        action: number of the ``ItemAction``.
         path: path of the directory, as it is shown to the user.
         names: names joined by slashes; the empty name stands for the directory itself.
         kinds: type byte of each item; 0 if the type is not known.
@@ -70,7 +70,7 @@ class ItemOutcomes(NamedTuple):
         prefix = self.path if self.path in (b"", b"/") else self.path + b"/"
         return prefix + name if name else self.path
 
-    def outcomes(self) -> Iterator[ItemOutcome]:
+    def unpacked_outcomes(self) -> Iterator[ItemOutcome]:
         """Yield each item as an ``ItemOutcome``, with words for the action and the type."""
         numbers = zip(array("Q", self.sizes), array("Q", self.nanoseconds), strict=True)
         changes = self.changes.decode("ascii").split("\n") if self.changes else [""] * len(self.kinds)
@@ -106,7 +106,7 @@ class ItemOutcome(NamedTuple):
 
 
 class _OutcomeColumns:
-    """The columns of one ``ItemOutcomes`` while they are being filled."""
+    """The columns of one ``PackedItemOutcomes`` while they are being filled."""
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
@@ -116,31 +116,31 @@ class _OutcomeColumns:
         self.changes: list[str] = []
 
 
-class HasDisplayPath(Protocol):
+class HasPathForDisplay(Protocol):
     """Protocol: what the recorder of outcomes needs of a rank: the roots of the job, and how the path of an item is
     shown to the user.
     """
 
     job: Any
 
-    def display_path(self, place: Any, name: bytes, *, on_source: bool) -> bytes:
+    def path_for_display(self, place: Any, name: bytes, *, on_source: bool) -> bytes:
         """Return the path of an item as it is shown to the user: in the source if ``on_source`` is True, else in the
         target.
         """
 
 
-class ItemRecorder(NullItemRecorder):
+class ItemOutcomeRecorder(NullItemOutcomeRecorder):
     """Recorder that collects what was done with the items of one task, in columns, until the task is done."""
 
     is_recording = True
 
-    def __init__(self, rank: HasDisplayPath) -> None:
+    def __init__(self, rank: HasPathForDisplay) -> None:
         self._rank = rank
         self._columns_by_path: dict[tuple[int, bytes], _OutcomeColumns] = {}
 
-    def record(
+    def record_item_outcome(
         self,
-        action: Action,
+        action: ItemAction,
         place: Place,
         name: bytes,
         kind: bytes,
@@ -156,8 +156,13 @@ class ItemRecorder(NullItemRecorder):
         if change:
             columns.changes.append(change)
 
-    def record_files(
-        self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
+    def record_outcome_of_files(
+        self,
+        action: ItemAction,
+        place: Place,
+        names: list[bytes],
+        sizes: array[int],
+        nanoseconds: array[int] | None = None,
     ) -> None:
         """Record that ``action`` was performed on several regular files of the directory ``place``.
 
@@ -171,7 +176,7 @@ class ItemRecorder(NullItemRecorder):
         if len(names) > 1 and self._rank.job.roots[place.root].item:
             for row, each in enumerate(names):
                 took = 0 if nanoseconds is None else nanoseconds[row]
-                self.record(action, place, each, FILE, sizes[row], took)
+                self.record_item_outcome(action, place, each, FILE, sizes[row], took)
             return
         columns, name = self._columns_and_name_of_item(action, place, names[0])
         columns.names += names if name else [name]
@@ -179,21 +184,21 @@ class ItemRecorder(NullItemRecorder):
         columns.sizes.extend(sizes)
         columns.nanoseconds.extend(nanoseconds or array("Q", bytes(8 * len(names))))
 
-    def _columns_and_name_of_item(self, action: Action, place: Place, name: bytes) -> tuple[_OutcomeColumns, bytes]:
+    def _columns_and_name_of_item(self, action: ItemAction, place: Place, name: bytes) -> tuple[_OutcomeColumns, bytes]:
         """Return the columns to which the outcome of an item is appended, and the name that it has there. Items of one
         directory with the same action share columns. A single file that is a root of its own has its whole path as the
         path of the columns, and an empty name.
         """
         is_alone = bool(self._rank.job.roots[place.root].item) and not place.path
-        path = self._rank.display_path(place, name if is_alone else b"", on_source=action != Action.DELETE)
+        path = self._rank.path_for_display(place, name if is_alone else b"", on_source=action != ItemAction.DELETE)
         return self._columns_by_path.setdefault((int(action), path), _OutcomeColumns()), b"" if is_alone else name
 
-    def packed_outcomes(self) -> Iterator[ItemOutcomes]:
+    def packed_outcomes(self) -> Iterator[PackedItemOutcomes]:
         """Yield what was recorded, with at most ``MAX_ITEMS_PER_MESSAGE`` items in one value."""
         for (action, path), columns in self._columns_by_path.items():
             for start in range(0, len(columns.names), MAX_ITEMS_PER_MESSAGE):
                 part = slice(start, start + MAX_ITEMS_PER_MESSAGE)
-                yield ItemOutcomes(
+                yield PackedItemOutcomes(
                     action,
                     path,
                     b"/".join(columns.names[part]),

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.mounted import MountRootTuple
-from pcopy.fsio.preserve import Preserve as Preserve
-from pcopy.walk.selection import Select as Select
+from pcopy.fsio.preserve import PreservedMetadataKinds as PreservedMetadataKinds
+from pcopy.walk.selection import ItemFilters as ItemFilters
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.item_outcomes import ItemOutcomes
+    from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 
 DeviceInode = tuple[int, int]
 """Device and inode number of a file, as rank 0's host sees them."""
@@ -93,7 +93,7 @@ class Options(NamedTuple):
     ``modify_window`` is in seconds. ``stripe`` is empty unless the user gives a Lustre layout (striping) for new files.
     """
 
-    preserve: Preserve = Preserve()
+    preserve: PreservedMetadataKinds = PreservedMetadataKinds()
     existing: str = "replace"
     modify_window: int = 0
     chunk_size: int = 0
@@ -124,7 +124,7 @@ class Options(NamedTuple):
     stripe_table: str = ""
     stripe_affinity: bool = False
     group_lock: bool = False
-    select: Select = Select()
+    select: ItemFilters = ItemFilters()
     files_from: bytes = b""
     nul_separated: bool = False
     itemize: bool = False
@@ -149,7 +149,7 @@ class Options(NamedTuple):
     """New properties of items that are changed in place, such as by pchmod.
 
     The fields are: a mode in the syntax of chmod(1), owner and group (-1: unchanged), an access ACL and a default ACL
-    (both in the form that ``pcopy.fsio.backend.batches.SetMetadata`` takes).
+    (both in the form that ``pcopy.fsio.backend.batches.SetMetadataBatch`` takes).
     """
     compare: int = 0
     """Bit set of the properties, such as sizes or owners, by which two trees are compared
@@ -187,7 +187,7 @@ class Options(NamedTuple):
     """
 
     @property
-    def has_compression(self) -> bool:
+    def compresses_or_decompresses_files(self) -> bool:
         """True if files are compressed or decompressed while they are copied. The name of a file decides whether it is
         (``pcopy.tasks.base.recoded_names``).
         """
@@ -262,7 +262,7 @@ class Job(NamedTuple):
         return f"{self.name}-{self.run}"
 
 
-class Totals(NamedTuple):
+class JobCounters(NamedTuple):
     """Counters of a job: numbers of items, unless their names or descriptions say something else. Each rank has its
     own; sums over all ranks are formed on the way to rank 0.
 
@@ -352,12 +352,12 @@ class Failure(NamedTuple):
     message: str
 
 
-class Sink(Protocol):
+class ProgressSink(Protocol):
     """Protocol of the receiver of progress and failures on rank 0, which shows them to the user. The thread that runs
     tasks calls it, so its methods must return quickly.
     """
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
+    def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         """Receive the latest sums over all ranks.
 
         Args:
@@ -366,33 +366,33 @@ class Sink(Protocol):
             silent: numbers of the ranks that have not answered lately.
         """
 
-    def failures(self, failures: Sequence[Failure]) -> None:
+    def receive_failures(self, failures: Sequence[Failure]) -> None:
         """Receive failed items, in the order in which they were reported to rank 0."""
 
-    def notice(self, text: str) -> None:
+    def receive_notice(self, text: str) -> None:
         """Receive one line for the user that does not concern a failed item."""
 
-    def items(self, items: Sequence[ItemOutcomes]) -> None:
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
         """Receive what was done with items, if ``Options.itemize`` is set."""
 
 
-class ForwardingSink:
+class ForwardingProgressSink:
     """A sink that passes everything on to another sink.
 
     A subclass overrides the methods for what it also handles itself; each of them calls the inherited method.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ProgressSink) -> None:
         self._sink = sink
 
-    def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        self._sink.progress(phase, totals, silent)
+    def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
+        self._sink.receive_progress(phase, totals, silent)
 
-    def failures(self, failures: Sequence[Failure]) -> None:
-        self._sink.failures(failures)
+    def receive_failures(self, failures: Sequence[Failure]) -> None:
+        self._sink.receive_failures(failures)
 
-    def notice(self, text: str) -> None:
-        self._sink.notice(text)
+    def receive_notice(self, text: str) -> None:
+        self._sink.receive_notice(text)
 
-    def items(self, items: Sequence[ItemOutcomes]) -> None:
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
         self._sink.items(items)

@@ -9,10 +9,10 @@ import os
 from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
-from pcopy.walk.selection import Selection
+from pcopy.walk.selection import ItemSelector
 
 
-class JobFilter(Selection):
+class JobFilter(ItemSelector):
     """Applies the filters of the job. A rank has one instance (``Rank.shared_instance``)."""
 
     def __init__(self, rank: Rank) -> None:
@@ -23,7 +23,7 @@ class JobFilter(Selection):
         if not self.has_filters:
             return True
         path = place.path + b"/" + name if place.path else name
-        return self.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
+        return self.selects_item_at_path(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
     def selects_manifest_entry(self, path: bytes, kind: bytes, size: int) -> bool:
         """Return True if an entry of a manifest passes the filters. Filters of times are ignored, because a manifest
@@ -36,5 +36,5 @@ class JobFilter(Selection):
         """
         if not self.has_filters or path == ROOT_PATH:
             return True
-        is_excluded = self.excludes_below(path + b"/" if kind == DIRECTORY else path)
+        is_excluded = self.excludes_path_or_ancestor(path + b"/" if kind == DIRECTORY else path)
         return not is_excluded and (kind != FILE or self.is_size_within_limits(size))

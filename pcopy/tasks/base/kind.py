@@ -210,29 +210,29 @@ class TaskKind(tuple[Any, ...]):
         """
         raise NotImplementedError
 
-    def contained_places(self) -> Iterator[Place]:
+    def contained_directory_places(self) -> Iterator[Place]:
         """Yield the directories that the fields of the task contain, at any depth of nesting. If one of them has
         vanished, a resumed job replaces the task.
         """
-        return places_in(self)
+        return directory_places_in_value(self)
 
-    def packed_tasks(self) -> Iterator[TaskKind]:
+    def carried_tasks(self) -> Iterator[TaskKind]:
         """Yield the tasks that this task carries as packed bytes, for example those that ``ReportFailures`` has for
         failed items.
         """
         return iter(())
 
-    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+    def locations_of_leftover_files(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         """Yield the directories in which temporary files of an interrupted run may remain: those that this task, or a
         task that it spawned and that was not recorded yet, has created.
 
         Args:
             after_first_run: True if the interrupted run was the first run of the job.
         """
-        for place in self.contained_places():
+        for place in self.contained_directory_places():
             yield LeftoverLocation(place.root, place.path, False)
 
-    def remove_temporaries(self, rank: Rank, since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, since: int) -> None:
         """Remove the temporary files that the task needs to continue, if the run with the number ``since`` or a later
         run created them.
 
@@ -255,9 +255,9 @@ class TaskKind(tuple[Any, ...]):
             rank, result: the rank, and the result of the task that reported the failure.
             phase: the first phase in which the task may run.
         """
-        result.spawn(self, phase=phase, expands=phase == 0)
+        result.spawn_task(self, phase=phase, expands=phase == 0)
 
-    def written_directories(self) -> set[Place]:
+    def directories_written_by_retry(self) -> set[Place]:
         """Return the directories in which a retry of the task creates something. Their metadata (mode, owner, times)
         are set again afterwards.
         """
@@ -303,11 +303,11 @@ class TaskKind(tuple[Any, ...]):
         tasks are yielded if directories of this task were removed from the destination (``missing``), or if more hard
         links of an inode may be found. ``task`` is the engine's description of this task.
         """
-        if any(map(missing.contains, self.contained_places())):
-            return self.tasks_without_missing_directories(task, missing)
+        if any(map(missing.contains, self.contained_directory_places())):
+            return self.replacement_tasks_if_directories_missing(task, missing)
         return self.tasks_regathering_links(task, missing) if missing.may_find_links else iter((task,))
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that a resumed job runs instead of this one if some of its directories were removed from the
         destination (``missing``).
 
@@ -315,7 +315,9 @@ class TaskKind(tuple[Any, ...]):
         directories are yielded. All other tasks are about one directory, and nothing replaces them.
         """
         return (
-            iter(()) if self.uncopied_item is None else missing.link_notes(self.uncopied_item, self.uncopied_item.names)
+            iter(())
+            if self.uncopied_item is None
+            else missing.tasks_resending_link_names(self.uncopied_item, self.uncopied_item.names)
         )
 
     def tasks_regathering_links(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
@@ -328,7 +330,7 @@ class TaskKind(tuple[Any, ...]):
         return (
             iter((task,))
             if self.uncopied_item is None or task.phase != Phase.LINK
-            else self.tasks_without_missing_directories(task, missing)
+            else self.replacement_tasks_if_directories_missing(task, missing)
         )
 
 
@@ -386,7 +388,7 @@ class ItemTask(TaskKind):
         """Number of earlier attempts to copy the item in this run, from 0."""
         return self.item.attempt
 
-    def written_directories(self) -> set[Place]:
+    def directories_written_by_retry(self) -> set[Place]:
         """Return the directories of all names of the item: the copy or a hard link is created in each."""
         return {place for place, _ in self.item.names}
 
@@ -398,7 +400,7 @@ class ItemTask(TaskKind):
         return self._replace(item=self.item._replace(names=names))
 
 
-class NoteTask(TaskKind, is_note=True):
+class TaskWithoutDirectory(TaskKind, is_note=True):
     """Base class of tasks that are about no directory. Most of them are notes (messages to one rank in the form of a
     short task); a subclass that is none declares ``is_note=False``.
     """
@@ -407,7 +409,7 @@ class NoteTask(TaskKind, is_note=True):
         return None
 
 
-class RecreatedNote(NoteTask):
+class NoteDiscardedOnResume(TaskWithoutDirectory):
     """Base class of notes (messages in the form of short tasks) that a resumed job discards, because the tasks that it
     runs again create them anew.
     """
@@ -430,10 +432,10 @@ class LeftoverLocation(NamedTuple):
     is_recursive: bool
 
 
-def places_in(value: Any) -> Iterator[Place]:
+def directory_places_in_value(value: Any) -> Iterator[Place]:
     """Yield all ``Place`` values that a task, or a value in one of its fields, contains at any depth of nesting."""
     if isinstance(value, Place):
         yield value
     elif isinstance(value, tuple):
         for part in value:
-            yield from places_in(part)
+            yield from directory_places_in_value(part)

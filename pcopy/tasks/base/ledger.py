@@ -18,7 +18,7 @@ Opened = TypeVar("Opened")
 Note = TypeVar("Note")
 
 
-class AwaitedParts(Generic[Opened]):
+class ObjectAwaitingParts(Generic[Opened]):
     """An object, such as a file that is copied in chunks, some parts of which have not arrived yet.
 
     Args:
@@ -50,16 +50,16 @@ class CompletionLedger(Generic[Key, Opened, Note]):
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self.awaited: dict[Key, AwaitedParts[Opened]] = {}
+        self.awaited: dict[Key, ObjectAwaitingParts[Opened]] = {}
         self._early_notes: dict[Key, list[tuple[Note, TaskId]]] = {}
 
-    def record_part(self, awaited: AwaitedParts[Opened], note: Note) -> None:
+    def record_part_result(self, awaited: ObjectAwaitingParts[Opened], note: Note) -> None:
         """Store what ``note`` says about one part in ``awaited``, the object to which the part belongs. A subclass
         defines this.
         """
         raise NotImplementedError
 
-    def act_when_complete(self, awaited: AwaitedParts[Opened], result: TaskResult) -> TaskSteps | None:
+    def complete_awaited_object(self, awaited: ObjectAwaitingParts[Opened], result: TaskResult) -> TaskSteps | None:
         """Complete the object ``awaited``, whose last part has arrived, for example record its digest. A subclass
         defines this.
 
@@ -75,8 +75,8 @@ class CompletionLedger(Generic[Key, Opened, Note]):
             opened: description of the object.
             result: the result of the task of the note that announces the object.
         """
-        result.defer_completion()
-        self.awaited[key] = AwaitedParts(opened, parts, result.id)
+        result.defer_task_completion()
+        self.awaited[key] = ObjectAwaitingParts(opened, parts, result.id)
         for note, task_id in self._early_notes.pop(key, []):
             self._count_part(key, note, task_id, result)
 
@@ -84,11 +84,12 @@ class CompletionLedger(Generic[Key, Opened, Note]):
         """Count one part of the object with this ``key``. If the object was not announced yet, keep the ``note`` until
         it is.
 
-        If this was the last part, the object is completed: return the generator that does this (``act_when_complete``),
-        else None. Raise ``InvariantBroken`` if the object was not announced and the job was not resumed.
+        If this was the last part, the object is completed: return the generator that does this
+        (``complete_awaited_object``), else None. Raise ``InvariantBroken`` if the object was not announced and the job
+        was not resumed.
         """
         # Until the last part has arrived, only this rank's memory contains what the note says.
-        result.defer_completion()
+        result.defer_task_completion()
         if key in self.awaited:
             return self._count_part(key, note, result.id, result)
         if self._rank.job.run > 1:
@@ -103,10 +104,10 @@ class CompletionLedger(Generic[Key, Opened, Note]):
         """
         awaited = self.awaited[key]
         awaited.deferred_notes.append(task_id)
-        self.record_part(awaited, note)
+        self.record_part_result(awaited, note)
         awaited.remaining -= 1
         if not awaited.remaining:
             del self.awaited[key]
-            result.complete_deferred(awaited.deferred_notes)
-            return self.act_when_complete(awaited, result)
+            result.complete_deferred_tasks(awaited.deferred_notes)
+            return self.complete_awaited_object(awaited, result)
         return None

@@ -13,30 +13,30 @@ from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from pcopy.engine.backlog import OpenSpool
-from pcopy.engine.messages import Halt
+from pcopy.engine.messages import HaltMessage
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.errors import SYNC_FAILED_CODE, SYNC_FAILED_TEXT, InvariantBroken
-from pcopy.fsio.backend.batches import Batch, CopyResult, CreateResult
-from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, TicketCancelled, await_ticket
+from pcopy.fsio.backend.batches import CopySmallFilesResult, CreateSmallFilesResult, FileOperationBatch
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, FileOperationBackend, TicketCancelled, await_ticket
 from pcopy.fsio.close import is_mtime_set_on_close
 from pcopy.fsio.data import ContentsCopier
 from pcopy.fsio.directories import TaskDescriptors
 from pcopy.fsio.incomplete_mark import remove_stale_sidecars
 from pcopy.fsio.memory_copy import PageCachePolicy
-from pcopy.fsio.naming import NoReplaceRenamer
+from pcopy.fsio.naming import NonReplacingRenamer
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
-from pcopy.fsio.spelling import SpellingFinder
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.spelling import NameSpellingFinder
 from pcopy.fsio.storage import UnsyncedDirectories, WrittenFileSystems
-from pcopy.fsio.syncer import SyncProcess, unsyncable_devices
-from pcopy.fsio.temporary import TemporaryNames, leftover_notice, remove_leftover_temporary_files
+from pcopy.fsio.syncer import SyncHelperProcess, unsyncable_devices
+from pcopy.fsio.temporary import TemporaryNameGenerator, leftover_notice, remove_leftover_temporary_files
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.both_sides import RootDescriptors, SourceAndTargetDirectories
+from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors, SourceAndTargetDirectories
 from pcopy.tasks.base.distribution import Hosts, chunk_size
-from pcopy.tasks.base.hashing import JobHashing
-from pcopy.tasks.base.job import Failure, Job, Options, Sink
+from pcopy.tasks.base.hashing import JobItemHasher
+from pcopy.tasks.base.job import Failure, Job, Options, ProgressSink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Place
 from pcopy.text import count_with_noun, printable_path
@@ -72,7 +72,7 @@ _NAME_CREATING_OPERATIONS = ("create", "mkdir", "mknod", "symlink", "link", "ren
 refuses the name.
 """
 S = TypeVar("S")
-M = TypeVar("M", CreateResult, CopyResult)
+M = TypeVar("M", CreateSmallFilesResult, CopySmallFilesResult)
 
 VisitorFactory = Callable[["Rank", Any, Place, int], DirectoryVisitor]
 """Function that returns the visitor of a program, such as pcopy or prm: the object that receives the items which a task
@@ -100,8 +100,8 @@ class RunningTask:
         changed_directories: directories in which the task created names and that must be synced one by one.
         pinned_descriptors: descriptors that stay open for the task.
         shortages: failures for lack of space since the task last wrote something: the error number of each, and the
-            directory, project and owner to which the item was charged (``pcopy.tasks.base.space_failures.QuotaCharge``;
-            None for EROFS).
+            directory, project and owner to which the item was charged
+            (``pcopy.tasks.base.space_failures.ChargedQuota``; None for EROFS).
         has_written: True if the task has written something.
     """
 
@@ -139,8 +139,8 @@ class Rank(SourceAndTargetDirectories):
     ``RunningTask.shortages``.
     """
     deletion_counter: Callable[[], memoryview | None] = staticmethod(lambda: None)
-    """Return the shared memory in which each deletion is counted at once (``RemoveItems.removal_counters``), so that
-    the count survives if this process is killed. Return None if the job is not recorded.
+    """Return the shared memory in which each deletion is counted at once (``RemoveItemsBatch.removal_counters``), so
+    that the count survives if this process is killed. Return None if the job is not recorded.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class Rank(SourceAndTargetDirectories):
         job: Job,
         number: int,
         size: int,
-        descriptors: Sequence[RootDescriptors],
-        backend: Backend,
+        descriptors: Sequence[SourceAndTargetDescriptors],
+        backend: FileOperationBackend,
         visitor: VisitorFactory,
         *,
-        sink: Sink | None = None,
+        sink: ProgressSink | None = None,
         first_ranks: Sequence[int] = (0,),
         hosts: Sequence[str] = (),
         open_spool: OpenSpool = io.BytesIO,
@@ -184,15 +184,15 @@ class Rank(SourceAndTargetDirectories):
         """
         self.first_ranks = first_ranks
         self.open_spool = open_spool
-        self.temporary_names = TemporaryNames(job.name, job.run, number, hidden=not job.options.sequential)
+        self.temporary_names = TemporaryNameGenerator(job.name, job.run, number, hidden=not job.options.sequential)
         self.notices_sent_once: set[str] = set()
         """Keys of the notices that this rank has sent to rank 0 and sends only once, such as names of unsupported
         features.
         """
-        self.spellings = SpellingFinder()
-        self.namer = NoReplaceRenamer()
+        self.spellings = NameSpellingFinder()
+        self.namer = NonReplacingRenamer()
         self.began = time.monotonic()
-        self.syncer, self.storer = SyncProcess(), SyncProcess()
+        self.syncer, self.storer = SyncHelperProcess(), SyncHelperProcess()
         """Helper processes for syncs: ``syncer`` syncs file systems, ``storer`` syncs single files before they get
         their final names.
 
@@ -206,10 +206,10 @@ class Rank(SourceAndTargetDirectories):
         self._phase = int(Phase.COPY)
         self.running = RunningTask(int(Phase.COPY))
         """State of the task that runs now; another task may run once this one yields."""
-        self._hashing = JobHashing(self.options.hash, self.options.block_size) if self.options.hash else None
+        self._hashing = JobItemHasher(self.options.hash, self.options.block_size) if self.options.hash else None
         self.storage: WrittenFileSystems | None = None
         """Syncs what was written before the checkpoint records it as done; None if the job is not recorded."""
-        self.stop_reason: Halt | None = None
+        self.stop_reason: HaltMessage | None = None
         self._failure_count = 0
 
     def shared_instance(self, state: Callable[[Rank], S]) -> S:
@@ -232,46 +232,48 @@ class Rank(SourceAndTargetDirectories):
                 directories.close()
         self._phase = phase
 
-    def set_running(self, running: RunningTask) -> None:
+    def set_running_task(self, running: RunningTask) -> None:
         """Make ``running`` the state of the current task. Descriptors that are used from now on stay open until that
         task ends.
         """
         self.running = running
         self.backend.pins.task_descriptors = running.pinned_descriptors
 
-    def release_task(self, running: RunningTask) -> None:
+    def release_task_resources(self, running: RunningTask) -> None:
         """Release all descriptors and directories that were kept open for the task ``running``, which has ended."""
         self.backend.pins.task_descriptors = None
         self.backend.pins.release_descriptors_of_task(running.pinned_descriptors)
         running.changed_directories.close()
 
-    def execute(self, batch: Batch[S]) -> TicketGenerator[S]:
+    def execute_batch(self, batch: FileOperationBatch[S]) -> TicketGenerator[S]:
         """Yield until the backend has executed ``batch`` (the same system calls on many items); return the result of
         the batch. Raise ``TicketCancelled`` if the batch was cancelled before all items were processed.
         """
-        return await_ticket(self.backend, self.backend.submit(batch))
+        return await_ticket(self.backend, self.backend.submit_batch(batch))
 
-    def execute_counting(self, batch: Batch[S], count: Callable[[S], None]) -> TicketGenerator[S]:
+    def execute_batch_counting_changes(
+        self, batch: FileOperationBatch[S], count: Callable[[S], None]
+    ) -> TicketGenerator[S]:
         """Execute ``batch``, which changes items; return its result. Raise ``TicketCancelled`` if the batch was
         cancelled.
 
         ``count`` is a function that counts what was changed. It is called with the final result in any case, even if
         the batch is cancelled or the task is dropped.
         """
-        ticket = self.backend.submit(batch)
+        ticket = self.backend.submit_batch(batch)
         try:
             return (yield from await_ticket(self.backend, ticket))
         finally:
             count(ticket.result)
 
-    def execute_moving(self, batch: Batch[M]) -> TicketGenerator[M]:
+    def execute_batch_counting_bytes(self, batch: FileOperationBatch[M]) -> TicketGenerator[M]:
         """Execute ``batch``, which reads or writes contents; return its result. Bytes are counted as moved while the
         batch runs, so that progress is visible.
 
         If the batch is cancelled, the result is returned nevertheless: operations that had begun are completed and
         counted.
         """
-        ticket = self.backend.submit(batch)
+        ticket = self.backend.submit_batch(batch)
         verdicts, counted_bytes = ticket.result.verdicts, 0
 
         def count_moved() -> None:
@@ -294,7 +296,9 @@ class Rank(SourceAndTargetDirectories):
         """True if tasks collect the items of datasets with their digests, for a signature or for a comparison of
         digests.
         """
-        return self.options.writes_signature or (self.has_digests and not self.job.copies and not self.options.compare)
+        return self.options.writes_signature or (
+            self.computes_digests and not self.job.copies and not self.options.compare
+        )
 
     @property
     def verifies_kept_items(self) -> bool:
@@ -304,12 +308,12 @@ class Rank(SourceAndTargetDirectories):
         return self.options.verify and self.options.existing == "changed"
 
     @property
-    def has_digests(self) -> bool:
+    def computes_digests(self) -> bool:
         """True if the job computes digests of contents."""
         return self._hashing is not None
 
     @property
-    def hashing(self) -> JobHashing:
+    def job_item_hasher(self) -> JobItemHasher:
         """The job's digest algorithm and block size. Raise ``InvariantBroken`` in a job that computes no digests."""
         if self._hashing is None:
             raise InvariantBroken("a digest was requested in a job without digests")
@@ -345,16 +349,18 @@ class Rank(SourceAndTargetDirectories):
         """Return True if the files of the source directory ``place`` are generated when they are read, as in /proc:
         their sizes say nothing. Raise ``Problem`` if the directory cannot be opened.
         """
-        directory = self.open_source(place)
-        return self.mover.generated_file_systems.is_generated(directory, status_of(directory, on_source=True).st_dev)
+        directory = self.open_source_directory(place)
+        return self.mover.generated_file_systems.is_on_pseudo_file_system(
+            directory, status_of_open_item(directory, on_source=True).st_dev
+        )
 
-    def open_target(self, place: Place) -> int:
+    def open_target_directory(self, place: Place) -> int:
         """Return a descriptor of the target directory of ``place``; the rank keeps it open and closes it later. Raise
         ``Problem`` if it cannot be opened, or if another directory has its path now.
         """
         target = self.targets[place.root].open(self.path_below_target(place.root, place.path), place.target_id)
         if self.storage is not None:
-            self.storage.register(
+            self.storage.register_file_system(
                 target, self.target_device(place), place.target_id.inode, self.running.changed_directories
             )
         return target
@@ -364,12 +370,12 @@ class Rank(SourceAndTargetDirectories):
         ``place`` is None, the directory that contains the target of root number ``root``. Raise ``Problem`` on failure.
         """
         if place is not None:
-            return self.open_target(place)
+            return self.open_target_directory(place)
         targets = self.targets[root]
         target = targets.open(b"")
         if self.storage is not None:
-            status = status_of(target)
-            self.storage.register(target, status.st_dev, status.st_ino, self.running.changed_directories)
+            status = status_of_open_item(target)
+            self.storage.register_file_system(target, status.st_dev, status.st_ino, self.running.changed_directories)
         return target
 
     def syncs_each_file(self, place: Place) -> bool:
@@ -402,7 +408,7 @@ class Rank(SourceAndTargetDirectories):
         """
         if device in is_mtime_set_on_close or not self.options.preserve.timestamps:
             return
-        if self.mover.transfer_traits.traits_of(device, directory).keeps_times_on_close:
+        if self.mover.transfer_traits.transfer_traits_of_file_system(device, directory).keeps_times_on_close:
             is_mtime_set_on_close[device] = False
             return
         if self.options.sequential:
@@ -432,7 +438,7 @@ class Rank(SourceAndTargetDirectories):
             ) as problem:  # the storage object remembers the error, too: from now on each of its syncs fails
                 self.request_stop(f"{SYNC_FAILED_TEXT}: {problem.strerror}", SYNC_FAILED_CODE)
 
-    def remove_leftovers(self, target: int) -> Problem | None:
+    def remove_leftover_files(self, target: int) -> Problem | None:
         """Remove the temporary files that earlier runs of this job left in the target directory with the descriptor
         ``target``, whose contents are complete now. Raise ``Problem`` on failure.
 
@@ -470,7 +476,7 @@ class Rank(SourceAndTargetDirectories):
         """Return True if an earlier run of this job may have created or changed the item with this ``status`` in the
         target directory ``place``.
         """
-        return is_since_earlier_run(self.job, place, status.st_ctime_ns)
+        return is_ctime_since_earlier_run(self.job, place, status.st_ctime_ns)
 
     def record_write_success(self) -> None:
         """Record that the current task has written something. This shows that the destination is not full, so
@@ -478,7 +484,7 @@ class Rank(SourceAndTargetDirectories):
         """
         self.running.shortages, self.running.has_written = (), True
 
-    def handle_failure(self, problem: Problem, place: Place, name: bytes, size: int = 0) -> str:
+    def find_item_failure_reason(self, problem: Problem, place: Place, name: bytes, size: int = 0) -> str:
         """Look for the reason of an item's failure. Stop the job if all other items would fail too, because the
         destination is full or read-only.
 
@@ -512,13 +518,13 @@ class Rank(SourceAndTargetDirectories):
         # Opened without an expected identity: a mismatch would close directories that the task still uses.
         with suppress(Problem):
             directory = self.targets[place.root].open(self.path_below_target(place.root, place.path))
-            if status_of(directory).st_dev != status_of(file_system).st_dev:
+            if status_of_open_item(directory).st_dev != status_of_open_item(file_system).st_dev:
                 file_system = directory
         lacks = space_failures.file_system_shortage(problem, file_system, size)
-        charged = space_failures.quota_charge(place, directory)
+        charged = space_failures.charged_quota_of_new_items(place, directory)
         self.running.shortages += ((problem.errno, charged),)
         in_a_row = tuple(each for number, each in self._consecutive_shortages() if number != errno.EROFS)
-        where = space_failures.charge_description(charged, self.display_path(place, name, on_source=False))
+        where = space_failures.charge_description(charged, self.path_for_display(place, name, on_source=False))
         if why := space_failures.reason_to_stop(in_a_row, lacks, where):
             self.request_stop(f"{os.strerror(problem.errno)}: {why}")
         return lacks or f"in {where}; the file system has room"
@@ -536,7 +542,7 @@ class Rank(SourceAndTargetDirectories):
             reason: the reason in words.
             code: kind of the reason: the number of a signal, ``SYNC_FAILED_CODE``, or 0 for any other reason.
         """
-        self.stop_reason = self.stop_reason or Halt(reason, code)
+        self.stop_reason = self.stop_reason or HaltMessage(reason, code)
 
     def report_failures_and_notices(self, failures: Sequence[Failure], notices: Sequence[str]) -> None:
         """On rank 0: pass failures and notices, of whichever rank, on to the sink. Stop the job if ``--max-errors`` is
@@ -545,9 +551,9 @@ class Rank(SourceAndTargetDirectories):
         self._failure_count += len(failures)
         if self.sink is not None:
             if failures:
-                self.sink.failures(failures)
+                self.sink.receive_failures(failures)
             for notice in notices:
-                self.sink.notice(notice)
+                self.sink.receive_notice(notice)
         if self.options.max_errors and self._failure_count >= self.options.max_errors:
             self.request_stop(
                 f"{count_with_noun(self._failure_count, 'item', 'items')} failed (--max-errors "
@@ -574,7 +580,7 @@ def make_contents_copier(options: Options) -> ContentsCopier:
     return ContentsCopier(sparse=options.preserve.sparse, reflink=options.reflink, cache_policy=manner)
 
 
-def is_since_earlier_run(job: Job, place: Place, moment: int) -> bool:
+def is_ctime_since_earlier_run(job: Job, place: Place, moment: int) -> bool:
     """Return True if ``moment``, a ctime in nanoseconds since 1970, shows that an earlier run of the job may have
     created or changed an item of the target directory ``place``: it is not before the start of the first run that may
     have created items there, with a tolerance of ``CLOCK_GRACE``.

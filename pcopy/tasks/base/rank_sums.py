@@ -14,18 +14,18 @@ from collections.abc import Iterable, Sequence
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.item_outcomes import ItemOutcomes
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 
 MAX_SLOWEST_FILES = 20
 """Number of files in the report's list of those that took longest."""
 
 _OUTCOME_OF_ACTION = {
-    Action.COPY: "copied",
-    Action.REPLACE: "copied",
-    Action.META: "skipped",
-    Action.SKIP: "skipped",
-    Action.FAIL: "failed",
+    ItemAction.COPY: "copied",
+    ItemAction.REPLACE: "copied",
+    ItemAction.META: "skipped",
+    ItemAction.SKIP: "skipped",
+    ItemAction.FAIL: "failed",
 }
 """Heading under which the report counts a file, by the action that was taken for it. Other actions are not counted."""
 
@@ -84,7 +84,7 @@ class FileSizeHistogram(NamedTuple):
     bytes: list[int]
 
     @classmethod
-    def zeros(cls) -> FileSizeHistogram:
+    def empty_histogram(cls) -> FileSizeHistogram:
         """Return columns in which no file was counted yet."""
         return cls([0] * NUMBER_OF_SIZE_CLASSES, [0] * NUMBER_OF_SIZE_CLASSES)
 
@@ -116,22 +116,22 @@ class ReportSums:
         self.sizes: dict[str, FileSizeHistogram] = {}
         self._slowest: list[SlowFile] = []  # a heap
 
-    def add(self, items: Iterable[ItemOutcomes]) -> None:
+    def add(self, items: Iterable[PackedItemOutcomes]) -> None:
         """Add items whose outcome is known to the histograms of sizes and to the list of the slowest files. The type of
         a failed item is unknown; it counts as a file if its size is not 0.
         """
         for each in items:
-            outcome, sizes, kinds = _OUTCOME_OF_ACTION.get(Action(each.action)), array("Q", each.sizes), each.kinds
+            outcome, sizes, kinds = _OUTCOME_OF_ACTION.get(ItemAction(each.action)), array("Q", each.sizes), each.kinds
             if outcome is None:
                 continue
             of_files = [
                 size for kind, size in zip(kinds, sizes, strict=True) if kind == _FILE_TYPE_CODE or (not kind and size)
             ]
             if of_files:
-                self.sizes.setdefault(outcome, FileSizeHistogram.zeros()).add(of_files)
-            self._add_durations(each, sizes)
+                self.sizes.setdefault(outcome, FileSizeHistogram.empty_histogram()).add(of_files)
+            self._update_slowest_files(each, sizes)
 
-    def _add_durations(self, items: ItemOutcomes, sizes: Sequence[int]) -> None:
+    def _update_slowest_files(self, items: PackedItemOutcomes, sizes: Sequence[int]) -> None:
         """Update the list of the slowest files with those regular files among ``items`` that took longer to copy than
         files in it. ``sizes`` are the sizes of the items in bytes. Files with a duration of 0 are skipped: it was not
         measured.
@@ -151,7 +151,7 @@ class ReportSums:
             heapq.heappushpop(self._slowest, slow)
 
     @property
-    def slowest(self) -> list[SlowFile]:
+    def slowest_files(self) -> list[SlowFile]:
         """The files that took longest, the slowest first."""
         return sorted(self._slowest, reverse=True)
 
@@ -160,18 +160,18 @@ class ReportSums:
         ranks, sizes, slowest = load_primitives(packed)
         self.ranks += (RankWorkStatistics(*each) for each in ranks)
         for outcome, columns in sizes.items():
-            self.sizes.setdefault(outcome, FileSizeHistogram.zeros()).merge(columns)
+            self.sizes.setdefault(outcome, FileSizeHistogram.empty_histogram()).merge(columns)
         for each in slowest:
             self._add_slow_file(SlowFile(*each))
 
-    def packed(self) -> bytes:
+    def sums_as_bytes(self) -> bytes:
         """Return the sums as bytes, for a message to another rank, which adds them by ``merge``."""
         ranks = [tuple(each) for each in sorted(self.ranks)]
         sizes = {outcome: tuple(columns) for outcome, columns in self.sizes.items()}
         return dump_primitives((ranks, sizes, [tuple(each) for each in self._slowest]))
 
     @classmethod
-    def from_packed(cls, packed: bytes) -> ReportSums:
+    def from_packed_bytes(cls, packed: bytes) -> ReportSums:
         """Return the sums in the bytes ``packed``, which ``packed`` has returned. If ``packed`` is empty, return empty
         sums.
         """

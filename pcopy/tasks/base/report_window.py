@@ -32,10 +32,10 @@ class SendWindow:
 
     def __init__(self, rank: Rank) -> None:
         self.unacknowledged = 0
-        self._share = self.share_of_rank(rank.size)
+        self._share = self.max_unacknowledged_amount(rank.size)
 
     @classmethod
-    def share_of_rank(cls, ranks: int) -> int:
+    def max_unacknowledged_amount(cls, ranks: int) -> int:
         """Return the amount that one rank may have sent without an acknowledgement, in a job of ``ranks`` ranks."""
         return max(cls.min_share, cls.total_limit // ranks)
 
@@ -44,7 +44,7 @@ class SendWindow:
         """True if this rank has sent more than its share and must wait for acknowledgements."""
         return self.unacknowledged > self._share
 
-    def wait_until_open(self) -> TicketGenerator[bool]:
+    def wait_until_sending_allowed(self) -> TicketGenerator[bool]:
         """Yield until this rank may send again. Return True then, or False if the job stops before."""
         while self.is_full:
             hearing = SendWindowTicket(self)
@@ -78,7 +78,7 @@ class _ReceivedAmounts(Counter[int]):
         super().__init__()
 
 
-def acknowledge_when_due(
+def acknowledge_received_amount_when_due(
     rank: Rank,
     result: TaskResult,
     sender: int,
@@ -95,5 +95,5 @@ def acknowledge_when_due(
     """
     received = rank.shared_instance(_ReceivedAmounts)
     received[sender] += amount
-    if received[sender] >= window_type.share_of_rank(rank.size) // 4:
-        result.spawn(note(received.pop(sender)), owner=sender)
+    if received[sender] >= window_type.max_unacknowledged_amount(rank.size) // 4:
+        result.spawn_task(note(received.pop(sender)), owner=sender)

@@ -1,8 +1,8 @@
 """The result of one task: the tasks that it spawns, and what it counts, digests and reports. All of it takes effect
 together when the task is done; if the process dies before, none of it does.
 
-This module knows no concrete kinds of tasks. ``pcopy.tasks.runner.make_outcome`` turns what was collected here into
-tasks when the task is done.
+This module knows no concrete kinds of tasks. ``pcopy.tasks.runner.make_task_outcome`` turns what was collected here
+into tasks when the task is done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.syncer import unsyncable_devices
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import NULL_RECORDER, UNTIMED_NEW_COPY, CopyAction, NullItemRecorder
+from pcopy.tasks.base.actions import NULL_RECORDER, UNTIMED_NEW_COPY, NullItemOutcomeRecorder, TimedCopyAction
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.item_columns import ItemColumns
@@ -29,7 +29,16 @@ from pcopy.tasks.base.job import Failure
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank, RunningTask
-from pcopy.tasks.base.values import REPAIR_ATTEMPT, ContentInfo, FailedName, FileToRead, Item, ItemCopy, Place, Retry
+from pcopy.tasks.base.values import (
+    REPAIR_ATTEMPT,
+    ContentInfo,
+    FailedName,
+    FailureRetry,
+    FileToRead,
+    Item,
+    ItemCopy,
+    Place,
+)
 from pcopy.text import printable_path
 
 _EXAMINING_OPERATIONS = ("open", "stat", "readdir", "scan")
@@ -136,10 +145,10 @@ class TaskResult(counts.TaskCounts):
         self._spawned_list: list[NewTask] = []
         self._spawned: Iterable[NewTask] = self._spawned_list
         self.failures: list[Failure] = []
-        self.retries: list[tuple[TaskKind | Item | NamesToExamine | None, Retry]] = []
+        self.retries: list[tuple[TaskKind | Item | NamesToExamine | None, FailureRetry]] = []
         """What a resumed job does about each failure, in the order of ``failures``, as pairs: what tries again (a task,
-        or the names or item for which a task will be created; None if nothing is tried again), and the ``Retry`` that
-        will contain this task in packed form.
+        or the names or item for which a task will be created; None if nothing is tried again), and the ``FailureRetry``
+        that will contain this task in packed form.
         """
         self.notices: list[str] = []
         self.unsupported_notices: list[tuple[str, str]] = []
@@ -171,10 +180,10 @@ class TaskResult(counts.TaskCounts):
         """Name and inode number of existing files that were overwritten (``--inplace``) and must lose their mark of
         incompleteness, by directory and by whether their metadata could not be set.
         """
-        self.item_recorder = _make_item_recorder(rank)
+        self.item_recorder = _make_item_outcome_recorder(rank)
         """Recorder of what was done with each item, for ``-vv``, ``--log`` and reports."""
 
-    def spawn(
+    def spawn_task(
         self,
         task: TaskKind,
         cost: int = 0,
@@ -201,7 +210,7 @@ class TaskResult(counts.TaskCounts):
             self.count(counter)
         self._spawned_list.append(NewTask(at, encode_task(task), cost + CALL_COST, expands, owner))
 
-    def examine_again(self, place: Place, names: bytes, attempt: int, *, phase: int | None = None) -> None:
+    def examine_names_again(self, place: Place, names: bytes, attempt: int, *, phase: int | None = None) -> None:
         """Have names of the directory ``place`` looked up again in the source, and copied according to their type then.
 
         Args:
@@ -213,7 +222,7 @@ class TaskResult(counts.TaskCounts):
             (NamesToExamine(place, names, attempt), self.phase if phase is None else int(phase))
         )
 
-    def spawn_copy(self, item: Item, *, phase: int | None = None) -> None:
+    def spawn_copy_task(self, item: Item, *, phase: int | None = None) -> None:
         """Have ``item`` copied by a task of its own. The task copies the first name that can be copied and creates the
         other names as hard links to that copy. ``phase`` is by default that of this task.
         """
@@ -227,7 +236,7 @@ class TaskResult(counts.TaskCounts):
         if self._rank.job.began and self._rank.options.preserve.links:
             self.copied_inodes.append((item, copy))
 
-    def spawn_on_other_host(self, task: TaskKind, cost: int, writer: int, *, phase: int | None = None) -> None:
+    def spawn_task_on_other_host(self, task: TaskKind, cost: int, writer: int, *, phase: int | None = None) -> None:
         """Spawn a task that reads data back, on another host than ``writer`` if the job has several. On the host that
         wrote the data, its page cache would answer instead of the storage.
 
@@ -236,9 +245,9 @@ class TaskResult(counts.TaskCounts):
             writer: number of the host that wrote the data.
             phase: phase of the task; by default that of this task.
         """
-        self.spawn(task, cost, phase=phase, owner=self._rank.hosts.rank_on_other_host(writer))
+        self.spawn_task(task, cost, phase=phase, owner=self._rank.hosts.rank_on_other_host(writer))
 
-    def spawn_lazily(self, tasks: Iterator[TaskKind], cost: int, *, expands: bool) -> None:
+    def spawn_tasks_lazily(self, tasks: Iterator[TaskKind], cost: int, *, expands: bool) -> None:
         """Spawn a large number of tasks in the phase of this task. Each is created only when the engine takes it, so
         that they are never all in memory.
 
@@ -250,14 +259,14 @@ class TaskResult(counts.TaskCounts):
         made = (NewTask(self.phase, encode_task(task), cost, expands) for task in tasks)
         self._spawned = chain(self._spawned, made)
 
-    def defer_completion(self) -> None:
+    def defer_task_completion(self) -> None:
         """Do not record this task as done when it ends, because its only effect is in this rank's memory. It is
-        recorded when another task has used that effect and names this task in ``complete_deferred``; until then a
+        recorded when another task has used that effect and names this task in ``complete_deferred_tasks``; until then a
         resumed job runs this task again.
         """
         self._is_deferred = True
 
-    def complete_deferred(self, tasks: Iterable[TaskId]) -> None:
+    def complete_deferred_tasks(self, tasks: Iterable[TaskId]) -> None:
         """Have ``tasks``, whose completion was deferred, recorded as done together with this task, which has used their
         effects.
 
@@ -266,7 +275,7 @@ class TaskResult(counts.TaskCounts):
         self._completed += (task for task in tasks if task != self.id)
         self._is_deferred = False
 
-    def count_copied(
+    def count_copied_item(
         self,
         place: Place,
         name: bytes,
@@ -275,7 +284,7 @@ class TaskResult(counts.TaskCounts):
         is_only_name: bool = True,
         chunk: int = 0,
         writers: bytes = b"",
-        how: CopyAction = UNTIMED_NEW_COPY,
+        how: TimedCopyAction = UNTIMED_NEW_COPY,
     ) -> None:
         """Count an item that was copied completely, record the outcome for the user, and collect its digest.
 
@@ -287,7 +296,7 @@ class TaskResult(counts.TaskCounts):
             writers: number of the host that wrote each chunk, one byte each; empty if this host wrote the item.
             how: what was done (copied, or replaced an existing item) and how long it took.
         """
-        self.item_recorder.record(how.action, place, name, known.kind, known.size, how.nanoseconds)
+        self.item_recorder.record_item_outcome(how.action, place, name, known.kind, known.size, how.nanoseconds)
         self._rank.record_write_success()
         counter = counts.copied_counter(known.kind)
         self.count(counter, 1, place)
@@ -319,7 +328,7 @@ class TaskResult(counts.TaskCounts):
         """
         rank = self._rank
         if rank.collects_signature_entries and name and known.kind != SOCKET_TYPE_BYTE:
-            side, path, entry = rank.dataset_entry(place, name)
+            side, path, entry = rank.item_location_in_dataset(place, name)
             self.entries[side, path].add_item(entry, known)
         if not (verify and rank.options.verify):
             return
@@ -339,9 +348,13 @@ class TaskResult(counts.TaskCounts):
         if not files:
             return
         if rank.collects_signature_entries:
-            side, path, _ = rank.dataset_entry(place, b"")
+            side, path, _ = rank.item_location_in_dataset(place, b"")
             item = rank.job.roots[place.root].item
-            names = [rank.dataset_entry(place, name)[2] for name in files.packed_names.split(b"/")] if item else None
+            names = (
+                [rank.item_location_in_dataset(place, name)[2] for name in files.packed_names.split(b"/")]
+                if item
+                else None
+            )
             self.entries[side, path].extend(files, names)
         if verify and rank.options.verify:
             self.count_items_to_verify(len(files), files.total_size, place)
@@ -355,8 +368,8 @@ class TaskResult(counts.TaskCounts):
     def collect_directory_entry(self, place: Place) -> None:
         """Collect the directory ``place`` itself for the signature, if the job writes one."""
         if self._rank.collects_signature_entries:
-            side, path, _ = self._rank.dataset_entry(place, b"")
-            self.entries[side, path].add_item(b"", self._rank.hashing.directory_content_info)
+            side, path, _ = self._rank.item_location_in_dataset(place, b"")
+            self.entries[side, path].add_item(b"", self._rank.job_item_hasher.placeholder_directory_info)
 
     @property
     def verification_phase(self) -> int:
@@ -365,7 +378,7 @@ class TaskResult(counts.TaskCounts):
         """
         return Phase.VERIFY if self.phase < Phase.VERIFY else Phase.REPAIR_VERIFY
 
-    def fail_item(
+    def count_item_as_failed(
         self,
         place: Place,
         name: bytes,
@@ -401,7 +414,7 @@ class TaskResult(counts.TaskCounts):
         """
         options = self._rank.options
         return (
-            problem.is_directory_not_empty
+            problem.is_directory_not_empty_error
             and options.delete
             and not options.keeps_existing
             and self.phase < Phase.DELETE
@@ -412,11 +425,11 @@ class TaskResult(counts.TaskCounts):
         an ``Item``, all of its names are copied together, because they must become hard links of one inode.
         """
         if isinstance(retry, Item):
-            self.spawn_copy(retry, phase=Phase.AGAIN)
+            self.spawn_copy_task(retry, phase=Phase.AGAIN)
         elif isinstance(retry, TaskKind):
-            self.spawn(retry, phase=Phase.AGAIN)
+            self.spawn_task(retry, phase=Phase.AGAIN)
         else:
-            self.examine_again(place, name, max(1, self.attempt), phase=Phase.AGAIN)
+            self.examine_names_again(place, name, max(1, self.attempt), phase=Phase.AGAIN)
 
     def _record_failure(
         self,
@@ -445,23 +458,25 @@ class TaskResult(counts.TaskCounts):
         counted += [(counts.FOUND, 1)] if retry is RetryMode.BY_REPEATED_PHASE else []
         for counter, number in counted:
             self.count(counter, number, place)
-        message = self._rank.handle_failure(problem, place, name, size)
+        message = self._rank.find_item_failure_reason(problem, place, name, size)
         text, common = problem.strerror or "", os.strerror(problem.errno or 0)
         if not message or text.startswith(f"{common};"):  # keep a text that pcopy has appended to the system's
             message += text.removeprefix(common) if message else text
         if retry is RetryMode.NEVER:
-            self.retries.append((None, Retry()))
+            self.retries.append((None, FailureRetry()))
         elif isinstance(retry, RetryMode) and retry is not RetryMode.EXAMINE_AGAIN:
-            self.retries.append((None, Retry(counts_to_subtract=tuple(counted), place=place)))
+            self.retries.append((None, FailureRetry(counts_to_subtract=tuple(counted), place=place)))
         else:
             again = retry if isinstance(retry, tuple) else NamesToExamine(place, name, max(1, self.attempt))
             untouched = not may_exist and self.has_created_nothing(place, problem)
-            self.retries.append((again, Retry(b"", int(retry_phase), tuple(counted), untouched, place)))
+            self.retries.append((again, FailureRetry(b"", int(retry_phase), tuple(counted), untouched, place)))
         self.item_recorder.record_failure(place, name, size)
-        path = self._rank.display_path(place, name, on_source=problem.on_source)
+        path = self._rank.path_for_display(place, name, on_source=problem.on_source)
         self.failures.append(Failure(path, problem.operation, problem.errno or 0, message))
 
-    def fail_all_names(self, failed: Iterable[FailedName], size: int, retry: RetryAction, *, may_exist: bool) -> None:
+    def count_all_names_as_failed(
+        self, failed: Iterable[FailedName], size: int, retry: RetryAction, *, may_exist: bool
+    ) -> None:
         """Count several names of one inode as failed. A resumed job retries all of them together.
 
         Args:
@@ -470,7 +485,7 @@ class TaskResult(counts.TaskCounts):
             retry: the task or item by which a resumed job retries the names. It is recorded for the first name only.
             may_exist: True if something may have been created for one of the names.
         """
-        problems = [(place, name, Problem.from_packed(problem)) for place, name, problem in failed]
+        problems = [(place, name, Problem.from_packed_tuple(problem)) for place, name, problem in failed]
         if problems and all(self._awaits_deletion(problem) for *_, problem in problems):
             self._defer_until_deletion(*problems[0][:2], retry)
             return
@@ -482,7 +497,7 @@ class TaskResult(counts.TaskCounts):
         """Record that a resumed job, when it retries a failed item, will create a hard link in the directory ``place``
         that was created and counted already. It subtracts 1 from the count first.
         """
-        self.retries.append((None, Retry(counts_to_subtract=((counts.HARDLINKS, 1),), place=place)))
+        self.retries.append((None, FailureRetry(counts_to_subtract=((counts.HARDLINKS, 1),), place=place)))
 
     def has_created_nothing(self, place: Place, problem: Problem) -> bool:
         """Return True if this job has certainly created nothing in the directory ``place`` for an item that failed with
@@ -509,7 +524,7 @@ class TaskResult(counts.TaskCounts):
 
     def report_failure(self, path: bytes, problem: Problem) -> None:
         """Report a failure that concerns no item and is not counted, for example of the file ``path``."""
-        self.retries.append((None, Retry()))
+        self.retries.append((None, FailureRetry()))
         self.failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
 
     def record_applied_metadata(self, place: Place, name: bytes, applied: MetadataOutcome) -> None:
@@ -524,9 +539,11 @@ class TaskResult(counts.TaskCounts):
         for notice in applied.notices:
             self.warn_about_item(place, name, notice)
         if applied.layout_reason:
-            self.warn_of_other_layout(place, name, applied.layout_reason)
+            self.warn_of_unwanted_layout(place, name, applied.layout_reason)
         if applied.unsupported:
-            self.report_unsupported_features(self._rank.display_path(place, name, on_source=False), applied.unsupported)
+            self.report_unsupported_features(
+                self._rank.path_for_display(place, name, on_source=False), applied.unsupported
+            )
 
     def report_unsupported_features(self, path: bytes, features: frozenset[str]) -> None:
         """Report to the user each of ``features``, such as ACLs, that the file system of ``path`` does not support. A
@@ -541,7 +558,7 @@ class TaskResult(counts.TaskCounts):
             )
             self.unsupported_notices.append((feature, text))
 
-    def warn_of_other_layout(self, place: Place, name: bytes, why: str) -> None:
+    def warn_of_unwanted_layout(self, place: Place, name: bytes, why: str) -> None:
         """Count a warning about an item that did not get the wanted Lustre layout (striping). ``why`` is the reason;
         only the first item with this reason is shown to the user.
         """
@@ -554,7 +571,7 @@ class TaskResult(counts.TaskCounts):
         self.count(counts.WARNINGS, 1, place)
         if text not in self._rank.notices_sent_once and len(self._rank.notices_sent_once) < MAX_ONE_TIME_NOTICES:
             self._rank.notices_sent_once.add(text)
-            path = printable_path(self._rank.display_path(place, name, on_source=False))
+            path = printable_path(self._rank.path_for_display(place, name, on_source=False))
             self.one_time_notices.append((text, f"{path}: {text} (more warnings like this are only counted)"))
 
     def warn_of_unsyncable_devices(self) -> None:
@@ -574,9 +591,9 @@ class TaskResult(counts.TaskCounts):
         the source.
         """
         self.count(counts.WARNINGS, 1, place)
-        self.notices.append(f"{printable_path(self._rank.display_path(place, name, on_source=on_source))}: {text}")
+        self.notices.append(f"{printable_path(self._rank.path_for_display(place, name, on_source=on_source))}: {text}")
 
-    def outcome(self) -> TaskOutcome:
+    def outcome_for_engine(self) -> TaskOutcome:
         """Return the part of the result that the engine needs: the new tasks, the counts, and which tasks are recorded
         as done.
         """
@@ -585,12 +602,12 @@ class TaskResult(counts.TaskCounts):
         )
 
 
-def _make_item_recorder(rank: Rank) -> NullItemRecorder:
+def _make_item_outcome_recorder(rank: Rank) -> NullItemOutcomeRecorder:
     """Return a recorder of what is done with each item. Return one that ignores everything if neither the user
     (``-vv``, ``--log``) nor a report needs it.
     """
     if not (rank.options.itemize or rank.collects_report_sums):
         return NULL_RECORDER
-    from pcopy.tasks.base.item_outcomes import ItemRecorder
+    from pcopy.tasks.base.item_outcomes import ItemOutcomeRecorder
 
-    return ItemRecorder(rank)
+    return ItemOutcomeRecorder(rank)

@@ -103,23 +103,23 @@ class DirectoriesToEnter(ABC):
         """True if the task has entered a directory. Before that it enters some even if other ranks are idle."""
 
     @abstractmethod
-    def _can_enter_several(self, around: Place) -> bool:
+    def _can_enter_several_directories(self, around: Place) -> bool:
         """Return True if one call of the backend can process the contents of several subdirectories of ``around``."""
 
     @abstractmethod
-    def _enter_several(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
+    def _enter_several_directories(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """Process the contents of the subdirectories ``names`` of ``around`` by one call of the backend. ``inodes`` are
         the inode numbers that the scan has found.
         """
 
     @abstractmethod
-    def _enter(self, around: Place, name: bytes, inode: int) -> TaskSteps:
+    def _enter_directory(self, around: Place, name: bytes, inode: int) -> TaskSteps:
         """Process the contents of the subdirectory ``name`` of ``around``. ``inode`` is the inode number that the scan
         has found.
         """
 
     @abstractmethod
-    def _make_task(self, around: Place, names: bytes, inodes: bytes) -> DivisibleTask:
+    def _make_subdirectories_task(self, around: Place, names: bytes, inodes: bytes) -> DivisibleTask:
         """Return a task that processes the contents of the subdirectories ``names`` of ``around``. The names are joined
         by slashes, their ``inodes`` packed by ``pack_numbers``.
         """
@@ -128,25 +128,25 @@ class DirectoriesToEnter(ABC):
         """Add subdirectories of ``around`` that the task has found. ``inodes`` are the inode numbers of ``names``."""
         self._remaining.append((around, names, inodes))
 
-    def enter_while_others_work(self) -> TaskSteps:
+    def enter_directories_while_others_work(self) -> TaskSteps:
         """Process the contents of directories while all other ranks have work. Then spawn tasks for the remaining
         directories.
         """
         remaining, at_once = self._remaining, self._rank.shared_instance(DirectoriesPerCall)
-        while remaining and (not self._has_begun or self._should_enter_more()):
+        while remaining and (not self._has_begun or self._should_enter_more_directories()):
             self._has_begun = True
             around, names, inodes = remaining.pop()
-            number = at_once.number if len(names) > 1 and self._can_enter_several(around) else 1
+            number = at_once.number if len(names) > 1 and self._can_enter_several_directories(around) else 1
             if len(names) > number:
                 remaining.append((around, names[number:], inodes[number:]))
             began = time.monotonic()
             if number > 1:
-                yield from self._enter_several(around, names[:number], inodes[:number])
+                yield from self._enter_several_directories(around, names[:number], inodes[:number])
             else:
-                yield from self._enter(around, names[0], inodes[0])
+                yield from self._enter_directory(around, names[0], inodes[0])
             at_once.adapt_to_duration(time.monotonic() - began)
         for each in remaining:
-            self._spawn(*each)
+            self._spawn_subdirectory_tasks(*each)
 
     def _problem_of_replaced_parent(self, around: Place) -> Problem | None:
         """Find out why a subdirectory of ``around`` that was found before is missing. Return the error if another
@@ -154,41 +154,41 @@ class DirectoriesToEnter(ABC):
         it is the same directory: then only the subdirectory was removed.
         """
         sources = self._rank.sources[around.root]
-        sources.discard(around.path)
+        sources.discard_directory(around.path)
         try:
             sources.expected_mounts.check_mount_is_not_new(sources.open(around.path, around.source_id))
         except Problem as problem:
             return None if problem.errno == errno.ENOENT else problem
         return None
 
-    def _should_enter_more(self) -> bool:
+    def _should_enter_more_directories(self) -> bool:
         """Return True if the task should enter another directory itself: its time is not over, the job is not being
         stopped, and all other ranks have work.
         """
         rank = self._rank
         return time.monotonic() < self._deadline and rank.stop_reason is None and rank.all_ranks_have_work()
 
-    def _spawn(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+    def _spawn_subdirectory_tasks(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
         """Spawn tasks that process the contents of the subdirectories ``names`` of ``around``. ``inodes`` are their
         inode numbers.
         """
         for share in directory_slices_per_task(self._rank, len(names)):
-            task = self._make_task(around, pack_names(names[share]), pack_numbers([*inodes[share]]))
-            self._result.spawn(task, task.item_count * SCAN_COST, expands=True)
+            task = self._make_subdirectories_task(around, pack_names(names[share]), pack_numbers([*inodes[share]]))
+            self._result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
 
 
-class SiblingsTask(DirectoryTask):
+class SiblingDirectoriesTask(DirectoryTask):
     """Base class of tasks about several subdirectories of ``place``. The field ``names`` has their names, joined by
     slashes.
     """
 
     names: bytes
 
-    def subset(self, rows: Sequence[int]) -> Self:
+    def task_for_some_directories(self, rows: Sequence[int]) -> Self:
         """Return a task for some of the directories only: those whose indices in ``names`` are ``rows``."""
         raise NotImplementedError
 
-    def single_tasks(self) -> Iterable[TaskKind]:
+    def single_directory_tasks(self) -> Iterable[TaskKind]:
         """Return one task for each directory; together they do the same as this task."""
         raise NotImplementedError
 
@@ -198,19 +198,24 @@ class SiblingsTask(DirectoryTask):
         return self.names.count(b"/") + 1
 
     def divide(self, portions: int) -> list[Self]:
-        return [self.subset(range(cut.start, cut.stop)) for cut in portion_slices(self.item_count, portions)]
+        return [
+            self.task_for_some_directories(range(cut.start, cut.stop))
+            for cut in portion_slices(self.item_count, portions)
+        ]
 
-    def contained_places(self) -> Iterator[Place]:
-        return chain.from_iterable(one.contained_places() for one in self.single_tasks())
+    def contained_directory_places(self) -> Iterator[Place]:
+        return chain.from_iterable(one.contained_directory_places() for one in self.single_directory_tasks())
 
-    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+    def locations_of_leftover_files(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         return chain.from_iterable(
-            one.leftover_locations(after_first_run=after_first_run) for one in self.single_tasks()
+            one.locations_of_leftover_files(after_first_run=after_first_run) for one in self.single_directory_tasks()
         )
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         remaining = [
-            row for row, one in enumerate(self.single_tasks()) if not any(map(missing.contains, one.contained_places()))
+            row
+            for row, one in enumerate(self.single_directory_tasks())
+            if not any(map(missing.contains, one.contained_directory_places()))
         ]
         if remaining:
-            yield task._replace(payload=encode_task(self.subset(remaining)))
+            yield task._replace(payload=encode_task(self.task_for_some_directories(remaining)))

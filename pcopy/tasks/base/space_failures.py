@@ -40,7 +40,7 @@ _OPERATIONS_WITHOUT_DATA = frozenset(("create", "mkdir", "mknod", "symlink", "li
 """Operations that need an inode or a directory entry, but no room for contents."""
 
 
-class QuotaCharge(NamedTuple):
+class ChargedQuota(NamedTuple):
     """What an item is charged to: a directory or project, and an owner.
 
     Fields:
@@ -54,7 +54,7 @@ class QuotaCharge(NamedTuple):
     owner: tuple[int, int]
 
 
-def quota_charge(place: Place, directory: int) -> QuotaCharge:
+def charged_quota_of_new_items(place: Place, directory: int) -> ChargedQuota:
     """Return the directory or project, and the owner, to whose quota new items in the directory ``place`` are charged.
     ``directory`` is its descriptor; if it is -1, the project is not known and counts as none.
     """
@@ -64,7 +64,7 @@ def quota_charge(place: Place, directory: int) -> QuotaCharge:
         group = status.st_gid if status.st_mode & 0o2000 else group
         (project,) = _FSXATTR.unpack(ioctl(directory, _FS_IOC_FSGETXATTR, bytes(_FSXATTR.size)))
     owner = os.geteuid(), group
-    return QuotaCharge((-1, b""), project, owner) if project else QuotaCharge((place.root, place.path), 0, owner)
+    return ChargedQuota((-1, b""), project, owner) if project else ChargedQuota((place.root, place.path), 0, owner)
 
 
 def file_system_shortage(problem: Problem, file_system: int, size: int) -> str:
@@ -88,7 +88,7 @@ def file_system_shortage(problem: Problem, file_system: int, size: int) -> str:
     return "no inode is free" if found.f_files and not found.f_favail else ""
 
 
-def charge_description(charge: QuotaCharge, shown_path: bytes) -> str:
+def charge_description(charge: ChargedQuota, shown_path: bytes) -> str:
     """Return the project or directory to which an item was charged, in words. ``shown_path`` is the path of the item as
     the user sees it.
     """
@@ -97,7 +97,7 @@ def charge_description(charge: QuotaCharge, shown_path: bytes) -> str:
     return f"directory {printable_path(os.path.dirname(shown_path))}"
 
 
-def reason_to_stop(in_a_row: tuple[QuotaCharge, ...], lacks: str, last: str) -> str:
+def reason_to_stop(in_a_row: tuple[ChargedQuota, ...], lacks: str, last: str) -> str:
     """Return the reason to stop the job after these consecutive failures for lack of space; empty if the job continues.
 
     Args:

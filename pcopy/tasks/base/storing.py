@@ -14,7 +14,7 @@ from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.close import close_ignoring_errors, raise_if_data_lost, record_sync_under_way, sync_data
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem, errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.fsio.syncer import MAX_FILES_PER_REQUEST
 from pcopy.tasks.base.rank import Rank
 
@@ -100,7 +100,7 @@ class FileSyncBatch:
         """Add the file ``new``, which is open and whose contents are written."""
         self._files.append(new)
 
-    def store(self, rank: Rank) -> Generator[None, None, None]:
+    def sync_added_files(self, rank: Rank) -> Generator[None, None, None]:
         """Yield until the contents of all files that were added are on stable storage. Afterwards the generator of each
         file may continue; it gets its error from ``raise_problem_of_file``.
         """
@@ -116,7 +116,9 @@ class FileSyncBatch:
             raise problem
 
 
-def wait_until_stored(rank: Rank, new: NewFile, together: FileSyncBatch | None = None) -> Generator[None, None, None]:
+def wait_until_file_is_stored(
+    rank: Rank, new: NewFile, together: FileSyncBatch | None = None
+) -> Generator[None, None, None]:
     """Yield until the contents of the file ``new`` are on stable storage, so that it may get its final name. Raise
     ``Problem`` on failure. Nothing is done if the job does not sync, or if the file needs no sync.
 
@@ -125,7 +127,7 @@ def wait_until_stored(rank: Rank, new: NewFile, together: FileSyncBatch | None =
     """
     if not (rank.options.sync and new.needs_sync):
         return
-    if together is not None and status_of(new.descriptor).st_size <= MAX_SMALL_FILE_BYTES:
+    if together is not None and status_of_open_item(new.descriptor).st_size <= MAX_SMALL_FILE_BYTES:
         together.add(new)
         yield
         together.raise_problem_of_file(new)

@@ -8,17 +8,17 @@ from __future__ import annotations
 from array import array
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import PackedProblem
-from pcopy.fsio.source import FileVersion
+from pcopy.fsio.source import FileContentVersion
 
-NO_DIRECTORY_IDENTITY = Identity(-1, -1)
+NO_DIRECTORY_IDENTITY = ItemIdentity(-1, -1)
 """Identity (mount code -1, inode -1) that stands for no directory. It is the ``target_id`` of a directory that is only
 read, and the ``source_id`` of a directory whose source was not opened yet.
 """
 
 
-UNCREATED_TARGET_IDENTITY = Identity(-2, -2)
+UNCREATED_TARGET_IDENTITY = ItemIdentity(-2, -2)
 """Identity that stands for a target directory which a dry run does not create but a real run would. A dry run treats
 such a directory as empty.
 """
@@ -42,8 +42,8 @@ class Place(NamedTuple):
 
     root: int
     path: bytes
-    source_id: Identity
-    target_id: Identity
+    source_id: ItemIdentity
+    target_id: ItemIdentity
     is_new: bool
     inherits_acl: bool
     first_run: tuple[int, int] = (0, 0)
@@ -56,7 +56,7 @@ class Place(NamedTuple):
         return self.root, self.path
 
 
-def counts_label(place: Place) -> bytes:
+def directory_counts_label(place: Place) -> bytes:
     """Return the label of the directory ``place`` in the records of a job. Counts of the directory and of the items in
     it are recorded under this label. If the directory has vanished when the job is resumed, they are subtracted again.
     """
@@ -126,7 +126,7 @@ class ContentInfo(NamedTuple):
     kind: bytes
     size: int
     digest: bytes
-    version: FileVersion
+    version: FileContentVersion
 
 
 class ChunkedFile(NamedTuple):
@@ -146,9 +146,9 @@ class ChunkedFile(NamedTuple):
     """
 
     item: Item
-    version: FileVersion
+    version: FileContentVersion
     temporary: bytes
-    identity: Identity
+    identity: ItemIdentity
     overwritten_owner: tuple[int, ...] = ()
     is_cloned: bool = False
     server_status: tuple[int, ...] = ()
@@ -164,7 +164,7 @@ class ItemCopy(NamedTuple):
         writers: number of the host that wrote each chunk, one byte each (``pcopy.tasks.base.distribution.Hosts``).
     """
 
-    identity: Identity
+    identity: ItemIdentity
     known: ContentInfo
     chunk: int
     writers: bytes
@@ -241,7 +241,7 @@ class UnnamedCopy(NamedTuple):
     mark: bytes
 
 
-class Retry(NamedTuple):
+class FailureRetry(NamedTuple):
     """What a resumed job does about one recorded failure: it subtracts the failure from the counts, and runs a task
     that tries again.
 

@@ -16,17 +16,17 @@ from mmap import mmap
 from typing import cast
 
 from pcopy.engine.ticket import OperationTicket
-from pcopy.fsio.backend.batches import BenchmarkCalls, BenchmarkOperation, ListNames
+from pcopy.fsio.backend.batches import BenchmarkCallsBatch, BenchmarkOperation, ListNamesBatch
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names
 from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.close import close_after_read, close_ignoring_errors
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.syncer import sync_if_supported
-from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
+from pcopy.fsio.syncer import sync_file_if_supported
+from pcopy.fsio.temporary import CREATE_FLAGS, remove_item_if_present
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job
-from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.bench.private import OPEN_DIRECTORY_FLAGS, PrivateDirectory, open_private_directory
@@ -62,7 +62,7 @@ def private_directory_name(job: Job) -> bytes:
     return b".pdbench-%s" % job.name.encode()
 
 
-class StepTask(TaskKind, is_note=False):
+class BenchmarkStepTask(TaskKind, is_note=False):
     """Base class of the tasks by which a rank takes part in a step of a benchmark. ``step`` contains the fields of a
     ``BenchmarkStep``.
     """
@@ -73,7 +73,7 @@ class StepTask(TaskKind, is_note=False):
         return None
 
 
-class PrepareStep(StepTask, code=150, doing="preparing a measurement"):
+class PrepareBenchmarkStep(BenchmarkStepTask, code=150, doing="preparing a measurement"):
     """Task that creates and opens what this rank needs for the step, and reports to rank 0 that this rank is ready.
 
     Fields:
@@ -90,14 +90,14 @@ class PrepareStep(StepTask, code=150, doing="preparing a measurement"):
     def run(self, rank: Rank, result: TaskResult) -> None:
         step = BenchmarkStep(*self.step)
         try:
-            rank.shared_instance(RankBenchmark).prepare(step, self.file_owner, self.created, self.private_inode)
+            rank.shared_instance(BenchmarkOnRank).prepare_step(step, self.file_owner, self.created, self.private_inode)
         except OSError as error:
             report_failed_test(rank, result, Problem.from_error("mkdir", error))
             return
-        result.spawn(RankReadyNote(), owner=0)
+        result.spawn_task(RankReadyNote(), owner=0)
 
 
-class RankReadyNote(NoteTask, code=151, doing="waiting for all ranks"):
+class RankReadyNote(TaskWithoutDirectory, code=151, doing="waiting for all ranks"):
     """Message to rank 0: a rank has prepared the step. After the last such message, rank 0 starts the measurement on
     all ranks of the step.
     """
@@ -109,10 +109,10 @@ class RankReadyNote(NoteTask, code=151, doing="waiting for all ranks"):
         assert step is not None
         if book.ready_ranks == step.ranks:
             for number in range(step.ranks):
-                result.spawn(MeasureStep(step[:]), owner=number)
+                result.spawn_task(MeasureBenchmarkStep(step[:]), owner=number)
 
 
-class MeasureStep(StepTask, code=152, doing="measuring"):
+class MeasureBenchmarkStep(BenchmarkStepTask, code=152, doing="measuring"):
     """Task that runs the test of the step on this rank, and reports to rank 0 the number of operations or bytes, and
     the time.
     """
@@ -121,17 +121,17 @@ class MeasureStep(StepTask, code=152, doing="measuring"):
         step = BenchmarkStep(*self.step)
         test = BenchmarkTest(step.test)
         try:
-            number, begin, end = yield from rank.shared_instance(RankBenchmark).run(step)
+            number, begin, end = yield from rank.shared_instance(BenchmarkOnRank).run(step)
         except OSError as error:
             report_failed_test(rank, result, Problem.from_error(test.name.lower(), error))
             return
         if step.is_measured:
             for counter in (counts.FOUND_BYTES, counts.BYTES) if test.is_data_test else (counts.FOUND, counts.FILES):
                 result.count(counter, number)
-        result.spawn(MeasurementNote(rank.number, begin, end, number), owner=0)
+        result.spawn_task(MeasurementNote(rank.number, begin, end, number), owner=0)
 
 
-class MeasurementNote(NoteTask, code=153, doing="recording what was measured"):
+class MeasurementNote(TaskWithoutDirectory, code=153, doing="recording what was measured"):
     """Message to rank 0 with what a rank has measured: ``begin`` and ``end`` in nanoseconds, and the number
     (``amount``) of operations or bytes. After the last message of a step, the next step starts.
     """
@@ -147,10 +147,10 @@ class MeasurementNote(NoteTask, code=153, doing="recording what was measured"):
             RankTiming(self.rank, self.begin, self.end, self.amount), one_clock=len(rank.first_ranks) == 1
         ):
             for owner, task in next_step_tasks(book, rank.hosts.names):
-                result.spawn(task, owner=owner)
+                result.spawn_task(task, owner=owner)
 
 
-def next_step_tasks(book: BenchmarkState, hosts: Sequence[str]) -> list[tuple[int, PrepareStep]]:
+def next_step_tasks(book: BenchmarkState, hosts: Sequence[str]) -> list[tuple[int, PrepareBenchmarkStep]]:
     """Return the first tasks of the next step of the benchmark, each with the rank that runs it; none after the last
     step. ``book`` holds the steps and results; ``hosts`` are the host names of all ranks (empty if all are on one
     host).
@@ -159,10 +159,11 @@ def next_step_tasks(book: BenchmarkState, hosts: Sequence[str]) -> list[tuple[in
     if step is None:
         return []
     looks = step.test in (BenchmarkTest.STAT, BenchmarkTest.OPEN, BenchmarkTest.READ, BenchmarkTest.READDIR)
-    owners = file_owners(hosts, step.ranks) if looks else range(step.ranks)
+    owners = ranks_whose_files_are_read(hosts, step.ranks) if looks else range(step.ranks)
     inode = book.private.inode if book.private else 0
     return [
-        (number, PrepareStep(step[:], owner, book.created.get(owner, 0), inode)) for number, owner in enumerate(owners)
+        (number, PrepareBenchmarkStep(step[:], owner, book.created.get(owner, 0), inode))
+        for number, owner in enumerate(owners)
     ]
 
 
@@ -171,7 +172,7 @@ def benchmark_state(rank: Rank) -> BenchmarkState:
     return cast(BenchmarkState, rank.sink)
 
 
-def file_owners(hosts: Sequence[str], ranks: int) -> list[int]:
+def ranks_whose_files_are_read(hosts: Sequence[str], ranks: int) -> list[int]:
     """Return, for each of ``ranks`` ranks, the rank whose files it reads and examines.
 
     That rank is on another host, so that the files are not in the cache of this host. If there is only one host, it is
@@ -203,7 +204,7 @@ def report_failed_test(rank: Rank, result: TaskResult, problem: Problem) -> None
     result.report_failure(path, problem)
 
 
-class RankBenchmark:
+class BenchmarkOnRank:
     """What one rank remembers from step to step of a benchmark."""
 
     def __init__(self, rank: Rank) -> None:
@@ -229,7 +230,7 @@ class RankBenchmark:
             if descriptor >= 0:
                 close_ignoring_errors(descriptor)
 
-    def prepare(self, step: BenchmarkStep, owner: int, made: int, private: int) -> None:
+    def prepare_step(self, step: BenchmarkStep, owner: int, made: int, private: int) -> None:
         """Create and open what the step needs. Raise ``OSError`` if that fails.
 
         Args:
@@ -239,9 +240,9 @@ class RankBenchmark:
         """
         rank, test = self._rank, BenchmarkTest(step.test)
         self._file_owner, self._created = owner, made
-        self._open_private(private)
+        self._open_private_directory(private)
         if test.is_data_test:
-            self._prepare_data(step, test, owner)
+            self._prepare_data_test(step, test, owner)
             return
         if rank.backend.pool is not None:
             rank.backend.pool.request_threads(step.in_flight if step.in_flight > 1 else 0)
@@ -265,7 +266,7 @@ class RankBenchmark:
             }
         return names[:number]
 
-    def _open_private(self, inode: int) -> None:
+    def _open_private_directory(self, inode: int) -> None:
         """Open the private directory in which everything is measured, if it has this ``inode`` number; create it if
         ``inode`` is 0.
         """
@@ -278,7 +279,7 @@ class RankBenchmark:
         private = benchmark_state(self._rank).private = PrivateDirectory(root, name)
         self._private = os.dup(private.descriptor)
 
-    def _prepare_data(self, step: BenchmarkStep, test: BenchmarkTest, owner: int) -> None:
+    def _prepare_data_test(self, step: BenchmarkStep, test: BenchmarkTest, owner: int) -> None:
         """Open the file of a test that writes or reads data, and fill the block that is written with random data. Raise
         ``OSError`` if that fails. ``owner`` is the rank whose file is used.
         """
@@ -291,7 +292,7 @@ class RankBenchmark:
         name = b"data.%d.%d.%d" % (step.round, step.ranks, step.block_bytes) if step.is_shared else b"data.%d" % owner
         if test == BenchmarkTest.WRITE:
             for old in filter(None, (b"data.%d" % owner, self._shared_file)):
-                remove_if_present(self._private, old)
+                remove_item_if_present(self._private, old)
             self._shared_file = name if step.is_shared and self._rank.number == 0 else b""
             flags = (
                 CREATE_FLAGS & ~os.O_EXCL if step.is_shared else CREATE_FLAGS
@@ -311,9 +312,9 @@ class RankBenchmark:
         """
         test = BenchmarkTest(step.test)
         if test == BenchmarkTest.WRITE:
-            return self._run_write(step)
+            return self._run_write_test(step)
         if test == BenchmarkTest.READ:
-            return self._run_read(step)
+            return self._run_read_test(step)
         return self._run_metadata_test(step, test)
 
     def _run_metadata_test(self, step: BenchmarkStep, test: BenchmarkTest) -> RunningTest:
@@ -325,21 +326,21 @@ class RankBenchmark:
             self._directory = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=self._private)
         try:
             if test == BenchmarkTest.READDIR:
-                return (yield from self._run_readdir(step))
+                return (yield from self._run_readdir_test(step))
             if test == BenchmarkTest.CLEAR:
-                measured = yield from self._run_calls(
+                measured = yield from self._run_benchmark_calls(
                     step._replace(microseconds=_UNLIMITED_MICROSECONDS), BenchmarkOperation.UNLINK, self._own_names
                 )
                 if not step.is_shared:
                     with errors_as_problem("rmdir"):
                         os.rmdir(name, dir_fd=self._private)
                 return measured
-            return (yield from self._run_calls(step, BenchmarkOperation(test), self._test_names))
+            return (yield from self._run_benchmark_calls(step, BenchmarkOperation(test), self._test_names))
         finally:
             descriptor, self._directory = self._directory, -1
             close_ignoring_errors(descriptor)
 
-    def _run_calls(self, step: BenchmarkStep, call: BenchmarkOperation, files: list[bytes]) -> RunningTest:
+    def _run_benchmark_calls(self, step: BenchmarkStep, call: BenchmarkOperation, files: list[bytes]) -> RunningTest:
         """Make the system call ``call`` once for each of ``files``, in batches, until the time of the step is over."""
         backend, new_names = self._rank.backend, self._new_names
         begin = now = time.monotonic_ns()
@@ -347,8 +348,8 @@ class RankBenchmark:
         at, rows = 0, 4 * step.in_flight
         while at < len(files) and now < end:
             chosen = slice(at, at + rows)
-            batch = BenchmarkCalls(self._directory, pack_names(files[chosen]), call, pack_names(new_names[chosen]))
-            verdicts = (yield from await_ticket(backend, backend.submit(batch))).verdicts
+            batch = BenchmarkCallsBatch(self._directory, pack_names(files[chosen]), call, pack_names(new_names[chosen]))
+            verdicts = (yield from await_ticket(backend, backend.submit_batch(batch))).verdicts
             for row in verdicts.rows_with_code(OutcomeCode.FAILED):
                 raise verdicts.problem(row)
             at, start, now = at + len(verdicts), now, time.monotonic_ns()
@@ -362,7 +363,7 @@ class RankBenchmark:
             self._own_names = files[at:]
         return at, begin, now
 
-    def _run_readdir(self, step: BenchmarkStep) -> RunningTest:
+    def _run_readdir_test(self, step: BenchmarkStep) -> RunningTest:
         """List the directory again and again until the time of the step is over. The number of operations is that of
         the listed names.
         """
@@ -370,9 +371,9 @@ class RankBenchmark:
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
         while now < end:
-            batch: ListNames | None = ListNames(self._directory, on_source=False)
+            batch: ListNamesBatch | None = ListNamesBatch(self._directory, on_source=False)
             while batch is not None:
-                listed = yield from await_ticket(backend, backend.submit(batch))
+                listed = yield from await_ticket(backend, backend.submit_batch(batch))
                 for row in listed.verdicts.rows_with_code(OutcomeCode.FAILED):
                     raise listed.verdicts.problem(row)
                 number, batch = number + listed.name_count, listed.next_batch
@@ -380,7 +381,7 @@ class RankBenchmark:
             yield None
         return number, begin, now
 
-    def _run_write(self, step: BenchmarkStep) -> RunningTest:
+    def _run_write_test(self, step: BenchmarkStep) -> RunningTest:
         """Write up to ``step.max_amount`` bytes and sync them. The sync is part of the measured time."""
         assert self._block is not None
         block, at, start = memoryview(self._block), 0, self._start_offset(step)
@@ -394,7 +395,7 @@ class RankBenchmark:
                     looked_up = now
                     yield None
         with errors_as_problem("fsync"):
-            sync_if_supported(self._file)
+            sync_file_if_supported(self._file)
         now = time.monotonic_ns()
         descriptor, self._file = self._file, -1
         with errors_as_problem("close"):
@@ -407,7 +408,7 @@ class RankBenchmark:
         """
         return self._file_owner * step.max_amount if step.is_shared else 0
 
-    def _run_read(self, step: BenchmarkStep) -> RunningTest:
+    def _run_read_test(self, step: BenchmarkStep) -> RunningTest:
         """Read what another rank wrote (its file, or its segment of the shared file), until all of it was read or the
         time of the step is over.
         """

@@ -65,7 +65,7 @@ class PrivateDirectory:
             return ""
         try:
             _remove_contents(self.descriptor)
-            if os.fstat(self.descriptor).st_nlink and not self._has_its_name():
+            if os.fstat(self.descriptor).st_nlink and not self._is_still_at_its_name():
                 return "was moved or replaced meanwhile; what was measured in it is removed: remove the empty directory"
             os.rmdir(self._name, dir_fd=self._root)
         except FileNotFoundError:  # Another process has removed the directory.
@@ -75,7 +75,7 @@ class PrivateDirectory:
         self._close()
         return ""
 
-    def _has_its_name(self) -> bool:
+    def _is_still_at_its_name(self) -> bool:
         """Return True if the name in the parent directory still refers to this directory, so that it may be removed by
         name.
         """

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import BenchmarkOperation
-from pcopy.tasks.base.job import ForwardingSink, Sink
+from pcopy.tasks.base.job import ForwardingProgressSink, ProgressSink
 from pcopy.tasks.bench.private import PrivateDirectory
 
 
@@ -134,12 +134,12 @@ def median_results(results: Sequence[StepResult]) -> list[StepResult]:
     return found
 
 
-class BenchmarkState(ForwardingSink):
+class BenchmarkState(ForwardingProgressSink):
     """State of a benchmark on rank 0: the steps that remain, and the results so far. It is also the receiver of the
     job's output, which it passes on to the screen.
     """
 
-    def __init__(self, screen: Sink, steps: Sequence[BenchmarkStep]) -> None:
+    def __init__(self, screen: ProgressSink, steps: Sequence[BenchmarkStep]) -> None:
         super().__init__(screen)
         self._steps: Iterator[BenchmarkStep] = iter(steps)
         self.step: BenchmarkStep | None = None

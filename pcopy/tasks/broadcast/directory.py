@@ -18,10 +18,10 @@ from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.temporary import create_private_file, remove_if_present
-from pcopy.libc import free_bytes
+from pcopy.fsio.temporary import create_private_file, remove_item_if_present
+from pcopy.libc import free_space_in_bytes
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.text import printable_path
@@ -66,21 +66,21 @@ class HostDirectory:
             with errors_as_problem("open"):
                 self.descriptor = open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             if creates_probe and self.is_writer and self._rank.size > 1:
-                close_ignoring_errors(create_private_file(self.descriptor, self.probe_name(self._rank.number)))
-                self._probe = self.probe_name(self._rank.number)
+                close_ignoring_errors(create_private_file(self.descriptor, self.probe_file_name(self._rank.number)))
+                self._probe = self.probe_file_name(self._rank.number)
         except Problem as problem:
             self.problem = problem
 
-    def probe_name(self, rank: int) -> bytes:
+    def probe_file_name(self, rank: int) -> bytes:
         """Return the name of the probe file that the rank number ``rank`` creates."""
         return b".pcopy-%s-probe-%d" % (self._rank.job.name.encode(), rank)
 
-    def sees_probe_of(self, rank: int) -> bool:
+    def sees_probe_file_of_rank(self, rank: int) -> bool:
         """Return True if the probe file of the rank number ``rank`` is in this directory, so that both ranks use the
         same directory.
         """
         try:
-            os.stat(self.probe_name(rank), dir_fd=self.descriptor, follow_symlinks=False)
+            os.stat(self.probe_file_name(rank), dir_fd=self.descriptor, follow_symlinks=False)
         except OSError:
             return False
         return True
@@ -90,7 +90,7 @@ class HostDirectory:
         probe, self._probe = self._probe, b""
         if probe:
             with suppress(OSError):
-                remove_if_present(self.descriptor, probe)
+                remove_item_if_present(self.descriptor, probe)
 
     def close(self) -> None:
         """Remove the probe file and close the directory. May be called again."""
@@ -122,7 +122,7 @@ class OpenHostDirectory(HostTask, code=160, doing="opening the directory of this
                 examine_supported_operations,  # Imported here because few file systems need it.
             )
 
-            if why := examine_supported_operations(self.directory).no_rename_reason:
+            if why := examine_supported_operations(self.directory).reason_renaming_is_impossible:
                 text = f"{why}: send to another directory, and copy the files there with pcopy"
                 target.problem = Problem("create", 0, text=text)
 
@@ -146,7 +146,7 @@ class CheckHostDirectory(HostTask, code=165, doing="checking the directory of th
         result.count(counts.FAILED if problems else counts.FILES)
         for name, problem in problems:
             path = os.path.join(self.directory, name) if name else self.directory
-            result.report_failure(path, problem_with_host_name(problem, target.host))
+            result.report_failure(path, problem_naming_host(problem, target.host))
 
     def _directory_problems(self, target: HostDirectory) -> Iterator[tuple[bytes, Problem]]:
         """Generator: yield each reason for which files could not be written to the directory ``target``: the name of
@@ -168,7 +168,7 @@ class CheckHostDirectory(HostTask, code=165, doing="checking the directory of th
             yield b"", Problem("create", errno.EACCES)
             return
         with suppress(OSError):  # The free space is unknown then.
-            free = free_bytes(file_system)
+            free = free_space_in_bytes(file_system)
             if free < self.needed_bytes:
                 yield (
                     b"",
@@ -182,7 +182,7 @@ class CheckHostDirectory(HostTask, code=165, doing="checking the directory of th
                     yield name, Problem("rename", errno.EISDIR)
 
 
-class FindSharingHosts(HostTask, code=161, doing="finding hosts that share a directory"):
+class FindHostsSharingDirectory(HostTask, code=161, doing="finding hosts that share a directory"):
     """Task that finds out which hosts share a target directory, and whether all ranks of a host see the same one.
 
     A leader (first rank of a host) looks for the probe files of the leaders before it, and lets the other ranks of its
@@ -199,17 +199,17 @@ class FindSharingHosts(HostTask, code=161, doing="finding hosts that share a dir
             return
         for other_rank, name in enumerate(names):
             if other_rank != rank.number and name == names[rank.number]:
-                result.spawn(FindSharingHosts(), owner=other_rank)
+                result.spawn_task(FindHostsSharingDirectory(), owner=other_rank)
         earlier_leaders = rank.first_ranks[: rank.first_ranks.index(rank.number)]
-        first = next(filter(target.sees_probe_of, earlier_leaders), None)
+        first = next(filter(target.sees_probe_file_of_rank, earlier_leaders), None)
         if first is not None:
             target.is_writer = False
-            result.spawn(SharingNote(first, rank.number), owner=0)
+            result.spawn_task(SharedDirectoryNote(first, rank.number), owner=0)
 
     def _check_same_directory(self, rank: Rank, target: HostDirectory, leader: int, result: TaskResult) -> None:
         """Report a failure if this rank does not see the same directory as ``leader``, the first rank of its host."""
-        problem = target.problem and problem_with_host_name(target.problem, f"rank {rank.number} of {target.host}")
-        if problem is None and not target.sees_probe_of(leader):
+        problem = target.problem and problem_naming_host(target.problem, f"rank {rank.number} of {target.host}")
+        if problem is None and not target.sees_probe_file_of_rank(leader):
             text = f"is another directory for rank {rank.number} than for the first rank of {target.host}; "
             text += "give each host a name of its own, and each rank of it the same mounts"
             problem = Problem("open", 0, text=text)
@@ -228,7 +228,7 @@ class SharedDirectories:
         self._names = rank.hosts.names
         self.sharing_leaders: dict[int, list[int]] = {}
 
-    def sharing_messages(self, path: bytes) -> list[str]:
+    def shared_directory_messages(self, path: bytes) -> list[str]:
         """Return a message for each directory that several hosts share. ``path`` is the path of the directory on all
         hosts.
         """
@@ -243,7 +243,7 @@ class SharedDirectories:
         return f"{printable_path(path)}: is one directory on {hosts}{more}: it is written once"
 
 
-class SharingNote(NoteTask, code=168, doing="recording hosts that share a directory"):
+class SharedDirectoryNote(TaskWithoutDirectory, code=168, doing="recording hosts that share a directory"):
     """Message to rank 0: the leader (first rank of a host) ``other`` sees the probe file of the leader ``first``, so
     both use the same directory.
     """
@@ -276,10 +276,10 @@ class SyncHostDirectory(HostTask, code=167, doing="syncing the directory of this
         yield from run_in_background(sync, POLL_SECONDS)
         for problem in errors:
             result.count(counts.UNSYNCED)
-            result.report_failure(target.path, problem_with_host_name(problem, target.host))
+            result.report_failure(target.path, problem_naming_host(problem, target.host))
 
 
-def problem_with_host_name(problem: Problem, host: str) -> Problem:
+def problem_naming_host(problem: Problem, host: str) -> Problem:
     """Return ``problem`` with the name of the host added to its text."""
     text = problem.strerror or ""
     is_system = problem.errno and text == os.strerror(problem.errno)

@@ -22,14 +22,14 @@ from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.contents import data_extents, may_have_holes
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_problem
-from pcopy.fsio.source import FileVersion, open_item_to_read, status_of
+from pcopy.fsio.source import FileContentVersion, open_item_to_read, status_of_open_item
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM, Hasher, digest_algorithm_named
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import NoteTask, TaskKind, TaskSteps
+from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.storing import wait_until_stored
-from pcopy.tasks.broadcast.directory import HostDirectory, problem_with_host_name
+from pcopy.tasks.base.storing import wait_until_file_is_stored
+from pcopy.tasks.broadcast.directory import HostDirectory, problem_naming_host
 from pcopy.text import printable_path
 
 PIECE_BYTES = 1 << 20
@@ -93,7 +93,9 @@ class FilesToSend:
             parts.append(part)
             if part[0] == DATA:
                 size += len(part[1])
-                self._rank.throttle.bytes.charge(len(part[1]))  # The task waits for the throttle before the next piece.
+                self._rank.throttle.bytes.take_tokens(
+                    len(part[1])
+                )  # The task waits for the throttle before the next piece.
             if size >= self._piece_bytes or len(parts) >= MAX_PARTS_IN_PIECE:
                 return tuple(parts), False
         return tuple(parts), True
@@ -109,7 +111,7 @@ class FilesToSend:
             try:
                 with errors_as_problem("open", on_source=True):
                     self._descriptor = open_item_to_read(None, path, follow=True)
-                status = status_of(self._descriptor, on_source=True)
+                status = status_of_open_item(self._descriptor, on_source=True)
                 if not stat.S_ISREG(status.st_mode):
                     raise source_changed_problem("open", "it is not a regular file any more")
                 has_begun = True
@@ -144,7 +146,9 @@ class FilesToSend:
                 yield DATA, data, at, None
                 at += len(data)
         attributes = read_item_metadata(self._descriptor, status, self._rank.options.preserve)
-        if FileVersion.from_status(status_of(self._descriptor, on_source=True)) != FileVersion.from_status(status):
+        if FileContentVersion.from_status(
+            status_of_open_item(self._descriptor, on_source=True)
+        ) != FileContentVersion.from_status(status):
             raise source_changed_problem("read", "the file changed while it was read")
         yield END, digest.digest(), size, attributes
 
@@ -153,7 +157,7 @@ class FilesToSend:
         """Maximum number of bytes of file contents in a piece: ``PIECE_BYTES``, or fewer if the bandwidth is
         limited.
         """
-        return self._rank.throttle.piece_size(PIECE_BYTES)
+        return self._rank.throttle.bytes_to_copy_next(PIECE_BYTES)
 
     def close(self) -> None:
         """Close the file that is being read. May be called again."""
@@ -194,22 +198,22 @@ class SendFiles(TaskKind, code=162, doing="reading files and sending them", is_n
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        stream, source = rank.shared_instance(HostStream), rank.shared_instance(FilesToSend)
+        stream, source = rank.shared_instance(HostStreamRelay), rank.shared_instance(FilesToSend)
         if self.paths:
             source.paths = self.paths
         while stream.is_full:
-            credit = SendCredit(stream)
+            credit = SendCreditTicket(stream)
             yield credit
             if credit.is_cancelled:
                 raise TicketCancelled
         parts, is_last = source.next_piece(result)
         if parts:
-            yield from stream.process_parts(parts, result)
+            yield from stream.process_stream_parts(parts, result)
         if not is_last:
-            result.spawn(SendFiles(()), owner=0)
+            result.spawn_task(SendFiles(()), owner=0)
 
 
-class StreamPiece(NoteTask, code=163, doing="writing files and forwarding them"):
+class StreamPiece(TaskWithoutDirectory, code=163, doing="writing files and forwarding them"):
     """Message with the next piece of the stream to the next host: its ``parts`` in their order."""
 
     parts: tuple[tuple[int, bytes, int, ItemMetadata | None], ...]
@@ -217,10 +221,10 @@ class StreamPiece(NoteTask, code=163, doing="writing files and forwarding them")
     is_dropped_on_stop = True
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        return rank.shared_instance(HostStream).process_parts(self.parts, result)
+        return rank.shared_instance(HostStreamRelay).process_stream_parts(self.parts, result)
 
 
-class PiecesForwardedNote(NoteTask, code=164, doing="acknowledging pieces of the stream"):
+class PiecesForwardedNote(TaskWithoutDirectory, code=164, doing="acknowledging pieces of the stream"):
     """Message that acknowledges pieces of the stream: the rank ``child``, to which the receiver of the message sends,
     has forwarded ``number`` more pieces.
     """
@@ -229,13 +233,13 @@ class PiecesForwardedNote(NoteTask, code=164, doing="acknowledging pieces of the
     number: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.shared_instance(HostStream).record_forwarded(self.child, self.number, result)
+        rank.shared_instance(HostStreamRelay).record_forwarded_pieces(self.child, self.number, result)
 
 
-class SendCredit:
+class SendCreditTicket:
     """Ticket (an object on which a task can wait) that is done when one more piece may be sent."""
 
-    def __init__(self, stream: HostStream) -> None:
+    def __init__(self, stream: HostStreamRelay) -> None:
         self._stream = stream
         self.is_cancelled = False
 
@@ -247,7 +251,7 @@ class SendCredit:
         self.is_cancelled = True
 
 
-class HostStream:
+class HostStreamRelay:
     """What one host does in the tree of hosts: it writes the pieces that arrive, and forwards them to the next hosts.
 
     The object is created only after all hosts have looked for the probe files, so it removes the one of this host.
@@ -274,35 +278,35 @@ class HostStream:
         """True if any of the hosts to which this one sends cannot accept another piece."""
         return any(number >= MAX_PIECES_UNDER_WAY for number in self._pieces_under_way.values())
 
-    def process_parts(self, parts: tuple[StreamPart, ...], result: TaskResult) -> TaskSteps:
+    def process_stream_parts(self, parts: tuple[StreamPart, ...], result: TaskResult) -> TaskSteps:
         """Write the parts of a piece, and forward the piece."""
         for part in parts:
-            yield from self._writing.process_part(part, result)
+            yield from self._writing.process_stream_part(part, result)
         self._pieces_to_forward.append(parts)
-        self._forward(result)
+        self._forward_pieces(result)
 
-    def record_forwarded(self, child: int, number: int, result: TaskResult) -> None:
+    def record_forwarded_pieces(self, child: int, number: int, result: TaskResult) -> None:
         """Record that the rank ``child`` has acknowledged ``number`` pieces, and send it more."""
         self._pieces_under_way[child] -= number
-        self._forward(result)
+        self._forward_pieces(result)
 
-    def _forward(self, result: TaskResult) -> None:
+    def _forward_pieces(self, result: TaskResult) -> None:
         """Forward pieces while all receivers can accept them. Acknowledge forwarded pieces to the sender, several at a
         time.
         """
         while self._pieces_to_forward and not self.is_full:
             parts = self._pieces_to_forward.popleft()
             for child in self._pieces_under_way:
-                result.spawn(StreamPiece(parts), owner=child)
+                result.spawn_task(StreamPiece(parts), owner=child)
                 self._pieces_under_way[child] += 1
             self._unacknowledged += 1
         if self._parent >= 0 and self._unacknowledged >= MAX_PIECES_UNDER_WAY // 4:
-            result.spawn(PiecesForwardedNote(self._rank.number, self._unacknowledged), owner=self._parent)
+            result.spawn_task(PiecesForwardedNote(self._rank.number, self._unacknowledged), owner=self._parent)
             self._unacknowledged = 0
 
     def close(self) -> None:
         """Remove the incomplete file if there is one. May be called again."""
-        self._writing.abandon()
+        self._writing.abandon_incomplete_file()
 
 
 class ReceivedFileWriter:
@@ -320,7 +324,7 @@ class ReceivedFileWriter:
         nothing is written.
         """
 
-    def process_part(self, part: StreamPart, result: TaskResult) -> TaskSteps:
+    def process_stream_part(self, part: StreamPart, result: TaskResult) -> TaskSteps:
         """Process one part of the stream. After an error, only the present file fails."""
         if not self._target.is_writer:
             return
@@ -331,9 +335,9 @@ class ReceivedFileWriter:
             elif part_type == DATA:
                 self._write_data(data, number)
             elif part_type == END and attributes is not None:
-                yield from self._complete_file(data, number, attributes, result)
+                yield from self._complete_received_file(data, number, attributes, result)
             elif part_type == UNREADABLE and (self._new is not None or self._is_source_itself):
-                self.abandon()
+                self.abandon_incomplete_file()
                 result.count(counts.FAILED)
                 result.count(counts.FAILED_BYTES, self._size)
                 result.count(counts.CHANGED, number)
@@ -353,7 +357,7 @@ class ReceivedFileWriter:
         if rank.number == 0 and name in rank.shared_instance(FilesToSend).existing_names:
             self._is_source_itself = True
             return
-        self._new = NewFile.create_temporary(target.descriptor, rank.temporary_names.next_name())
+        self._new = NewFile.create_temporary_file(target.descriptor, rank.temporary_names.next_name())
         self._digest = SentDataDigest()
 
     def _write_data(self, data: bytes, at: int) -> None:
@@ -368,7 +372,9 @@ class ReceivedFileWriter:
                     written += os.pwrite(self._new.descriptor, memoryview(data)[written:end], at + written)
         self._rank.counters[counts.MOVED] += len(data)
 
-    def _complete_file(self, digest: bytes, size: int, attributes: ItemMetadata, result: TaskResult) -> TaskSteps:
+    def _complete_received_file(
+        self, digest: bytes, size: int, attributes: ItemMetadata, result: TaskResult
+    ) -> TaskSteps:
         """Compare the digest of the data with ``digest``, which the sender has computed, apply the metadata, and rename
         the file to its final name. Raise ``Problem`` if any of that fails.
         """
@@ -383,9 +389,9 @@ class ReceivedFileWriter:
             raise Problem("read", 0, text="what has arrived is not what was read: its digest differs")
         options = self._rank.options
         if self._is_sparse:
-            new.extend(size)
+            new.extend_to_size(size)
             if not options.fsync:
-                yield from wait_until_stored(self._rank, new)
+                yield from wait_until_file_is_stored(self._rank, new)
         inherits = has_default_acl(self._target.descriptor)
         self._rank.detect_times_set_on_close(self._target.descriptor, new.status.st_dev, result.notices)
         applied = new.apply_metadata(attributes, options.preserve, options.umask, inherits_acl=inherits)
@@ -402,14 +408,14 @@ class ReceivedFileWriter:
 
     def _fail_file(self, problem: Problem, result: TaskResult) -> None:
         """Count and report the present file as failed. The stream continues with the next file."""
-        self.abandon()
+        self.abandon_incomplete_file()
         result.count(counts.FAILED)
         result.count(counts.FAILED_BYTES, self._size)
         result.report_failure(
-            os.path.join(self._target.path, self._name), problem_with_host_name(problem, self._target.host)
+            os.path.join(self._target.path, self._name), problem_naming_host(problem, self._target.host)
         )
 
-    def abandon(self) -> None:
+    def abandon_incomplete_file(self) -> None:
         """Remove the incomplete file if there is one."""
         new, self._new = self._new, None
         if new is not None:

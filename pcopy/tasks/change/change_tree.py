@@ -1,4 +1,4 @@
-"""ChangeNames and ChangeTree: change modes, owners or ACLs of everything in a tree (pchmod).
+"""ChangeMetadataOfItems and ChangeMetadataInDirectories: change modes, owners or ACLs of everything in a tree (pchmod).
 
 A directory is changed before it is entered, since it may gain the permissions that entering needs. A directory to which
 the change may deny this process access is changed after everything below it (``pcopy.tasks.listed.deepest_first``).
@@ -15,10 +15,22 @@ from functools import partial
 from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ListResult
-from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, BatchVerdicts, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, RemainingItems, SetMetadataInDirectories
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.batches import ListNamesResult
+from pcopy.fsio.backend.columns import (
+    GROUP_COLUMN,
+    OWNER_COLUMN,
+    BatchOutcomeColumns,
+    OutcomeCode,
+    pack_names,
+    unpack_names,
+)
+from pcopy.fsio.backend.directory_batches import (
+    DirectoryContentsResult,
+    ItemCounts,
+    SetMetadataInDirectoriesBatch,
+    UnprocessedItems,
+)
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import EXCHANGED_TEXT, Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
@@ -36,7 +48,7 @@ from pcopy.walk.listing import (
     queue_names_of_directory,
     unpack_name_batch,
 )
-from pcopy.walk.visitor import DirectoryVisitor, stat_and_visit
+from pcopy.walk.visitor import DirectoryVisitor, stat_and_visit_names
 
 MOUNT_POINT = 0
 """Value in place of a directory's inode number: a file system is mounted on the directory. It is entered
@@ -44,7 +56,7 @@ nevertheless.
 """
 
 
-class ChangeNames(DivisibleTask, code=115, doing="changing", is_note=False):
+class ChangeMetadataOfItems(DivisibleTask, code=115, doing="changing", is_note=False):
     """Task that changes the items ``names`` (joined by slashes) of a directory, and everything below those that are
     directories.
 
@@ -65,15 +77,15 @@ class ChangeNames(DivisibleTask, code=115, doing="changing", is_note=False):
             directory = open_checked_directory(rank, self.place)
         except Problem as problem:
             for name in unpack_names(self.names):
-                result.fail_item(self.place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
+                result.count_item_as_failed(self.place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
             return
-        listed = ListResult(BatchVerdicts(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
+        listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
         tree = _TreeChanger(rank, result)
-        yield from tree.change_names(self.place, directory, listed)
-        yield from tree.enter_while_others_work()
+        yield from tree.change_listed_items(self.place, directory, listed)
+        yield from tree.enter_directories_while_others_work()
 
 
-class ChangeTree(DivisibleTask, code=116, doing="changing", is_note=False):
+class ChangeMetadataInDirectories(DivisibleTask, code=116, doing="changing", is_note=False):
     """Task that changes the contents of the directories ``names`` (joined by slashes) of ``place``. ``inodes`` are
     their inode numbers (8 bytes each) or ``MOUNT_POINT``.
 
@@ -92,7 +104,7 @@ class ChangeTree(DivisibleTask, code=116, doing="changing", is_note=False):
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         tree = _TreeChanger(rank, result)
         tree.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
-        yield from tree.enter_while_others_work()
+        yield from tree.enter_directories_while_others_work()
 
 
 class _TreeChanger(DirectoriesToEnter):
@@ -100,42 +112,42 @@ class _TreeChanger(DirectoriesToEnter):
     itself are left to new tasks.
     """
 
-    def _can_enter_several(self, parent: Place) -> bool:
+    def _can_enter_several_directories(self, parent: Place) -> bool:
         """Return True if the backend may change the contents of several sub-directories of ``parent`` in one call. That
         is so if items need no look in Python (no filter, report or ACL), and if no file system is mounted there.
         """
         if not enters_several_per_call(self._rank) or self._rank.sources[
             parent.root
-        ].expected_mounts.has_mount_at_or_in(parent.path):
+        ].expected_mounts.has_expected_mount_at_or_in(parent.path):
             return False
         return self._new_visitor(parent).can_change_without_stat
 
-    def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
+    def _enter_several_directories(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """Change the contents of several sub-directories of ``parent`` in one call of the backend. Enter those that the
         backend cannot process one by one.
         """
-        mended = yield from self._change_in_batch(parent, names, inodes)
+        mended = yield from self._change_directories_in_batch(parent, names, inodes)
         for row, code in enumerate(mended.verdicts.codes):
             if code != OutcomeCode.DONE:
-                yield from self._enter(parent, names[row], inodes[row])
+                yield from self._enter_directory(parent, names[row], inodes[row])
                 continue
             self._result.count(counts.UNSCANNED, -1)
             if row in mended.remaining:
                 place = self._subdirectory_place(parent, names[row], inodes[row])
-                yield from self._continue_directory(place, mended.remaining[row])
+                yield from self._change_remaining_items(place, mended.remaining[row])
 
-    def _change_in_batch(
+    def _change_directories_in_batch(
         self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
-    ) -> TicketGenerator[ContentsResult]:
+    ) -> TicketGenerator[DirectoryContentsResult]:
         """Change the contents of the sub-directories ``names`` of ``parent`` in one call of the backend. If ``parent``
         cannot be opened, return a result in which no directory is done.
         """
         rank, intent = self._rank, self._rank.shared_instance(WantedMetadata)
         try:
             directory = open_checked_directory(rank, parent)
-        except Problem:  # ``_enter`` reports the error for each directory
-            return ContentsResult(BatchVerdicts(len(names)), ItemCounts(), {})
-        batch = SetMetadataInDirectories(
+        except Problem:  # ``_enter_directory`` reports the error for each directory
+            return DirectoryContentsResult(BatchOutcomeColumns(len(names)), ItemCounts(), {})
+        batch = SetMetadataInDirectoriesBatch(
             directory,
             pack_names(names),
             array("Q", inodes),
@@ -146,9 +158,9 @@ class _TreeChanger(DirectoriesToEnter):
             intent.uid,
             intent.gid,
         )
-        return (yield from rank.execute_counting(batch, partial(_count_changed, self._result)))
+        return (yield from rank.execute_batch_counting_changes(batch, partial(_count_changed_items, self._result)))
 
-    def _continue_directory(self, place: Place, remaining: RemainingItems) -> TaskSteps:
+    def _change_remaining_items(self, place: Place, remaining: UnprocessedItems) -> TaskSteps:
         """Change the items of directory ``place`` that the backend has not changed (``remaining``), and add its
         sub-directories to those to be entered.
         """
@@ -163,7 +175,7 @@ class _TreeChanger(DirectoriesToEnter):
             if kind == _REPLACED_ITEM_LETTER:
                 self._result.count(counts.FOUND)
                 problem = Problem("open", errno.ESTALE, text=EXCHANGED_TEXT)
-                self._result.fail_item(place, name, problem, retry=RetryMode.NEVER)
+                self._result.count_item_as_failed(place, name, problem, retry=RetryMode.NEVER)
         other_names = [
             name
             for name, kind in zip(names, remaining.kinds, strict=True)
@@ -176,34 +188,36 @@ class _TreeChanger(DirectoriesToEnter):
         except Problem as problem:
             if not problem.changed:
                 self._result.count(counts.FOUND)
-                self._result.fail_item(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
+                self._result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
             return
-        yield from self.change_names(place, directory, ListResult(BatchVerdicts(1), pack_names(other_names)))
+        yield from self.change_listed_items(
+            place, directory, ListNamesResult(BatchOutcomeColumns(1), pack_names(other_names))
+        )
 
-    def _enter(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
+    def _enter_directory(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
         """Change the contents of the directory ``name`` of ``parent``, if it still has this inode number."""
         rank, result = self._rank, self._result
         place = self._subdirectory_place(parent, name, inode)
         try:
-            identity = rank.sources[place.root].identity(place.path)
+            identity = rank.sources[place.root].identity_of_directory(place.path)
             # stat(2) does not trigger an automount, opening the directory does.
             if place.source_id == NO_DIRECTORY_IDENTITY or identity.mount_code != parent.source_id.mount_code:
                 place = place._replace(source_id=identity)
             directory = open_checked_directory(rank, place)
             listing = yield from list_directory(rank.backend, directory, detailed=True)
-            if not listing.may_have_more:
-                yield from rank.throttle.charge_and_wait(operations=2 * listing.name_count)
-                yield from self.change_names(place, directory, listing.listed)
+            if not listing.may_have_more_batches:
+                yield from rank.throttle.charge_limits_and_wait(operations=2 * listing.name_count)
+                yield from self.change_listed_items(place, directory, listing.listed)
             else:
-                yield from self._spawn_names(place, listing)
+                yield from self._spawn_tasks_for_names(place, listing)
         except Problem as problem:
             if not problem.changed:
-                result.fail_item(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
+                result.count_item_as_failed(place, b"", problem, retry=RetryMode.BY_REPEATED_PHASE)
             elif (replaced := self._problem_of_replaced_parent(parent)) is not None:
-                result.fail_item(parent, b"", replaced, retry=RetryMode.BY_REPEATED_PHASE)
+                result.count_item_as_failed(parent, b"", replaced, retry=RetryMode.BY_REPEATED_PHASE)
         result.count(counts.UNSCANNED, -1)
 
-    def _spawn_names(self, place: Place, listing: DirectoryListing) -> TaskSteps:
+    def _spawn_tasks_for_names(self, place: Place, listing: DirectoryListing) -> TaskSteps:
         """Spawn tasks for the names of a large directory, which ``listing`` reads in portions. Raise ``Problem`` if the
         directory cannot be listed to its end.
         """
@@ -211,10 +225,10 @@ class _TreeChanger(DirectoriesToEnter):
         try:
             yield from queue_names_of_directory(listing, spool)
         finally:
-            tasks = (ChangeNames(place, *each) for each in map(unpack_name_batch, spool))
-            self._result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+            tasks = (ChangeMetadataOfItems(place, *each) for each in map(unpack_name_batch, spool))
+            self._result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
-    def change_names(self, place: Place, directory: int, listed: ListResult) -> TaskSteps:
+    def change_listed_items(self, place: Place, directory: int, listed: ListNamesResult) -> TaskSteps:
         """Change the listed items of the open ``directory``. For files and links, the type and inode number in the
         listing may be enough; all others are statted first.
         """
@@ -223,7 +237,7 @@ class _TreeChanger(DirectoriesToEnter):
         visitor, names = self._new_visitor(place), listed.names
         if listed.kinds and visitor.can_change_without_stat:
             names = yield from visitor.change_listed_files(directory, listed)
-        yield from stat_and_visit(
+        yield from stat_and_visit_names(
             self._rank.backend, directory, names, visitor, follow=False, extra_columns=OWNER_COLUMN | GROUP_COLUMN
         )
         if visitor.subdirectories:
@@ -237,11 +251,11 @@ class _TreeChanger(DirectoriesToEnter):
         Errors are ignored here: the task that enters the directory reports them.
         """
         sources = self._rank.sources[place.root]
-        for name in sources.expected_mounts.mount_names_in(place.path):
+        for name in sources.expected_mounts.names_of_expected_mounts_in(place.path):
             with suppress(Problem):
                 sources.open(os.path.join(place.path, name))
 
-    def _new_visitor(self, place: Place) -> ChangingVisitor:
+    def _new_visitor(self, place: Place) -> MetadataChangeVisitorProtocol:
         """Return a new visitor for the items of directory ``place``."""
         return self._rank.visitor(self._rank, self._result, place, 0)  # type: ignore[return-value]
 
@@ -249,11 +263,11 @@ class _TreeChanger(DirectoriesToEnter):
         """Return the position (``Place``) of the sub-directory ``name`` of ``parent``. Its inode number is left out if
         ``inode`` is ``MOUNT_POINT``: then any directory of that name is accepted.
         """
-        identity = NO_DIRECTORY_IDENTITY if inode == MOUNT_POINT else Identity(parent.source_id.mount_code, inode)
+        identity = NO_DIRECTORY_IDENTITY if inode == MOUNT_POINT else ItemIdentity(parent.source_id.mount_code, inode)
         return Place(parent.root, os.path.join(parent.path, name), identity, NO_DIRECTORY_IDENTITY, False, False)
 
-    def _make_task(self, parent: Place, names: bytes, inodes: bytes) -> ChangeTree:
-        return ChangeTree(parent, names, inodes)
+    def _make_subdirectories_task(self, parent: Place, names: bytes, inodes: bytes) -> ChangeMetadataInDirectories:
+        return ChangeMetadataInDirectories(parent, names, inodes)
 
 
 _LEFT_DIRECTORY_LETTER, _REPLACED_ITEM_LETTER = ord("d"), ord("!")
@@ -262,7 +276,7 @@ since it was listed.
 """
 
 
-def _count_changed(result: TaskResult, done: ContentsResult) -> None:
+def _count_changed_items(result: TaskResult, done: DirectoryContentsResult) -> None:
     """Count the items that the backend has changed inside directories, and those that had the wanted metadata already.
     The result ``done`` states both numbers.
     """
@@ -281,9 +295,9 @@ def _count_changed(result: TaskResult, done: ContentsResult) -> None:
         result.count(counter, number)
 
 
-class ChangingVisitor(DirectoryVisitor, Protocol):
-    """Protocol: the methods of the visitor of pchmod (``ChangeVisitor``) that this module calls. (The class cannot be
-    imported here, since its module imports this one.)
+class MetadataChangeVisitorProtocol(DirectoryVisitor, Protocol):
+    """Protocol: the methods of the visitor of pchmod (``MetadataChangeVisitor``) that this module calls. (The class
+    cannot be imported here, since its module imports this one.)
     """
 
     subdirectories: list[tuple[bytes, int]]
@@ -291,4 +305,4 @@ class ChangingVisitor(DirectoryVisitor, Protocol):
     @property
     def can_change_without_stat(self) -> bool: ...
 
-    def change_listed_files(self, directory: int, listed: ListResult) -> TicketGenerator[bytes]: ...
+    def change_listed_files(self, directory: int, listed: ListNamesResult) -> TicketGenerator[bytes]: ...

@@ -23,7 +23,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attribute_names import ACCESS_ACL_XATTR, DEFAULT_ACL_XATTR
 from pcopy.fsio.attributes import XATTR_UNSUPPORTED_ERRNOS
 from pcopy.fsio.backend.batches import UNCHANGED_VALUE
-from pcopy.fsio.backend.columns import GROUP_COLUMN, MODE_COLUMN, OWNER_COLUMN, StatusColumns
+from pcopy.fsio.backend.columns import GROUP_COLUMN, MODE_COLUMN, OWNER_COLUMN, ItemStatusColumns
 from pcopy.fsio.backend.metadata_rows import mode_after_chown
 from pcopy.fsio.modes import ModeChange, mode_after_changes, parse_mode
 from pcopy.fsio.nodes import proc_path_of_descriptor
@@ -88,7 +88,7 @@ class ChangesNeeded(NamedTuple):
     """
 
     rows: Sequence[int]
-    wanted: StatusColumns
+    wanted: ItemStatusColumns
     unreadable: Mapping[int, Problem] = MappingProxyType({})
 
     def without_rows(self, excluded: Iterable[int]) -> ChangesNeeded:
@@ -96,11 +96,13 @@ class ChangesNeeded(NamedTuple):
         stay = {*excluded}
         places = [place for place, row in enumerate(self.rows) if row not in stay]
         return (
-            self._replace(rows=[self.rows[at] for at in places], wanted=self.wanted.selected(places)) if stay else self
+            self._replace(rows=[self.rows[at] for at in places], wanted=self.wanted.columns_of_selected_rows(places))
+            if stay
+            else self
         )
 
 
-def rows_without(rows: Sequence[int], excluded: Collection[int]) -> Sequence[int]:
+def rows_without_excluded(rows: Sequence[int], excluded: Collection[int]) -> Sequence[int]:
     """Return those of ``rows`` that are not in ``excluded``."""
     return [row for row in rows if row not in excluded] if excluded else rows
 
@@ -126,7 +128,7 @@ class WantedMetadata:
         )
         """For each value of the permission bits (0 to 07777) of a directory: the bits that it must get."""
 
-    def changes_needed(self, directory: int, names: Sequence[bytes], rows: StatusColumns) -> ChangesNeeded:
+    def changes_needed(self, directory: int, names: Sequence[bytes], rows: ItemStatusColumns) -> ChangesNeeded:
         """Return which items must be changed, and how.
 
         Args:
@@ -138,22 +140,22 @@ class WantedMetadata:
         others = self._rows_to_chown(rows)
         if not others and self.acls is None:
             if modes.count(UNCHANGED_VALUE) == len(modes):
-                return ChangesNeeded((), StatusColumns(0, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN))
+                return ChangesNeeded((), ItemStatusColumns(0, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN))
             if UNCHANGED_VALUE not in modes:
-                return ChangesNeeded(range(len(modes)), self._wanted_columns(modes, {}))
+                return ChangesNeeded(range(len(modes)), self._wanted_metadata_columns(modes, {}))
         for row in others:
             modes[row] = self._modes_after_chown[rows.mode[row]]
         lacking, unknown = self._rows_with_other_acls(directory, names, rows)
         differing = [
             row for row, mode in enumerate(modes) if mode != UNCHANGED_VALUE or row in others or row in lacking
         ]
-        differing = [*rows_without(differing, unknown)]
+        differing = [*rows_without_excluded(differing, unknown)]
         owners = {place: others[row] for place, row in enumerate(differing) if row in others}
         return ChangesNeeded(
-            differing, self._wanted_columns(array("I", [modes[row] for row in differing]), owners), unknown
+            differing, self._wanted_metadata_columns(array("I", [modes[row] for row in differing]), owners), unknown
         )
 
-    def _rows_to_chown(self, rows: StatusColumns) -> dict[int, tuple[int, int]]:
+    def _rows_to_chown(self, rows: ItemStatusColumns) -> dict[int, tuple[int, int]]:
         """Return which items need another owner or group: for each such row, the user and group id that the item gets.
         An id that is right already is given as ``UNCHANGED_VALUE``.
         """
@@ -168,11 +170,11 @@ class WantedMetadata:
             if uid not in (-1, owner) or gid not in (-1, group)
         }
 
-    def _wanted_columns(self, modes: array[int], owners: dict[int, tuple[int, int]]) -> StatusColumns:
+    def _wanted_metadata_columns(self, modes: array[int], owners: dict[int, tuple[int, int]]) -> ItemStatusColumns:
         """Return the metadata to set, as status columns. ``modes`` are the modes of the items; ``owners`` are the uid
         and gid of those items that get another owner, by index in ``modes``.
         """
-        wanted = StatusColumns(0, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
+        wanted = ItemStatusColumns(0, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
         wanted.row_count, wanted.mode = len(modes), modes
         wanted.uid = array("I", [UNCHANGED_VALUE]) * len(modes)
         wanted.gid = array("I", [UNCHANGED_VALUE]) * len(modes)
@@ -181,7 +183,7 @@ class WantedMetadata:
         return wanted
 
     def _rows_with_other_acls(
-        self, directory: int, names: Sequence[bytes], rows: StatusColumns
+        self, directory: int, names: Sequence[bytes], rows: ItemStatusColumns
     ) -> tuple[set[int], Mapping[int, Problem]]:
         """Compare the ACLs of the items with the wanted ones. Return two things: the rows of the items whose ACLs
         differ; the rows of those whose ACLs cannot be read, with the reason.
@@ -215,7 +217,7 @@ class WantedMetadata:
             return (stat.S_IMODE(mode) if wanted == UNCHANGED_VALUE else wanted) & ~0o777 | mode_of_acl(self.acls[0])
         return stat.S_IMODE(mode) if wanted == UNCHANGED_VALUE else wanted
 
-    def may_lock_out(self, mode: int, owner: int, wanted: int, new_owner: int) -> bool:
+    def may_lose_directory_access(self, mode: int, owner: int, wanted: int, new_owner: int) -> bool:
         """Return True if this process may not be able to enter a directory after its change, so that its contents must
         be changed first.
 
@@ -242,7 +244,7 @@ def _xattr_value(path: bytes, name: str) -> bytes:
         raise Problem.from_error(f"getxattr {name}", error) from error
 
 
-def change_description(row: StatusColumns, at: int, bits: int, uid: int, gid: int) -> str:
+def change_description(row: ItemStatusColumns, at: int, bits: int, uid: int, gid: int) -> str:
     """Return a text for the report that describes how an item changes: "0644 -> 0600", "0:0 -> 1000:1000", both, or
     "ACL" if neither changes.
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import (
     BatchResult,
-    ListResult,
-    SetMetadata,
-    SetUniformMetadata,
-    StatNames,
-    UniformMetadataResult,
+    ListNamesResult,
+    SetMetadataBatch,
+    SetUniformMetadataBatch,
+    SetUniformMetadataResult,
+    StatNamesBatch,
 )
 from pcopy.fsio.backend.columns import (
     GROUP_COLUMN,
     INODE_COLUMN,
     OWNER_COLUMN,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
     pack_names,
     unpack_names,
 )
@@ -32,7 +32,7 @@ from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import TaskSteps
@@ -40,7 +40,12 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import MOUNT_POINT
-from pcopy.tasks.change.intended_metadata import ChangesNeeded, WantedMetadata, change_description, rows_without
+from pcopy.tasks.change.intended_metadata import (
+    ChangesNeeded,
+    WantedMetadata,
+    change_description,
+    rows_without_excluded,
+)
 from pcopy.tasks.listed.deepest_first import DEFERRED_STATUS_COLUMNS, VisitDeferredDirectories, defer_directories
 from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems
 
@@ -60,7 +65,7 @@ its new metadata were computed.
 """
 
 
-class ChangeVisitor:
+class MetadataChangeVisitor:
     """Visitor of pchmod, which changes items of all types. An item that has the wanted metadata in the end is counted
     by its type, and also as changed if it did not have them before.
     """
@@ -82,14 +87,14 @@ class ChangeVisitor:
         self.subdirectories: list[tuple[bytes, int]] = []
         """Directories to enter, with their inode numbers (or ``MOUNT_POINT``)."""
 
-    def visit_failed(self, name: bytes, problem: Problem) -> None:
+    def visit_unstatted_item(self, name: bytes, problem: Problem) -> None:
         """Count and report an item that cannot be statted. A missing item is ignored unless the user has named it."""
         is_named = self._is_command_line or self._is_listed
         if problem.errno == errno.ENOENT and not is_named:
             return
         self._result.count(counts.FOUND)
         if not is_named and self._selected.excludes_as_any_type(os.path.join(self._below_path, name)):
-            self._count_excluded(1)
+            self._count_excluded_items(1)
         else:
             self._report_failure(name, problem)
 
@@ -97,9 +102,9 @@ class ChangeVisitor:
         """Report an item that could not be changed or statted as failed. ``size`` is its size in bytes, if it is a
         regular file.
         """
-        self._result.fail_item(self._place, name, problem, size, retry=RetryMode.NEVER)
+        self._result.count_item_as_failed(self._place, name, problem, size, retry=RetryMode.NEVER)
 
-    def _count_excluded(self, items: int) -> None:
+    def _count_excluded_items(self, items: int) -> None:
         """Count ``items`` (a number) as skipped because filters exclude them."""
         self._result.count(counts.SKIPPED, items)
         self._result.count(counts.EXCLUDED, items)
@@ -111,8 +116,8 @@ class ChangeVisitor:
         if not self._selected.has_filters:
             return range(len(found))
         if self._is_command_line:
-            modes, sizes, times = found.rows.mode, found.rows.size, found.rows.exact_times("mtime")
-            takes = self._selected.selects_status
+            modes, sizes, times = found.rows.mode, found.rows.size, found.rows.exact_times_in_column("mtime")
+            takes = self._selected.is_status_within_limits
             rows = [
                 row
                 for row, mode in enumerate(modes)
@@ -120,32 +125,32 @@ class ChangeVisitor:
             ]
         else:
             rows = self._selected.selected_rows(self._below_path, found)
-        self._count_excluded(readable - sum(row not in found.problems for row in rows))
+        self._count_excluded_items(readable - sum(row not in found.problems for row in rows))
         return rows
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._items.append((found, rows))
 
-    visit_small_files = visit_large_files = visit_special_files = visit_linked = visit_directories
+    visit_small_files = visit_large_files = visit_special_files = visit_hard_linked_items = visit_directories
 
-    def process_visited(self) -> TaskSteps:
+    def process_collected_items(self) -> TaskSteps:
         """Change the items that were collected."""
         for found, rows in self._items:
             packed, columns = found.packed, found.rows
             if len(rows) < len(found):
-                packed, columns = pack_names(map(found.names.__getitem__, rows)), columns.selected(rows)
+                packed, columns = pack_names(map(found.names.__getitem__, rows)), columns.columns_of_selected_rows(rows)
             self._result.count(counts.FOUND_BYTES, _sum_of_file_sizes(columns))
             if any(map(stat.S_ISDIR, {*columns.mode})):
                 yield from self._change_directories(found.directory, packed, columns)
             else:
                 yield from self._change_items(found.directory, packed, columns)
 
-    def end_visit(self) -> None:
-        """Do nothing: ``process_visited``, which is called before, has changed all items, or reported them as
+    def end_directory_visit(self) -> None:
+        """Do nothing: ``process_collected_items``, which is called before, has changed all items, or reported them as
         failed.
         """
 
-    def _change_directories(self, directory: int, packed: bytes, rows: StatusColumns) -> TaskSteps:
+    def _change_directories(self, directory: int, packed: bytes, rows: ItemStatusColumns) -> TaskSteps:
         """Change the items of a batch that contains directories. Collect the directories, whose contents are changed
         later, unless they come from a list (then only the listed items are changed).
         """
@@ -155,10 +160,10 @@ class ChangeVisitor:
         select = self._selected.select
         stay = select.has_size_limit or select.has_age_limit  # size and age filters do not select directories
         yield from self._change_items(
-            directory, packed, rows, keeps_directories=bool(stay), may_lock_out=self._may_lock_out
+            directory, packed, rows, keeps_directories=bool(stay), may_lock_out=self._may_lose_directory_access
         )
 
-    def _add_subdirectories(self, names: Sequence[bytes], rows: StatusColumns) -> None:
+    def _add_subdirectories(self, names: Sequence[bytes], rows: ItemStatusColumns) -> None:
         """Collect the directories among the items, which the caller enters later."""
         for row, mode in enumerate(rows.mode):
             if stat.S_ISDIR(mode):
@@ -167,11 +172,13 @@ class ChangeVisitor:
                 )
         self._result.count(counts.UNSCANNED, len(self.subdirectories))
 
-    def _may_lock_out(self, rows: StatusColumns, row: int, mode: int, uid: int) -> bool:
+    def _may_lose_directory_access(self, rows: ItemStatusColumns, row: int, mode: int, uid: int) -> bool:
         """Return True if this process may not be able to enter the directory in row ``row`` after its change, which
         gives it the permission bits ``mode`` and the owner ``uid``. Return False if the item is no directory.
         """
-        return stat.S_ISDIR(rows.mode[row]) and self._intent.may_lock_out(rows.mode[row], rows.uid[row], mode, uid)
+        return stat.S_ISDIR(rows.mode[row]) and self._intent.may_lose_directory_access(
+            rows.mode[row], rows.uid[row], mode, uid
+        )
 
     @property
     def can_change_without_stat(self) -> bool:
@@ -181,7 +188,7 @@ class ChangeVisitor:
         is_told = self._result.item_recorder.is_recording or self._rank.options.dry_run
         return not (is_told or self._selected.has_filters or self._intent.acls)
 
-    def change_listed_files(self, directory: int, listed: ListResult) -> TicketGenerator[bytes]:
+    def change_listed_files(self, directory: int, listed: ListNamesResult) -> TicketGenerator[bytes]:
         """Change files and symbolic links without a stat(2) by the caller: the listing states their types and inode
         numbers. Return the names that are left, packed; the caller must stat these.
 
@@ -190,7 +197,7 @@ class ChangeVisitor:
         chmod -R does; those that were computed for one item are never applied to another.
         """
         intent, packed, other_names = self._intent, listed.names, list[bytes]()
-        rows = StatusColumns(0, INODE_COLUMN)
+        rows = ItemStatusColumns(0, INODE_COLUMN)
         rows.row_count, rows.inode = len(listed.kinds), listed.inodes
         if listed.kinds.translate(None, _TYPES_CHANGED_BY_LISTING):
             names = unpack_names(packed)
@@ -200,9 +207,9 @@ class ChangeVisitor:
             other_names = [
                 name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _TYPES_CHANGED_BY_LISTING
             ]
-            packed, rows = pack_names(names[row] for row in direct), rows.selected(direct)
-        batch = SetUniformMetadata(directory, packed, rows, intent.modes, intent.uid, intent.gid)
-        mended = yield from self._rank.execute_counting(batch, self._count_listed)
+            packed, rows = pack_names(names[row] for row in direct), rows.columns_of_selected_rows(direct)
+        batch = SetUniformMetadataBatch(directory, packed, rows, intent.modes, intent.uid, intent.gid)
+        mended = yield from self._rank.execute_batch_counting_changes(batch, self._count_items_changed_without_stat)
         codes = mended.verdicts.codes
         if codes.count(OutcomeCode.DONE) + codes.count(OutcomeCode.SKIPPED) < len(rows):
             names = unpack_names(packed)
@@ -216,38 +223,38 @@ class ChangeVisitor:
                     self._report_failure(names[row], mended.verdicts.problem(row))
         return pack_names(other_names)
 
-    def _count_listed(self, mended: UniformMetadataResult) -> None:
+    def _count_items_changed_without_stat(self, mended: SetUniformMetadataResult) -> None:
         """Count the items that the backend has changed without a stat(2), and those that needed no change. ``mended``
         is its result.
         """
         codes, seen = mended.verdicts.codes, mended.observed
         done, unchanged = codes.count(OutcomeCode.DONE), codes.count(OutcomeCode.SKIPPED)
         if done + unchanged < len(codes):
-            seen = seen.selected(
+            seen = seen.columns_of_selected_rows(
                 [row for row, code in enumerate(codes) if code in (OutcomeCode.DONE, OutcomeCode.SKIPPED)]
             )
         self._result.count(counts.FOUND, done + unchanged)
         self._result.count(counts.FOUND_BYTES, sum(seen.size))
         self._result.count(counts.MENDED, done)
-        self._count_items(seen)
+        self._count_items_by_type(seen)
 
-    def visit_deferred(self, directory: int, names: bytes, rows: StatusColumns) -> TaskSteps:
+    def visit_deferred_directories(self, directory: int, names: bytes, rows: ItemStatusColumns) -> TaskSteps:
         """Change directories that had to wait until everything in them was done.
 
         In a dry run, count inodes with several hard links instead: all names of such an inode were sent to this rank,
         so that it is counted once.
         """
         if self._rank.options.dry_run and not any(map(stat.S_ISDIR, rows.mode)):
-            yield from self._count_linked_in_dry_run(directory, names, rows)
+            yield from self._count_hard_links_in_dry_run(directory, names, rows)
         else:
             yield from self._change_items(directory, names, rows)
 
-    def _count_linked_in_dry_run(self, directory: int, packed: bytes, before: StatusColumns) -> TaskSteps:
+    def _count_hard_links_in_dry_run(self, directory: int, packed: bytes, before: ItemStatusColumns) -> TaskSteps:
         """In a dry run, count names of inodes with several hard links, on the one rank that is responsible for these
         inodes. ``before`` are their statuses when they were found.
         """
-        stated = yield from self._rank.execute(
-            StatNames(directory, packed, VISITOR_COLUMNS | OWNER_COLUMN | GROUP_COLUMN)
+        stated = yield from self._rank.execute_batch(
+            StatNamesBatch(directory, packed, VISITOR_COLUMNS | OWNER_COLUMN | GROUP_COLUMN)
         )
         rows, names, same = stated.rows, unpack_names(packed), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
@@ -259,19 +266,19 @@ class ChangeVisitor:
                     if code == OutcomeCode.DONE
                     else stated.verdicts.problem(row)
                 )
-                self._report_not_changed(names[row], problem, 0)
+                self._report_failed_item_change(names[row], problem, 0)
         if same:
             same_names = pack_names(map(names.__getitem__, same))
-            yield from self._change_items(directory, same_names, rows.selected(same), is_owner=True)
+            yield from self._change_items(directory, same_names, rows.columns_of_selected_rows(same), is_owner=True)
 
     def _change_items(
         self,
         directory: int,
         packed: bytes,
-        rows: StatusColumns,
+        rows: ItemStatusColumns,
         *,
         keeps_directories: bool = False,
-        may_lock_out: Callable[[StatusColumns, int, int, int], bool] | None = None,
+        may_lock_out: Callable[[ItemStatusColumns, int, int, int], bool] | None = None,
         is_owner: bool = False,
     ) -> TaskSteps:
         """Change those of the items ``packed`` whose metadata differ from the wanted ones; count and report all of
@@ -289,7 +296,7 @@ class ChangeVisitor:
         names = unpack_names(packed)
         differing = self._intent.changes_needed(directory, names, rows)
         for row, problem in differing.unreadable.items():
-            self._report_failure(names[row], problem, _sum_of_file_sizes(rows.selected([row])))
+            self._report_failure(names[row], problem, _sum_of_file_sizes(rows.columns_of_selected_rows([row])))
         if keeps_directories:
             differing = differing.without_rows(row for row in differing.rows if stat.S_ISDIR(rows.mode[row]))
         waiting: list[int] = []
@@ -298,22 +305,26 @@ class ChangeVisitor:
             waiting = [row for row, mode, uid in columns if may_lock_out(rows, row, mode, uid)]
         if waiting:
             differing = differing.without_rows(waiting)
-            defer_directories(self._result, self._place, [names[row] for row in waiting], rows.selected(waiting))
+            defer_directories(
+                self._result, self._place, [names[row] for row in waiting], rows.columns_of_selected_rows(waiting)
+            )
         if self._rank.options.dry_run and (linked := _multiply_linked_rows(rows, differing)):
             if is_owner:
                 foreseen = self._rank.shared_instance(InodesCountedInDryRun)
                 differing = differing.without_rows([row for row in linked if foreseen.was_counted_before(rows, row)])
             else:
-                self._send_to_inode_owners(names, rows, linked)
+                self._send_items_to_inode_ranks(names, rows, linked)
                 differing = differing.without_rows(linked)
                 waiting += linked
-        failed = yield from self._apply_or_count(directory, packed, rows, differing)
-        done = rows_without(range(len(rows)), {*waiting, *failed, *differing.unreadable})
-        self._count_items(rows if len(done) == len(rows) else rows.selected(done))
+        failed = yield from self._apply_or_count_changes(directory, packed, rows, differing)
+        done = rows_without_excluded(range(len(rows)), {*waiting, *failed, *differing.unreadable})
+        self._count_items_by_type(rows if len(done) == len(rows) else rows.columns_of_selected_rows(done))
         if self._result.item_recorder.is_recording:
-            self._report_items(names, rows, differing, {*done})
+            self._report_changes_of_items(names, rows, differing, {*done})
 
-    def _send_to_inode_owners(self, names: Sequence[bytes], rows: StatusColumns, linked: Sequence[int]) -> None:
+    def _send_items_to_inode_ranks(
+        self, names: Sequence[bytes], rows: ItemStatusColumns, linked: Sequence[int]
+    ) -> None:
         """In a dry run, send the items in the rows ``linked``, which have several hard links, to the ranks that are
         responsible for their inodes. These ranks count each inode once.
         """
@@ -323,14 +334,14 @@ class ChangeVisitor:
         for owner, owner_rows in by_owner.items():
             packed, columns = (
                 pack_names(names[row] for row in owner_rows),
-                rows.selected(owner_rows).packed(DEFERRED_STATUS_COLUMNS),
+                rows.columns_of_selected_rows(owner_rows).status_columns_as_bytes(DEFERRED_STATUS_COLUMNS),
             )
-            self._result.spawn(
+            self._result.spawn_task(
                 VisitDeferredDirectories(self._place, packed, columns), len(owner_rows) * CALL_COST, owner=owner
             )
 
-    def _apply_or_count(
-        self, directory: int, packed: bytes, rows: StatusColumns, differing: ChangesNeeded
+    def _apply_or_count_changes(
+        self, directory: int, packed: bytes, rows: ItemStatusColumns, differing: ChangesNeeded
     ) -> TicketGenerator[set[int]]:
         """Make the changes ``differing``, or only count them in a dry run. Return the rows of the items that could not
         be changed.
@@ -342,20 +353,23 @@ class ChangeVisitor:
             return set()
         if len(differing.rows) < len(rows):
             names = unpack_names(packed)
-            packed, rows = pack_names(names[row] for row in differing.rows), rows.selected(differing.rows)
+            packed, rows = (
+                pack_names(names[row] for row in differing.rows),
+                rows.columns_of_selected_rows(differing.rows),
+            )
         problems = yield from self._apply_changes(directory, packed, rows, differing.wanted)
         names = unpack_names(packed) if problems else []
         for row, problem in problems.items():
             size = rows.size[row] if rows.size and stat.S_ISREG(rows.mode[row]) else 0
-            self._report_not_changed(names[row], problem, size)
+            self._report_failed_item_change(names[row], problem, size)
         return {differing.rows[row] for row in problems}
 
     def _apply_changes(
         self,
         directory: int,
         packed: bytes,
-        rows: StatusColumns,
-        wanted: StatusColumns,
+        rows: ItemStatusColumns,
+        wanted: ItemStatusColumns,
         tries: int = MAX_CHANGE_DECISIONS,
     ) -> TicketGenerator[dict[int, Problem]]:
         """Set the mode, owner and ACLs of the items ``packed`` (names joined by slashes). Return, by row, the problems
@@ -369,8 +383,8 @@ class ChangeVisitor:
             wanted: mode, uid and gid that each item gets.
             tries: how often the new metadata of an item may be computed.
         """
-        batch = SetMetadata(directory, packed, rows, wanted, self._intent.acls)
-        verdicts = (yield from self._rank.execute_counting(batch, self._count_changed)).verdicts
+        batch = SetMetadataBatch(directory, packed, rows, wanted, self._intent.acls)
+        verdicts = (yield from self._rank.execute_batch_counting_changes(batch, self._count_changed_items)).verdicts
         if verdicts.codes.count(OutcomeCode.DONE) == len(rows):
             return {}
         problems = {
@@ -384,15 +398,17 @@ class ChangeVisitor:
         if anew and tries > 1:
             names = unpack_names(packed)
             changed_names = pack_names(map(names.__getitem__, anew))
-            remaining = yield from self._decide_changes_again(directory, changed_names, rows.selected(anew), tries - 1)
+            remaining = yield from self._change_items_with_new_status(
+                directory, changed_names, rows.columns_of_selected_rows(anew), tries - 1
+            )
             for at, row in enumerate(anew):
                 del problems[row]
                 if at in remaining:
                     problems[row] = remaining[at]
         return problems
 
-    def _decide_changes_again(
-        self, directory: int, packed: bytes, before: StatusColumns, tries: int
+    def _change_items_with_new_status(
+        self, directory: int, packed: bytes, before: ItemStatusColumns, tries: int
     ) -> TicketGenerator[dict[int, Problem]]:
         """For items whose status has changed meanwhile: stat the items ``packed`` (names joined by slashes) again,
         compute their new metadata from that, and set these. Return, by row, the problems of those that were not
@@ -401,7 +417,7 @@ class ChangeVisitor:
         An item whose inode is not the one in ``before``, the earlier statuses, is not changed. ``tries`` is how often
         this may still be repeated.
         """
-        ticket = self._rank.backend.submit(StatNames(directory, packed, before.mask, on_source=True))
+        ticket = self._rank.backend.submit_batch(StatNamesBatch(directory, packed, before.mask, on_source=True))
         stated = yield from await_ticket(self._rank.backend, ticket)
         now, names, problems, same = stated.rows, unpack_names(packed), dict[int, Problem](), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
@@ -411,20 +427,23 @@ class ChangeVisitor:
                 same.append(row)
             else:
                 problems[row] = Problem("stat", 0, text=_ITEM_REPLACED_TEXT)
-        names, now = [names[row] for row in same], now.selected(same)
+        names, now = [names[row] for row in same], now.columns_of_selected_rows(same)
         differing = self._intent.changes_needed(directory, names, now)
         problems.update((same[row], problem) for row, problem in differing.unreadable.items())
         if differing.rows:
-            differing_names, rows = pack_names(names[row] for row in differing.rows), now.selected(differing.rows)
+            differing_names, rows = (
+                pack_names(names[row] for row in differing.rows),
+                now.columns_of_selected_rows(differing.rows),
+            )
             remaining = yield from self._apply_changes(directory, differing_names, rows, differing.wanted, tries)
             problems.update((same[differing.rows[row]], problem) for row, problem in remaining.items())
         return problems
 
-    def _count_changed(self, mended: BatchResult) -> None:
+    def _count_changed_items(self, mended: BatchResult) -> None:
         """Count the items that a call of the backend has changed; ``mended`` is its result."""
         self._result.count(counts.MENDED, mended.verdicts.codes.count(OutcomeCode.DONE))
 
-    def _report_not_changed(self, name: bytes, problem: Problem, size: int) -> None:
+    def _report_failed_item_change(self, name: bytes, problem: Problem, size: int) -> None:
         """Report an item that could not be changed as failed. A missing item is ignored unless the user has
         named it.
         """
@@ -434,14 +453,14 @@ class ChangeVisitor:
         else:
             self._report_failure(name, problem, size)
 
-    def _count_items(self, rows: StatusColumns) -> None:
+    def _count_items_by_type(self, rows: ItemStatusColumns) -> None:
         """Count the items ``rows`` by type, because they have the wanted metadata now."""
         for mode, number in Counter(rows.mode).items():
             self._result.count(counts.copied_counter(type_byte(mode)), number)
         self._result.count(counts.BYTES, _sum_of_file_sizes(rows))
 
-    def _report_items(
-        self, names: Sequence[bytes], rows: StatusColumns, differing: ChangesNeeded, done: set[int]
+    def _report_changes_of_items(
+        self, names: Sequence[bytes], rows: ItemStatusColumns, differing: ChangesNeeded, done: set[int]
     ) -> None:
         """Add each item in the rows ``done`` to the report of single items: how it was changed (``differing`` are all
         changes), or that it needed no change.
@@ -454,8 +473,10 @@ class ChangeVisitor:
         for row in done:
             kind = type_byte(rows.mode[row]) or SOCKET_TYPE_BYTE
             size = rows.size[row] if kind == FILE and rows.size else 0
-            action = Action.META if row in changes else Action.SKIP
-            self._result.item_recorder.record(action, self._place, names[row], kind, size, change=changes.get(row, ""))
+            action = ItemAction.META if row in changes else ItemAction.SKIP
+            self._result.item_recorder.record_item_outcome(
+                action, self._place, names[row], kind, size, change=changes.get(row, "")
+            )
 
 
 class InodesCountedInDryRun:
@@ -468,7 +489,7 @@ class InodesCountedInDryRun:
     def __init__(self, rank: Rank) -> None:
         self._seen: dict[tuple[int, int], None] = {}
 
-    def was_counted_before(self, rows: StatusColumns, row: int) -> bool:
+    def was_counted_before(self, rows: ItemStatusColumns, row: int) -> bool:
         """Return True if the inode of item ``row`` was counted before, through another name. Otherwise remember the
         inode.
         """
@@ -481,7 +502,7 @@ class InodesCountedInDryRun:
         return False
 
 
-def _multiply_linked_rows(rows: StatusColumns, differing: ChangesNeeded) -> list[int]:
+def _multiply_linked_rows(rows: ItemStatusColumns, differing: ChangesNeeded) -> list[int]:
     """Return those rows of ``differing`` (items to change) whose items have several hard links and are not
     directories.
     """
@@ -489,7 +510,7 @@ def _multiply_linked_rows(rows: StatusColumns, differing: ChangesNeeded) -> list
     return [row for row in differing.rows if links[row] > 1 and not stat.S_ISDIR(rows.mode[row])] if links else []
 
 
-def _sum_of_file_sizes(rows: StatusColumns) -> int:
+def _sum_of_file_sizes(rows: ItemStatusColumns) -> int:
     """Return the sum of the sizes, in bytes, of the regular files among the items whose statuses are ``rows``."""
     if not rows.size:
         return 0

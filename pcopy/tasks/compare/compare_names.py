@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import StatResult
-from pcopy.fsio.backend.columns import OutcomeCode, StatusColumns, unpack_names
+from pcopy.fsio.backend.batches import StatNamesResult
+from pcopy.fsio.backend.columns import ItemStatusColumns, OutcomeCode, unpack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY, ROOT_PATH, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
@@ -22,7 +22,7 @@ from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.compare.contents import CompareFile, spawn_small_comparisons
+from pcopy.tasks.compare.contents import CompareLargeFile, spawn_small_file_comparisons
 from pcopy.tasks.compare.properties import (
     ACL,
     CONTENT,
@@ -32,18 +32,18 @@ from pcopy.tasks.compare.properties import (
     TYPE,
     XATTR,
     ItemPairs,
-    columns_to_compare,
     compare_attributes,
+    status_columns_to_compare,
     status_differences,
 )
 from pcopy.tasks.compare.report_differences import DifferenceReporter
-from pcopy.tasks.compare.sides import SIDES, names_on_side, report_not_compared, stat_on_both_sides
+from pcopy.tasks.compare.sides import SIDES, names_on_side, report_uncompared_item, stat_on_both_sides
 from pcopy.walk.visitor import FoundItems
 
 _DONE = bytes((OutcomeCode.DONE,))
 
 
-class NameComparison:
+class DirectoryItemsComparison:
     """Comparison of the items ``packed`` (names joined by slashes) of one directory, ``place``, on both sides.
     ``directories`` are the open descriptors of the directory on the first and the second side. The methods are called
     in their order.
@@ -60,7 +60,7 @@ class NameComparison:
         self._names = unpack_names(packed)
         self._one_sided: list[tuple[int, int, int]] = []
         """Items that only one side has: row, side that has it, and mode."""
-        self._pairs = ItemPairs(directories, ([], []), (StatusColumns(0, 0), StatusColumns(0, 0)))
+        self._pairs = ItemPairs(directories, ([], []), (ItemStatusColumns(0, 0), ItemStatusColumns(0, 0)))
         """The items that both sides have."""
         self._pair_names: list[bytes] = []
         """Names of the items that both sides have."""
@@ -71,10 +71,12 @@ class NameComparison:
         self._attribute_failures: set[int] = set()
         """Rows of pairs whose extended attributes could not be read, while everything else was compared."""
 
-    def stat_both(self) -> TicketGenerator[None]:
+    def stat_names_on_both_sides(self) -> TicketGenerator[None]:
         """Stat all names on both sides, apply the filters, and pair the items that both sides have."""
         wanted = self._rank.options.compare
-        stated = yield from stat_on_both_sides(self._rank, self._directories, self._packed, columns_to_compare(wanted))
+        stated = yield from stat_on_both_sides(
+            self._rank, self._directories, self._packed, status_columns_to_compare(wanted)
+        )
         both: Sequence[int] = range(len(self._names))
         is_simple = not any(each.verdicts.codes.strip(_DONE) for each in stated)
         if not is_simple or (self._rank.shared_instance(JobFilter).has_filters and self._packed != ROOT_PATH):
@@ -84,7 +86,7 @@ class NameComparison:
             self._pair_names, rows = self._names, (stated[0].rows, stated[1].rows)
         else:
             self._pair_names = [self._names[row] for row in both]
-            rows = stated[0].rows.selected(both), stated[1].rows.selected(both)
+            rows = stated[0].rows.columns_of_selected_rows(both), stated[1].rows.columns_of_selected_rows(both)
         names = [
             [names_on_side(self._rank, side, name) for name in self._pair_names]
             for side in SIDES
@@ -94,7 +96,7 @@ class NameComparison:
             self._directories, (names[0], names[1]) if names else (self._pair_names, self._pair_names), rows
         )
 
-    def _rows_on_both(self, stated: Sequence[StatResult]) -> list[int]:
+    def _rows_on_both(self, stated: Sequence[StatNamesResult]) -> list[int]:
         """Return the rows of the names that filters select and both sides have. Record the items that only one side
         has, and report those that could not be statted. ``stated`` are the statuses on both sides.
         """
@@ -112,7 +114,7 @@ class NameComparison:
             side = next((side for side in SIDES if row in unreadable[side]), None)
             if side is not None:
                 self._result.count(counts.FOUND)
-                report_not_compared(self._result, self._place, side, self._names[row], unreadable[side][row])
+                report_uncompared_item(self._result, self._place, side, self._names[row], unreadable[side][row])
             elif row in missing[0] or row in missing[1]:
                 side = int(row in missing[0])
                 self._one_sided.append((row, side, stated[side].rows.mode[row]))
@@ -121,7 +123,7 @@ class NameComparison:
         return both
 
     def _selected_rows(
-        self, stated: Sequence[StatResult], unseen: Sequence[dict[int, Problem]], missing: Sequence[set[int]]
+        self, stated: Sequence[StatNamesResult], unseen: Sequence[dict[int, Problem]], missing: Sequence[set[int]]
     ) -> list[int]:
         """Return the rows of the names that filters select: a name is selected if the item of either side is. Count the
         others as excluded.
@@ -170,13 +172,13 @@ class NameComparison:
         for row, side, mode in self._one_sided:
             kind = type_byte(mode) or SOCKET_TYPE_BYTE
             result.count(counts.copied_counter(kind))
-            found.add_items(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
+            found.add_item_differences(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
         for row, problem in self._problems.items():
             # The directory counts as failed here. It would count a second time when its contents have been compared:
             # subtract that now.
             if row in self._attribute_failures and self._kinds[row] == DIRECTORY[0]:
                 result.count(counts.DIRECTORIES, -1)
-            report_not_compared(result, self._place, int(not problem.on_source), self._pair_names[row], problem)
+            report_uncompared_item(result, self._place, int(not problem.on_source), self._pair_names[row], problem)
         read = self._spawn_content_comparisons() if self._rank.options.compare & CONTENT else ()
         rows: Sequence[int] = range(len(self._pair_names))
         if len(read) == len(rows):
@@ -190,14 +192,17 @@ class NameComparison:
         for (code, other), number in Counter(zip(kinds, (each & TYPE for each in bits), strict=True)).items():
             if code != DIRECTORY[0] or other:  # directories to enter are counted when their contents have been compared
                 result.count(counts.copied_counter(bytes((code,))), number)
-        found.add_items(path, names, bits, kinds)
+        found.add_item_differences(path, names, bits, kinds)
 
     def _has_generated_contents(self) -> bool:
         """Return True if the system generates the contents of files on reading (as in /proc) on either side, so that
         their sizes are meaningless. Raise ``Problem`` if that cannot be determined.
         """
         generated = self._rank.mover.generated_file_systems
-        return any(generated.is_generated(each, status_of(each).st_dev) for each in self._pairs.directories)
+        return any(
+            generated.is_on_pseudo_file_system(each, status_of_open_item(each).st_dev)
+            for each in self._pairs.directories
+        )
 
     def _spawn_content_comparisons(self) -> Sequence[int]:
         """Spawn tasks that compare the contents of those files that may be equal so far. Return the rows of these
@@ -213,13 +218,13 @@ class NameComparison:
             small = [row for row in rows if first.size[row] <= MAX_SMALL_FILE_BYTES]
             for row in {*rows}.difference(small):
                 size, inodes = first.size[row], (first.inode[row], second.inode[row])
-                task = CompareFile(self._place, self._pair_names[row], self._bits[row], size, *inodes)
-                self._result.spawn(task, 2 * size)
+                task = CompareLargeFile(self._place, self._pair_names[row], self._bits[row], size, *inodes)
+                self._result.spawn_task(task, 2 * size)
         names, bits = self._pair_names, bytes(self._bits)
         if len(small) < len(names):
             names, bits = [names[row] for row in small], bytes(bits[row] for row in small)
-            first, second = first.selected(small), second.selected(small)
-        spawn_small_comparisons(self._result, self._place, names, bits, first.size, (first.inode, second.inode))
+            first, second = first.columns_of_selected_rows(small), second.columns_of_selected_rows(small)
+        spawn_small_file_comparisons(self._result, self._place, names, bits, first.size, (first.inode, second.inode))
         return rows
 
     def _may_be_equal(self, row: int) -> bool:

@@ -1,4 +1,4 @@
-"""CompareDirs and CompareNames: list the directories that both sides have, and compare the items in them.
+"""CompareDirs and CompareNamedItems: list the directories that both sides have, and compare the items in them.
 
 One task examines a directory on both sides. Each name is statted on both, so the task knows at once which names only
 one side has, and no rank has to collect names. If only one side has a directory, its name is reported, and its contents
@@ -19,12 +19,17 @@ from itertools import chain
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import StatNames
-from pcopy.fsio.backend.columns import MODE_COLUMN, BatchVerdicts, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import CompareDirectories, ContentsResult, ItemCounts, RemainingItems
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.batches import StatNamesBatch
+from pcopy.fsio.backend.columns import MODE_COLUMN, BatchOutcomeColumns, OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import (
+    CompareDirectoriesBatch,
+    DirectoryContentsResult,
+    ItemCounts,
+    UnprocessedItems,
+)
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
@@ -39,10 +44,10 @@ from pcopy.tasks.base.sibling_directories import (
     enters_several_per_call,
 )
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
-from pcopy.tasks.compare.compare_names import NameComparison
+from pcopy.tasks.compare.compare_names import DirectoryItemsComparison
 from pcopy.tasks.compare.properties import ACL, CONTENT, REPORTS_EQUAL, XATTR
 from pcopy.tasks.compare.report_differences import DifferenceReporter
-from pcopy.tasks.compare.sides import SIDES, open_on_both_sides, place_on_side, report_not_compared
+from pcopy.tasks.compare.sides import SIDES, directory_place_on_side, open_on_both_sides, report_uncompared_item
 from pcopy.walk.listing import (
     NAMES_PER_BATCH,
     DirectoryListing,
@@ -87,7 +92,7 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
         names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
         at_once, is_simple = (
             rank.shared_instance(DirectoriesPerCall),
-            len(names) > 1 and _may_compare_in_batch(rank, self.place),
+            len(names) > 1 and _may_compare_directories_in_batch(rank, self.place),
         )
         while row < len(names):
             number, began = at_once.number if is_simple else 1, time.monotonic()
@@ -95,7 +100,7 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
             row += number
             if number > 1:
                 siblings = _SiblingDirectories(self.place, names[part], inodes[part], others[part])
-                yield from _compare_batch(rank, result, found, siblings)
+                yield from _compare_directories_in_batch(rank, result, found, siblings)
             else:
                 result.count(counts.UNSCANNED, -1)
                 yield from _compare_directory(
@@ -108,7 +113,7 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
                     names=pack_names(names[row:]), inodes=self.inodes[8 * row :], others=self.others[8 * row :]
                 )
                 for task in rest.divide(min(2, rest.item_count)):
-                    result.spawn(task, task.item_count * SCAN_COST, expands=True)
+                    result.spawn_task(task, task.item_count * SCAN_COST, expands=True)
                 break
         found.send(result)
 
@@ -124,7 +129,7 @@ class _SiblingDirectories(NamedTuple):
     others: Sequence[int]
 
 
-def _may_compare_in_batch(rank: Rank, parent: Place) -> bool:
+def _may_compare_directories_in_batch(rank: Rank, parent: Place) -> bool:
     """Return True if the backend may compare the contents of several sub-directories of ``parent`` in one call. That is
     so if items need no look in Python (no filter, extended attributes or report of equal items), and if no file system
     is mounted there.
@@ -134,10 +139,10 @@ def _may_compare_in_batch(rank: Rank, parent: Place) -> bool:
         return False
     if options.compare & (ACL | XATTR | REPORTS_EQUAL) or options.direct or options.drop_cache:
         return False
-    return not any(rank.sources[side].expected_mounts.has_mount_at_or_in(parent.path) for side in SIDES)
+    return not any(rank.sources[side].expected_mounts.has_expected_mount_at_or_in(parent.path) for side in SIDES)
 
 
-def _compare_batch(
+def _compare_directories_in_batch(
     rank: Rank, result: TaskResult, found: DifferenceReporter, siblings: _SiblingDirectories
 ) -> TaskSteps:
     """Compare the contents of several directories (``siblings``) in one call of the backend. Those that the backend
@@ -145,7 +150,7 @@ def _compare_batch(
     """
     parent = siblings.around
     done = yield from _submit_comparison(rank, siblings)
-    _count_compared(rank, result, done.counts)
+    _count_compared_items(rank, result, done.counts)
     for row, code in enumerate(done.verdicts.codes):
         result.count(counts.UNSCANNED, -1)
         name, both = siblings.names[row], (siblings.inodes[row], siblings.others[row])
@@ -155,32 +160,32 @@ def _compare_batch(
         result.count(counts.DIRECTORIES)
         if row in done.remaining:
             first, second = (
-                Identity(parent.source_id.mount_code, both[0]),
-                Identity(parent.target_id.mount_code, both[1]),
+                ItemIdentity(parent.source_id.mount_code, both[0]),
+                ItemIdentity(parent.target_id.mount_code, both[1]),
             )
             place = Place(parent.root, os.path.join(parent.path, name), first, second, False, False)
-            yield from _continue_directory(rank, result, found, place, done.remaining[row])
+            yield from _compare_remaining_items(rank, result, found, place, done.remaining[row])
 
 
-def _submit_comparison(rank: Rank, siblings: _SiblingDirectories) -> TicketGenerator[ContentsResult]:
+def _submit_comparison(rank: Rank, siblings: _SiblingDirectories) -> TicketGenerator[DirectoryContentsResult]:
     """Let the backend compare the contents of the directories ``siblings``; return its result. If the parent directory
     cannot be opened, return a result in which no directory is done.
     """
-    sides = [place_on_side(siblings.around, side) for side in SIDES]
+    sides = [directory_place_on_side(siblings.around, side) for side in SIDES]
     try:
-        first, second = map(rank.open_source, sides)
+        first, second = map(rank.open_source_directory, sides)
     except Problem:  # ``_compare_directory`` reports the error for each directory
-        return ContentsResult(BatchVerdicts(len(siblings.names)), ItemCounts(), {})
+        return DirectoryContentsResult(BatchOutcomeColumns(len(siblings.names)), ItemCounts(), {})
     devices = rank.source_device(sides[0]) or 0, rank.source_device(sides[1]) or 0
     numbers = array("Q", siblings.inodes), array("Q", siblings.others)
     wanted, window = rank.options.compare, rank.options.modify_window
-    batch = CompareDirectories(
+    batch = CompareDirectoriesBatch(
         first, pack_names(siblings.names), second, *numbers, devices, NAMES_PER_BATCH - 1, wanted, window
     )
-    return (yield from rank.execute(batch))
+    return (yield from rank.execute_batch(batch))
 
 
-def _count_compared(rank: Rank, result: TaskResult, sums: ItemCounts) -> None:
+def _count_compared_items(rank: Rank, result: TaskResult, sums: ItemCounts) -> None:
     """Count the items that the backend has compared inside a directory and found equal, and the files of which only the
     contents differ. ``sums`` are their numbers. The directory itself is not counted here.
     """
@@ -193,8 +198,8 @@ def _count_compared(rank: Rank, result: TaskResult, sums: ItemCounts) -> None:
     rank.counters[counts.MOVED] += sums.bytes
 
 
-def _continue_directory(
-    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, remaining: RemainingItems
+def _compare_remaining_items(
+    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, remaining: UnprocessedItems
 ) -> TaskSteps:
     """Continue the comparison of directory ``place`` with the items that the backend has not found equal
     (``remaining``): report files whose contents differ, compare the others, and spawn tasks for sub-directories.
@@ -206,14 +211,14 @@ def _continue_directory(
             directories.append((name, inode, other))
         else:
             (differing if kind == _CONTENTS else undecided).append(name)
-    found.add_items(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
-    _spawn_directories(rank, result, place, directories)
+    found.add_item_differences(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
+    _spawn_directory_comparisons(rank, result, place, directories)
     if undecided:
         opened = open_on_both_sides(rank, result, place, undecided)
         if opened is None:
             result.count(counts.FOUND, len(undecided))
         else:
-            yield from compare_names(rank, result, found, place, opened, pack_names(undecided))
+            yield from compare_named_items(rank, result, found, place, opened, pack_names(undecided))
 
 
 def _compare_directory(
@@ -231,29 +236,35 @@ def _compare_directory(
     listings: list[DirectoryListing] = []
     try:
         for side in SIDES:
-            identity = _checked_identity(rank, side, place_on_side(parent, side), path, inodes[side])
+            identity = _checked_identity(rank, side, directory_place_on_side(parent, side), path, inodes[side])
             place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
-            listings.append((yield from list_directory(rank.backend, rank.open_source(place_on_side(place, side)))))
+            listings.append(
+                (
+                    yield from list_directory(
+                        rank.backend, rank.open_source_directory(directory_place_on_side(place, side))
+                    )
+                )
+            )
     except Problem as problem:
-        report_not_compared(result, place, side, ROOT_PATH, problem)
+        report_uncompared_item(result, place, side, ROOT_PATH, problem)
         return
     opened = open_on_both_sides(rank, result, place, [ROOT_PATH])
     if opened is None:
         return
     for side in SIDES:
-        if not listings[side].name_count and not status_of(opened[side], on_source=True).st_nlink:
+        if not listings[side].name_count and not status_of_open_item(opened[side], on_source=True).st_nlink:
             removed = Problem("readdir", errno.ENOENT, on_source=True, changed=True)
-            report_not_compared(result, place, side, ROOT_PATH, removed)
+            report_uncompared_item(result, place, side, ROOT_PATH, removed)
             return
     try:
-        if any(listing.may_have_more for listing in listings):
-            yield from _spawn_names(rank, result, place, listings)
+        if any(listing.may_have_more_batches for listing in listings):
+            yield from _spawn_tasks_for_names(rank, result, place, listings)
         else:
-            yield from _compare_or_spawn(
+            yield from _compare_items_or_spawn_task(
                 rank, result, found, place, opened, _union_of_names(*(listing.names for listing in listings))
             )
     except _ListingFailed as unlisted:
-        report_not_compared(result, place, unlisted.side, ROOT_PATH, unlisted.problem)
+        report_uncompared_item(result, place, unlisted.side, ROOT_PATH, unlisted.problem)
     else:
         result.count(counts.DIRECTORIES)
 
@@ -268,16 +279,16 @@ class _ListingFailed(Exception):
         self.side, self.problem = side, problem
 
 
-def _checked_identity(rank: Rank, side: int, parent: Place, path: bytes, inode: int) -> Identity:
+def _checked_identity(rank: Rank, side: int, parent: Place, path: bytes, inode: int) -> ItemIdentity:
     """Return the identity (mount and inode) of the directory ``path`` on the side ``side``. Raise ``Problem`` (ESTALE)
     if its inode number is no longer the one that was found, ``inode``.
 
     If a file system was mounted there since, the identity of its top directory is returned.
     """
     directories = rank.sources[side]
-    identity = directories.identity(path)
+    identity = directories.identity_of_directory(path)
     if path != parent.path and identity.mount_code == parent.source_id.mount_code and identity.inode != inode:
-        directories.discard(path)
+        directories.discard_directory(path)
         raise Problem("open", errno.ESTALE, on_source=True, text="the directory was replaced meanwhile")
     return identity
 
@@ -293,7 +304,7 @@ def _union_of_names(first: bytes, second: bytes) -> bytes:
     return pack_names(chain(names, (name for name in unpack_names(second) if name not in known_names)))
 
 
-def _compare_or_spawn(
+def _compare_items_or_spawn_task(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
 ) -> TaskSteps:
     """Compare the names ``packed`` of the directory ``place`` in this task, if they are few or quickly compared;
@@ -305,18 +316,20 @@ def _compare_or_spawn(
     """
     number, paces = packed.count(b"/") + bool(packed), rank.shared_instance(ItemDurations)
     if number <= MAX_NAMES_IN_TASK or (
-        paces.is_too_quick_to_divide(CompareNames.code, number) and not rank.throttle.is_on
+        paces.is_too_quick_to_divide(CompareNamedItems.code, number) and not rank.throttle.is_on
     ):
-        yield from rank.throttle.charge_and_wait(operations=2 * number)
+        yield from rank.throttle.charge_limits_and_wait(operations=2 * number)
         began = time.monotonic()
         if packed:
-            yield from compare_names(rank, result, found, place, opened, packed)
-            paces.record_duration(CompareNames.code, number, time.monotonic() - began)
+            yield from compare_named_items(rank, result, found, place, opened, packed)
+            paces.record_duration(CompareNamedItems.code, number, time.monotonic() - began)
     else:
-        result.spawn(CompareNames(place, packed), number * CALL_COST, expands=True)
+        result.spawn_task(CompareNamedItems(place, packed), number * CALL_COST, expands=True)
 
 
-def _spawn_names(rank: Rank, result: TaskResult, place: Place, listings: Sequence[DirectoryListing]) -> TaskSteps:
+def _spawn_tasks_for_names(
+    rank: Rank, result: TaskResult, place: Place, listings: Sequence[DirectoryListing]
+) -> TaskSteps:
     """Spawn tasks that compare the names of a large directory; ``listings`` read the names on both sides in portions.
     Raise ``_ListingFailed`` if it cannot be listed to its end.
     """
@@ -327,18 +340,18 @@ def _spawn_names(rank: Rank, result: TaskResult, place: Place, listings: Sequenc
             numbers.append((yield from queue_names_of_directory(listings[side], spools[side])))
         except Problem as problem:
             raise _ListingFailed(side, problem) from None
-    tasks: Iterator[CompareNames]
+    tasks: Iterator[CompareNamedItems]
     if sum(numbers) <= MAX_MERGED_NAMES:
         tasks = (
-            CompareNames(place, packed)
+            CompareNamedItems(place, packed)
             for packed in _name_batches(_union_of_names(*(b"/".join(spool) for spool in spools)))
         )
     else:
         tasks = chain(
-            (CompareNames(place, packed) for packed in spools[0]),
-            (CompareNames(place, packed, True) for packed in spools[1]),
+            (CompareNamedItems(place, packed) for packed in spools[0]),
+            (CompareNamedItems(place, packed, True) for packed in spools[1]),
         )
-    result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+    result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
 
 def _name_batches(packed: bytes) -> Iterator[bytes]:
@@ -347,7 +360,7 @@ def _name_batches(packed: bytes) -> Iterator[bytes]:
     return (pack_names(names[start : start + NAMES_PER_BATCH]) for start in range(0, len(names), NAMES_PER_BATCH))
 
 
-class CompareNames(DivisibleTask, code=121, doing="comparing", is_note=False):
+class CompareNamedItems(DivisibleTask, code=121, doing="comparing", is_note=False):
     """Task that compares the items ``names`` (joined by slashes) of ``place``. At least one side has each of them.
 
     With ``skips_first_side``, names that the first side has are skipped, since other tasks compare them.
@@ -368,7 +381,7 @@ class CompareNames(DivisibleTask, code=121, doing="comparing", is_note=False):
         packed = (yield from _missing_names(rank, opened[0], self.names)) if self.skips_first_side else self.names
         if packed:
             found = DifferenceReporter(rank)
-            yield from compare_names(rank, result, found, self.place, opened, packed)
+            yield from compare_named_items(rank, result, found, self.place, opened, packed)
             found.send(result)
 
 
@@ -376,7 +389,7 @@ def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator
     """Return those of the names ``packed`` that do not exist in ``directory`` (stat(2) fails with ENOENT). Names with
     other errors are not returned.
     """
-    verdicts = (yield from rank.execute(StatNames(directory, packed, MODE_COLUMN, on_source=True))).verdicts
+    verdicts = (yield from rank.execute_batch(StatNamesBatch(directory, packed, MODE_COLUMN, on_source=True))).verdicts
     if verdicts.codes.count(OutcomeCode.DONE) == len(verdicts):
         return b""
     names = unpack_names(packed)
@@ -387,7 +400,7 @@ def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator
     )
 
 
-def compare_names(
+def compare_named_items(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
 ) -> TicketGenerator[None]:
     """Stat, filter and compare the names ``packed`` (at least one) of directory ``place``; report differences, and
@@ -397,19 +410,21 @@ def compare_names(
         found: receives the differences.
         opened: descriptors of the directory on both sides.
     """
-    looking = NameComparison(rank, result, place, opened, packed)
-    yield from looking.stat_both()
+    looking = DirectoryItemsComparison(rank, result, place, opened, packed)
+    yield from looking.stat_names_on_both_sides()
     yield from looking.compare_pairs()
     looking.report_results(found)
-    _spawn_directories(rank, result, place, looking.common_subdirectories())
+    _spawn_directory_comparisons(rank, result, place, looking.common_subdirectories())
 
 
-def _spawn_directories(rank: Rank, result: TaskResult, place: Place, below: Sequence[tuple[bytes, int, int]]) -> None:
+def _spawn_directory_comparisons(
+    rank: Rank, result: TaskResult, place: Place, below: Sequence[tuple[bytes, int, int]]
+) -> None:
     """Spawn tasks that compare the sub-directories ``below``, each given by its name and its inode number on each
     side.
     """
     for share in directory_slices_per_task(rank, len(below)):
         names, *inodes = zip(*below[share], strict=True)
         task = CompareDirs(place, pack_names(names), *(pack_numbers([*each]) for each in inodes))
-        result.spawn(task, len(names) * SCAN_COST, expands=True)
+        result.spawn_task(task, len(names) * SCAN_COST, expands=True)
     result.count(counts.UNSCANNED, len(below))

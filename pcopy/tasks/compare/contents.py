@@ -1,8 +1,8 @@
 """Comparison of the contents of files that both sides have, by digests.
 
-``CompareFiles`` compares small files in batches. ``CompareFile`` compares a large file, which all ranks read in parts
-(``ComparisonStartedNote``, ``ComparePart``, ``PartComparedNote``). A file that was replaced since its status was
-compared, or that changes while it is read, has failed.
+``CompareSmallFiles`` compares small files in batches. ``CompareLargeFile`` compares a large file, which all ranks read
+in parts (``ComparisonStartedNote``, ``CompareFilePart``, ``PartComparedNote``). A file that was replaced since its
+status was compared, or that changes while it is read, has failed.
 """
 
 from __future__ import annotations
@@ -13,22 +13,33 @@ from itertools import count
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ReadSmallFiles
+from pcopy.fsio.backend.batches import ReadSmallFilesBatch
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.source import FileVersion, check_file_is_unchanged, check_is_found_file, status_of
+from pcopy.fsio.source import (
+    FileContentVersion,
+    check_file_is_unchanged,
+    check_is_file_found_by_scan,
+    status_of_open_item,
+)
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.distribution import sparse_chunk_size
-from pcopy.tasks.base.kind import DivisibleTask, NoteTask, TaskKind, TaskSteps
-from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
+from pcopy.tasks.base.kind import DivisibleTask, TaskKind, TaskSteps, TaskWithoutDirectory
+from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.compare.properties import CONTENT
 from pcopy.tasks.compare.report_differences import DifferenceReporter
-from pcopy.tasks.compare.sides import SIDES, names_on_side, open_on_both_sides, place_on_side, report_not_compared
-from pcopy.tasks.verify.reading import execute_read_batch, hash_open_range
+from pcopy.tasks.compare.sides import (
+    SIDES,
+    directory_place_on_side,
+    names_on_side,
+    open_on_both_sides,
+    report_uncompared_item,
+)
+from pcopy.tasks.verify.reading import execute_read_batch, hash_open_file_range
 
 MAX_BATCH_FILES = 256
 """Maximum number of files in one task. More would occupy one rank for too long."""
@@ -36,7 +47,7 @@ COMPARE_BATCH_BYTES = 4 << 20
 """Number of bytes of contents (on one side) at which a task is full: further files go to another task."""
 
 
-def spawn_small_comparisons(
+def spawn_small_file_comparisons(
     result: TaskResult,
     place: Place,
     names: list[bytes],
@@ -59,12 +70,12 @@ def spawn_small_comparisons(
         if row - start >= MAX_BATCH_FILES or size >= COMPARE_BATCH_BYTES or row == len(names):
             part = slice(start, row)
             numbers = (column[part].tobytes() for column in inodes)
-            task = CompareFiles(place, pack_names(names[part]), bits[part], *numbers)
-            result.spawn(task, 2 * size + (row - start) * CALL_COST)
+            task = CompareSmallFiles(place, pack_names(names[part]), bits[part], *numbers)
+            result.spawn_task(task, 2 * size + (row - start) * CALL_COST)
             start, size = row, 0
 
 
-class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=False):
+class CompareSmallFiles(DivisibleTask, code=122, doing="comparing files of", is_note=False):
     """Task that compares the contents of small files that have the same size on both sides.
 
     ``inodes`` are their inode numbers on the first side, ``others`` those on the second side (8 bytes each). ``bits``
@@ -88,14 +99,14 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
         inodes = unpack_numbers(self.inodes), unpack_numbers(self.others)
         slow_rows: Sequence[int] = range(len(names))
         if not (rank.options.direct or rank.options.drop_cache):
-            slow_rows = yield from self._compare_in_batch(rank, result, found, opened, inodes)
+            slow_rows = yield from self._compare_files_in_batches(rank, result, found, opened, inodes)
         for row in slow_rows:
             file = FilePair(place, names[row], self.bits[row], (inodes[0][row], inodes[1][row]))
-            yield from file.compare(rank, result, found)
+            yield from file.compare_contents(rank, result, found)
             yield None
         found.send(result)
 
-    def _compare_in_batch(
+    def _compare_files_in_batches(
         self,
         rank: Rank,
         result: TaskResult,
@@ -113,7 +124,7 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
         """
         sides = []
         for side in SIDES:
-            batch = ReadSmallFiles(opened[side], names_on_side(rank, side, self.names))
+            batch = ReadSmallFilesBatch(opened[side], names_on_side(rank, side, self.names))
             sides.append((yield from execute_read_batch(rank, batch, counts.MOVED)))
         names = unpack_names(self.names)
         done: Sequence[int] = range(len(names))
@@ -129,10 +140,12 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
         result.count(counts.FILES, len(done))
         if len(done) == len(names):
             result.count(counts.BYTES, sum(sum(read.observed.size) for read in sides))
-            found.add_items(self.place.path, names, bits, FILE * len(names))
+            found.add_item_differences(self.place.path, names, bits, FILE * len(names))
             return []
         result.count(counts.BYTES, sum(read.observed.size[row] for read in sides for row in done))
-        found.add_items(self.place.path, [names[row] for row in done], [bits[row] for row in done], FILE * len(done))
+        found.add_item_differences(
+            self.place.path, [names[row] for row in done], [bits[row] for row in done], FILE * len(done)
+        )
         return sorted({*range(len(names))}.difference(done))
 
 
@@ -146,23 +159,25 @@ class FilePair(NamedTuple):
     bits: int
     inodes: tuple[int, int]
 
-    def compare(self, rank: Rank, result: TaskResult, found: DifferenceReporter) -> TaskSteps:
+    def compare_contents(self, rank: Rank, result: TaskResult, found: DifferenceReporter) -> TaskSteps:
         """Compare the contents of the file. If it is large, spawn tasks by which all ranks read it in parts."""
-        opened = self._versions_and_data(rank, result)
+        opened = self._file_versions_and_data_bytes(rank, result)
         if opened is None:
             return
         versions, data = opened
         size = versions[0].size
         if versions[1].size == size and rank.is_processed_in_chunks(size):
-            self._spawn_parts(rank, result, versions, data)
+            self._spawn_part_comparisons(rank, result, versions, data)
             return
-        read = yield from compare_part(rank, self.place, self.name, versions, 0, size)
+        read = yield from compare_file_part(rank, self.place, self.name, versions, 0, size)
         if read.problem is not None:
-            report_not_compared(result, self.place, read.side, self.name, read.problem, 2 * size)
+            report_uncompared_item(result, self.place, read.side, self.name, read.problem, 2 * size)
         else:
-            self.report_result(result, found, read.differs, read.size)
+            self.report_comparison_result(result, found, read.differs, read.size)
 
-    def _versions_and_data(self, rank: Rank, result: TaskResult) -> tuple[tuple[FileVersion, FileVersion], int] | None:
+    def _file_versions_and_data_bytes(
+        self, rank: Rank, result: TaskResult
+    ) -> tuple[tuple[FileContentVersion, FileContentVersion], int] | None:
         """Open the file on both sides. Return two values: for each side, what identifies the file's present state (to
         notice later changes); and the number of its bytes outside of holes. If a side fails, report that and return
         None.
@@ -170,20 +185,20 @@ class FilePair(NamedTuple):
         versions, data = [], 0
         for side in SIDES:
             try:
-                with rank.open_for_reading(
-                    place_on_side(self.place, side), names_on_side(rank, side, self.name)
+                with rank.open_source_file(
+                    directory_place_on_side(self.place, side), names_on_side(rank, side, self.name)
                 ) as reading:
-                    status = status_of(reading, on_source=True)
-                    check_is_found_file(status, None, self.inodes[side])
+                    status = status_of_open_item(reading, on_source=True)
+                    check_is_file_found_by_scan(status, None, self.inodes[side])
             except Problem as problem:
-                report_not_compared(result, self.place, side, self.name, problem)
+                report_uncompared_item(result, self.place, side, self.name, problem)
                 return None
-            versions.append(FileVersion.from_status(status))
+            versions.append(FileContentVersion.from_status(status))
             data = max(data, min(status.st_size, status.st_blocks * 512))
         return (versions[0], versions[1]), data
 
-    def _spawn_parts(
-        self, rank: Rank, result: TaskResult, versions: tuple[FileVersion, FileVersion], data: int
+    def _spawn_part_comparisons(
+        self, rank: Rank, result: TaskResult, versions: tuple[FileContentVersion, FileContentVersion], data: int
     ) -> None:
         """Spawn the tasks that compare the parts of the file; this rank collects their results.
 
@@ -197,18 +212,18 @@ class FilePair(NamedTuple):
             chunk = sparse_chunk_size(chunk, size, data, rank.size)
         starts = range(0, size, chunk)
         number = rank.number, next(rank.shared_instance(ComparisonLedger).numbers)
-        result.spawn(ComparisonStartedNote(self.place, self.name, self.bits, size, number, len(starts)))
+        result.spawn_task(ComparisonStartedNote(self.place, self.name, self.bits, size, number, len(starts)))
         for start in starts:
             end = min(start + chunk, size)
-            result.spawn(ComparePart(self.place, self.name, *versions, start, end, number), 2 * (end - start))
+            result.spawn_task(CompareFilePart(self.place, self.name, *versions, start, end, number), 2 * (end - start))
 
-    def report_result(self, result: TaskResult, found: DifferenceReporter, differs: bool, read: int) -> None:
+    def report_comparison_result(self, result: TaskResult, found: DifferenceReporter, differs: bool, read: int) -> None:
         """Count the file, and pass the result to ``found``: whether its contents differ (``differs``). ``read`` is the
         number of bytes that were read, on both sides together.
         """
         result.count(counts.FILES)
         result.count(counts.BYTES, read)
-        found.add_items(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
+        found.add_item_differences(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
 
 
 class FilePairTask(TaskKind):
@@ -221,7 +236,7 @@ class FilePairTask(TaskKind):
         return self.place, self.name
 
 
-class CompareFile(FilePairTask, code=123, doing="comparing", is_note=False):
+class CompareLargeFile(FilePairTask, code=123, doing="comparing", is_note=False):
     """Task that compares the contents of a large file that has the same ``size`` (in bytes) on both sides.
 
     ``bits`` say in which other properties it differs. ``inode`` is its inode number on the first side, ``other_inode``
@@ -236,7 +251,7 @@ class CompareFile(FilePairTask, code=123, doing="comparing", is_note=False):
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         found = DifferenceReporter(rank)
         file = FilePair(self.place, self.name, self.bits, (self.inode, self.other_inode))
-        yield from file.compare(rank, result, found)
+        yield from file.compare_contents(rank, result, found)
         found.send(result)
 
 
@@ -258,11 +273,11 @@ class ComparisonStartedNote(FilePairTask, code=124, doing="waiting for the parts
         return self.number[0] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        file = FileComparedInParts(FilePair(self.place, self.name, self.bits, (0, 0)), self.size)
+        file = FileComparisonProgress(FilePair(self.place, self.name, self.bits, (0, 0)), self.size)
         rank.shared_instance(ComparisonLedger).open(self.number, file, self.parts, result)
 
 
-class PartComparison(NamedTuple):
+class PartComparisonResult(NamedTuple):
     """Result of the comparison of one part of a file: whether it ``differs``, and the ``size`` in bytes that was read
     on both sides together. If a side has failed: the ``problem``, and the ``side``.
     """
@@ -273,9 +288,9 @@ class PartComparison(NamedTuple):
     problem: Problem | None
 
 
-def compare_part(
-    rank: Rank, place: Place, name: bytes, versions: tuple[FileVersion, FileVersion], start: int, end: int
-) -> TicketGenerator[PartComparison]:
+def compare_file_part(
+    rank: Rank, place: Place, name: bytes, versions: tuple[FileContentVersion, FileContentVersion], start: int, end: int
+) -> TicketGenerator[PartComparisonResult]:
     """Compare the bytes from ``start`` to ``end`` of a file on both sides, by their digests.
 
     Args:
@@ -284,40 +299,42 @@ def compare_part(
     parts: list[tuple[int, bytes]] = []
     for side in SIDES:
         try:
-            with rank.open_for_reading(place_on_side(place, side), names_on_side(rank, side, name)) as reading:
+            with rank.open_source_file(
+                directory_place_on_side(place, side), names_on_side(rank, side, name)
+            ) as reading:
                 check_file_is_unchanged(reading, versions[side])
-                status = status_of(reading, on_source=True)
+                status = status_of_open_item(reading, on_source=True)
                 is_whole = not start and end == versions[0].size
                 end_here = (
                     status.st_size if is_whole else end
                 )  # a generated file (/proc) may have another size on this side
-                hasher = yield from hash_open_range(rank, reading, status, start, end_here, on_source=True)
+                hasher = yield from hash_open_file_range(rank, reading, status, start, end_here, on_source=True)
         except Problem as problem:
-            return PartComparison(False, 0, side, problem)
+            return PartComparisonResult(False, 0, side, problem)
         parts.append((hasher.size, hasher.root()))
-    return PartComparison(parts[0] != parts[1], sum(size for size, _ in parts), 0, None)
+    return PartComparisonResult(parts[0] != parts[1], sum(size for size, _ in parts), 0, None)
 
 
-class ComparePart(FilePairTask, code=125, doing="comparing a part of", is_note=False):
+class CompareFilePart(FilePairTask, code=125, doing="comparing a part of", is_note=False):
     """Task that compares the bytes from ``start`` to ``end`` of a file. On the two sides, the file must have the state
     ``version`` and ``other_version``. ``number`` identifies the comparison of the file, to which the result is
     reported.
     """
 
-    version: FileVersion
-    other_version: FileVersion
+    version: FileContentVersion
+    other_version: FileContentVersion
     start: int
     end: int
     number: ComparisonId
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         versions = self.version, self.other_version
-        read = yield from compare_part(rank, self.place, self.name, versions, self.start, self.end)
-        problem = None if read.problem is None else read.problem.packed
-        result.spawn(PartComparedNote(self.number, read.differs, read.side, problem))
+        read = yield from compare_file_part(rank, self.place, self.name, versions, self.start, self.end)
+        problem = None if read.problem is None else read.problem.problem_as_tuple
+        result.spawn_task(PartComparedNote(self.number, read.differs, read.side, problem))
 
 
-class PartComparedNote(NoteTask, code=126, doing="recording a compared part of a file"):
+class PartComparedNote(TaskWithoutDirectory, code=126, doing="recording a compared part of a file"):
     """Message to the rank that waits for the parts of a file, with the result of one part: whether it ``differs``, or
     the ``problem`` and the ``side`` on which it occurred.
     """
@@ -334,7 +351,7 @@ class PartComparedNote(NoteTask, code=126, doing="recording a compared part of a
         rank.shared_instance(ComparisonLedger).count_part(self.number, self, result)
 
 
-class FileComparedInParts:
+class FileComparisonProgress:
     """What a rank records about a file whose parts are compared, until the last part is done: the result so far."""
 
     def __init__(self, file: FilePair, size: int) -> None:
@@ -345,7 +362,7 @@ class FileComparedInParts:
         """The side on which the first problem occurred."""
 
 
-class ComparisonLedger(CompletionLedger[ComparisonId, FileComparedInParts, PartComparedNote]):
+class ComparisonLedger(CompletionLedger[ComparisonId, FileComparisonProgress, PartComparedNote]):
     """The files that are compared in parts, and whose results this rank collects. The keys are numbers that it
     assigns.
     """
@@ -354,20 +371,20 @@ class ComparisonLedger(CompletionLedger[ComparisonId, FileComparedInParts, PartC
         super().__init__(rank)
         self.numbers = count(1)
 
-    def record_part(self, awaited: AwaitedParts[FileComparedInParts], note: PartComparedNote) -> None:
+    def record_part_result(self, awaited: ObjectAwaitingParts[FileComparisonProgress], note: PartComparedNote) -> None:
         """Record the result of one part, which ``note`` contains, for the file ``awaited``: whether it differs, or its
         error if no other part has failed before.
         """
         awaited.opened.differs |= note.differs
         if note.problem is not None and awaited.problem is None:
-            awaited.problem, awaited.opened.side = Problem.from_packed(note.problem), note.side
+            awaited.problem, awaited.opened.side = Problem.from_packed_tuple(note.problem), note.side
 
-    def act_when_complete(self, awaited: AwaitedParts[FileComparedInParts], result: TaskResult) -> None:
+    def complete_awaited_object(self, awaited: ObjectAwaitingParts[FileComparisonProgress], result: TaskResult) -> None:
         """After the last part of the file ``awaited``: report whether the file differs, or its first problem."""
         opened, problem = awaited.opened, awaited.problem
         file, found = opened.file, DifferenceReporter(self._rank)
         if problem is not None:
-            report_not_compared(result, file.place, opened.side, file.name, problem, 2 * opened.size)
+            report_uncompared_item(result, file.place, opened.side, file.name, problem, 2 * opened.size)
             return
-        file.report_result(result, found, opened.differs, 2 * opened.size)
+        file.report_comparison_result(result, found, opened.differs, 2 * opened.size)
         found.send(result)

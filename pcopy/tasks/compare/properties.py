@@ -18,9 +18,9 @@ from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attribute_names import SELINUX_XATTR, XattrKind, xattr_kind
 from pcopy.fsio.attributes import XATTR_UNSUPPORTED_ERRNOS, is_xattr_copied
-from pcopy.fsio.backend.batches import CompareXattrs
-from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, OutcomeCode, StatusColumns, pack_names
-from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.backend.batches import CompareXattrsBatch
+from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, ItemStatusColumns, OutcomeCode, pack_names
+from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import call_with_retries
 from pcopy.tasks.base.rank import Rank
@@ -52,14 +52,14 @@ _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
 """File types that have a device number."""
 
 
-def compared_attributes(wanted: int) -> Preserve:
+def acls_and_xattrs_to_compare(wanted: int) -> PreservedMetadataKinds:
     """Return which extended attributes are compared: ACLs, others, both or none. ``wanted`` are the bits of the
     properties to compare.
     """
-    return Preserve(xattr=bool(wanted & XATTR), acl=bool(wanted & ACL))
+    return PreservedMetadataKinds(xattr=bool(wanted & XATTR), acl=bool(wanted & ACL))
 
 
-def columns_to_compare(wanted: int) -> int:
+def status_columns_to_compare(wanted: int) -> int:
     """Return the mask of the status columns that are needed to compare the properties ``wanted``."""
     return VISITOR_COLUMNS | (OWNER_COLUMN | GROUP_COLUMN if wanted & OWNERSHIP else 0)
 
@@ -73,7 +73,7 @@ class ItemPairs(NamedTuple):
 
     directories: tuple[int, int]
     names: tuple[list[bytes], list[bytes]]
-    rows: tuple[StatusColumns, StatusColumns]
+    rows: tuple[ItemStatusColumns, ItemStatusColumns]
 
     def status(self, side: int, row: int) -> os.stat_result:
         """Stat the item in row ``row`` again on the side ``side``. Raise ``Problem`` if that fails."""
@@ -145,7 +145,7 @@ def _compare_times(pairs: ItemPairs, bits: bytearray, window: int) -> None:
     """Compare the mtimes of all pairs. In ``bits``, set the bit MTIME of each pair that differs by more than ``window``
     seconds.
     """
-    first, second = (rows.exact_times("mtime") for rows in pairs.rows)
+    first, second = (rows.exact_times_in_column("mtime") for rows in pairs.rows)
     for row in _differing_rows(first, second):
         if abs(first[row] - second[row]) > window * 10**9:
             bits[row] |= MTIME
@@ -179,19 +179,19 @@ def compare_attributes(
     each pair that differs; add errors to ``problems``, by row. ``wanted`` are the properties to compare.
     """
     first_names, second_names = (pack_names(map(each.__getitem__, rows)) for each in pairs.names)
-    batch = CompareXattrs(pairs.directories[0], first_names, pairs.directories[1], second_names)
-    codes = (yield from rank.execute(batch)).verdicts.codes
-    preserve = compared_attributes(wanted)
+    batch = CompareXattrsBatch(pairs.directories[0], first_names, pairs.directories[1], second_names)
+    codes = (yield from rank.execute_batch(batch)).verdicts.codes
+    preserve = acls_and_xattrs_to_compare(wanted)
     for row, code in zip(rows, codes, strict=True):
         if code != OutcomeCode.DONE:
             try:
-                bits[row] |= _attributes_differ(pairs, row, preserve)
+                bits[row] |= _differing_attribute_bits(pairs, row, preserve)
             except Problem as problem:
                 problems[row] = problem
             yield None
 
 
-def _attributes_differ(pairs: ItemPairs, row: int, preserve: Preserve) -> int:
+def _differing_attribute_bits(pairs: ItemPairs, row: int, preserve: PreservedMetadataKinds) -> int:
     """Return the bit ACL if the ACLs of the pair in ``row`` differ, and XATTR if other extended attributes do; both
     bits or 0 are possible. ``preserve`` says which of them are compared. Raise ``Problem`` if attributes cannot be
     read.
@@ -210,7 +210,7 @@ def _attributes_differ(pairs: ItemPairs, row: int, preserve: Preserve) -> int:
     return bits
 
 
-def _compared_xattrs(pairs: ItemPairs, side: int, row: int, preserve: Preserve) -> set[str]:
+def _compared_xattrs(pairs: ItemPairs, side: int, row: int, preserve: PreservedMetadataKinds) -> set[str]:
     """Return the names of those extended attributes that are compared (as ``preserve`` says) of the item in ``row`` on
     one side. Raise ``Problem`` if they cannot be listed.
     """

@@ -13,11 +13,11 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.item_outcomes import MAX_ITEMS_PER_MESSAGE
-from pcopy.tasks.base.kind import RecreatedNote
+from pcopy.tasks.base.kind import NoteDiscardedOnResume
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.compare.properties import ONLY_A, ONLY_B, REPORTS_EQUAL, TYPE
-from pcopy.tasks.report_items import ItemSendWindow, acknowledge_items
+from pcopy.tasks.report_items import ItemSendWindow, acknowledge_reported_items
 
 DifferenceBatch = tuple[int, bytes, bytes, bytes]
 """Type: items of one directory that differ in the same properties. The values are: the bits of these properties, the
@@ -37,7 +37,7 @@ class ItemDifference(NamedTuple):
     is_entered: bool
 
 
-class ItemDifferencesNote(RecreatedNote, code=127, doing="reporting differences"):
+class ItemDifferencesNote(NoteDiscardedOnResume, code=127, doing="reporting differences"):
     """Message to rank 0 with differences that the rank ``sender`` has found."""
 
     sender: int
@@ -46,8 +46,8 @@ class ItemDifferencesNote(RecreatedNote, code=127, doing="reporting differences"
     def run(self, rank: Rank, result: TaskResult) -> None:
         known = rank.shared_instance(CollectedDifferences)
         for batch in self.batches:
-            known.add_batch(batch)
-        acknowledge_items(rank, result, self.sender, sum(len(kinds) for *_, kinds in self.batches))
+            known.add_difference_batch(batch)
+        acknowledge_reported_items(rank, result, self.sender, sum(len(kinds) for *_, kinds in self.batches))
 
 
 class CollectedDifferences:
@@ -58,7 +58,7 @@ class CollectedDifferences:
         self.numbers: Counter[int] = Counter()
         """For each combination of bits (properties that differ): the number of items that differ in exactly these."""
 
-    def add_batch(self, batch: DifferenceBatch) -> None:
+    def add_difference_batch(self, batch: DifferenceBatch) -> None:
         """Add the items in ``batch``, all of one directory, which a rank has reported."""
         bits, path, names, kinds = batch
         above = path.replace(b"/", b"\0") + b"\0" if path else b""
@@ -86,7 +86,7 @@ class DifferenceReporter:
         self._reports_equal = bool(rank.options.compare & REPORTS_EQUAL)
         self._found: dict[tuple[int, bytes], tuple[list[bytes], bytearray]] = {}
 
-    def add_items(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:
+    def add_item_differences(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:
         """Add the items ``names`` of the directory ``path``. ``bits`` say in which properties each one differs (0: in
         none), ``kinds`` are their type bytes.
         """
@@ -102,20 +102,20 @@ class DifferenceReporter:
         """Send the differences to rank 0, in messages of a limited size."""
         rank, number = self._rank, 0
         pending: list[DifferenceBatch] = []
-        for batch in self._batches():
+        for batch in self._difference_batches():
             if rank.number == 0:
-                rank.shared_instance(CollectedDifferences).add_batch(batch)
+                rank.shared_instance(CollectedDifferences).add_difference_batch(batch)
                 continue
             pending.append(batch)
             number += len(batch[-1])
             rank.shared_instance(ItemSendWindow).unacknowledged += len(batch[-1])
             if number >= MAX_ITEMS_PER_MESSAGE:
-                result.spawn(ItemDifferencesNote(rank.number, tuple(pending)), owner=0)
+                result.spawn_task(ItemDifferencesNote(rank.number, tuple(pending)), owner=0)
                 pending, number = [], 0
         if pending:
-            result.spawn(ItemDifferencesNote(rank.number, tuple(pending)), owner=0)
+            result.spawn_task(ItemDifferencesNote(rank.number, tuple(pending)), owner=0)
 
-    def _batches(self) -> Iterator[DifferenceBatch]:
+    def _difference_batches(self) -> Iterator[DifferenceBatch]:
         """Yield the differences as batches of at most ``MAX_ITEMS_PER_MESSAGE`` items."""
         for (bits, path), (names, kinds) in self._found.items():
             for start in range(0, len(names), MAX_ITEMS_PER_MESSAGE):

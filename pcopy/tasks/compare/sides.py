@@ -7,7 +7,7 @@ A ``Place`` has the identity of the directory on the first side in ``source_id``
 from __future__ import annotations
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import StatNames, StatResult
+from pcopy.fsio.backend.batches import StatNamesBatch, StatNamesResult
 from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import ROOT_PATH
@@ -19,7 +19,7 @@ SIDES = (0, 1)
 """The numbers of the two sides."""
 
 
-def place_on_side(place: Place, side: int) -> Place:
+def directory_place_on_side(place: Place, side: int) -> Place:
     """Return the position (``Place``) of a directory on one side. ``place`` stands for both sides; the result has the
     form of a source directory, by which it can be opened.
     """
@@ -33,10 +33,10 @@ def open_on_both_sides(rank: Rank, result: TaskResult, place: Place, names: list
     opened = []
     for side in SIDES:
         try:
-            opened.append(rank.open_source(place_on_side(place, side)))
+            opened.append(rank.open_source_directory(directory_place_on_side(place, side)))
         except Problem as problem:
             for name in names:
-                report_not_compared(result, place, side, name, problem)
+                report_uncompared_item(result, place, side, name, problem)
             return None
     return opened[0], opened[1]
 
@@ -48,26 +48,28 @@ def names_on_side(rank: Rank, side: int, names: bytes) -> bytes:
     return (rank.job.roots[side].item or names) if names == ROOT_PATH else names
 
 
-def report_not_compared(
+def report_uncompared_item(
     result: TaskResult, place: Place, side: int, name: bytes, problem: Problem, size: int = 0
 ) -> None:
     """Report the item ``name`` of directory ``place`` as failed, because ``problem`` on one side has prevented its
     comparison. The name ``.`` means the directory itself. ``size`` is its size in bytes, if it is a file.
     """
-    result.fail_item(
-        place_on_side(place, side), b"" if name == ROOT_PATH else name, problem, size, retry=RetryMode.NEVER
+    result.count_item_as_failed(
+        directory_place_on_side(place, side), b"" if name == ROOT_PATH else name, problem, size, retry=RetryMode.NEVER
     )
 
 
 def stat_on_both_sides(
     rank: Rank, directories: tuple[int, int], packed: bytes, columns: int
-) -> TicketGenerator[list[StatResult]]:
+) -> TicketGenerator[list[StatNamesResult]]:
     """Stat the names ``packed`` (joined by slashes) on both sides at the same time; ``directories`` are the descriptors
     of the directory. Return the results of both sides. ``columns`` is the mask of the status columns that are needed.
     """
     backend = rank.backend
     tickets = [
-        backend.submit(StatNames(directories[side], names_on_side(rank, side, packed), columns, on_source=True))
+        backend.submit_batch(
+            StatNamesBatch(directories[side], names_on_side(rank, side, packed), columns, on_source=True)
+        )
         for side in SIDES
     ]
     try:

@@ -11,13 +11,13 @@ import os
 import stat
 
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.nodes import open_path_only, proc_path_of_descriptor
+from pcopy.fsio.nodes import open_o_path_descriptor, proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 from pcopy.fsio.problem import errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.existing import status_or_none
+from pcopy.tasks.files.existing import item_status_or_none
 
 
 def grant_owner_access(parent: int, name: bytes, present: os.stat_result) -> None:
@@ -33,13 +33,13 @@ def grant_owner_access(parent: int, name: bytes, present: os.stat_result) -> Non
     """
     if present.st_mode & 0o700 == 0o700 or has_capability(CAP_DAC_OVERRIDE) or present.st_uid != os.geteuid():
         return
-    with closing_descriptor(open_path_only(parent, name, on_source=False)) as node:
-        status = status_of(node)
+    with closing_descriptor(open_o_path_descriptor(parent, name, on_source=False)) as node:
+        status = status_of_open_item(node)
         if stat.S_ISDIR(status.st_mode):
-            grant_owner_access_to_open(proc_path_of_descriptor(node), status)
+            grant_owner_access_to_open_directory(proc_path_of_descriptor(node), status)
 
 
-def grant_owner_access_to_open(target: int | bytes, status: os.stat_result) -> None:
+def grant_owner_access_to_open_directory(target: int | bytes, status: os.stat_result) -> None:
     """Add missing owner permissions (0700) to an open target directory, if this process owns it. Raise ``Problem`` if
     the mode cannot be changed.
 
@@ -67,7 +67,7 @@ def regrant_owner_access(rank: Rank, place: Place) -> None:
     targets = rank.targets[place.root]
     above, _, name = path.rpartition(b"/")
     parent = targets.open(above)
-    present = status_or_none(parent, name)
+    present = item_status_or_none(parent, name)
     if present is not None and stat.S_ISDIR(present.st_mode):
         grant_owner_access(parent, name, present)
-        targets.discard(path)
+        targets.discard_directory(path)

@@ -19,17 +19,17 @@ from pcopy.engine.ticket import TicketGenerator
 from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.columns import pack_names
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import source_status
+from pcopy.fsio.source import source_item_status
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
-from pcopy.tasks.directories.finish_dir import FinishDir, spawn_finish_once
-from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, ensure_device_synced, schedule_finish
+from pcopy.tasks.directories.finish_dir import FinishDir, spawn_finish_dir_task_once
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, ensure_device_synced, schedule_finish_dir_task
 from pcopy.text import printable_path
 from pcopy.walk.listing import NAMES_PER_BATCH
 
@@ -75,7 +75,7 @@ class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", i
     def assigned_rank(self, ranks: int) -> int:
         return 0
 
-    def contained_places(self) -> Iterator[Place]:
+    def contained_directory_places(self) -> Iterator[Place]:
         """Yield nothing, although ``entered`` contains directories. A resumed job therefore does not replace this task
         if one of them has vanished: the task only passes through them and does not copy them.
         """
@@ -85,12 +85,12 @@ class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", i
         """Process the paths of the list, one after the other, until ``LIST_SLICE_SECONDS`` have passed or the job is
         being stopped; then spawn a task for the rest of the list.
         """
-        walk = _ListWalk(rank, result, self)
+        walk = _PathListWalk(rank, result, self)
         deadline, after = time.monotonic() + LIST_SLICE_SECONDS, self.start
         try:
             for offset, path in rank.shared_instance(ListedPaths).paths_between(self.start, self.end):
                 if rank.stop_reason is not None or (after > self.start and time.monotonic() > deadline):
-                    result.spawn(walk.continuation_task(offset))
+                    result.spawn_task(walk.continuation_task(offset))
                     break
                 end = offset + len(path) + 1
                 yield from walk.process_path(path, (offset, end))
@@ -100,8 +100,8 @@ class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", i
                     result.count(counts.UNSCANNED, -1)
         except OSError as error:
             rank.request_stop(f"the list of --files-from cannot be read: {error.strerror}")
-            result.spawn(walk.continuation_task(after))
-        walk.spawn_pending()
+            result.spawn_task(walk.continuation_task(after))
+        walk.spawn_task_for_pending_names()
 
 
 class ListedPaths:
@@ -121,7 +121,7 @@ class ListedPaths:
             end: byte offset at which to stop; -1 to read to the end of the list.
         """
         if self._file is None:
-            self._file = _open_list(self._path)  # ``close`` closes the file at the end of the job
+            self._file = _open_path_list(self._path)  # ``close`` closes the file at the end of the job
         self._file.seek(start)
         offset, rest = start, b""
         while block := self._file.read(_LIST_READ_BYTES):
@@ -132,12 +132,12 @@ class ListedPaths:
                 yield offset, path
                 offset += len(path) + 1
 
-    def lists_path_or_parent(self, path: bytes) -> bool:
+    def has_path_or_parent(self, path: bytes) -> bool:
         """Return True if ``path``, or a directory above it, is in the list. Raise ``OSError`` if the list cannot be
         read.
         """
         parts = path.split(b"/")
-        with _open_list(self._path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+        with _open_path_list(self._path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
             return any(_contains_path(text, parts[:depth]) for depth in range(len(parts) + 1))
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class ListedPaths:
             self._file.close()
 
 
-def _open_list(path: bytes) -> BinaryIO:
+def _open_path_list(path: bytes) -> BinaryIO:
     """Open the list of paths for reading, and return the file. Raise ``OSError`` on failure.
 
     The list is an unnamed file that this process inherited (/proc/self/fd/N), or a file in the job's directory.
@@ -176,7 +176,7 @@ def _contains_path(text: mmap, parts: list[bytes]) -> bool:
     return False
 
 
-class _ListWalk:
+class _PathListWalk:
     """State of a task that processes the list of paths: the directories that it has entered, and the names that it has
     collected for the next task.
     """
@@ -225,27 +225,27 @@ class _ListWalk:
         if self.copied_whole is not None and _is_at_or_below(path, self.copied_whole):
             return
         if not path:
-            self._spawn_whole_copy()
+            self._spawn_copy_of_whole_source()
             return
         if self._last_path and _is_at_or_below(path, self._last_path) and self._is_directory(self._last_path):
             self.copied_whole = self._last_path
             return
         parent, _, name = path.rpartition(b"/")
-        yield from self._enter_down_to(parent)
+        yield from self._enter_directories_down_to(parent)
         if self._blocked is not None:
-            self._count_blocked_path(path, span)
+            self._count_unreachable_path(path, span)
             return
         self._pending_names.append(name)
         self._last_path = path
         if len(self._pending_names) >= NAMES_PER_BATCH:
-            self.spawn_pending()
+            self.spawn_task_for_pending_names()
             yield None
 
-    def _spawn_whole_copy(self) -> None:
+    def _spawn_copy_of_whole_source(self) -> None:
         """Spawn the task that copies SRC with everything below it, because the list names SRC itself."""
         root = self._task.root
-        top = self._rank.sources[root].identity(b"")
-        self._result.spawn(ScanDir(root, b"", top, None), SCAN_COST, expands=True)
+        top = self._rank.sources[root].identity_of_directory(b"")
+        self._result.spawn_task(ScanDir(root, b"", top, None), SCAN_COST, expands=True)
         self.copied_whole, self.copies_all = b"", True
 
     def _is_directory(self, path: bytes) -> bool:
@@ -256,38 +256,38 @@ class _ListWalk:
         if not self.entered or self.entered[-1].path != parent:
             return True
         try:
-            directory = self._rank.open_source(self.entered[-1])
-            status = source_status(directory, name, follow=self._rank.options.dereference)
+            directory = self._rank.open_source_directory(self.entered[-1])
+            status = source_item_status(directory, name, follow=self._rank.options.dereference)
         except Problem:
             return True
         return stat.S_ISDIR(status.st_mode)
 
-    def spawn_pending(self) -> None:
+    def spawn_task_for_pending_names(self) -> None:
         """Spawn a task for the names that were collected in the current directory, if there are any."""
         if self._pending_names:
             task = ScanNames(self.entered[-1], pack_names(self._pending_names), int(self._is_retry))
-            self._result.spawn(task, len(self._pending_names) * CALL_COST, expands=True)
+            self._result.spawn_task(task, len(self._pending_names) * CALL_COST, expands=True)
             self._pending_names.clear()
 
-    def _enter_down_to(self, path: bytes) -> TaskSteps:
+    def _enter_directories_down_to(self, path: bytes) -> TaskSteps:
         """Enter the directories that lead to ``path`` and ``path`` itself: open each and create its target. If one of
         them cannot be entered, it is stored in ``_blocked``, and those below it are not entered.
         """
         if self._blocked is not None and not _is_at_or_below(path, self._blocked[0]):
             self._blocked = None
         if not self.entered or self.entered[-1].path != path:
-            self.spawn_pending()
+            self.spawn_task_for_pending_names()
         while self.entered and not _is_at_or_below(path, self.entered[-1].path):
             self.entered.pop()
         while self._blocked is None and not (self.entered and self.entered[-1].path == path):
-            yield from self._enter_next(path)
+            yield from self._enter_next_directory(path)
 
-    def _enter_next(self, path: bytes) -> TaskSteps:
+    def _enter_next_directory(self, path: bytes) -> TaskSteps:
         """Enter the next directory on the way to ``path`` and append it to ``entered``. If that fails or the directory
         is excluded, store it in ``_blocked`` instead.
         """
         parent = self.entered[-1] if self.entered else None
-        inner = _next_directory(parent.path if parent else None, path)
+        inner = _next_directory_toward_path(parent.path if parent else None, path)
         if inner and not self._rank.shared_instance(JobFilter).selects_directory(inner):
             self._blocked, self._is_excluded = (inner, None), True
             return
@@ -310,7 +310,7 @@ class _ListWalk:
         if parent is None or not problem.on_source or problem.errno not in (errno.ENOTDIR, errno.ELOOP):
             return problem
         try:
-            status = source_status(self._rank.open_source(parent), path.rpartition(b"/")[2])
+            status = source_item_status(self._rank.open_source_directory(parent), path.rpartition(b"/")[2])
         except Problem:
             return problem
         if not stat.S_ISLNK(status.st_mode):
@@ -327,14 +327,14 @@ class _ListWalk:
         cannot be created.
         """
         rank, result, root = self._rank, self._result, self._task.root
-        identity = NO_DIRECTORY_IDENTITY if parent else rank.sources[root].identity(b"")
-        scan = ScanDir(root, path, identity, parent).with_mounted_identity(rank)
-        begun = yield from scan.open_and_create(rank, result, is_target_new=False, should_list=False)
+        identity = NO_DIRECTORY_IDENTITY if parent else rank.sources[root].identity_of_directory(b"")
+        scan = ScanDir(root, path, identity, parent).with_identity_after_mount(rank)
+        begun = yield from scan.open_source_and_create_target(rank, result, is_target_new=False, should_list=False)
         if begun is None:
             return None
         place = begun.place
         if self._counted_down_to is not None and _is_at_or_below(self._counted_down_to, path):
-            spawn_finish_once(rank, result, place, result.phase)
+            spawn_finish_dir_task_once(rank, result, place, result.phase)
         else:
             self._counted_down_to = path
             if parent:
@@ -342,10 +342,12 @@ class _ListWalk:
             result.collect_directory_entry(place)
             ensure_device_synced(rank, result, place)
             finish = FinishDir(place, begun.attributes, True, -1, action=begun.action)
-            schedule_finish(rank, result, finish, lambda result, task: result.spawn(task, phase=Phase.FINISH))
+            schedule_finish_dir_task(
+                rank, result, finish, lambda result, task: result.spawn_task(task, phase=Phase.FINISH)
+            )
         return None if scan.is_excluded_mount_point(rank) else place
 
-    def _count_blocked_path(self, path: bytes, span: tuple[int, int]) -> None:
+    def _count_unreachable_path(self, path: bytes, span: tuple[int, int]) -> None:
         """Count the listed ``path``, which lies below a directory that was not entered: as failed with the error of
         that directory, or, if there was none, as skipped. ``span`` has the byte offsets of the path in the list.
         """
@@ -359,14 +361,14 @@ class _ListWalk:
         if problem is None:
             self._result.count(counts.SKIPPED, 1, place)
             self._result.count(counts.EXCLUDED, int(self._is_excluded), place)
-            self._result.item_recorder.record(Action.SKIP, place, name, b"")
+            self._result.item_recorder.record_item_outcome(ItemAction.SKIP, place, name, b"")
         else:
             start, end = span
             if self._counted_down_to is None:  # SRC itself could not be entered: SRC fails, too
                 top = place._replace(path=b"")
-                self._result.fail_item(top, b"", problem, retry=RetryMode.BY_OTHER_TASK)
+                self._result.count_item_as_failed(top, b"", problem, retry=RetryMode.BY_OTHER_TASK)
             again = CopyListedPaths(self._task.root, start, end, counted_down_to=self._counted_down_to)
-            self._result.fail_item(place, name, problem, retry=again)
+            self._result.count_item_as_failed(place, name, problem, retry=again)
             self._counted_down_to, self._last_path = parent, path
 
 
@@ -375,7 +377,7 @@ def _is_at_or_below(path: bytes, directory: bytes) -> bool:
     return not directory or path == directory or path.startswith(directory + b"/")
 
 
-def _next_directory(above: bytes | None, path: bytes) -> bytes:
+def _next_directory_toward_path(above: bytes | None, path: bytes) -> bytes:
     """Return the path of the directory one level below ``above`` on the way to ``path``. If ``above`` is None, nothing
     was entered yet: return the top directory itself (``b""``).
     """

@@ -1,6 +1,6 @@
 """Tasks that *finish* target directories: they give them their final metadata (owner, mode, ACLs, times) once
-everything in them was copied. They are ``FinishDir``, ``SealDirNote`` and ``SealDirs``. ``DirFailedNote`` counts
-directories as failed.
+everything in them was copied. They are ``FinishDir``, ``FinishDirLastNote`` and ``FinishDirsLast``. ``DirFailedNote``
+counts directories as failed.
 
 Directories can be finished in any order, because setting the mode and times of a child does not change its parent. The
 exception are directories whose final mode denies their owner the search permission. They are finished last, in the
@@ -27,23 +27,23 @@ from pcopy.fsio.attributes import (
     read_item_metadata,
     remove_extra_xattrs,
 )
-from pcopy.fsio.directories import entry_count, list_names
+from pcopy.fsio.directories import entry_count, list_names_in_directory
 from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.distribution import directory_depth, directory_owner
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.distribution import directory_depth, rank_digesting_directory
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import DirectoryTask, LeftoverLocation, RecreatedNote, TaskKind, TaskSteps
+from pcopy.tasks.base.kind import DirectoryTask, LeftoverLocation, NoteDiscardedOnResume, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, SetSharedByTasks
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
-from pcopy.tasks.directories.access import grant_owner_access_to_open, regrant_owner_access
-from pcopy.tasks.files.existing import should_update_metadata, status_or_none
+from pcopy.tasks.directories.access import grant_owner_access_to_open_directory, regrant_owner_access
+from pcopy.tasks.files.existing import item_status_or_none, should_update_metadata
 
 
 class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
@@ -61,7 +61,7 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
             since then.
         earlier_mtime: the target's mtime in nanoseconds before the job wrote into it again; None if its mode had to be
             changed for that.
-        action: number of the ``Action`` that is reported to the user for this directory.
+        action: number of the ``ItemAction`` that is reported to the user for this directory.
     """
 
     attributes: ItemMetadata | None
@@ -80,7 +80,7 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
             yield from warn_of_partial_files(rank, result, self.place)
         _finish_directory(self, rank, result, lost)
 
-    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+    def locations_of_leftover_files(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         """Yield this directory, in which earlier runs may have left temporary files. Yield nothing if the job had only
         one run so far (``after_first_run``): then the other tasks of that run name the directories in which it has left
         some.
@@ -88,10 +88,10 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
         Temporary files of earlier runs remain in a directory until it is finished.
         """
         if not after_first_run:
-            yield from super().leftover_locations(after_first_run=after_first_run)
+            yield from super().locations_of_leftover_files(after_first_run=after_first_run)
 
 
-class SealDirNote(TaskKind, code=4, doing="finishing", is_note=True):
+class FinishDirLastNote(TaskKind, code=4, doing="finishing", is_note=True):
     """Note (message in the form of a short task) to rank 0: the directory of ``finish`` must be finished (get its final
     metadata) last, because its final mode denies its owner the search permission.
     """
@@ -102,26 +102,28 @@ class SealDirNote(TaskKind, code=4, doing="finishing", is_note=True):
         return self.finish.subject()
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Add the directory to those that the task ``SealDirs`` will finish on this rank. This note is recorded as done
-        when that task has finished them.
+        """Add the directory to those that the task ``FinishDirsLast`` will finish on this rank. This note is recorded
+        as done when that task has finished them.
         """
-        sealed = rank.shared_instance(DirectoriesToSeal)
-        result.defer_completion()
+        sealed = rank.shared_instance(DirectoriesToFinishLast)
+        result.defer_task_completion()
         if not sealed:
-            result.spawn(SealDirs(), phase=max(Phase.SEAL, result.phase), owner=rank.number)
+            result.spawn_task(FinishDirsLast(), phase=max(Phase.SEAL, result.phase), owner=rank.number)
         sealed.append((result.id, self.finish))
 
-    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
-        return self.finish.leftover_locations(after_first_run=after_first_run)
+    def locations_of_leftover_files(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+        return self.finish.locations_of_leftover_files(after_first_run=after_first_run)
 
 
-class SealDirs(RecreatedNote, code=5, doing="finishing directories"):
-    """Task that gives all directories that ``SealDirNote`` notes have named their final metadata, the deepest first."""
+class FinishDirsLast(NoteDiscardedOnResume, code=5, doing="finishing directories"):
+    """Task that gives all directories that ``FinishDirLastNote`` notes have named their final metadata, the deepest
+    first.
+    """
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Finish the directories, the deepest first. Their notes are recorded as done together with this task."""
-        sealed = rank.shared_instance(DirectoriesToSeal)
-        result.complete_deferred(task_id for task_id, _ in sealed)
+        sealed = rank.shared_instance(DirectoriesToFinishLast)
+        result.complete_deferred_tasks(task_id for task_id, _ in sealed)
         finishes = [finish for _, finish in sealed]
         deepest_first = sorted(finishes, key=lambda finish: directory_depth(finish.place.path), reverse=True)
         # An earlier run may have finished some of these, and stopped before that was recorded. Their modes are
@@ -136,9 +138,9 @@ class SealDirs(RecreatedNote, code=5, doing="finishing directories"):
         sealed.clear()
 
 
-class DirectoriesToSeal(list[tuple[TaskId, FinishDir]]):
-    """The directories that the task ``SealDirs`` must finish (give their final metadata) on this rank. Each is in the
-    form of a ``FinishDir``, with the id of the ``SealDirNote`` that named it.
+class DirectoriesToFinishLast(list[tuple[TaskId, FinishDir]]):
+    """The directories that the task ``FinishDirsLast`` must finish (give their final metadata) on this rank. Each is in
+    the form of a ``FinishDir``, with the id of the ``FinishDirLastNote`` that named it.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -161,27 +163,27 @@ class DirFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True):
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         """Count the directory as failed, unless it counts as failed already. Report the error in either case."""
-        problem = Problem.from_packed(self.problem)
+        problem = Problem.from_packed_tuple(self.problem)
         failed = rank.shared_instance(FailedDirectories)
         if self.place.key in failed:
-            result.report_failure(rank.display_path(self.place, b"", on_source=problem.on_source), problem)
+            result.report_failure(rank.path_for_display(self.place, b"", on_source=problem.on_source), problem)
             return
         failed.add(self.place.key)
         result.count(counts.DIRECTORIES, -1, self.place)
         if self.retry is None:
-            result.fail_item(self.place, b"", problem, retry=self)
+            result.count_item_as_failed(self.place, b"", problem, retry=self)
         else:
-            result.fail_item(self.place, b"", problem, retry=self.retry, retry_phase=Phase.FINISH)
+            result.count_item_as_failed(self.place, b"", problem, retry=self.retry, retry_phase=Phase.FINISH)
 
     def assigned_rank(self, ranks: int) -> int:
-        return directory_owner(self.place.path, ranks)
+        return rank_digesting_directory(self.place.path, ranks)
 
     def spawn_retry(self, rank: Rank, result: TaskResult, phase: int) -> None:
         """Retry the directory in a resumed job if no task can do so: count it as copied, and spawn this note again,
         which takes it to the failed ones.
         """
         result.count(counts.DIRECTORIES, 1, self.place)
-        result.spawn(self, phase=phase, expands=phase == 0)
+        result.spawn_task(self, phase=phase, expands=phase == 0)
 
 
 class FailedDirectories(SetSharedByTasks[tuple[int, bytes]]):
@@ -200,7 +202,7 @@ def report_failed_directory(
             job.
         phase: the phase in which the note to the owner of the directory runs; the current one by default.
     """
-    result.spawn(DirFailedNote(place, problem.packed, retry), phase=phase)
+    result.spawn_task(DirFailedNote(place, problem.problem_as_tuple, retry), phase=phase)
 
 
 def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Problem | None) -> None:
@@ -212,10 +214,10 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
     """
     place = task.place
     try:
-        attributes = task.attributes or _current_attributes(rank, place)
-        target = rank.open_target(place)
-        lost = _remove_leftovers(rank, target) or lost
-        existing = None if place.is_new else status_of(target)
+        attributes = task.attributes or _current_source_metadata(rank, place)
+        target = rank.open_target_directory(place)
+        lost = _remove_leftover_temporary_files(rank, target) or lost
+        existing = None if place.is_new else status_of_open_item(target)
         has_extra = _has_extra_items(
             task, rank, target
         )  # before the times are set: to list the directory changes its access time
@@ -230,22 +232,22 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
             is_unread = task.attributes is not None and task.attributes.unread
             report_failed_directory(result, place, problem, task._replace(attributes=None) if is_unread else task)
         elif task.is_again and problem.on_source and task.earlier_mtime is not None and result.phase < Phase.SEAL:
-            result.spawn(task, phase=Phase.SEAL)  # by then the first ``FinishDir`` of this directory has run
-        elif task.is_again and problem.on_source and _has_earlier_mtime(task, rank):
+            result.spawn_task(task, phase=Phase.SEAL)  # by then the first ``FinishDir`` of this directory has run
+        elif task.is_again and problem.on_source and _has_unchanged_mtime(task, rank):
             pass  # nothing was written into the directory since it was finished: an error of its source does not matter
         elif task.is_again:
             phase = max(Phase.SEAL, result.phase)  # by then the directory is counted as copied
             report_failed_directory(result, place, problem, task._replace(counts_as_copied=True), phase=phase)
         else:  # the directory has failed before and counts as failed once
-            result.report_failure(rank.display_path(place, b"", on_source=False), problem)
+            result.report_failure(rank.path_for_display(place, b"", on_source=False), problem)
         return
     if has_extra:
         result.count(counts.EXTRA, 1, place)
     if task.counts_as_copied:
         result.count(counts.DIRECTORIES, 1, place)
-        result.item_recorder.record(Action(task.action), place, b"", DIRECTORY)
+        result.item_recorder.record_item_outcome(ItemAction(task.action), place, b"", DIRECTORY)
         if rank.options.verify and result.phase < Phase.REPAIR and not task.is_again:  # each directory is verified once
-            result.collect_digest(place, b"", rank.hashing.directory_content_info, counts.DIRECTORIES)
+            result.collect_digest(place, b"", rank.job_item_hasher.placeholder_directory_info, counts.DIRECTORIES)
 
 
 def _apply_metadata(
@@ -282,7 +284,7 @@ def _apply_metadata_to_handle(
     return apply_item_metadata(target, attributes, preserve, rank.options.umask, existing=existing)
 
 
-def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
+def _remove_leftover_temporary_files(rank: Rank, target: int) -> Problem | None:
     """Remove temporary files that earlier runs of this job left in the open directory ``target``. Raise ``Problem`` on
     failure.
 
@@ -293,26 +295,26 @@ def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
     Return a ``Problem`` about a file that is not removed because it may be the user's, else None.
     """
     try:
-        return rank.remove_leftovers(target)
+        return rank.remove_leftover_files(target)
     except Problem as problem:
         if problem.errno != errno.EACCES:
             raise
-        grant_owner_access_to_open(target, status_of(target))
-        return rank.remove_leftovers(target)
+        grant_owner_access_to_open_directory(target, status_of_open_item(target))
+        return rank.remove_leftover_files(target)
 
 
-def _current_attributes(rank: Rank, place: Place) -> ItemMetadata:
+def _current_source_metadata(rank: Rank, place: Place) -> ItemMetadata:
     """Return the metadata that the source directory of ``place`` has now. Raise ``Problem`` on failure."""
-    source = rank.open_source(place)
-    return read_item_metadata(source, status_of(source, on_source=True), rank.options.preserve)
+    source = rank.open_source_directory(place)
+    return read_item_metadata(source, status_of_open_item(source, on_source=True), rank.options.preserve)
 
 
-def _has_earlier_mtime(task: FinishDir, rank: Rank) -> bool:
+def _has_unchanged_mtime(task: FinishDir, rank: Rank) -> bool:
     """Return True if nothing was written into the target directory since the task was spawned: it still has the mtime
     that it had then (``earlier_mtime``).
     """
     try:
-        return status_of(rank.open_target(task.place)).st_mtime_ns == task.earlier_mtime
+        return status_of_open_item(rank.open_target_directory(task.place)).st_mtime_ns == task.earlier_mtime
     except Problem:
         return False
 
@@ -335,9 +337,9 @@ def _has_extra_items(task: FinishDir, rank: Rank, target: int) -> bool:
             return _has_unselected_items(rank, place, target)
         if entry_count(target, counts_sockets=True) <= task.source_entries - len(own_names):
             return False
-        source = rank.open_source(place)
+        source = rank.open_source_directory(place)
         expected = entry_count(source, counts_sockets=False) - sum(
-            status_or_none(source, name) is not None for name in own_names
+            item_status_or_none(source, name) is not None for name in own_names
         )
         return entry_count(target, counts_sockets=False) > expected
     except (OSError, Problem):  # no read permission on one side: this check is only for a warning
@@ -348,29 +350,29 @@ def _has_unselected_items(rank: Rank, place: Place, target: int) -> bool:
     """Return True if the target has an item, other than a socket, that the source lacks or that the filters exclude.
     Raise ``Problem`` on failure.
     """
-    source, selected = rank.open_source(place), rank.shared_instance(JobFilter)
-    for name in list_names(target):
-        present = status_or_none(target, name)
+    source, selected = rank.open_source_directory(place), rank.shared_instance(JobFilter)
+    for name in list_names_in_directory(target):
+        present = item_status_or_none(target, name)
         if present is not None and not stat.S_ISSOCK(present.st_mode):
-            status = status_or_none(source, name)
+            status = item_status_or_none(source, name)
             if status is None or not selected.selects_item(place, name, status):
                 return True
     return False
 
 
-def spawn_finish_once(rank: Rank, result: TaskResult, place: Place, phase: int) -> None:
+def spawn_finish_dir_task_once(rank: Rank, result: TaskResult, place: Place, phase: int) -> None:
     """Spawn a task that sets the metadata of the directory ``place`` again after ``phase``, because tasks of this phase
     may write into it and change its times.
 
     However often this is called, the task is spawned only once for each directory and each phase in which such tasks
     run.
     """
-    key, done = (*place.key, int(_finishing_phase(phase))), rank.shared_instance(RefinishedDirectories)
-    if key not in done and spawn_finish(rank, result, place, phase):
+    key, done = (*place.key, int(_directory_finishing_phase(phase))), rank.shared_instance(DirectoriesToFinishAgain)
+    if key not in done and spawn_finish_dir_task(rank, result, place, phase):
         done.add(key)
 
 
-def spawn_finish(rank: Rank, result: TaskResult, place: Place, phase: int) -> bool:
+def spawn_finish_dir_task(rank: Rank, result: TaskResult, place: Place, phase: int) -> bool:
     """Spawn a task that sets the metadata of the directory ``place`` again after ``phase``, regardless of earlier
     calls. Return True if it was spawned.
 
@@ -380,25 +382,27 @@ def spawn_finish(rank: Rank, result: TaskResult, place: Place, phase: int) -> bo
     if place.target_id == NO_DIRECTORY_IDENTITY or rank.job.roots[place.root].item:
         return False
     try:
-        present = status_of(rank.open_target(place))
+        present = status_of_open_item(rank.open_target_directory(place))
     except Problem:
         return False
     keeps_mode = present.st_mode & 0o700 == 0o700 or has_capability(CAP_DAC_OVERRIDE)
     with suppress(Problem):  # tasks that then fail to create items in it report why
         regrant_owner_access(rank, place)
     was = present.st_mtime_ns if keeps_mode else None
-    result.spawn(FinishDir(place, None, False, -1, is_again=True, earlier_mtime=was), phase=_finishing_phase(phase))
+    result.spawn_task(
+        FinishDir(place, None, False, -1, is_again=True, earlier_mtime=was), phase=_directory_finishing_phase(phase)
+    )
     return True
 
 
-def _finishing_phase(phase: int) -> int:
+def _directory_finishing_phase(phase: int) -> int:
     """Tasks of ``phase`` write into directories: return the phase in which these directories get their final metadata
     after that.
     """
     return int(Phase.REPAIR_FINISH if phase >= Phase.VERIFY else max(Phase.FINISH, phase))
 
 
-class RefinishedDirectories(SetSharedByTasks[tuple[int, bytes, int]]):
+class DirectoriesToFinishAgain(SetSharedByTasks[tuple[int, bytes, int]]):
     """The directories whose metadata will be set again because this rank has spawned another ``FinishDir`` for them, as
     (index of the root, path, phase in which that is done).
     """
@@ -407,7 +411,7 @@ class RefinishedDirectories(SetSharedByTasks[tuple[int, bytes, int]]):
 def is_target_present(rank: Rank, place: Place) -> bool:
     """Return True if the target directory of ``place`` can be opened and has the expected identity."""
     try:
-        rank.open_target(place)
+        rank.open_target_directory(place)
     except Problem:
         return False
     return True

@@ -10,27 +10,32 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import ItemMetadata, are_times_portable
-from pcopy.fsio.backend.columns import INODE_COLUMN, OutcomeCode, StatusColumns, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import DIRECTORY_METADATA_COLUMNS, DirectoryBatchSettings, FinishDirectories
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.columns import INODE_COLUMN, ItemStatusColumns, OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import (
+    DIRECTORY_METADATA_COLUMNS,
+    DirectoryBatchSettings,
+    FinishDirectoriesBatch,
+)
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.sibling_directories import SiblingsTask
+from pcopy.tasks.base.sibling_directories import SiblingDirectoriesTask
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.simple_directories import open_target_for_batch
 
 _ACTION_SHIFT = 2
-"""Number of the bit in ``FinishDirs.states`` at which the number of the ``Action`` begins. The bits below it are flags.
+"""Number of the bit in ``FinishDirs.states`` at which the number of the ``ItemAction`` begins. The bits below it are
+flags.
 """
 
 
-class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note=False):
+class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in", is_note=False):
     """Task that gives the subdirectories ``names`` of ``place`` their final metadata (owner, mode, ACLs, times), after
     everything in them was copied, and counts them as copied. If that fails for a directory, ``FinishDir`` handles it
     and reports the error.
@@ -41,7 +46,7 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
         marks: file handle or time of birth that identifies each target directory together with its inode number
             (``pcopy.fsio.identity``).
         states: one byte each. Bit 0 is 1 if this job created the directory, bit 1 if items that are created in it
-            inherit ACLs. The bits above have the number of the ``Action`` that is reported.
+            inherit ACLs. The bits above have the number of the ``ItemAction`` that is reported.
         attributes: the metadata to set, packed columns (``DIRECTORY_METADATA_COLUMNS``: mode, owner, group, times).
     """
 
@@ -51,7 +56,7 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
     states: bytes
     attributes: bytes
 
-    def subset(self, rows: Sequence[int]) -> FinishDirs:
+    def task_for_some_directories(self, rows: Sequence[int]) -> FinishDirs:
         """Return a task for those directories only whose indices in ``names`` are ``rows``."""
         names, number = unpack_names(self.names), self.item_count
         sources, targets = unpack_numbers(self.sources), unpack_numbers(self.targets)
@@ -62,13 +67,15 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
             pack_numbers([targets[row] for row in rows]),
             tuple(self.marks[row] for row in rows),
             bytes(self.states[row] for row in rows),
-            StatusColumns.unpacked(self.attributes, number, DIRECTORY_METADATA_COLUMNS).selected(rows).packed(),
+            ItemStatusColumns.status_columns_from_bytes(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
+            .columns_of_selected_rows(rows)
+            .status_columns_as_bytes(),
         )
 
-    def single_tasks(self) -> list[FinishDir]:
+    def single_directory_tasks(self) -> list[FinishDir]:
         """Return one ``FinishDir`` for each directory; together they do the same as this task."""
         columns = unpack_names(self.names), unpack_numbers(self.sources), unpack_numbers(self.targets), self.marks
-        rows = StatusColumns.unpacked(self.attributes, self.item_count, DIRECTORY_METADATA_COLUMNS)
+        rows = ItemStatusColumns.status_columns_from_bytes(self.attributes, self.item_count, DIRECTORY_METADATA_COLUMNS)
         attributes_of_rows = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
         parent, source_mount, target_mount = (
             self.place,
@@ -80,8 +87,8 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
             place = Place(
                 parent.root,
                 os.path.join(parent.path, name),
-                Identity(source_mount, source),
-                Identity(target_mount, target, mark),
+                ItemIdentity(source_mount, source),
+                ItemIdentity(target_mount, target, mark),
                 bool(state & 1),
                 bool(state & 2),
                 parent.first_run,
@@ -89,32 +96,34 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
             finishes.append(FinishDir(place, ItemMetadata(*fields), True, -1, action=state >> _ACTION_SHIFT))
         return finishes
 
-    def packed_tasks(self) -> Iterator[FinishDir]:
-        return iter(self.single_tasks())
+    def carried_tasks(self) -> Iterator[FinishDir]:
+        return iter(self.single_directory_tasks())
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Give the directories their metadata by one batch of the backend. Those for which the backend cannot do so are
         handled one by one.
         """
-        codes = yield from self._finish_in_batch(rank)
+        codes = yield from self._finish_subdirectories_in_batch(rank)
         done = codes.count(OutcomeCode.DONE)
         if done == self.item_count and not (rank.job.began or result.item_recorder.is_recording):
             result.count(counts.DIRECTORIES, done)
             return
         place = self.place
         above = place.path + b"/" if place.path else b""
-        slow = {} if done == self.item_count else dict(enumerate(self.single_tasks()))
+        slow = {} if done == self.item_count else dict(enumerate(self.single_directory_tasks()))
         for row, name in enumerate(unpack_names(self.names)):
-            result.set_current_directory((place.root, above + name))
+            result.set_counted_directory((place.root, above + name))
             if codes[row] == OutcomeCode.DONE:
                 result.count(counts.DIRECTORIES)
-                result.item_recorder.record(Action(self.states[row] >> _ACTION_SHIFT), place, name, DIRECTORY)
+                result.item_recorder.record_item_outcome(
+                    ItemAction(self.states[row] >> _ACTION_SHIFT), place, name, DIRECTORY
+                )
             else:
                 yield from slow[row].run(rank, result)
                 yield None
-        result.reset_current_directory()
+        result.reset_counted_directory()
 
-    def _finish_in_batch(self, rank: Rank) -> TicketGenerator[bytes]:
+    def _finish_subdirectories_in_batch(self, rank: Rank) -> TicketGenerator[bytes]:
         """Give as many directories as possible their metadata by one batch. Return the ``OutcomeCode`` of each
         directory, which says what was done; all are 0 if the batch cannot be used.
         """
@@ -122,17 +131,17 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
         target = open_target_for_batch(rank, place, unpack_names(self.names))
         if target is None:
             return bytes(number)
-        rows = StatusColumns.unpacked(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
+        rows = ItemStatusColumns.status_columns_from_bytes(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
         rows.mask |= INODE_COLUMN
         rows.inode = unpack_numbers(self.targets)
         fresh = bytes(state & 1 for state in self.states)
         common = DirectoryBatchSettings(*rank.source_and_target_device(place))
-        batch = FinishDirectories(target, self.names, rows, self.marks, fresh, common)
-        finished = yield from rank.execute(batch)
+        batch = FinishDirectoriesBatch(target, self.names, rows, self.marks, fresh, common)
+        finished = yield from rank.execute_batch(batch)
         return bytes(finished.verdicts.codes)
 
 
-class FinishCollector:
+class SubdirectoryFinishCollector:
     """Collects subdirectories of one directory that shall get their final metadata, and spawns one ``FinishDirs`` task
     for all of them.
     """
@@ -144,7 +153,7 @@ class FinishCollector:
         self._targets: list[int] = []
         self._marks: list[bytes] = []
         self._states = bytearray()
-        self._rows = StatusColumns(0, DIRECTORY_METADATA_COLUMNS)
+        self._rows = ItemStatusColumns(0, DIRECTORY_METADATA_COLUMNS)
 
     def add(self, result: TaskResult, finish: FinishDir) -> None:
         """Add the directory of the task ``finish`` to the task for all directories. If its values do not fit into the
@@ -162,12 +171,14 @@ class FinishCollector:
             or (above, *mounts) != (parent.path, parent.source_id.mount_code, parent.target_id.mount_code)
             or place.first_run != parent.first_run
         ):
-            result.spawn(finish, phase=Phase.FINISH)
+            result.spawn_task(finish, phase=Phase.FINISH)
             return
         state = place.is_new + 2 * place.inherits_acl + (finish.action << _ACTION_SHIFT)
-        self.add_row(name, place.source_id.inode, place.target_id, attributes, state)
+        self.add_subdirectory(name, place.source_id.inode, place.target_id, attributes, state)
 
-    def add_row(self, name: bytes, source: int, target: Identity, attributes: ItemMetadata, state: int) -> None:
+    def add_subdirectory(
+        self, name: bytes, source: int, target: ItemIdentity, attributes: ItemMetadata, state: int
+    ) -> None:
         """Add a subdirectory.
 
         Args:
@@ -176,7 +187,7 @@ class FinishCollector:
             target: identity of the target directory.
             attributes: the metadata to set. The times must be such that every file system can store them.
             state: a byte. Bit 0 is 1 if this job created the directory, bit 1 if items that are created in it inherit
-                ACLs. The bits above have the number of the ``Action`` that is reported.
+                ACLs. The bits above have the number of the ``ItemAction`` that is reported.
         """
         self._names.append(name)
         self._sources.append(source)
@@ -191,10 +202,10 @@ class FinishCollector:
         rows.mtime.append(attributes.mtime)
         rows.row_count += 1
 
-    def spawn(self, result: TaskResult) -> None:
+    def spawn_finish_task(self, result: TaskResult) -> None:
         """Spawn one task in the phase FINISH for all directories that were added; none if there are none."""
         if not self._names:
             return
         sources, targets = pack_numbers(self._sources), pack_numbers(self._targets)
-        columns = sources, targets, tuple(self._marks), bytes(self._states), self._rows.packed()
-        result.spawn(FinishDirs(self._place, pack_names(self._names), *columns), phase=Phase.FINISH)
+        columns = sources, targets, tuple(self._marks), bytes(self._states), self._rows.status_columns_as_bytes()
+        result.spawn_task(FinishDirs(self._place, pack_names(self._names), *columns), phase=Phase.FINISH)

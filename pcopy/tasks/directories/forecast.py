@@ -9,16 +9,16 @@ import stat
 from typing import Protocol
 
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, UNCREATED_TARGET_IDENTITY, Place
-from pcopy.tasks.files.existing import ExistingItem, status_or_none
+from pcopy.tasks.files.existing import ExistingItem, item_status_or_none
 
 
 class ScanDirFields(Protocol):
@@ -29,35 +29,37 @@ class ScanDirFields(Protocol):
     @property
     def path(self) -> bytes: ...
     @property
-    def source_id(self) -> Identity: ...
+    def source_id(self) -> ItemIdentity: ...
     @property
     def parent(self) -> Place | None: ...
     @property
     def since(self) -> tuple[int, int]: ...
 
 
-def foreseen_directory_action(task: ScanDirFields, rank: Rank, attributes: ItemMetadata) -> Action:
-    """Return the ``Action`` that is reported for a directory: COPY if it will be created, REPLACE if an item that is no
-    directory has its name, META if its metadata differs from ``attributes`` (those of the source), else SKIP. Raise
-    ``Problem`` on failure.
+def foreseen_directory_action(task: ScanDirFields, rank: Rank, attributes: ItemMetadata) -> ItemAction:
+    """Return the ``ItemAction`` that is reported for a directory: COPY if it will be created, REPLACE if an item that
+    is no directory has its name, META if its metadata differs from ``attributes`` (those of the source), else SKIP.
+    Raise ``Problem`` on failure.
     """
     if task.parent is not None and task.parent.target_id == UNCREATED_TARGET_IDENTITY:
-        return Action.COPY
+        return ItemAction.COPY
     present = _existing_item(task, rank)
     if present is not None and not stat.S_ISDIR(present.status.st_mode):
-        return Action.REPLACE
+        return ItemAction.REPLACE
     path = rank.path_below_target(task.root, task.path)
     if path and present is None:
-        return Action.COPY
+        return ItemAction.COPY
     from pcopy.fsio.metadata_update import metadata_difference
 
     options = rank.options
     try:
         target = rank.targets[task.root].open(path)
-        lacks = metadata_difference(target, status_of(target), attributes, options.preserve, options.modify_window)
+        lacks = metadata_difference(
+            target, status_of_open_item(target), attributes, options.preserve, options.modify_window
+        )
     except Problem:  # the task that needs the directory meets the error again and reports it
-        return Action.META
-    return Action.META if lacks.is_update_needed else Action.SKIP
+        return ItemAction.META
+    return ItemAction.META if lacks.is_update_needed else ItemAction.SKIP
 
 
 def _existing_item(task: ScanDirFields, rank: Rank) -> ExistingItem | None:
@@ -70,11 +72,11 @@ def _existing_item(task: ScanDirFields, rank: Rank) -> ExistingItem | None:
     name = path.rpartition(b"/")[2]
     parent = rank.open_target_parent(task.parent, task.root)
     parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY_IDENTITY, False, False)
-    status = status_or_none(parent, name)
+    status = item_status_or_none(parent, name)
     return None if status is None else ExistingItem(rank, parent_place, parent, name, status)
 
 
-def foreseen_target(task: ScanDirFields, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
+def foreseen_target(task: ScanDirFields, rank: Rank, source: os.stat_result, action: ItemAction) -> Place | None:
     """Return the directory with the target that it has, or would get, in a dry run. Raise ``Problem`` on failure.
 
     If the job would create the target, its identity is ``UNCREATED_TARGET_IDENTITY``. Return None if an existing item
@@ -85,20 +87,20 @@ def foreseen_target(task: ScanDirFields, rank: Rank, source: os.stat_result, act
         source: status of the source directory.
         action: what would be done with the directory (``foreseen_directory_action``).
     """
-    if action == Action.REPLACE:
+    if action == ItemAction.REPLACE:
         present = _existing_item(task, rank)
         if present is not None and not present.may_be_replaced(source):
             return None
-    if action in (Action.COPY, Action.REPLACE):
+    if action in (ItemAction.COPY, ItemAction.REPLACE):
         return Place(task.root, task.path, task.source_id, UNCREATED_TARGET_IDENTITY, True, False, task.since)
     path, targets = rank.path_below_target(task.root, task.path), rank.targets[task.root]
     targets.open(path)
-    return Place(task.root, task.path, task.source_id, targets.identity(path), False, False, task.since)
+    return Place(task.root, task.path, task.source_id, targets.identity_of_directory(path), False, False, task.since)
 
 
-def count_foreseen_finish(result: TaskResult, place: Place, action: int) -> None:
+def count_dry_run_directory(result: TaskResult, place: Place, action: int) -> None:
     """Count and report, in a dry run, a directory that the job would create or give its metadata. ``action`` is the
-    number of the ``Action``.
+    number of the ``ItemAction``.
     """
     result.count(counts.DIRECTORIES, 1, place)
-    result.item_recorder.record(Action(action), place, b"", DIRECTORY)
+    result.item_recorder.record_item_outcome(ItemAction(action), place, b"", DIRECTORY)

@@ -14,11 +14,11 @@ from collections.abc import Generator
 from contextlib import ExitStack, suppress
 
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.directories import entry_count, list_names
+from pcopy.fsio.directories import entry_count, list_names_in_directory
 from pcopy.fsio.existing import looks_like_copy
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import source_status
+from pcopy.fsio.source import source_item_status
 from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX, is_private_file
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
@@ -27,7 +27,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.recoded_names import recoded_name, recoded_target_name
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.existing import ExistingItem, status_or_none
+from pcopy.tasks.files.existing import ExistingItem, item_status_or_none
 from pcopy.text import printable_path
 
 NAMES_PER_SLICE = 32
@@ -51,15 +51,18 @@ def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Proble
     """
     if rank.options.verify or rank.totals_at_phase_start()[counts.FAILED]:
         return None
-    if rank.options.one_file_system and place.source_id.mount_code != rank.sources[place.root].identity(b"").mount_code:
+    if (
+        rank.options.one_file_system
+        and place.source_id.mount_code != rank.sources[place.root].identity_of_directory(b"").mount_code
+    ):
         return None  # a mount point: its contents were not copied
     try:
-        source, target = rank.open_source(place), rank.open_target(place)
+        source, target = rank.open_source_directory(place), rank.open_target_directory(place)
     except Problem:
         return None  # the task that has to enter the directory reports the error
     lost, example = 0, b""
     try:
-        for number, name in enumerate(list_names(source)):
+        for number, name in enumerate(list_names_in_directory(source)):
             if not number % NAMES_PER_SLICE:
                 yield
             if _is_item_lost(rank, place, source, target, name):
@@ -82,10 +85,10 @@ def _is_item_lost(rank: Rank, place: Place, source: int, target: int, name: byte
     """
     new_name, recoded = rank.target_name(place, name), None
     try:
-        wanted = source_status(source, name, follow=rank.options.dereference)
-        if rank.options.has_compression and stat.S_ISREG(wanted.st_mode):
+        wanted = source_item_status(source, name, follow=rank.options.dereference)
+        if rank.options.compresses_or_decompresses_files and stat.S_ISREG(wanted.st_mode):
             recoded = recoded_target_name(rank.job, place, name)
-        present = status_or_none(target, recoded or new_name)
+        present = item_status_or_none(target, recoded or new_name)
     except Problem:
         return False
     is_own = (place.root, os.path.join(place.path, name)) in rank.job.own
@@ -124,13 +127,13 @@ def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: by
             inner = place._replace(path=os.path.join(place.path, name))
             return any(
                 all(
-                    status_or_none(inner_target, candidate) is None
+                    item_status_or_none(inner_target, candidate) is None
                     for candidate in {item, recoded_name(rank.options, item) or item}
                 )
-                and not rank.is_changed_since_job_start(wanted := source_status(inner_source, item))
+                and not rank.is_changed_since_job_start(wanted := source_item_status(inner_source, item))
                 and (place.root, os.path.join(inner.path, item)) not in rank.job.own
                 and rank.shared_instance(JobFilter).selects_item(inner, item, wanted)
-                for item in list_names(inner_source)
+                for item in list_names_in_directory(inner_source)
             )
     except Problem:
         return False  # the task that has to enter the directory reports the error
@@ -145,17 +148,17 @@ def warn_of_partial_files(rank: Rank, result: TaskResult, place: Place) -> TaskS
     """
     shared = len(rank.job.roots) > 1 and not rank.path_below_target(place.root, place.path)
     if (
-        not rank.job.cut_short or shared or rank.options.has_compression
+        not rank.job.cut_short or shared or rank.options.compresses_or_decompresses_files
     ):  # a file that is compressed or decompressed gets its final name only when it is complete
         return
     with suppress(Problem, OSError):  # the task that has to read the directories reports the error
-        source, target = rank.open_source(place), rank.open_target(place)
+        source, target = rank.open_source_directory(place), rank.open_target_directory(place)
         if entry_count(target, counts_sockets=True) <= entry_count(source, counts_sockets=True):
             return
-        for number, name in enumerate(list_names(target)):
+        for number, name in enumerate(list_names_in_directory(target)):
             if not number % NAMES_PER_SLICE:
                 yield None
-            status = None if name.startswith(TEMPORARY_NAME_PREFIX) else status_or_none(target, name)
+            status = None if name.startswith(TEMPORARY_NAME_PREFIX) else item_status_or_none(target, name)
             is_ours = status is not None and is_private_file(status) and status.st_ctime_ns >= rank.job.began
-            if is_ours and status_or_none(source, name) is None:
+            if is_ours and item_status_or_none(source, name) is None:
                 result.warn_about_item(place, name, _PARTIAL_FILE_WARNING)

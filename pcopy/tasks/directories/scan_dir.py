@@ -25,26 +25,36 @@ from pcopy.fsio.attributes import (
     remove_inherited_directory_acls,
 )
 from pcopy.fsio.backend.columns import unpack_names
-from pcopy.fsio.identity import Identity, birth_time
+from pcopy.fsio.identity import ItemIdentity, birth_time
 from pcopy.fsio.layout import inherited_layout_message
 from pcopy.fsio.nodes import proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, call_with_retries
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.kind import DivisibleTask, LeftoverLocation, MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import CALL_COST, Rank, is_since_earlier_run
+from pcopy.tasks.base.rank import CALL_COST, Rank, is_ctime_since_earlier_run
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
-from pcopy.tasks.directories.access import grant_owner_access, grant_owner_access_to_open
-from pcopy.tasks.directories.finish_dir import FinishDir, SealDirNote, report_failed_directory, spawn_finish_once
+from pcopy.tasks.directories.access import grant_owner_access, grant_owner_access_to_open_directory
+from pcopy.tasks.directories.finish_dir import (
+    FinishDir,
+    FinishDirLastNote,
+    report_failed_directory,
+    spawn_finish_dir_task_once,
+)
 from pcopy.tasks.directories.sync_files import SyncFileSystems, TargetFileSystems
-from pcopy.tasks.files.existing import ExistingItem, owner_columns_if_needed, place_with_current_acl, status_or_none
+from pcopy.tasks.files.existing import (
+    ExistingItem,
+    item_status_or_none,
+    owner_columns_if_needed,
+    place_with_current_acl,
+)
 from pcopy.tasks.files.layouts import target_layout_policy
 from pcopy.walk.listing import (
     NAMES_PER_BATCH,
@@ -53,7 +63,7 @@ from pcopy.walk.listing import (
     list_directory,
     queue_names_of_directory,
 )
-from pcopy.walk.visitor import stat_and_visit
+from pcopy.walk.visitor import stat_and_visit_names
 
 MAX_NAMES_IN_SCAN = 64
 """Number of names up to which the task that lists a directory also stats them. For more names it spawns tasks, which
@@ -85,11 +95,11 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
 
     root: int
     path: bytes
-    source_id: Identity
+    source_id: ItemIdentity
     parent: Place | None
     since: tuple[int, int] = (0, 0)
 
-    estimated_operations = 0  # ``scan`` charges the operations itself
+    estimated_operations = 0  # ``scan_directory`` charges the operations itself
 
     def subject(self) -> tuple[Place, bytes]:
         return self.source_place, b""
@@ -99,18 +109,20 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         """The source directory as a ``Place`` without a target, to open it."""
         return Place(self.root, self.path, self.source_id, NO_DIRECTORY_IDENTITY, False, False)
 
-    def contained_places(self) -> Iterator[Place]:
+    def contained_directory_places(self) -> Iterator[Place]:
         """Yield the directory itself. ``parent`` is not included, because the task only enters it."""
         yield self.source_place
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            missing.expect_scan()
+            missing.record_expected_scan()
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        yield from self.scan(rank, result, lambda result, finish: result.spawn(finish, phase=Phase.FINISH))
+        yield from self.scan_directory(
+            rank, result, lambda result, finish: result.spawn_task(finish, phase=Phase.FINISH)
+        )
 
-    def scan(
+    def scan_directory(
         self, rank: Rank, result: TaskResult, finish_later: FinishTaskReceiver, *, is_target_new: bool = False
     ) -> TaskSteps:
         """Scan the directory: create its target, pass its items to the visitor, and have it get its metadata later.
@@ -120,23 +132,23 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             is_target_new: True if the caller has just created the target directory.
         """
         result.count(counts.UNSCANNED, -1)
-        yield from rank.throttle.charge_and_wait(operations=OPERATIONS_PER_DIRECTORY)
+        yield from rank.throttle.charge_limits_and_wait(operations=OPERATIONS_PER_DIRECTORY)
         task = self
         try:
-            task = self.with_mounted_identity(rank)
+            task = self.with_identity_after_mount(rank)
             if self.source_id == NO_DIRECTORY_IDENTITY and task.parent is not None:
-                spawn_finish_once(rank, result, task.parent, result.phase)
-            begun = yield from task.open_and_create(rank, result, is_target_new=is_target_new)
+                spawn_finish_dir_task_once(rank, result, task.parent, result.phase)
+            begun = yield from task.open_source_and_create_target(rank, result, is_target_new=is_target_new)
         except Problem as problem:
             # ESTALE: the source is not the directory that was found, and nothing of it has been copied. The retry
             # therefore accepts any directory with this name.
             is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
             retry = task._replace(source_id=NO_DIRECTORY_IDENTITY) if is_another else task
-            result.fail_item(self.source_place, b"", problem, retry=retry)
+            result.count_item_as_failed(self.source_place, b"", problem, retry=retry)
             return
         if begun is None:
             result.count(counts.SKIPPED)
-            result.item_recorder.record(Action.SKIP, self.source_place, b"", DIRECTORY)
+            result.item_recorder.record_item_outcome(ItemAction.SKIP, self.source_place, b"", DIRECTORY)
             return
         place, is_copied = begun.place, begun.place.target_id != NO_DIRECTORY_IDENTITY
         result.collect_directory_entry(place)
@@ -144,24 +156,24 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             ensure_device_synced(rank, result, place)
         complete, entries = True, begun.listing.name_count
         try:
-            entries = yield from _stat_or_spawn_names(rank, result, begun)
+            entries = yield from _stat_names_or_spawn_tasks(rank, result, begun)
         except Problem as problem:  # the remaining names cannot be read
             if is_copied:
                 result.count(counts.DIRECTORIES)
                 report_failed_directory(result, place, problem)
             else:
-                result.fail_item(place, b"", problem, retry=RetryMode.NEVER)
+                result.count_item_as_failed(place, b"", problem, retry=RetryMode.NEVER)
             complete = False
         if is_copied:
             entries = entries if rank.collects_signature_entries else -1
             finish = FinishDir(place, begun.attributes, complete, entries, action=begun.action)
-            schedule_finish(rank, result, finish, finish_later)
+            schedule_finish_dir_task(rank, result, finish, finish_later)
         elif complete:
             result.count(counts.SKIPPED if rank.job.copies else counts.DIRECTORIES)
             if rank.job.copies:
-                result.item_recorder.record(Action.SKIP, place, b"", DIRECTORY)
+                result.item_recorder.record_item_outcome(ItemAction.SKIP, place, b"", DIRECTORY)
 
-    def open_and_create(
+    def open_source_and_create_target(
         self, rank: Rank, result: TaskResult, *, is_target_new: bool, should_list: bool = True
     ) -> TicketGenerator[_OpenedDirectory | None]:
         """Open the source directory, begin to list it, and create the target directory, unless the source is only read.
@@ -174,12 +186,12 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             should_list: False if the source shall not be listed.
         """
         source = rank.sources[self.root].open(self.path, self.source_id)
-        status = status_of(source, on_source=True)
+        status = status_of_open_item(source, on_source=True)
         reads = not rank.job.copies or (self.parent is not None and self.parent.target_id == NO_DIRECTORY_IDENTITY)
         if not (reads or self.is_excluded_mount_point(rank)) and rank.is_root_target(self.root, status):
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
         if rank.options.dereference and self.parent is not None:
-            self._refuse_endless_link(rank, self.parent, source, status)
+            self._refuse_symlink_loop(rank, self.parent, source, status)
         handle: ItemHandle = source
         listing = DirectoryListing()
         if self.is_excluded_mount_point(rank) or not should_list:
@@ -190,9 +202,9 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             # Listed before the target is created: an unreadable directory leaves no empty copy.
             listing = yield from list_directory(rank.backend, source)
             if not listing.name_count:
-                source = handle = self._reopened_if_removed(rank, source)
+                source = handle = self._reopen_source_if_removed(rank, source)
         attributes = read_item_metadata(handle, status, rank.options.preserve)
-        action = Action.COPY
+        action = ItemAction.COPY
         if result.item_recorder.is_recording and not reads:
             from pcopy.tasks.directories.forecast import foreseen_directory_action, foreseen_target
 
@@ -205,7 +217,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             return None
         return _OpenedDirectory(target or self.source_place, attributes, source, listing, int(action))
 
-    def with_mounted_identity(self, rank: Rank) -> ScanDir:
+    def with_identity_after_mount(self, rank: Rank) -> ScanDir:
         """Return the task, with the identity that the source directory has now if a file system was mounted over it
         after it was found. Otherwise return the task unchanged: if another directory has its path, opening it will
         fail. Raise ``Problem`` on failure.
@@ -221,9 +233,9 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         if self.parent is None:
             return self
         sources = rank.sources[self.root]
-        found = sources.identity(self.path)
+        found = sources.identity_of_directory(self.path)
         if self.source_id == NO_DIRECTORY_IDENTITY:  # a retry in a resumed job copies whatever directory exists now
-            above = sources.identity(self.parent.path)
+            above = sources.identity_of_directory(self.parent.path)
             return self._replace(source_id=found, parent=self.parent._replace(source_id=above))
         is_mounted = self.path in sources.expected_mounts or found.mount_code != self.parent.source_id.mount_code
         return self._replace(source_id=found) if is_mounted else self
@@ -239,19 +251,19 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             and self.source_id.mount_code != parent.source_id.mount_code
         )
 
-    def _reopened_if_removed(self, rank: Rank, source: int) -> int:
+    def _reopen_source_if_removed(self, rank: Rank, source: int) -> int:
         """Return a descriptor of the source directory, whose open descriptor ``source`` was listed as empty. Raise
         ``Problem`` if it no longer exists.
 
         A directory that is removed after it was opened seems to be empty. Its link count is 0 then, and the path is
         opened again.
         """
-        if status_of(source, on_source=True).st_nlink:
+        if status_of_open_item(source, on_source=True).st_nlink:
             return source
-        rank.sources[self.root].discard(self.path)
+        rank.sources[self.root].discard_directory(self.path)
         return rank.sources[self.root].open(self.path, self.source_id)
 
-    def _refuse_endless_link(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
+    def _refuse_symlink_loop(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
         """Raise ``Problem`` if a symbolic link that leads to this directory would be followed without end
         (``pcopy.walk.link_loops``).
 
@@ -263,16 +275,19 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
 
         sources, place = rank.sources[self.root], self.source_place
         refuse_link_to_ancestor(
-            sources, self.path, status, lambda path: rank.display_path(place._replace(path=path), b"", on_source=True)
+            sources,
+            self.path,
+            status,
+            lambda path: rank.path_for_display(place._replace(path=path), b"", on_source=True),
         )
         name = self.path.rpartition(b"/")[2]
         with errors_as_problem("open", on_source=True):
-            entry = os.stat(name, dir_fd=rank.open_source(parent), follow_symlinks=False)
+            entry = os.stat(name, dir_fd=rank.open_source_directory(parent), follow_symlinks=False)
         names = [root.name for root in rank.job.roots if not root.item]
         top = rank.targets[0].open(b"")
         refuse_directory_inside_target(source, status, top, names, checks_all_parents=stat.S_ISLNK(entry.st_mode))
 
-    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+    def locations_of_leftover_files(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         yield LeftoverLocation(self.root, self.path, True)
 
     def with_first_run(self, since: tuple[int, int]) -> ScanDir:
@@ -282,7 +297,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         result.count(counts.UNSCANNED, 1, self.source_place)
         super().spawn_retry(rank, result, phase)
 
-    def written_directories(self) -> set[Place]:
+    def directories_written_by_retry(self) -> set[Place]:
         return {self.parent} if self.parent else set()
 
 
@@ -300,7 +315,7 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            missing.expect_scan()
+            missing.record_expected_scan()
 
     def tasks_regathering_links(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task
@@ -311,7 +326,7 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
         """
         place = self.place
         try:
-            source = rank.open_source(place)
+            source = rank.open_source_directory(place)
             # On a later attempt, and for a root that is a single file, no scan of this run has examined the target
             # directory: its default ACL must be known before items are created in it.
             if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NO_DIRECTORY_IDENTITY:
@@ -319,12 +334,12 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
         except Problem as problem:
             names = unpack_names(self.names)
             for name in names:
-                result.fail_item(self.place, name, problem)
+                result.count_item_as_failed(self.place, name, problem)
             if not self.attempt:
                 result.count(counts.FOUND, len(names))
             return
         visitor = rank.visitor(rank, result, place, self.attempt)
-        yield from stat_and_visit(
+        yield from stat_and_visit_names(
             rank.backend,
             source,
             self.names,
@@ -333,30 +348,30 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
             extra_columns=owner_columns_if_needed(rank),
         )
 
-    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+    def locations_of_leftover_files(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         """Yield the places in which temporary files may remain: the directory itself, and each name as a directory
         below it, because the types of the names are not known yet.
         """
-        yield from super().leftover_locations(after_first_run=after_first_run)
+        yield from super().locations_of_leftover_files(after_first_run=after_first_run)
         for name in unpack_names(self.names):
             yield LeftoverLocation(self.place.root, os.path.join(self.place.path, name), True)
 
     def with_first_run(self, since: tuple[int, int]) -> ScanNames:
         return self._replace(place=self.place._replace(first_run=since))
 
-    def written_directories(self) -> set[Place]:
+    def directories_written_by_retry(self) -> set[Place]:
         return {self.place}
 
 
 class _OpenedDirectory(NamedTuple):
-    """A directory that ``ScanDir.open_and_create`` has opened.
+    """A directory that ``ScanDir.open_source_and_create_target`` has opened.
 
     Fields:
         place: the directory; it has a target if it is copied.
         attributes: metadata of the source.
         source: descriptor of the source.
         listing: the names in the source.
-        action: number of the ``Action`` that is reported for the directory.
+        action: number of the ``ItemAction`` that is reported for the directory.
     """
 
     place: Place
@@ -366,7 +381,7 @@ class _OpenedDirectory(NamedTuple):
     action: int
 
 
-def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory) -> TicketGenerator[int]:
+def _stat_names_or_spawn_tasks(rank: Rank, result: TaskResult, begun: _OpenedDirectory) -> TicketGenerator[int]:
     """Stat the names of the opened directory ``begun`` and pass the items to the visitor, if they are few or quickly
     statted; otherwise spawn tasks for them. Return the number of names.
 
@@ -375,10 +390,10 @@ def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory
     place, listing = begun.place, begun.listing
     number, paces = listing.name_count, rank.shared_instance(ItemDurations)
     is_quick = paces.is_too_quick_to_divide(ScanNames.code, number) and not rank.throttle.is_on
-    if not listing.may_have_more and (number <= MAX_NAMES_IN_SCAN or is_quick):
-        yield from rank.throttle.charge_and_wait(operations=number)
+    if not listing.may_have_more_batches and (number <= MAX_NAMES_IN_SCAN or is_quick):
+        yield from rank.throttle.charge_limits_and_wait(operations=number)
         visitor, began = rank.visitor(rank, result, place, 0), time.monotonic()
-        yield from stat_and_visit(
+        yield from stat_and_visit_names(
             rank.backend,
             begun.source,
             listing.names,
@@ -389,35 +404,37 @@ def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory
         if number:
             paces.record_duration(ScanNames.code, number, time.monotonic() - began)
         return number
-    if not listing.may_have_more:
-        result.spawn(ScanNames(place, listing.names, 0), number * CALL_COST, expands=True)
+    if not listing.may_have_more_batches:
+        result.spawn_task(ScanNames(place, listing.names, 0), number * CALL_COST, expands=True)
         return number
     spool = NameBatchQueue(rank.open_spool)
     try:
         return (yield from queue_names_of_directory(listing, spool))
     finally:
-        result.spawn_lazily(
+        result.spawn_tasks_lazily(
             (ScanNames(place, packed, 0) for packed in spool), NAMES_PER_BATCH * CALL_COST, expands=True
         )
 
 
-def schedule_finish(rank: Rank, result: TaskResult, finish: FinishDir, finish_later: FinishTaskReceiver) -> None:
+def schedule_finish_dir_task(
+    rank: Rank, result: TaskResult, finish: FinishDir, finish_later: FinishTaskReceiver
+) -> None:
     """Have the directory of ``finish`` get its metadata in a later phase; in a dry run count it at once.
 
-    A directory that its owner cannot enter afterwards gets its metadata last of all (``SealDirNote``); any other is
-    passed to ``finish_later``, which spawns the task. If ``finish.counts_as_copied`` is False, the directory has failed
-    already and is not counted.
+    A directory that its owner cannot enter afterwards gets its metadata last of all (``FinishDirLastNote``); any other
+    is passed to ``finish_later``, which spawns the task. If ``finish.counts_as_copied`` is False, the directory has
+    failed already and is not counted.
     """
     assert finish.attributes is not None
     if rank.options.dry_run:
-        from pcopy.tasks.directories.forecast import count_foreseen_finish
+        from pcopy.tasks.directories.forecast import count_dry_run_directory
 
         if finish.counts_as_copied:
-            count_foreseen_finish(result, finish.place, finish.action)
+            count_dry_run_directory(result, finish.place, finish.action)
     elif can_enter_with_mode(finish.attributes):
         finish_later(result, finish)
     else:  # last of all: once its owner cannot enter it, no directory below it can get its metadata
-        result.spawn(SealDirNote(finish), owner=0)
+        result.spawn_task(FinishDirLastNote(finish), owner=0)
 
 
 def can_enter_with_mode(attributes: ItemMetadata) -> bool:
@@ -447,15 +464,15 @@ def _create_target(
         fresh = is_target_new or _create_directory(rank, parent_place, parent, name, source)
         # Inherited ACLs may deny this process access to a new directory, too.
         if not fresh or not has_capability(CAP_DAC_OVERRIDE):
-            present = status_or_none(parent, name)
+            present = item_status_or_none(parent, name)
             if present is None or not stat.S_ISDIR(present.st_mode):
                 return None
             grant_owner_access(parent, name, present)
-        targets.discard(path)
+        targets.discard_directory(path)
     target = targets.open(path)
-    status = status_of(target)
+    status = status_of_open_item(target)
     if not path and status.st_mode & 0o700 != 0o700:
-        grant_owner_access_to_open(target, status)
+        grant_owner_access_to_open_directory(target, status)
     inherits = can_inherit_acl(target, status.st_uid)
     if fresh and inherits:
         remove_inherited_directory_acls(target)
@@ -463,10 +480,10 @@ def _create_target(
             with errors_as_problem("chmod"):
                 os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o777 | 0o700)
         inherits = status.st_uid != os.geteuid()
-    identity = targets.identity(path, created_by_job=fresh)
+    identity = targets.identity_of_directory(path, created_by_job=fresh)
     place = Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
     if fresh and (reason := target_layout_policy(rank, place).set_default_layout_of_directory(handle, target)):
-        result.warn_of_other_layout(place, b"", inherited_layout_message(reason))
+        result.warn_of_unwanted_layout(place, b"", inherited_layout_message(reason))
     return place
 
 
@@ -489,14 +506,14 @@ def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes,
             pass
         except OSError as error:
             raise Problem.from_error("mkdir", error) from error
-        present = status_or_none(parent, name)
+        present = item_status_or_none(parent, name)
         existing = None if present is None else ExistingItem(rank, parent_place, parent, name, present)
         if present is not None and existing is not None and stat.S_ISDIR(present.st_mode):
             # A directory that a job has created belongs to its user and has mode 0700 until it gets its metadata.
             is_unfinished = present.st_uid == os.geteuid() and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
             is_this_jobs = existing.is_from_earlier_run() and is_unfinished and not rank.names_late
             # An older birth time means that this job has only changed the directory's metadata.
-            return is_this_jobs and is_since_earlier_run(rank.job, parent_place, birth_time(parent, name))
+            return is_this_jobs and is_ctime_since_earlier_run(rank.job, parent_place, birth_time(parent, name))
         if existing is not None:
             if not existing.may_be_replaced(source):
                 return False
@@ -514,9 +531,9 @@ def ensure_device_synced(rank: Rank, result: TaskResult, place: Place) -> None:
         return
     met = rank.shared_instance(TargetFileSystems)
     try:
-        if not met.will_sync(place):
-            met.open_for_place(place)
-            result.spawn(SyncFileSystems(place), phase=Phase.SYNC, owner=rank.number)
+        if not met.will_sync_file_system(place):
+            met.open_target_file_system(place)
+            result.spawn_task(SyncFileSystems(place), phase=Phase.SYNC, owner=rank.number)
     except Problem as problem:
         result.count(counts.UNSYNCED)
-        result.report_failure(rank.display_path(place, b"", on_source=False), problem)
+        result.report_failure(rank.path_for_display(place, b"", on_source=False), problem)

@@ -15,8 +15,8 @@ from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import are_times_portable
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import EnterDirectories, EnterResult, RemainingDirectory
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.directory_batches import EnterDirectoriesBatch, EnterDirectoriesResult, PartlyProcessedDirectory
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
@@ -27,57 +27,61 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.sibling_directories import (
     MAX_TASK_SECONDS,
     DirectoriesPerCall,
-    SiblingsTask,
+    SiblingDirectoriesTask,
     directory_slices_per_task,
 )
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
-from pcopy.tasks.directories.finish_dirs import FinishCollector
-from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, can_enter_with_mode, schedule_finish
+from pcopy.tasks.directories.finish_dirs import SubdirectoryFinishCollector
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, can_enter_with_mode, schedule_finish_dir_task
 from pcopy.tasks.directories.simple_directories import directory_batch_settings, open_target_for_batch
-from pcopy.walk.visitor import FoundItems, pass_to_visitor
+from pcopy.walk.visitor import FoundItems, pass_items_to_visitor
 
 
-class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
+class ScanDirs(SiblingDirectoriesTask, code=8, doing="scanning", is_note=False):
     """Task that scans the subdirectories ``names`` of ``place``: it lists them, creates their targets, and has their
     items copied. ``inodes`` are their inode numbers, packed.
     """
 
     inodes: bytes
 
-    estimated_operations = 0  # ``ScanDir.scan`` charges the operations of each directory
+    estimated_operations = 0  # ``ScanDir.scan_directory`` charges the operations of each directory
 
     def subject(self) -> tuple[Place, bytes]:
         return self.place, self.names.partition(b"/")[0]
 
-    def subset(self, rows: Sequence[int]) -> ScanDirs:
+    def task_for_some_directories(self, rows: Sequence[int]) -> ScanDirs:
         """Return a task for those directories only whose indices in ``names`` are ``rows``."""
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
         return ScanDirs(self.place, pack_names(names[row] for row in rows), pack_numbers([inodes[row] for row in rows]))
 
-    def single_tasks(self) -> Iterator[ScanDir]:
+    def single_directory_tasks(self) -> Iterator[ScanDir]:
         """Yield one ``ScanDir`` for each directory; together they do the same as this task."""
-        return map(self.single_task, unpack_names(self.names), unpack_numbers(self.inodes))
+        return map(self.scan_task_for_subdirectory, unpack_names(self.names), unpack_numbers(self.inodes))
 
-    def single_task(self, name: bytes, inode: int) -> ScanDir:
+    def scan_task_for_subdirectory(self, name: bytes, inode: int) -> ScanDir:
         """Return the ``ScanDir`` for the subdirectory ``name``, whose source must have the inode number ``inode``."""
         parent = self.place
         path = parent.path + b"/" + name if parent.path else name
-        return ScanDir(parent.root, path, Identity(parent.source_id.mount_code, inode), parent, parent.first_run)
+        return ScanDir(parent.root, path, ItemIdentity(parent.source_id.mount_code, inode), parent, parent.first_run)
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            missing.expect_scan()
+            missing.record_expected_scan()
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Scan the directories, several in one call of the backend. After ``MAX_TASK_SECONDS``, or if the job is being
         stopped, the remaining ones become new tasks.
         """
-        names, inodes, finishes = unpack_names(self.names), unpack_numbers(self.inodes), FinishCollector(self.place)
+        names, inodes, finishes = (
+            unpack_names(self.names),
+            unpack_numbers(self.inodes),
+            SubdirectoryFinishCollector(self.place),
+        )
         start, end, remaining = 0, time.monotonic() + MAX_TASK_SECONDS, list[int]()
         while start < len(names):
             batch = slice(start, start + rank.shared_instance(DirectoriesPerCall).number)
-            rows = yield from self._scan_batch(rank, result, names[batch], inodes[batch], finishes)
+            rows = yield from self._scan_subdirectory_batch(rank, result, names[batch], inodes[batch], finishes)
             remaining += [start + row for row in rows]
             start = batch.stop
             if rank.stop_reason is not None:
@@ -85,16 +89,21 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             yield None
             if time.monotonic() > end:
                 break
-        result.reset_current_directory()
-        finishes.spawn(result)
+        result.reset_counted_directory()
+        finishes.spawn_finish_task(result)
         remaining += range(start, len(names))
         if remaining:
-            rest = self.subset(remaining)
+            rest = self.task_for_some_directories(remaining)
             for task in rest.divide(min(2, rest.item_count)):
-                spawn_scan(result, task)
+                spawn_scan_task(result, task)
 
-    def _scan_batch(
-        self, rank: Rank, result: TaskResult, names: list[bytes], inodes: array[int], finishes: FinishCollector
+    def _scan_subdirectory_batch(
+        self,
+        rank: Rank,
+        result: TaskResult,
+        names: list[bytes],
+        inodes: array[int],
+        finishes: SubdirectoryFinishCollector,
     ) -> TicketGenerator[list[int]]:
         """Scan the subdirectories ``names``, as far as possible by one call of the backend. Return the indices of those
         that were not begun, because the job is being stopped.
@@ -103,9 +112,9 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             names, inodes: names and inode numbers of the subdirectories.
             finishes: collects the directories that get their metadata later.
         """
-        entered = yield from self._enter_in_batch(rank, result, names, inodes)
+        entered = yield from self._enter_subdirectories_in_batch(rank, result, names, inodes)
         if entered is not None:
-            result.reset_current_directory()
+            result.reset_counted_directory()
             _count_batch_directories(result, entered)
         remaining = []
         for row, (name, inode) in enumerate(zip(names, inodes, strict=True)):
@@ -118,16 +127,18 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             if rank.stop_reason is not None and not (found is not None and found.copied[0]):
                 remaining.append(row)
             elif found is None:
-                scan = self.single_task(name, inode)
-                result.set_current_directory((scan.root, scan.path))
-                yield from scan.scan(rank, result, finishes.add, is_target_new=code == OutcomeCode.DECIDE_AGAIN)
+                scan = self.scan_task_for_subdirectory(name, inode)
+                result.set_counted_directory((scan.root, scan.path))
+                yield from scan.scan_directory(
+                    rank, result, finishes.add, is_target_new=code == OutcomeCode.DECIDE_AGAIN
+                )
             else:
-                yield from _continue_directory(rank, result, self.place, name, inode, found, finishes)
+                yield from _visit_remaining_items(rank, result, self.place, name, inode, found, finishes)
         return remaining
 
-    def _enter_in_batch(
+    def _enter_subdirectories_in_batch(
         self, rank: Rank, result: TaskResult, names: list[bytes], inodes: array[int]
-    ) -> TicketGenerator[EnterResult | None]:
+    ) -> TicketGenerator[EnterDirectoriesResult | None]:
         """Let the backend process the subdirectories ``names`` in one call, and return its result. Return None if they
         must be processed one by one (the slow path). ``inodes`` are the expected inode numbers.
         """
@@ -137,14 +148,14 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
         if target is None:
             return None
         try:
-            source = rank.open_source(place)
+            source = rank.open_source_directory(place)
         except Problem:  # the slow path meets the error again and reports it for each directory
             return None
-        batch = EnterDirectories(source, pack_names(names), target, inodes, directory_batch_settings(rank, place))
+        batch = EnterDirectoriesBatch(source, pack_names(names), target, inodes, directory_batch_settings(rank, place))
         if batch.settings.copies_small_files:
             rank.detect_times_set_on_close(target, batch.settings.target_device, result.notices)
         began = time.monotonic()
-        entered = yield from rank.execute(batch)
+        entered = yield from rank.execute_batch(batch)
         seconds = time.monotonic() - began
         rank.shared_instance(DirectoriesPerCall).adapt_to_duration(seconds)
         names_seen = entered.skipped + sum(len(found.rows) + found.skipped[0] for found in entered.remaining.values())
@@ -155,17 +166,17 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
         return entered
 
 
-def _count_batch_directories(result: TaskResult, entered: EnterResult) -> None:
+def _count_batch_directories(result: TaskResult, entered: EnterDirectoriesResult) -> None:
     """Count the directories, and the items in them, that the backend has processed completely. They are counted for
     their parent directory, because no later task names them.
     """
     done = entered.verdicts.codes.count(OutcomeCode.DONE) - len(entered.remaining)
     result.count(counts.DIRECTORIES, done)
     result.count(counts.UNSCANNED, -done)
-    _count_skipped(result, entered.skipped, entered.skipped_bytes)
+    _count_skipped_items(result, entered.skipped, entered.skipped_bytes)
 
 
-def _count_skipped(result: TaskResult, items: int, size: int) -> None:
+def _count_skipped_items(result: TaskResult, items: int, size: int) -> None:
     """Count ``items`` items as found and skipped; together they have ``size`` bytes."""
     if items:
         for counter in (counts.FOUND, counts.SKIPPED):
@@ -174,7 +185,7 @@ def _count_skipped(result: TaskResult, items: int, size: int) -> None:
             result.count(counter, size)
 
 
-def _count_copied(rank: Rank, result: TaskResult, items: int, size: int) -> None:
+def _count_copied_files(rank: Rank, result: TaskResult, items: int, size: int) -> None:
     """Count ``items`` files as found and copied; together they have ``size`` bytes."""
     rank.record_write_success()
     rank.counters[counts.MOVED] += size
@@ -184,14 +195,14 @@ def _count_copied(rank: Rank, result: TaskResult, items: int, size: int) -> None
         result.count(counter, size)
 
 
-def _continue_directory(
+def _visit_remaining_items(
     rank: Rank,
     result: TaskResult,
     parent: Place,
     name: bytes,
     inode: int,
-    found: RemainingDirectory,
-    finishes: FinishCollector,
+    found: PartlyProcessedDirectory,
+    finishes: SubdirectoryFinishCollector,
 ) -> TaskSteps:
     """Pass the items of the subdirectory ``name`` that the backend did not handle to the visitor, which spawns tasks
     for them. Have the directory get its metadata later.
@@ -203,38 +214,40 @@ def _continue_directory(
         finishes: collects the directories that get their metadata later.
     """
     path = parent.path + b"/" + name if parent.path else name
-    target = Identity(parent.target_id.mount_code, found.inode, found.mark)
+    target = ItemIdentity(parent.target_id.mount_code, found.inode, found.mark)
     attributes = found.attributes
-    result.set_current_directory((parent.root, path))
+    result.set_counted_directory((parent.root, path))
     result.count(counts.UNSCANNED, -1)
-    _count_skipped(result, *found.skipped)
+    _count_skipped_items(result, *found.skipped)
     if found.copied[0]:
-        _count_copied(rank, result, *found.copied)
+        _count_copied_files(rank, result, *found.copied)
     is_simple = are_times_portable(attributes.atime, attributes.mtime) and can_enter_with_mode(attributes)
     if is_simple:
-        finishes.add_row(name, inode, target, attributes, found.is_new + 2 * found.is_owned_by_other_user)
+        finishes.add_subdirectory(name, inode, target, attributes, found.is_new + 2 * found.is_owned_by_other_user)
     if is_simple and not found.names:
         return
-    source = Identity(parent.source_id.mount_code, inode)
+    source = ItemIdentity(parent.source_id.mount_code, inode)
     place = Place(parent.root, path, source, target, found.is_new, found.is_owned_by_other_user, parent.first_run)
     if found.names:
         visitor = rank.visitor(rank, result, place, 0)
-        pass_to_visitor(FoundItems(-1, found.names, found.rows, {}), visitor)
-        yield from visitor.process_visited()
-        visitor.end_visit()
+        pass_items_to_visitor(FoundItems(-1, found.names, found.rows, {}), visitor)
+        yield from visitor.process_collected_items()
+        visitor.end_directory_visit()
     if not is_simple:
-        schedule_finish(rank, result, FinishDir(place, attributes, True, -1), finishes.add)
+        schedule_finish_dir_task(rank, result, FinishDir(place, attributes, True, -1), finishes.add)
 
 
-def spawn_scan(result: TaskResult, scan: ScanDirs) -> None:
-    """Spawn the task ``scan``, with an estimated cost for each of its directories."""
-    result.spawn(scan, scan.item_count * SCAN_COST, expands=True)
+def spawn_scan_task(result: TaskResult, scan: ScanDirs) -> None:
+    """Spawn the task ``scan_directory``, with an estimated cost for each of its directories."""
+    result.spawn_task(scan, scan.item_count * SCAN_COST, expands=True)
 
 
-def spawn_scans(rank: Rank, result: TaskResult, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
+def spawn_subdirectory_scan_tasks(
+    rank: Rank, result: TaskResult, place: Place, names: Sequence[bytes], inodes: Sequence[int]
+) -> None:
     """Spawn tasks that scan the subdirectories ``names`` of ``place``, and count these as not scanned yet. ``inodes``
     are their inode numbers.
     """
     for share in directory_slices_per_task(rank, len(names)):
-        spawn_scan(result, ScanDirs(place, pack_names(names[share]), pack_numbers([*inodes[share]])))
+        spawn_scan_task(result, ScanDirs(place, pack_names(names[share]), pack_numbers([*inodes[share]])))
     result.count(counts.UNSCANNED, len(names))

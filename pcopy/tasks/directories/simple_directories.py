@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pcopy.fsio.backend.batches import CopyPlan
 from pcopy.fsio.backend.directory_batches import FAR_FUTURE_TIME, DirectoryBatchSettings
-from pcopy.fsio.backend.plan_copies import CopyPolicy, plan_for_free_name
+from pcopy.fsio.backend.plan_copies import CopyPolicy, file_copy_plan_for_unused_name
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.job_filters import JobFilter
@@ -26,10 +26,10 @@ def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> i
     """Return a descriptor of the target directory of ``place`` if the backend may process its subdirectories ``names``
     in a batch; else None.
     """
-    if not _may_use_batch(rank, place, names):
+    if not _may_process_directories_in_batch(rank, place, names):
         return None
     try:
-        target = rank.open_target(place)
+        target = rank.open_target_directory(place)
         if not target_layout_policy(rank, place).uses_only_default:
             return None
     except Problem:  # the slow path meets the error again and reports it for each directory
@@ -37,7 +37,7 @@ def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> i
     return None if rank.storage is not None and rank.storage.per_file_devices else target
 
 
-def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
+def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
     """Return True if nothing that is known before the directories are opened, such as an option or a mount point,
     requires that the subdirectories ``names`` of ``place`` are processed one by one.
     """
@@ -53,7 +53,7 @@ def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
         or options.itemize
         or rank.collects_report_sums
         or options.dereference
-        or options.has_compression
+        or options.compresses_or_decompresses_files
         or options.preserve.chown != (-1, -1)
     ):
         return False
@@ -64,9 +64,9 @@ def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
         (rank.targets[place.root].expected_mounts, rank.path_below_target(place.root, place.path)),
     )
     return not any(
-        side.has_mount_at_or_in(os.path.join(path, name))
+        side.has_expected_mount_at_or_in(os.path.join(path, name))
         for side, path in sides
-        if side.has_any_mount
+        if side.has_any_expected_mount
         for name in names
     )
 
@@ -80,7 +80,7 @@ def directory_batch_settings(rank: Rank, place: Place) -> DirectoryBatchSettings
     )
     excluded = 0, 0
     try:
-        top = targets.identity(rank.path_below_target(place.root, b""))
+        top = targets.identity_of_directory(rank.path_below_target(place.root, b""))
         excluded = targets.mount_codes.device_of_mount_code(top.mount_code) or 0, top.inode
     except Problem:
         pass  # the target of the root does not exist yet
@@ -105,5 +105,9 @@ def _copies_new_files_in_batch(rank: Rank, place: Place, policy: CopyPolicy) -> 
     Other ranks cannot steal this work, because the files never become tasks. So this is done only while other ranks
     have enough work.
     """
-    are_new = plan_for_free_name(policy) == CopyPlan.NEW and not rank.has_digests and rank.options.reflink != "always"
+    are_new = (
+        file_copy_plan_for_unused_name(policy) == CopyPlan.NEW
+        and not rank.computes_digests
+        and rank.options.reflink != "always"
+    )
     return are_new and rank.backend.runs_in_poll and rank.all_ranks_have_work()

@@ -18,14 +18,14 @@ from pcopy.errors import SYNC_FAILED_CODE, SYNC_FAILED_TEXT
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.layout import TargetDirectory
 from pcopy.fsio.problem import Problem, errors_as_problem
-from pcopy.fsio.syncer import open_for_sync
+from pcopy.fsio.syncer import open_file_system_for_sync
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
-from pcopy.tasks.files.layouts import RankLayouts, target_layout_policy
+from pcopy.tasks.files.layouts import LayoutPoliciesAndCounts, target_layout_policy
 
 SYNC_POLL_SECONDS = 0.005
 """Seconds for which the task waits for a sync before it yields, so that the rank can handle messages."""
@@ -62,7 +62,7 @@ class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note
         for keys_of in self._file_system_openers(rank, result.phase):
             try:
                 for key in keys_of():
-                    anchor, reason = file_systems.sync_anchor_of(key)
+                    anchor, reason = file_systems.descriptor_for_server_sync(key)
                     if reason:
                         whole = (
                             Place(0, b"", NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False)
@@ -75,10 +75,10 @@ class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note
             except Problem as problem:
                 if result.phase == Phase.STORE:
                     rank.request_stop(f"{SYNC_FAILED_TEXT}: {problem.strerror}", SYNC_FAILED_CODE)
-                result.defer_completion()  # not recorded as done, so that a resumed job syncs again
+                result.defer_task_completion()  # not recorded as done, so that a resumed job syncs again
                 result.count(counts.UNSYNCED)
                 place = self.place
-                shown = rank.display_path(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
+                shown = rank.path_for_display(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
                 result.report_failure(shown, problem)
 
     def _file_system_openers(self, rank: Rank, phase: int) -> list[Callable[[], list[SyncKey]]]:
@@ -87,7 +87,7 @@ class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note
         """
         met = rank.shared_instance(TargetFileSystems)
         if self.place is not None:
-            return [partial(met.open_for_place, self.place)]
+            return [partial(met.open_target_file_system, self.place)]
         root_keys = met.root_of_key if rank.number in rank.first_ranks else ()
         other_keys = met.descriptors.keys() - met.root_of_key.keys() if phase == Phase.STORE else ()
         return [partial(met.open_file_system_of_key, key) for key in (*root_keys, *other_keys)]
@@ -113,7 +113,7 @@ class TargetFileSystems:
         for target, number in targets.items():
             status = os.fstat(target)
             try:
-                keys = self._keys_of_directory(status.st_dev, status.st_ino, target)
+                keys = self._sync_keys_of_directory(status.st_dev, status.st_ino, target)
             except Problem as problem:  # the error ends this rank: its message shall contain the path
                 problem.filename = os.readlink(b"/proc/self/fd/%d" % target)
                 raise
@@ -121,39 +121,39 @@ class TargetFileSystems:
                 self.root_of_key[key] = number
                 if key not in self.descriptors:
                     with suppress(OSError):
-                        self.descriptors[key] = open_for_sync(target)
+                        self.descriptors[key] = open_file_system_for_sync(target)
 
-    def _keys_of_directory(self, device: int, inode: int, directory: int) -> list[SyncKey]:
+    def _sync_keys_of_directory(self, device: int, inode: int, directory: int) -> list[SyncKey]:
         """Return the keys of all parts of a file system that must be synced separately, one for each metadata server of
         Lustre, else one. ``directory`` is a descriptor of a directory on it, ``device`` and ``inode`` are its numbers.
         Raise ``Problem`` on failure.
         """
-        layout = self._rank.shared_instance(RankLayouts).layout_policy_of_device(device, directory)
-        return [(device, server) for server in layout.metadata_servers(TargetDirectory(directory, inode))]
+        layout = self._rank.shared_instance(LayoutPoliciesAndCounts).layout_policy_of_device(device, directory)
+        return [(device, server) for server in layout.metadata_server_indices(TargetDirectory(directory, inode))]
 
-    def open_for_place(self, place: Place) -> list[SyncKey]:
+    def open_target_file_system(self, place: Place) -> list[SyncKey]:
         """Open the file system of the target directory of ``place`` for the sync, unless it is open, and return its
         keys. Raise ``Problem`` on failure.
         """
-        directory = self._rank.open_target(place)
-        keys = self._keys_of_directory(self._rank.target_device(place), place.target_id.inode, directory)
+        directory = self._rank.open_target_directory(place)
+        keys = self._sync_keys_of_directory(self._rank.target_device(place), place.target_id.inode, directory)
         for key in keys:
             if key not in self.descriptors:
                 with errors_as_problem("open"):
-                    self.descriptors[key] = open_for_sync(directory)
+                    self.descriptors[key] = open_file_system_for_sync(directory)
         return keys
 
-    def will_sync(self, place: Place) -> bool:
+    def will_sync_file_system(self, place: Place) -> bool:
         """Return True if this rank has already opened the file system of the target directory of ``place``, so that it
         will be synced. Raise ``Problem`` on failure.
         """
         layout, device = target_layout_policy(self._rank, place), self._rank.target_device(place)
         if layout.uses_only_default:
             return (device, 0) in self.descriptors
-        keys = self._keys_of_directory(device, place.target_id.inode, self._rank.open_target(place))
+        keys = self._sync_keys_of_directory(device, place.target_id.inode, self._rank.open_target_directory(place))
         return all(key in self.descriptors for key in keys)
 
-    def sync_anchor_of(self, key: SyncKey) -> tuple[int, str]:
+    def descriptor_for_server_sync(self, key: SyncKey) -> tuple[int, str]:
         """Return the anchor of an open file system, or -1; and the reason why it has none. An anchor is the descriptor
         of an unnamed file that lies on all data servers of the file system: to sync that file makes all of them store
         their data. The caller must not close it.
@@ -161,15 +161,19 @@ class TargetFileSystems:
         The reason is empty if no anchor is needed; else it says why none could be created.
         """
         storage = self._rank.storage
-        if key not in self._anchors and storage is not None and (anchor := storage.sync_anchor_of(key)) >= 0:
+        if (
+            key not in self._anchors
+            and storage is not None
+            and (anchor := storage.descriptor_for_server_sync(key)) >= 0
+        ):
             return anchor, ""
         if key not in self._anchors:
             directory = self.descriptors[key]
             try:
                 self._anchors[key] = (
-                    self._rank.shared_instance(RankLayouts)
+                    self._rank.shared_instance(LayoutPoliciesAndCounts)
                     .layout_policy_of_device(key[0], directory)
-                    .create_sync_anchor(directory, key[1])
+                    .create_file_on_all_data_servers(directory, key[1])
                 )
             except OSError as error:
                 return -1, "" if error.errno == errno.EROFS else error.strerror or ""
@@ -186,7 +190,7 @@ class TargetFileSystems:
             number = self.root_of_key[key]
             directory = self._rank.targets[number].open(self._rank.path_below_target(number, b""))
             try:
-                self.descriptors[key] = open_for_sync(directory)
+                self.descriptors[key] = open_file_system_for_sync(directory)
             except OSError as error:
                 text = f"cannot be opened to be synced: {error.strerror}"
                 raise Problem("syncfs", error.errno or errno.EIO, text=text) from error

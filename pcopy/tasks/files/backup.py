@@ -31,7 +31,7 @@ from pcopy.fsio.attributes import apply_item_metadata, read_item_metadata
 from pcopy.fsio.close import close_ignoring_errors, closing_descriptor
 from pcopy.fsio.problem import HARD_LINK_UNSUPPORTED_ERRNOS, Problem, errors_as_problem
 from pcopy.fsio.retries import open_with_retries
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
 
@@ -68,7 +68,7 @@ class BackupDirectory:
         FAT. Then permissions are not checked.
         """
 
-    def back_up(self, place: Place, directory: int, name: bytes, status: os.stat_result) -> bool:
+    def back_up_item(self, place: Place, directory: int, name: bytes, status: os.stat_result) -> bool:
         """Back up the item ``name`` of the target directory of ``place``. Raise ``Problem`` if that fails.
 
         Args:
@@ -92,16 +92,18 @@ class BackupDirectory:
             except OSError as error:
                 if error.errno not in HARD_LINK_UNSUPPORTED_ERRNOS:
                     raise Problem.from_error("link", error) from error
-                is_moved = self._move_or_copy(directory, name, to, kept, status)
+                is_moved = self._move_or_copy_to_backup(directory, name, to, kept, status)
                 if is_moved is not None:
                     return is_moved
-            existing = _status_or_none(to, kept)
+            existing = _item_status_or_none(to, kept)
             if existing is not None and is_same(existing):
                 return False
-            kept = _name_with_number(name, _free_name_number(to, name, is_same))
+            kept = _name_with_number(name, _unused_name_number(to, name, is_same))
         raise Problem("link", errno.EEXIST)
 
-    def _move_or_copy(self, directory: int, name: bytes, to: int, kept: bytes, status: os.stat_result) -> bool | None:
+    def _move_or_copy_to_backup(
+        self, directory: int, name: bytes, to: int, kept: bytes, status: os.stat_result
+    ) -> bool | None:
         """Move the item ``name`` of the open ``directory`` to the name ``kept`` in the open backup directory ``to``. If
         that is refused with EXDEV, because the directories are in different projects, subvolumes or mounts, copy it.
 
@@ -130,7 +132,7 @@ class BackupDirectory:
         """Set the metadata of the backup of the target directory of ``place``, which is empty now and will be deleted.
         ``directory`` is its descriptor. Raise ``Problem`` on failure.
         """
-        options, status = self._rank.options, status_of(directory)
+        options, status = self._rank.options, status_of_open_item(directory)
         preserve = options.preserve._replace(chown=(-1, -1))  # --chown applies to copies, not to backups
         path = self._rank.path_below_target(place.root, place.path)
         if self._has_backup_of_directory_metadata(path, status):
@@ -149,10 +151,10 @@ class BackupDirectory:
         """
         parent_path, _, name = path.rpartition(b"/")
         parent = self._open_directory(parent_path)
-        number = _free_name_number(parent, name, self._is_private_directory)
-        if not number or _status_or_none(parent, _name_with_number(name, number)) is not None:
+        number = _unused_name_number(parent, name, self._is_private_directory)
+        if not number or _item_status_or_none(parent, _name_with_number(name, number)) is not None:
             return False
-        last = _status_or_none(parent, _name_with_number(name, number - 1))
+        last = _item_status_or_none(parent, _name_with_number(name, number - 1))
         return last is not None and stat.S_ISDIR(last.st_mode) and last.st_mtime_ns == status.st_mtime_ns
 
     def _open_directory(self, path: bytes) -> int:
@@ -187,7 +189,7 @@ class BackupDirectory:
         number is appended to the name.
         """
         for _ in range(_MAX_BACKUP_TRIES):
-            numbered = _name_with_number(name, _free_name_number(parent, name, self._is_private_directory))
+            numbered = _name_with_number(name, _unused_name_number(parent, name, self._is_private_directory))
             is_new = _make_directory(parent, numbered)
             with errors_as_problem("open"):
                 descriptor = open_with_retries(numbered, _OPEN_FLAGS, dir_fd=parent)
@@ -223,7 +225,7 @@ class BackupDirectory:
             top = _open_or_make_directory(parent, last)
         finally:
             close_ignoring_errors(parent)
-        if strangers := reason_others_may_write(status_of(top)):
+        if strangers := reason_others_may_write(status_of_open_item(top)):
             close_ignoring_errors(top)
             raise Problem("open", 0, text=f"the directory of --backup {strangers}")
         return top
@@ -259,7 +261,7 @@ def _name_with_number(name: bytes, number: int) -> bytes:
     return stem + end
 
 
-def _free_name_number(parent: int, name: bytes, fits: Callable[[os.stat_result], bool]) -> int:
+def _unused_name_number(parent: int, name: bytes, fits: Callable[[os.stat_result], bool]) -> int:
     """Return a number for the suffix of ``name`` (``_name_with_number``), so that the name with the suffix can be used
     in the open directory ``parent``: it is free, or taken by an item whose status ``fits`` accepts. Raise ``Problem``
     on failure.
@@ -269,7 +271,7 @@ def _free_name_number(parent: int, name: bytes, fits: Callable[[os.stat_result],
     """
 
     def is_free(number: int) -> bool:
-        existing = _status_or_none(parent, _name_with_number(name, number))
+        existing = _item_status_or_none(parent, _name_with_number(name, number))
         return existing is None or fits(existing)
 
     if is_free(0):
@@ -288,7 +290,7 @@ def _free_name_number(parent: int, name: bytes, fits: Callable[[os.stat_result],
     return free
 
 
-def _status_or_none(parent: int, name: bytes) -> os.stat_result | None:
+def _item_status_or_none(parent: int, name: bytes) -> os.stat_result | None:
     """Return the status of the item ``name`` in the open directory ``parent``; None if the name is free. Raise
     ``Problem`` on failure.
     """

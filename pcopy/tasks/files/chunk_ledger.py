@@ -14,11 +14,16 @@ from pcopy.fsio.in_place import incomplete_file_problem
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.temporary import run_and_rank_in_temporary_name
 from pcopy.tasks.base.item_columns import split_digests
-from pcopy.tasks.base.kind import MissingDirectories, NoteTask
-from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
+from pcopy.tasks.base.kind import MissingDirectories, TaskWithoutDirectory
+from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.files.finish_file import ChunkedFileTask, FinishFile, fail_opened_file, remove_temporary
+from pcopy.tasks.files.finish_file import (
+    ChunkedFileTask,
+    FinishFile,
+    handle_failure_of_opened_file,
+    remove_temporary_file,
+)
 
 
 class LargeFileOpenedNote(ChunkedFileTask, code=13, doing="waiting for the chunks of", is_note=True):
@@ -41,7 +46,7 @@ class LargeFileOpenedNote(ChunkedFileTask, code=13, doing="waiting for the chunk
         rank.shared_instance(ChunkLedger).open(self.file.temporary, file, self.chunks, result)
 
 
-class ChunkCopiedNote(NoteTask, code=15, doing="recording a copied part of a file"):
+class ChunkCopiedNote(TaskWithoutDirectory, code=15, doing="recording a copied part of a file"):
     """Note (message in the form of a short task) to the owner of a large file: a chunk was copied, or failed with
     ``problem``. A chunk consists of one or several runs, contiguous pieces of the file.
 
@@ -90,38 +95,40 @@ class FileProgress(NamedTuple):
 class ChunkLedger(CompletionLedger[bytes, FileProgress, ChunkCopiedNote]):
     """The large files that this rank owns and that are not complete, by the names of their temporary files."""
 
-    def record_part(self, awaited: AwaitedParts[FileProgress], note: ChunkCopiedNote) -> None:
+    def record_part_result(self, awaited: ObjectAwaitingParts[FileProgress], note: ChunkCopiedNote) -> None:
         parts = awaited.opened
         file = parts.opened.file
         if note.problem is not None and awaited.problem is None:
-            awaited.problem = Problem.from_packed(note.problem)
+            awaited.problem = Problem.from_packed_tuple(note.problem)
             if file.overwritten_owner:
                 awaited.problem = incomplete_file_problem(awaited.problem)
-            remove_temporary(self._rank, file)  # so that the remaining chunks fail at once
+            remove_temporary_file(self._rank, file)  # so that the remaining chunks fail at once
         roots = split_digests(note.roots, len(note.roots) // note.runs) if note.roots else []
         for run in range(note.runs):
             parts.writers[note.part + run * note.step] = note.writer
         for run, root in enumerate(roots):
             parts.roots[note.part + run * note.step] = root
 
-    def act_when_complete(self, awaited: AwaitedParts[FileProgress], result: TaskResult) -> None:
+    def complete_awaited_object(self, awaited: ObjectAwaitingParts[FileProgress], result: TaskResult) -> None:
         rank, parts = self._rank, awaited.opened
         file = parts.opened.file
         if awaited.problem is None:
-            digest = rank.hashing.digest_of_chunks(file.version.size, parts.roots) if rank.has_digests else b""
+            digest = (
+                rank.job_item_hasher.digest_of_chunks(file.version.size, parts.roots) if rank.computes_digests else b""
+            )
             finish = FinishFile(file, digest, parts.opened.chunk, bytes(parts.writers))
             # Owned by this rank, so that a job that keeps nothing when it stops finds the note and removes the file.
-            result.spawn(finish, owner=rank.number)
+            result.spawn_task(finish, owner=rank.number)
         else:
-            fail_opened_file(rank, result, file, awaited.problem)
+            handle_failure_of_opened_file(rank, result, file, awaited.problem)
 
 
-def remove_all_temporaries(rank: Rank, since: int = 1) -> None:
+def remove_all_temporary_files(rank: Rank, since: int = 1) -> None:
     """Remove the temporary files of all incomplete large files of this rank that the run with the number ``since`` or a
     later run created. This is done when the job stops and keeps nothing for a resume.
     """
     awaited = rank.shared_instance(ChunkLedger).awaited
     for temporary, file in awaited.items():
         if run_and_rank_in_temporary_name(temporary)[0] >= since:
-            remove_temporary(rank, file.opened.opened.file)
+            remove_temporary_file(rank, file.opened.opened.file)
     awaited.clear()

@@ -19,8 +19,8 @@ from pcopy.fsio.close import close_after_failure, close_after_write
 from pcopy.fsio.contents import digest_contents, may_have_holes
 from pcopy.fsio.layout import FileStripes
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.source import check_file_is_unchanged, status_of
-from pcopy.fsio.temporary import reopen_temporary
+from pcopy.fsio.source import check_file_is_unchanged, status_of_open_item
+from pcopy.fsio.temporary import reopen_temporary_file
 from pcopy.fsio.throttle import throttled_steps
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskSteps
@@ -116,16 +116,16 @@ class CopyChunk(ChunkTask, code=14, doing="copying a part of", is_note=False):
             roots = yield from _copy_chunk(self, rank)
             rank.record_write_success()
         except Problem as problem:
-            rank.handle_failure(problem, *self.subject(), self.file.version.size)
-            failure = problem.packed
+            rank.find_item_failure_reason(problem, *self.subject(), self.file.version.size)
+            failure = problem.problem_as_tuple
         step = self.stride // self.run_bytes if self.stride else 1
         runs, here = len(self.byte_ranges()), rank.hosts.this_host
-        result.spawn(ChunkCopiedNote(self.file.temporary, failure, self.part, step, runs, b"".join(roots), here))
+        result.spawn_task(ChunkCopiedNote(self.file.temporary, failure, self.part, step, runs, b"".join(roots), here))
         size = self.file.version.size
         # The next chunk is spawned even after a failure: the owner of the file waits for all chunks. They fail quickly.
         if self.in_turn and self.end < size:
             end = min(2 * self.end - self.start, size)
-            result.spawn(self._replace(start=self.end, end=end, part=self.part + 1), end - self.end)
+            result.spawn_task(self._replace(start=self.end, end=end, part=self.part + 1), end - self.end)
 
 
 class DistributeChunks(ChunkTask, code=20, doing="distributing parts of", is_note=False):
@@ -139,7 +139,7 @@ class DistributeChunks(ChunkTask, code=20, doing="distributing parts of", is_not
         numbers = unpack_numbers(self.chunks)
         width = len(Chunk._fields)
         for at in range(0, len(numbers), width):
-            _spawn_chunk(self.file, Chunk(*numbers[at : at + width]), result)
+            _spawn_chunk_copy_task(self.file, Chunk(*numbers[at : at + width]), result)
 
 
 def spawn_chunks(file: ChunkedFile, chunks: Sequence[Chunk], rank: Rank, result: TaskResult) -> None:
@@ -153,20 +153,20 @@ def spawn_chunks(file: ChunkedFile, chunks: Sequence[Chunk], rank: Rank, result:
     parts: dict[int, list[int]] = {}
     for chunk in chunks:
         if chunk.stride:
-            _spawn_chunk(file, chunk, result, owner=ranks[turns[chunk.turn] % len(ranks)])
+            _spawn_chunk_copy_task(file, chunk, result, owner=ranks[turns[chunk.turn] % len(ranks)])
         elif hosts < 2:
-            _spawn_chunk(file, chunk, result)
+            _spawn_chunk_copy_task(file, chunk, result)
         else:
             parts.setdefault(ranks[turns[chunk.turn] % hosts], []).extend(chunk)
     for owner, numbers in parts.items():
-        result.spawn(DistributeChunks(file, pack_numbers(numbers)), owner=owner)
+        result.spawn_task(DistributeChunks(file, pack_numbers(numbers)), owner=owner)
 
 
-def _spawn_chunk(file: ChunkedFile, chunk: Chunk, result: TaskResult, owner: int | None = None) -> None:
+def _spawn_chunk_copy_task(file: ChunkedFile, chunk: Chunk, result: TaskResult, owner: int | None = None) -> None:
     """Spawn the task for one chunk. ``owner`` is the only rank that may run it; None means any rank."""
     start, end, part, stride, run, _ = chunk
     size = sum(min(run, end - at) for at in range(start, end, stride)) if stride else end - start
-    result.spawn(CopyChunk(file, start, end, part, stride, run, False), size, owner=owner)
+    result.spawn_task(CopyChunk(file, start, end, part, stride, run, False), size, owner=owner)
 
 
 def _copy_chunk(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes]]:
@@ -175,19 +175,19 @@ def _copy_chunk(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes
     """
     file = task.file
     place = file.item.place
-    with rank.open_for_reading(place, file.item.name) as reading:
+    with rank.open_source_file(place, file.item.name) as reading:
         check_file_is_unchanged(reading, file.version)
         writing = -1
-        if not (file.is_cloned and rank.has_digests):
-            writing = reopen_temporary(
-                rank.open_target(place),
+        if not (file.is_cloned and rank.computes_digests):
+            writing = reopen_temporary_file(
+                rank.open_target_directory(place),
                 rank.name_while_written(file),
                 file.identity,
                 file.version.size,
                 file.server_status,
             )
         try:
-            with (yield from _group_lock(task, rank, writing)):
+            with (yield from _lustre_group_lock(task, rank, writing)):
                 roots = yield from _copy_byte_ranges(task, rank, reading, writing)
             check_file_is_unchanged(reading, file.version)
         except BaseException:
@@ -197,7 +197,7 @@ def _copy_chunk(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes
         if writing >= 0:
             sync = rank.syncs_each_file(place)
             try:
-                if not sync and _is_stored_before_done(task, rank):
+                if not sync and _must_sync_chunk(task, rank):
                     from pcopy.tasks.base.storing import wait_for_data_stored
 
                     yield from wait_for_data_stored(rank, writing)
@@ -208,7 +208,7 @@ def _copy_chunk(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes
     return roots
 
 
-def _is_stored_before_done(task: CopyChunk, rank: Rank) -> bool:
+def _must_sync_chunk(task: CopyChunk, rank: Rank) -> bool:
     """Return True if this task must bring what it has written to stable storage before the chunk counts as copied. The
     file has its full size already, so its size would not show after a power failure that contents are missing.
 
@@ -232,14 +232,16 @@ def _copy_byte_ranges(task: CopyChunk, rank: Rank, reading: int, writing: int) -
         reading, writing: descriptors of the source and of the temporary file.
     """
     roots = []
-    holes = may_have_holes(status_of(reading, on_source=True))
+    holes = may_have_holes(status_of_open_item(reading, on_source=True))
     for start, end in task.byte_ranges():
         hasher = rank.new_hasher()
         if writing < 0 and hasher is not None:
             steps = throttled_steps(digest_contents(reading, start, end, hasher, may_have_holes=holes), rank.throttle)
         else:
             devices = rank.source_and_target_device(task.file.item.place)
-            steps = rank.mover.copy_range(reading, writing, start, end, devices, may_have_holes=holes, digest=hasher)
+            steps = rank.mover.copy_byte_range(
+                reading, writing, start, end, devices, may_have_holes=holes, digest=hasher
+            )
         with closing(steps):  # if a thread copies, it ends here, before the files are closed
             for moved in steps:
                 rank.counters[counts.MOVED] += moved
@@ -249,7 +251,9 @@ def _copy_byte_ranges(task: CopyChunk, rank: Rank, reading: int, writing: int) -
     return roots
 
 
-def _group_lock(task: CopyChunk, rank: Rank, writing: int) -> Generator[None, None, AbstractContextManager[None]]:
+def _lustre_group_lock(
+    task: CopyChunk, rank: Rank, writing: int
+) -> Generator[None, None, AbstractContextManager[None]]:
     """Return a context manager that holds Lustre's group lock while the chunk is written. All writers of the file share
     this lock. If the user does not want it (--group-lock, --direct), return a context manager that does nothing.
     """

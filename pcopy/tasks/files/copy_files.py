@@ -13,13 +13,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopySmallFilesBatch, CopySmallFilesResult
 from pcopy.fsio.backend.columns import (
     DEVICE_COLUMN,
     VERSION_COLUMNS,
-    BatchVerdicts,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
     pack_names,
     unpack_names,
 )
@@ -27,10 +27,10 @@ from pcopy.fsio.incomplete_mark import sidecar_name
 from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe, TargetDirectory
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.retries import TRANSIENT_ERRNOS
-from pcopy.fsio.temporary import remove_if_present
+from pcopy.fsio.temporary import remove_item_if_present
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.dividing import portion_slices, split_names
 from pcopy.tasks.base.item_columns import ItemColumns
@@ -73,14 +73,14 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
     attempt: int
 
     def divide(self, portions: int) -> list[CopyFiles]:
-        found, at = self.source_rows(), portion_slices(self.item_count, portions)
-        rows = [found.selected(range(each.start, each.stop)).packed() for each in at]
+        found, at = self.source_status_columns(), portion_slices(self.item_count, portions)
+        rows = [found.columns_of_selected_rows(range(each.start, each.stop)).status_columns_as_bytes() for each in at]
         parts = zip(split_names(self.names, at), rows, strict=True)
         return [self._replace(names=names, rows=rows) for names, rows in parts]
 
-    def source_rows(self) -> StatusColumns:
+    def source_status_columns(self) -> ItemStatusColumns:
         """Return what a scan found about each file: the columns inode number, size, mtime and ctime."""
-        return StatusColumns.unpacked(self.rows, self.item_count, VERSION_COLUMNS)
+        return ItemStatusColumns.status_columns_from_bytes(self.rows, self.item_count, VERSION_COLUMNS)
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Copy the files by batches of the backend (the code that makes system calls for many items). Files that it
@@ -89,21 +89,23 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
         if rank.options.dry_run:
             from pcopy.tasks.files.forecast import report_dry_run_files
 
-            yield from report_dry_run_files(rank, result, self.place, unpack_names(self.names), self.source_rows())
+            yield from report_dry_run_files(
+                rank, result, self.place, unpack_names(self.names), self.source_status_columns()
+            )
             return
         place = self.place
-        rows = self.source_rows()
+        rows = self.source_status_columns()
         try:
-            source, target = rank.open_source(place), rank.open_target(place)
+            source, target = rank.open_source_directory(place), rank.open_target_directory(place)
             inherits = inherits_acl(rank, place, target)
             rank.detect_times_set_on_close(target, rank.target_device(place), result.notices)
         except Problem as problem:
             for name, size in zip(unpack_names(self.names), rows.size, strict=True):
-                result.fail_item(place, name, problem, size)
+                result.count_item_as_failed(place, name, problem, size)
             return
         waiting = UnnamedCopies(rank, place, self.attempt)
-        with waiting.spawn_at_end(result):
-            planned = yield from _planned_batch(self, rank, source, target, rows, inherits=inherits)
+        with waiting.spawn_naming_task_at_end(result):
+            planned = yield from _batch_with_copy_plans(self, rank, source, target, rows, inherits=inherits)
             try:
                 batches = _split_by_layout(rank, place, planned)
             except Problem as problem:
@@ -149,7 +151,7 @@ def _sync_and_name_files(rank: Rank, together: FileSyncBatch, waiting_steps: lis
     """Bring the files in ``together`` to stable storage, then finish the generators in ``waiting_steps``, which have
     written these files and wait to give them their names.
     """
-    yield from together.store(rank)
+    yield from together.sync_added_files(rank)
     while waiting_steps:
         yield from waiting_steps[0]
         del waiting_steps[0]
@@ -170,9 +172,9 @@ def _copy_one_file(
         fail_or_retry(result, item.place, item.name, problem, item.attempt, item.size)
 
 
-def _planned_batch(
-    task: CopyFiles, rank: Rank, source: int, target: int, rows: StatusColumns, *, inherits: bool
-) -> TicketGenerator[CopySmallFiles]:
+def _batch_with_copy_plans(
+    task: CopyFiles, rank: Rank, source: int, target: int, rows: ItemStatusColumns, *, inherits: bool
+) -> TicketGenerator[CopySmallFilesBatch]:
     """Return the batch that copies all files of the task, with a plan for each.
 
     Args:
@@ -189,34 +191,36 @@ def _planned_batch(
     rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
     plans = yield from copy_plans_for_files(rank, place, target, new_names, rows)
     if rank.throttle.is_on:
-        plans = yield from _plans_within_limit(rank, plans, rows)
+        plans = yield from _plans_within_rate_limit(rank, plans, rows)
     temporaries = []
     if not _TEMPORARY_NAME_PLANS.isdisjoint(plans):
         temporaries = [rank.temporary_names.next_name() if plan in _TEMPORARY_NAME_PLANS else b"" for plan in plans]
     renamed = new_names if renames else b""
-    return CopySmallFiles(
+    return CopySmallFilesBatch(
         source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits_acl=inherits
     )
 
 
-def _plans_within_limit(rank: Rank, plans: bytes | bytearray, rows: StatusColumns) -> TicketGenerator[bytearray]:
+def _plans_within_rate_limit(
+    rank: Rank, plans: bytes | bytearray, rows: ItemStatusColumns
+) -> TicketGenerator[bytearray]:
     """Yield until the rate limit (--bwlimit, --oplimit) permits to copy the files with the status ``rows``; return
     their plans.
 
     A file that is too large to be copied at once under the limit gets the plan of the slow path, which copies it piece
     by piece.
     """
-    most = rank.throttle.max_step_size()
+    most = rank.throttle.max_bytes_per_task_step()
     is_copied = [plan & ~SYNC_FILE_FLAG in _CREATING_PLANS for plan in plans]
     sizes = [size if copied and size <= most else 0 for copied, size in zip(is_copied, rows.size, strict=True)]
-    yield from rank.throttle.charge_and_wait(sum(sizes))
+    yield from rank.throttle.charge_limits_and_wait(sum(sizes))
     return bytearray(
         CopyPlan.SLOW_PATH if copied and size > most else plan
         for copied, size, plan in zip(is_copied, rows.size, plans, strict=True)
     )
 
 
-def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFiles) -> list[CopySmallFiles]:
+def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFilesBatch) -> list[CopySmallFilesBatch]:
     """Split the batch into batches whose files get the same Lustre layout (striping). Raise ``Problem`` on failure."""
     layout = target_layout_policy(rank, place)
     if layout.uses_only_default:
@@ -225,7 +229,7 @@ def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFiles) -> list[Co
     if not creating:
         return [batch]
     names, sizes = unpack_names(batch.names), batch.rows.size
-    found = layout.recipes_for_small_files(
+    found = layout.layout_recipes_for_small_files(
         batch.directory,
         [names[row] for row in creating],
         [sizes[row] for row in creating],
@@ -238,10 +242,10 @@ def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFiles) -> list[Co
     parts = [(recipe, [creating[row] for row in rows]) for recipe, rows in found]
     if other_rows:
         parts.append((DEFAULT_LAYOUT_RECIPE, other_rows))
-    return [_batch_of_rows(batch, rows, recipe) for recipe, rows in parts]
+    return [_batch_of_selected_files(batch, rows, recipe) for recipe, rows in parts]
 
 
-def _batch_of_rows(batch: CopySmallFiles, rows: list[int], recipe: LayoutRecipe) -> CopySmallFiles:
+def _batch_of_selected_files(batch: CopySmallFilesBatch, rows: list[int], recipe: LayoutRecipe) -> CopySmallFilesBatch:
     """Return a batch of those files of ``batch`` whose indices are ``rows``. ``recipe`` is the way in which they are
     created, so that they get their Lustre layout (striping).
     """
@@ -250,12 +254,12 @@ def _batch_of_rows(batch: CopySmallFiles, rows: list[int], recipe: LayoutRecipe)
         names = unpack_names(packed) if packed else []
         return pack_names([names[row] for row in rows]) if names else b""
 
-    return CopySmallFiles(
+    return CopySmallFilesBatch(
         batch.directory,
         chosen(batch.names),
         batch.target,
         bytes(batch.plans[row] for row in rows),
-        batch.rows.selected(rows),
+        batch.rows.columns_of_selected_rows(rows),
         chosen(batch.new_names),
         chosen(batch.temporary_names),
         inherits_acl=batch.inherits_acl,
@@ -264,7 +268,7 @@ def _batch_of_rows(batch: CopySmallFiles, rows: list[int], recipe: LayoutRecipe)
 
 
 def _copy_file_batch(
-    task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFiles, waiting: UnnamedCopies
+    task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFilesBatch, waiting: UnnamedCopies
 ) -> TicketGenerator[list[int]]:
     """Copy the files of a batch by the backend. Return the indices, in the batch, of the files that remain for the slow
     path. ``waiting`` collects the copies that get their final names in a later phase.
@@ -272,7 +276,7 @@ def _copy_file_batch(
     place = task.place
     if rank.names_late:
         waiting.add_temporary_names(unpack_names(batch.temporary_names))
-    done = yield from rank.execute_moving(batch)
+    done = yield from rank.execute_batch_counting_bytes(batch)
     codes = done.verdicts.codes
     if _DONE in codes:
         rank.record_write_success()
@@ -294,7 +298,12 @@ def _copy_file_batch(
 
 
 def _handle_uncopied_files(
-    task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFiles, done: CopyResult, waiting: UnnamedCopies
+    task: CopyFiles,
+    rank: Rank,
+    result: TaskResult,
+    batch: CopySmallFilesBatch,
+    done: CopySmallFilesResult,
+    waiting: UnnamedCopies,
 ) -> list[int]:
     """Handle the files of a batch that were not copied: count the skipped and failed ones, and spawn a task for those
     that were not begun because the batch was cancelled. Return the indices, in the batch, of the files that remain for
@@ -313,7 +322,11 @@ def _handle_uncopied_files(
             continue
         if code == OutcomeCode.SKIPPED:
             count_skipped_or_spawn_read(
-                rank, result, place, names[row], ContentInfo(FILE, batch.rows.size[row], b"", batch.rows.version(row))
+                rank,
+                result,
+                place,
+                names[row],
+                ContentInfo(FILE, batch.rows.size[row], b"", batch.rows.content_version_of_row(row)),
             )
         elif code in (OutcomeCode.SLOW_PATH, OutcomeCode.DECIDE_AGAIN) or (
             code in _SOURCE_FAILURE_CODES and verdicts.errnos[row] in TRANSIENT_ERRNOS
@@ -325,7 +338,7 @@ def _handle_uncopied_files(
             code == OutcomeCode.LACKS_METADATA and rank.names_late
         ):  # it gets its name nevertheless: a file with wrong metadata, and a message, is better than none
             made = UnnamedCopy(unpack_names(batch.temporary_names)[row], done.created_inodes[row], done.marks[row])
-            known = ContentInfo(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
+            known = ContentInfo(FILE, verdicts.bytes[row], done.digests[row], batch.rows.content_version_of_row(row))
             problem = verdicts.problem(row)
             assert isinstance(problem, MetadataProblem)
             waiting.add(result, _item_of_row(task, names, batch.rows, row), ItemResult(known, None, made, problem))
@@ -335,15 +348,20 @@ def _handle_uncopied_files(
         result.record_applied_metadata(place, names[row], applied)
     if not_begun:
         not_begun += slow_rows
-        rows = batch.rows.selected(not_begun).packed(VERSION_COLUMNS)
+        rows = batch.rows.columns_of_selected_rows(not_begun).status_columns_as_bytes(VERSION_COLUMNS)
         part = task._replace(names=pack_names(names[row] for row in not_begun), rows=rows)
-        result.spawn(part, sum(batch.rows.size[row] for row in not_begun) + len(not_begun) * CALL_COST)
+        result.spawn_task(part, sum(batch.rows.size[row] for row in not_begun) + len(not_begun) * CALL_COST)
         return []
     return slow_rows
 
 
 def _handle_copied_files(
-    place: Place, rank: Rank, result: TaskResult, batch: CopySmallFiles, done: CopyResult, waiting: UnnamedCopies
+    place: Place,
+    rank: Rank,
+    result: TaskResult,
+    batch: CopySmallFilesBatch,
+    done: CopySmallFilesResult,
+    waiting: UnnamedCopies,
 ) -> None:
     """Count the files that ``batch`` has copied, and collect their digests; ``done`` is its result. Copies that get
     their final names in a later phase are not counted yet, but added to ``waiting``.
@@ -357,13 +375,15 @@ def _handle_copied_files(
             # If an earlier run was overwriting a file of this name (--inplace), that file has been replaced now. So its
             # mark of incompleteness is removed. If that fails, FINISH removes it.
             with suppress(Problem):
-                remove_if_present(batch.target, sidecar_name(new_names[row]))
+                remove_item_if_present(batch.target, sidecar_name(new_names[row]))
     if rank.names_late:
         temporaries = unpack_names(batch.temporary_names)
         for row in rows:
             made = UnnamedCopy(temporaries[row], done.created_inodes[row], done.marks[row])
             known = verdicts.bytes[row], done.digests[row]
-            waiting.add_file(names[row], made, batch.rows.version(row), *known, verdicts.nanoseconds[row])
+            waiting.add_file(
+                names[row], made, batch.rows.content_version_of_row(row), *known, verdicts.nanoseconds[row]
+            )
         return
     if result.item_recorder.is_recording:
         _record_outcomes(place, result, batch, verdicts)
@@ -395,16 +415,18 @@ def _needs_unpacked_names(rank: Rank) -> bool:
     )
 
 
-def _record_outcomes(place: Place, result: TaskResult, batch: CopySmallFiles, verdicts: BatchVerdicts) -> None:
+def _record_outcomes(
+    place: Place, result: TaskResult, batch: CopySmallFilesBatch, verdicts: BatchOutcomeColumns
+) -> None:
     """Record, for the report of each item, the files that were created and those that replaced an existing item."""
     names, codes, plans = unpack_names(batch.names), verdicts.codes, batch.plans
-    for action, plan in ((Action.COPY, CopyPlan.NEW), (Action.REPLACE, CopyPlan.REPLACE)):
+    for action, plan in ((ItemAction.COPY, CopyPlan.NEW), (ItemAction.REPLACE, CopyPlan.REPLACE)):
         rows = [row for row, code in enumerate(codes) if code == _DONE and plans[row] & ~SYNC_FILE_FLAG == plan]
         columns = (array("Q", map(column.__getitem__, rows)) for column in (verdicts.bytes, verdicts.nanoseconds))
-        result.item_recorder.record_files(action, place, [names[row] for row in rows], *columns)
+        result.item_recorder.record_outcome_of_files(action, place, [names[row] for row in rows], *columns)
 
 
-def _item_of_row(task: CopyFiles, names: list[bytes], rows: StatusColumns, row: int) -> Item:
+def _item_of_row(task: CopyFiles, names: list[bytes], rows: ItemStatusColumns, row: int) -> Item:
     """Return the file with the index ``row`` in ``names`` and ``rows`` as an ``Item``, for the code that copies files
     one by one.
     """

@@ -9,15 +9,15 @@ import stat
 import time
 
 from pcopy.fsio.backend.columns import unpack_names
-from pcopy.fsio.existing import has_same_link_text, looks_like_copy
-from pcopy.fsio.identity import Identity, identity_mark_of
-from pcopy.fsio.new_file import NewNode
-from pcopy.fsio.nodes import read_node
+from pcopy.fsio.existing import has_same_symlink_text, looks_like_copy
+from pcopy.fsio.identity import ItemIdentity, identity_mark_of
+from pcopy.fsio.new_file import NewLinkOrSpecialFile
+from pcopy.fsio.nodes import read_link_or_special_file
 from pcopy.fsio.problem import Problem, TargetChangedProblem, source_changed_problem
-from pcopy.fsio.source import FileVersion, source_status
-from pcopy.tasks.base.actions import Action, CopyAction
+from pcopy.fsio.source import FileContentVersion, source_item_status
+from pcopy.tasks.base.actions import ItemAction, TimedCopyAction
 from pcopy.tasks.base.attempts import fail_or_retry
-from pcopy.tasks.base.hashing import type_byte_of
+from pcopy.tasks.base.hashing import item_type_byte
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -59,7 +59,7 @@ class CopySpecialFiles(DivisibleTask, code=11, doing="copying links and nodes of
         """
         place = self.place
         waiting = UnnamedCopies(rank, place, self.attempt)
-        with waiting.spawn_at_end(result):
+        with waiting.spawn_naming_task_at_end(result):
             for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
                 item = Item(place.source_id.mount_code, inode, 0, ((place, name),), self.attempt)
                 try:
@@ -81,59 +81,65 @@ def copy_special_file(rank: Rank, result: TaskResult, item: Item, *, may_get_lin
     """
     began = time.monotonic_ns()
     place, name = item.names[0]
-    source, new_name, options = rank.open_source(place), rank.target_name(place, name), rank.options
-    status = source_status(source, name, follow=options.dereference)
+    source, new_name, options = rank.open_source_directory(place), rank.target_name(place, name), rank.options
+    status = source_item_status(source, name, follow=options.dereference)
     if status.st_ino != item.inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
         raise source_changed_problem("stat", "another item has taken its name since the scan")
     present = find_existing_item(rank, place, name)
-    present, stays = _outcome_if_kept(result, item, present, source, status, may_get_links=may_get_links)
+    present, stays = _result_if_existing_item_kept(result, item, present, source, status, may_get_links=may_get_links)
     if stays is not None:
         return stays
     present_status = None if present is None else present.status
     if options.dry_run:
-        known = ContentInfo(type_byte_of(status), 0, b"", FileVersion.from_status(status))
-        result.count_copied(place, name, known, how=CopyAction.for_existing_item(present))
+        known = ContentInfo(item_type_byte(status), 0, b"", FileContentVersion.from_status(status))
+        result.count_copied_item(place, name, known, how=TimedCopyAction.action_given_existing_item(present))
         return dry_run_result(known)
-    target = rank.open_target(place)
+    target = rank.open_target_directory(place)
     is_alike = present_status is not None and stat.S_IFMT(present_status.st_mode) == stat.S_IFMT(status.st_mode)
     kept = present.status_with_kept_mode(status) if present is not None and is_alike else None
     inherits = inherits_acl(rank, place, target)
-    node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
+    node = read_link_or_special_file(source, name, item.inode, options.preserve, follow=options.dereference)
     is_new = present is None and not rank.names_late
     made_as = new_name if is_new else prepare_new_name(rank, target, new_name, present_status, status)
-    with NewNode.create_node(target, made_as, node, is_temporary=made_as != new_name) as new:
+    with NewLinkOrSpecialFile.create_link_or_special_file(
+        target, made_as, node, is_temporary=made_as != new_name
+    ) as new:
         mark = identity_mark_of(new.descriptor, created_by_job=True) if may_get_links or rank.names_late else b""
         applied = new.apply_metadata(
             node.attributes, options.preserve, options.umask, existing=kept, inherits_acl=inherits
         )
         if present is None or rank.names_late or made_as == new_name:
-            new.close_and_keep()
+            new.close_without_removing()
         else:
-            _replace_existing(new, new_name, present, status)
-    identity = Identity(place.target_id.mount_code, new.status.st_ino, mark)
+            _replace_existing_item(new, new_name, present, status)
+    identity = ItemIdentity(place.target_id.mount_code, new.status.st_ino, mark)
     unnamed = UnnamedCopy(made_as, identity.inode, mark) if rank.names_late else None
     if new.metadata_problem is not None and unnamed is None:
         new.metadata_problem.identity = identity
         raise new.metadata_problem
     result.record_applied_metadata(place, name, applied)
     rank.record_write_success()
-    digest = rank.hashing.digest_of_special_file(node.status, node.link_target) if rank.has_digests else b""
-    known = ContentInfo(type_byte_of(node.status), 0, digest, FileVersion.from_status(node.status))
-    how = CopyAction.for_existing_item(present, time.monotonic_ns() - began)
+    digest = (
+        rank.job_item_hasher.digest_of_special_file(node.status, node.link_target) if rank.computes_digests else b""
+    )
+    known = ContentInfo(item_type_byte(node.status), 0, digest, FileContentVersion.from_status(node.status))
+    how = TimedCopyAction.action_given_existing_item(present, time.monotonic_ns() - began)
     if unnamed is None:
-        result.count_copied(place, name, known, is_only_name=not item.links, how=how)
+        result.count_copied_item(place, name, known, is_only_name=not item.links, how=how)
     return ItemResult(known, identity, unnamed, new.metadata_problem, how)
 
 
-def _replace_existing(new: NewNode, name: bytes, present: ExistingItem, source: os.stat_result) -> None:
+def _replace_existing_item(
+    new: NewLinkOrSpecialFile, name: bytes, present: ExistingItem, source: os.stat_result
+) -> None:
     """Give the new item its final ``name``. This replaces the existing item ``present``, which is backed up before if
     the user wants that. ``source`` is the status of the source. Raise ``Problem`` on failure.
     """
-    present.back_up(source)
+    present.back_up_item(source)
     new.commit(name, present.status, has_sidecar=may_have_incomplete_mark(present.rank, present))
 
 
-def _outcome_if_kept(
+def _result_if_existing_item_kept(
     result: TaskResult,
     item: Item,
     present: ExistingItem | None,
@@ -157,15 +163,17 @@ def _outcome_if_kept(
         if present is None:
             break
         try:
-            return present, _keep_existing(result, item, present, source, status, may_get_links=may_get_links)
+            return present, _skip_if_existing_item_kept(
+                result, item, present, source, status, may_get_links=may_get_links
+            )
         except TargetChangedProblem:
             if examination == MAX_EXAMINATIONS:
                 raise
-        present = present.examine_again()
+        present = present.item_with_current_status()
     return None, None
 
 
-def _keep_existing(
+def _skip_if_existing_item_kept(
     result: TaskResult, item: Item, present: ExistingItem, source: int, status: os.stat_result, *, may_get_links: bool
 ) -> ItemResult | None:
     """If the existing item ``present`` is kept, count the item as skipped and return the outcome; return None if it is
@@ -177,14 +185,14 @@ def _keep_existing(
         may_get_links: True if other names (hard links) of the inode may be found later.
     """
     (place, name), rank, options = item.names[0], present.rank, present.rank.options
-    if _is_existing_replaced(present, source, name, status):
+    if _is_existing_item_replaced(present, source, name, status):
         return None
     is_link = stat.S_ISLNK(status.st_mode)  # the target texts of both links were compared already, and are equal
     same = options.compares_existing and (is_link or looks_like_copy(status, present.status, options.modify_window))
     may_link = (
-        may_get_links and same and present.is_linkable(status)
+        may_get_links and same and present.may_get_hard_links(status)
     )  # decided before its metadata is updated, which may hide that others could write to it
-    action = Action.SKIP
+    action = ItemAction.SKIP
     if should_update_metadata(rank):
         from pcopy.tasks.files.update_metadata import (
             has_source_metadata,
@@ -195,18 +203,18 @@ def _keep_existing(
         if not has_source_metadata(rank, place, name, status, present):
             if may_get_links and same and not may_link and is_copied_again_for_links(present, status):
                 return None
-            node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
+            node = read_link_or_special_file(source, name, item.inode, options.preserve, follow=options.dereference)
             updated = update_existing_metadata(result, name, present, node.attributes)
             if updated is None:
                 return None
             present, action = updated
-    made = present.identity() if may_link else None
-    known = ContentInfo(type_byte_of(status), 0, b"", FileVersion.from_status(status))
+    made = present.item_identity() if may_link else None
+    known = ContentInfo(item_type_byte(status), 0, b"", FileContentVersion.from_status(status))
     count_skipped_or_spawn_read(rank, result, place, name, known, action)
     return ItemResult(known, made)
 
 
-def _is_existing_replaced(present: ExistingItem, source: int, name: bytes, status: os.stat_result) -> bool:
+def _is_existing_item_replaced(present: ExistingItem, source: int, name: bytes, status: os.stat_result) -> bool:
     """Return True if the existing item ``present`` is replaced by the item ``name`` of the open directory ``source``.
     Raise ``Problem`` on failure.
 
@@ -217,6 +225,6 @@ def _is_existing_replaced(present: ExistingItem, source: int, name: bytes, statu
     is_link = stat.S_ISLNK(status.st_mode) and stat.S_ISLNK(present.status.st_mode)
     if not is_link or not should_update_metadata(present.rank) or present.is_from_earlier_run():
         return True
-    return not has_same_link_text(
+    return not has_same_symlink_text(
         source, name, present.directory, present.name
     )  # if the texts are equal, only the time differs

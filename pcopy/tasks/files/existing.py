@@ -38,15 +38,15 @@ from pcopy.fsio.existing import (
     are_times_equal,
     can_compare_contents,
     decision_for_existing_item,
-    has_same_link_text,
+    has_same_symlink_text,
     looks_like_copy,
 )
-from pcopy.fsio.identity import Identity, IdentityComparison, birth_time, identity_of
-from pcopy.fsio.in_place import OverwrittenFile, open_for_overwrite
-from pcopy.fsio.incomplete_mark import IncompleteMark, find_incomplete_mark, uncertain_mark_problem
+from pcopy.fsio.identity import IdentityComparison, ItemIdentity, birth_time, identity_of_open_item
+from pcopy.fsio.in_place import OverwrittenFile, open_file_for_overwrite
+from pcopy.fsio.incomplete_mark import IncompleteFileMark, find_incomplete_file_mark, uncertain_file_mark_problem
 from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe, TargetDirectory
 from pcopy.fsio.new_file import remove_empty_directory_for_rename
-from pcopy.fsio.nodes import open_path_only
+from pcopy.fsio.nodes import open_o_path_descriptor
 from pcopy.fsio.problem import (
     REPLACED_TEXT,
     Problem,
@@ -54,11 +54,11 @@ from pcopy.fsio.problem import (
     directory_not_empty_problem,
     errors_as_problem,
 )
-from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import is_private_file, remove_if_present
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.temporary import is_private_file, remove_item_if_present
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import Rank, is_since_earlier_run
+from pcopy.tasks.base.rank import Rank, is_ctime_since_earlier_run
 from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, Place
 from pcopy.tasks.files.layouts import target_layout_policy
 
@@ -74,7 +74,7 @@ _MODE_BITS_EMPOWERING_OTHERS = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat
 """Mode bits that let other users write to a file, or run it with the rights of its owner or group."""
 
 
-def status_or_none(directory: int, name: bytes) -> os.stat_result | None:
+def item_status_or_none(directory: int, name: bytes) -> os.stat_result | None:
     """Return the status of ``name`` in the open ``directory``, without following a symbolic link; None if the name is
     free. Raise ``Problem`` on failure.
     """
@@ -91,7 +91,7 @@ def target_status(rank: Rank, place: Place, name: bytes) -> os.stat_result | Non
     status cannot be read.
     """
     try:
-        return status_or_none(rank.open_target(place), rank.target_name(place, name))
+        return item_status_or_none(rank.open_target_directory(place), rank.target_name(place, name))
     except Problem:
         return None
 
@@ -180,7 +180,7 @@ class ExistingItem(NamedTuple):
         if stat.S_ISREG(self.status.st_mode) and self.rank.options.inplace and self.status.st_nlink == 1:
             return False
         born = birth_time(self.directory, self.name)
-        return bool(born) and not is_since_earlier_run(self.rank.job, self.place, born)
+        return bool(born) and not is_ctime_since_earlier_run(self.rank.job, self.place, born)
 
     def _is_name_collision(self) -> bool:
         """Return True if another item of this job, or another program, has taken the name since the job began. Raise
@@ -202,7 +202,7 @@ class ExistingItem(NamedTuple):
         """Return True if this job copies an item to ``name`` in this target directory. Raise ``Problem`` on failure."""
         rank, root = self.rank, self.place.root
         if not os.path.sameopenfile(self.directory, rank.targets[root].open(b"")):
-            return _directory_contains(rank.open_source(self.place), name)
+            return _directory_contains(rank.open_source_directory(self.place), name)
         roots = rank.job.roots  # the common target directory of all roots
         if any(root.name == name for root in roots):
             return True
@@ -222,7 +222,7 @@ class ExistingItem(NamedTuple):
         """
         rank, target, options = self.rank, self.status, self.rank.options
         if rank.phase >= Phase.REPAIR:
-            if rank.names_late and not self.may_be_replaced_if_keeping(source):
+            if rank.names_late and not self.may_be_replaced_under_keep_option(source):
                 raise Problem(
                     "create", errno.EEXIST, text="the copy was changed after it was written, and is not replaced"
                 )
@@ -236,7 +236,7 @@ class ExistingItem(NamedTuple):
             options.existing, options.modify_window, source, target, contents=options.checksum
         )
         if half is not None and decision is ExistingItemDecision.SKIP and not options.checksum:
-            raise uncertain_mark_problem(self.name)
+            raise uncertain_file_mark_problem(self.name)
         if decision is ExistingItemDecision.FAIL:
             raise Problem("create", errno.EEXIST)
         if decision is ExistingItemDecision.REPLACE and (options.delete or options.dry_run):
@@ -252,7 +252,7 @@ class ExistingItem(NamedTuple):
         if stat.S_ISDIR(self.status.st_mode) and not is_directory_empty(self.directory, self.name):
             raise directory_not_empty_problem()
 
-    def may_be_replaced_if_keeping(self, source: ComparedStatus) -> bool:
+    def may_be_replaced_under_keep_option(self, source: ComparedStatus) -> bool:
         """Return True if the item may be replaced by an item with the status ``source`` under ``--existing newer``,
         ``skip`` or ``fail``.
 
@@ -290,16 +290,16 @@ class ExistingItem(NamedTuple):
         is_later = present.st_mtime_ns > source.st_mtime_ns and not is_equal
         if not (options.compares_existing or (options.existing == "newer" and not is_later)):
             return False
-        return not has_same_link_text(directory, name, self.directory, self.name, on_source=on_source)
+        return not has_same_symlink_text(directory, name, self.directory, self.name, on_source=on_source)
 
-    def _incomplete_mark(self) -> IncompleteMark | None:
+    def _incomplete_mark(self) -> IncompleteFileMark | None:
         """Return the mark of the file which says that an ``--inplace`` job has written only a part of it: this job, or
         one that was given up. Return None if it has none. Only files that may have a mark are examined.
         """
         options, target = self.rank.options, self.status
         if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_private_file(target)):
             return None
-        mark = find_incomplete_mark(self.directory, self.name, target)
+        mark = find_incomplete_file_mark(self.directory, self.name, target)
         return mark if mark is not None and (mark.job == self.rank.job.name or options.existing != "fail") else None
 
     def _is_certainly_incomplete(self) -> bool:
@@ -321,7 +321,7 @@ class ExistingItem(NamedTuple):
         if present.st_size == source.st_size and is_dated:
             return present
         made_or_changed = min(present.st_ctime_ns, birth_time(self.directory, self.name))
-        is_old = not is_since_earlier_run(rank.job, self.place, made_or_changed)
+        is_old = not is_ctime_since_earlier_run(rank.job, self.place, made_or_changed)
         return present if is_old or self._is_certainly_incomplete() else None
 
     def open_to_overwrite(
@@ -343,9 +343,9 @@ class ExistingItem(NamedTuple):
         ):
             return None  # a run that created the file was killed before the file got its layout
         preserve, job = rank.options.preserve, rank.job.name
-        return open_for_overwrite(self.directory, self.name, self.status, source, preserve, job, temporary)
+        return open_file_for_overwrite(self.directory, self.name, self.status, source, preserve, job, temporary)
 
-    def is_linkable(self, source: os.stat_result) -> bool:
+    def may_get_hard_links(self, source: os.stat_result) -> bool:
         """Return True if the item may be kept and get hard links in other directories, which may belong to other users.
 
         Return False if it gives another user more power than a copy of an item with the status ``source`` would: by its
@@ -359,37 +359,39 @@ class ExistingItem(NamedTuple):
         )
 
     def has_other_names_to_link(self, source: os.stat_result) -> bool:
-        """Return True if the source has other names that are copied as hard links to this item. (If ``is_linkable``
-        returns False, the caller then copies the item again and links them to the copy.)
+        """Return True if the source has other names that are copied as hard links to this item. (If
+        ``may_get_hard_links`` returns False, the caller then copies the item again and links them to the copy.)
         """
         return source.st_nlink > 1 and self.rank.options.preserve.links
 
-    def identity(self) -> Identity:
+    def item_identity(self) -> ItemIdentity:
         """Return the identity (mount code, inode number, and file handle or time of birth) by which the item is
         recognised later. Raise ``TargetChangedProblem`` if it has changed since it was examined, and ``Problem`` for
         other errors.
         """
-        with self.open_unchanged() as descriptor:
-            return identity_of(descriptor, status_of(descriptor), self.place.target_id.mount_code, created_by_job=False)
+        with self.open_if_unchanged() as descriptor:
+            return identity_of_open_item(
+                descriptor, status_of_open_item(descriptor), self.place.target_id.mount_code, created_by_job=False
+            )
 
     @contextmanager
-    def open_unchanged(self) -> Iterator[int]:
+    def open_if_unchanged(self) -> Iterator[int]:
         """Context manager: open the item with O_PATH. Raise ``TargetChangedProblem`` if its status has changed since it
         was examined, and ``Problem`` for other errors.
         """
-        with closing_descriptor(open_path_only(self.directory, self.name, on_source=False)) as descriptor:
-            if _status_version(status_of(descriptor)) != _status_version(self.status):
+        with closing_descriptor(open_o_path_descriptor(self.directory, self.name, on_source=False)) as descriptor:
+            if _status_fingerprint(status_of_open_item(descriptor)) != _status_fingerprint(self.status):
                 raise TargetChangedProblem
             yield descriptor
 
-    def examine_again(self) -> ExistingItem | None:
+    def item_with_current_status(self) -> ExistingItem | None:
         """Return the item that has the name now, with its status; None if the name is free now. Raise ``Problem`` on
         failure.
         """
-        status = status_or_none(self.directory, self.name)
+        status = item_status_or_none(self.directory, self.name)
         return None if status is None else self._replace(status=status)
 
-    def back_up(self, source: ComparedStatus | None = None) -> None:
+    def back_up_item(self, source: ComparedStatus | None = None) -> None:
         """Back up the item before it is replaced, if the user wants backups. Raise ``Problem`` on failure.
 
         Directories and items that this job created are not backed up. Times alone do not prove that this job created an
@@ -403,13 +405,13 @@ class ExistingItem(NamedTuple):
             return
         from pcopy.tasks.files.backup import BackupDirectory
 
-        rank.shared_instance(BackupDirectory).back_up(self.place, self.directory, self.name, self.status)
+        rank.shared_instance(BackupDirectory).back_up_item(self.place, self.directory, self.name, self.status)
 
     def remove(self) -> None:
         """Remove the item, which is not a directory, to make room for a directory. Back it up before, if the user wants
         that. Raise ``Problem`` on failure.
         """
-        self.back_up()
+        self.back_up_item()
         with (
             errors_as_problem("unlink"),
             suppress(FileNotFoundError),
@@ -446,8 +448,8 @@ def find_existing_item(rank: Rank, place: Place, name: bytes) -> ExistingItem | 
     """
     if place.target_id == UNCREATED_TARGET_IDENTITY:
         return None
-    directory, new_name = rank.open_target(place), rank.target_name(place, name)
-    status = status_or_none(directory, new_name)
+    directory, new_name = rank.open_target_directory(place), rank.target_name(place, name)
+    status = item_status_or_none(directory, new_name)
     if status is None or (rank.phase == Phase.AGAIN and rank.options.dry_run and _is_deleted_in_dry_run(rank, status)):
         return None
     return ExistingItem(rank, place, directory, new_name, status)
@@ -484,7 +486,7 @@ def prepare_new_name(
         remove_empty_directory_for_rename(directory, name, present)
     else:
         try:
-            remove_if_present(directory, name)
+            remove_item_if_present(directory, name)
         except Problem as problem:
             text = "the existing file has to be removed first, since the destination cannot rename files"
             raise Problem("replace", problem.errno or errno.EIO, text=text) from problem
@@ -492,7 +494,9 @@ def prepare_new_name(
 
 
 @contextmanager
-def reporting_removal(rank: Rank, directory: int, name: bytes, present: os.stat_result | None) -> Iterator[None]:
+def mention_removal_in_problem(
+    rank: Rank, directory: int, name: bytes, present: os.stat_result | None
+) -> Iterator[None]:
     """Context manager: if its block raises a ``Problem``, add to the message that the existing item was removed. This
     applies only if ``prepare_new_name`` has removed an item; ``present`` is the status of that item, or None.
     """
@@ -501,14 +505,14 @@ def reporting_removal(rank: Rank, directory: int, name: bytes, present: os.stat_
     except Problem as problem:
         if not rank.options.sequential or present is None or type(problem) is not Problem:
             raise
-        operation, number, text, on_source, changed, again = problem.packed
-        if status_or_none(directory, name) is not None:
+        operation, number, text, on_source, changed, again = problem.problem_as_tuple
+        if item_status_or_none(directory, name) is not None:
             raise
         text = f"{text}; the existing file has been removed already, since the destination cannot rename files"
-        raise Problem.from_packed((operation, number, text, on_source, changed, again)) from problem
+        raise Problem.from_packed_tuple((operation, number, text, on_source, changed, again)) from problem
 
 
-def overwritten_file_or_recipe(
+def overwritten_file_or_layout_recipe(
     rank: Rank, place: Place, present: ExistingItem | None, reading: int, status: os.stat_result, temporary: bytes
 ) -> tuple[OverwrittenFile | None, LayoutRecipe]:
     """Decide whether the existing item ``present`` is overwritten (``--inplace``) or a new file is created. Return the
@@ -520,8 +524,8 @@ def overwritten_file_or_recipe(
         status: status of the source.
         temporary: a free name in the target directory.
     """
-    target = TargetDirectory(rank.open_target(place), place.target_id.inode)
-    recipe = target_layout_policy(rank, place).recipe_for_file(reading, status, target)
+    target = TargetDirectory(rank.open_target_directory(place), place.target_id.inode)
+    recipe = target_layout_policy(rank, place).layout_recipe_for_file(reading, status, target)
     over = None if present is None else present.open_to_overwrite(status, temporary, recipe)
     return (None, recipe) if over is None else (over, DEFAULT_LAYOUT_RECIPE)
 
@@ -531,7 +535,7 @@ def _directory_contains(source: int, name: bytes) -> bool:
     source.
     """
     try:
-        return status_or_none(source, name) is not None
+        return item_status_or_none(source, name) is not None
     except Problem as problem:
         raise Problem(problem.operation, problem.errno or errno.EIO, on_source=True) from problem
 
@@ -542,16 +546,16 @@ def place_with_current_acl(rank: Rank, place: Place) -> Place:
     """
     if place.target_id == UNCREATED_TARGET_IDENTITY:
         return place
-    target = rank.open_target(place)
-    return place._replace(inherits_acl=can_inherit_acl(target, status_of(target).st_uid))
+    target = rank.open_target_directory(place)
+    return place._replace(inherits_acl=can_inherit_acl(target, status_of_open_item(target).st_uid))
 
 
-def _status_version(status: os.stat_result) -> tuple[int, ...]:
+def _status_fingerprint(status: os.stat_result) -> tuple[int, ...]:
     """Return a tuple of values of a status. If the item is replaced or changed, at least one of them differs."""
     return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_uid, status.st_mode
 
 
-def open_target_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> tuple[int, bool]:
+def open_target_copy(rank: Rank, place: Place, name: bytes, made: ItemIdentity) -> tuple[int, bool]:
     """Return an O_PATH descriptor of the item ``name`` of the target directory, and True if it is certainly the inode
     ``made``.
 
@@ -559,14 +563,18 @@ def open_target_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> t
     write to, because no other user can have put another item there. Raise ``Problem`` if the item was removed or is
     another one.
     """
-    directory = rank.open_target(place)
-    descriptor = open_path_only(directory, rank.target_name(place, name), on_source=False)
+    directory = rank.open_target_directory(place)
+    descriptor = open_o_path_descriptor(directory, rank.target_name(place, name), on_source=False)
     try:
-        seen = identity_of(descriptor, status_of(descriptor), made.mount_code, created_by_job=bool(made.mark))
-        likeness = made.compare(seen)
+        seen = identity_of_open_item(
+            descriptor, status_of_open_item(descriptor), made.mount_code, created_by_job=bool(made.mark)
+        )
+        likeness = made.compare_with_identity(seen)
         if likeness is IdentityComparison.OTHER:
             raise Problem("link", errno.ESTALE, text=REPLACED_TEXT)
-        return descriptor, likeness is IdentityComparison.SAME or _is_writable_by_us_only(status_of(directory))
+        return descriptor, likeness is IdentityComparison.SAME or _is_writable_by_us_only(
+            status_of_open_item(directory)
+        )
     except BaseException:
         close_ignoring_errors(descriptor)
         raise
@@ -584,7 +592,7 @@ def inherits_acl(rank: Rank, place: Place, target: int) -> bool:
     In a later run the directory is examined again, because it may have got a default ACL since an earlier run recorded
     that it has none.
     """
-    return place.inherits_acl or (rank.job.run > 1 and can_inherit_acl(target, status_of(target).st_uid))
+    return place.inherits_acl or (rank.job.run > 1 and can_inherit_acl(target, status_of_open_item(target).st_uid))
 
 
 def may_have_incomplete_mark(rank: Rank, present: object) -> bool:

@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import CompareXattrs, CopyPlan, StatNames, StatResult
+from pcopy.fsio.backend.batches import CompareXattrsBatch, CopyPlan, StatNamesBatch, StatNamesResult
 from pcopy.fsio.backend.columns import (
     CTIME_COLUMN,
     MODE_COLUMN,
     MTIME_COLUMN,
     OWNER_COLUMN,
     SIZE_COLUMN,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.backend.plan_copies import CopyPolicy, PlanCopies, plan_for_free_name
+from pcopy.fsio.backend.plan_copies import CopyPolicy, PlanCopiesBatch, file_copy_plan_for_unused_name
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -71,7 +71,7 @@ def copy_policy_of_directory(rank: Rank, place: Place) -> CopyPolicy:
 
 
 def copy_plans_for_files(
-    rank: Rank, place: Place, target: int, new_names: bytes, sources: StatusColumns
+    rank: Rank, place: Place, target: int, new_names: bytes, sources: ItemStatusColumns
 ) -> TicketGenerator[bytearray]:
     """Return a plan (``CopyPlan``) for each file of ``sources``: create, replace, skip, refuse, or leave it to the slow
     path, which decides files one by one.
@@ -85,18 +85,18 @@ def copy_plans_for_files(
     """
     policy = copy_policy_of_directory(rank, place)
     if place.is_new and rank.options.reflink != "always":
-        return bytearray((plan_for_free_name(policy),)) * len(sources)
-    targets: StatResult | None = None
+        return bytearray((file_copy_plan_for_unused_name(policy),)) * len(sources)
+    targets: StatNamesResult | None = None
     if not place.is_new:
-        batch = StatNames(target, new_names, COLUMNS_FOR_DECISION | owner_columns_if_needed(rank), on_source=False)
-        targets = yield from rank.execute(batch)
-    plans = (yield from rank.execute(PlanCopies(policy, sources, targets))).plans
+        batch = StatNamesBatch(target, new_names, COLUMNS_FOR_DECISION | owner_columns_if_needed(rank), on_source=False)
+        targets = yield from rank.execute_batch(batch)
+    plans = (yield from rank.execute_batch(PlanCopiesBatch(policy, sources, targets))).plans
     if rank.options.reflink == "always":  # the backend cannot clone files (reflink), the slow path can
         return bytearray(plan if plan in (CopyPlan.SKIP, CopyPlan.REFUSE) else CopyPlan.SLOW_PATH for plan in plans)
     return plans
 
 
-def can_decide_in_scan(rank: Rank, place: Place) -> bool:
+def can_skip_files_in_scan(rank: Rank, place: Place) -> bool:
     """Return True if a scan can recognise files that stay as they are, so that no task is needed for them: the target
     directory existed before, and ``--existing`` is changed, newer or skip.
     """
@@ -105,8 +105,8 @@ def can_decide_in_scan(rank: Rank, place: Place) -> bool:
     return copy_policy_of_directory(rank, place).existing in ("changed", "newer", "skip")
 
 
-def rows_to_copy(
-    rank: Rank, result: TaskResult, place: Place, packed: bytes, rows: StatusColumns
+def indices_of_files_to_copy(
+    rank: Rank, result: TaskResult, place: Place, packed: bytes, rows: ItemStatusColumns
 ) -> TicketGenerator[Sequence[int]]:
     """Return the indices of the files that must be copied; count the others as skipped.
 
@@ -118,7 +118,7 @@ def rows_to_copy(
     """
     all_rows = range(len(rows))
     try:
-        target = rank.open_target(place)
+        target = rank.open_target_directory(place)
     except Problem:  # the tasks that copy these files report the error
         return all_rows
     renames = rank.job.roots[place.root].item
@@ -133,13 +133,17 @@ def rows_to_copy(
         result.count(counts.SKIPPED, skipped_count, place)
         result.count(counts.SKIPPED_BYTES, sum(rows.size), place)
         if result.item_recorder.is_recording:
-            result.item_recorder.record_files(Action.SKIP, place, unpack_names(packed), rows.size)
+            result.item_recorder.record_outcome_of_files(ItemAction.SKIP, place, unpack_names(packed), rows.size)
         return ()
     names = unpack_names(packed)
     for row, plan in enumerate(plans):
         if plan == CopyPlan.SKIP:
             count_skipped_or_spawn_read(
-                rank, result, place, names[row], ContentInfo(FILE, rows.size[row], b"", rows.version(row))
+                rank,
+                result,
+                place,
+                names[row],
+                ContentInfo(FILE, rows.size[row], b"", rows.content_version_of_row(row)),
             )
     return [row for row, plan in enumerate(plans) if plan != CopyPlan.SKIP]
 
@@ -158,13 +162,13 @@ def _plan_differing_xattrs(
     if not rows:
         return
     try:
-        source = rank.open_source(place)
+        source = rank.open_source_directory(place)
     except Problem:  # the tasks that copy these files report the error
         return
     if len(rows) < len(plans):
         packed, new_names = (pack_names(map(unpack_names(each).__getitem__, rows)) for each in (packed, new_names))
-    batch = CompareXattrs(source, packed, target, new_names)
-    codes = (yield from rank.execute(batch)).verdicts.codes
+    batch = CompareXattrsBatch(source, packed, target, new_names)
+    codes = (yield from rank.execute_batch(batch)).verdicts.codes
     for row, code in zip(rows, codes, strict=True):
         if code != OutcomeCode.DONE:
             plans[row] = CopyPlan.SLOW_PATH

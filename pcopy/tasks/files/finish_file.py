@@ -13,15 +13,15 @@ from pcopy.engine.task import Task
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import ItemMetadata, apply_item_metadata, read_item_metadata
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.identity import IdentityComparison, identity_of
+from pcopy.fsio.identity import IdentityComparison, identity_of_open_item
 from pcopy.fsio.layout import DEFAULT_LAYOUT_RECIPE, LayoutRecipe, TargetDirectory
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.nodes import open_path_only, proc_path_of_descriptor
+from pcopy.fsio.nodes import open_o_path_descriptor, proc_path_of_descriptor
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.source import check_file_is_unchanged, status_of
-from pcopy.fsio.temporary import remove_if_present, run_and_rank_in_temporary_name
+from pcopy.fsio.source import check_file_is_unchanged, status_of_open_item
+from pcopy.fsio.temporary import remove_item_if_present, run_and_rank_in_temporary_name
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.actions import Action, CopyAction
+from pcopy.tasks.base.actions import ItemAction, TimedCopyAction
 from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -30,9 +30,9 @@ from pcopy.tasks.files.existing import (
     ExistingItem,
     find_existing_item,
     inherits_acl,
+    item_status_or_none,
     may_have_incomplete_mark,
     should_update_metadata,
-    status_or_none,
 )
 from pcopy.tasks.files.layouts import count_files_with_layout, target_layout_policy
 from pcopy.tasks.files.name_items import spawn_naming_task
@@ -57,7 +57,7 @@ class ChunkedFileTask(TaskKind):
         """Record in ``missing`` the directories of all names of the file. The tasks that copy its chunks know only the
         first name.
         """
-        missing.add_large_file(self.file.temporary, self.contained_places(), task.phase)
+        missing.add_large_file(self.file.temporary, self.contained_directory_places(), task.phase)
 
 
 class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
@@ -80,9 +80,9 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
     def attempt(self) -> int:
         return self.file.item.attempt
 
-    def remove_temporaries(self, rank: Rank, since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, since: int) -> None:
         if run_and_rank_in_temporary_name(self.file.temporary)[0] >= since:
-            remove_temporary(rank, self.file)
+            remove_temporary_file(rank, self.file)
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Bring the contents of the file to stable storage; then set its metadata and give it its name, without a yield
@@ -98,13 +98,13 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
         except MetadataProblem as problem:  # the copy is complete and has its final name
             spawn_link_task(rank, result, item, copy, metadata_problem=problem)
         except Problem as problem:
-            fail_opened_file(rank, result, file, problem)
+            handle_failure_of_opened_file(rank, result, file, problem)
         else:
             if unnamed is not None:
                 spawn_naming_task(result, item, unnamed, copy, metadata_problem=shortcoming, duration_ns=took)
                 return
-            chunk, writers, how = self.chunk, self.writers, CopyAction(action, took)
-            result.count_copied(
+            chunk, writers, how = self.chunk, self.writers, TimedCopyAction(action, took)
+            result.count_copied_item(
                 item.place, item.name, known, is_only_name=not item.links, chunk=chunk, writers=writers, how=how
             )
             spawn_link_task(rank, result, item, copy)
@@ -120,17 +120,17 @@ class LargeFileOpeningTimes(dict[bytes, int]):
         super().__init__()
 
 
-def remove_temporary(rank: Rank, file: ChunkedFile) -> None:
+def remove_temporary_file(rank: Rank, file: ChunkedFile) -> None:
     """Remove the temporary file of ``file``, if its directory still exists. An existing file that is being overwritten
     (``--inplace``) is not removed.
     """
     if file.overwritten_owner:
         return
     with suppress(Problem):  # no error if the directory was removed or replaced: its items fail for that reason anyway
-        remove_if_present(rank.open_target(file.item.place), file.temporary)
+        remove_item_if_present(rank.open_target_directory(file.item.place), file.temporary)
 
 
-def fail_opened_file(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
+def handle_failure_of_opened_file(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
     """Handle the failure (``problem``) of a large file whose temporary file was created, but that could not be copied
     completely: it is tried again or counted as failed.
 
@@ -159,15 +159,17 @@ def _finish_renamed_copy(rank: Rank, result: TaskResult, file: ChunkedFile, targ
     if (
         rank.job.run == 1
         or file.overwritten_owner
-        or status_or_none(target, file.temporary) is not None
-        or status_or_none(target, name) is None
+        or item_status_or_none(target, file.temporary) is not None
+        or item_status_or_none(target, name) is None
     ):
         return False
-    options, attributes = rank.options, _read_source(rank, file).attributes
-    with closing_descriptor(open_path_only(target, name, on_source=False)) as descriptor:
-        status = status_of(descriptor)
+    options, attributes = rank.options, _read_source_state(rank, file).attributes
+    with closing_descriptor(open_o_path_descriptor(target, name, on_source=False)) as descriptor:
+        status = status_of_open_item(descriptor)
         same = (
-            file.identity.compare(identity_of(descriptor, status, file.identity.mount_code, created_by_job=True))
+            file.identity.compare_with_identity(
+                identity_of_open_item(descriptor, status, file.identity.mount_code, created_by_job=True)
+            )
             is IdentityComparison.SAME
         )
         whole = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
@@ -191,24 +193,24 @@ class _SourceState(NamedTuple):
     recipe: LayoutRecipe
 
 
-def _read_source(rank: Rank, file: ChunkedFile) -> _SourceState:
+def _read_source_state(rank: Rank, file: ChunkedFile) -> _SourceState:
     """Return status, metadata and recipe of the source. Raise ``Problem`` if its version (inode, size, mtime, ctime) is
     not the one that was copied.
     """
     place, preserve = file.item.place, rank.options.preserve
-    target = TargetDirectory(rank.open_target(place), place.target_id.inode)
-    with rank.open_for_reading(place, file.item.name) as reading:
+    target = TargetDirectory(rank.open_target_directory(place), place.target_id.inode)
+    with rank.open_source_file(place, file.item.name) as reading:
         check_file_is_unchanged(reading, file.version)
-        status = status_of(reading, on_source=True)
+        status = status_of_open_item(reading, on_source=True)
         recipe = (
             DEFAULT_LAYOUT_RECIPE
             if file.overwritten_owner
-            else target_layout_policy(rank, place).recipe_for_file(reading, status, target)
+            else target_layout_policy(rank, place).layout_recipe_for_file(reading, status, target)
         )
         return _SourceState(status, read_item_metadata(reading, status, preserve), recipe)
 
 
-def _is_existing_replaced(present: ExistingItem, name: bytes, source: os.stat_result) -> bool:
+def _is_existing_item_replaced(present: ExistingItem, name: bytes, source: os.stat_result) -> bool:
     """Return True if the existing item ``present`` may be replaced by the copy. ``name`` and ``source`` are name and
     status of the source. Raise ``Problem`` on failure.
 
@@ -226,7 +228,7 @@ def _is_existing_replaced(present: ExistingItem, name: bytes, source: os.stat_re
 
 def _finish_file(
     task: FinishFile, rank: Rank, result: TaskResult
-) -> Generator[None, None, tuple[UnnamedCopy | None, MetadataProblem | None, Action]]:
+) -> Generator[None, None, tuple[UnnamedCopy | None, MetadataProblem | None, ItemAction]]:
     """Set the metadata of a large file, and give it its final name unless it is named in the phase NAME.
 
     Return three values: the copy with its temporary name, or None if it has its final name; the error because of which
@@ -235,27 +237,27 @@ def _finish_file(
     """
     file = task.file
     place, name = file.item.place, file.item.name
-    target = rank.open_target(place)
+    target = rank.open_target_directory(place)
     new_name = rank.target_name(place, name)
     options = rank.options
     rank.detect_times_set_on_close(target, rank.target_device(place), result.notices)
     named_later = rank.names_late and not file.overwritten_owner
     if not named_later and _finish_renamed_copy(rank, result, file, target, new_name):
-        return None, None, Action.COPY
-    with NewFile.continue_kept_file(
+        return None, None, ItemAction.COPY
+    with NewFile.from_file_of_other_task(
         target, rank.name_while_written(file), file.identity, file.overwritten_owner
     ) as new:
         new.reopen(file.version.size, file.server_status, extended=not file.is_cloned)
         sync = rank.syncs_each_file(place)
         if not (file.overwritten_owner or named_later or sync):
-            from pcopy.tasks.base.storing import wait_until_stored  # only here: most files are not split
+            from pcopy.tasks.base.storing import wait_until_file_is_stored  # only here: most files are not split
 
             # Before the rename, so that after a power failure no file has its final name without its contents.
-            yield from wait_until_stored(rank, new)
-        source = _read_source(rank, file)
+            yield from wait_until_file_is_stored(rank, new)
+        source = _read_source_state(rank, file)
         present = None if file.overwritten_owner else find_existing_item(rank, place, name)
         present_status = None if present is None else present.status
-        if present is not None and not named_later and not _is_existing_replaced(present, name, source.status):
+        if present is not None and not named_later and not _is_existing_item_replaced(present, name, source.status):
             raise Problem(
                 "create", errno.EEXIST
             )  # the existing item was created after the file was split, and was not compared
@@ -268,10 +270,10 @@ def _finish_file(
             source.attributes, options.preserve, options.umask, existing=present_status, inherits_acl=inherits
         )
         if file.overwritten_owner or named_later:
-            new.close_and_keep(sync=sync)
+            new.close_without_removing(sync=sync)
         else:
             if present is not None:
-                present.back_up(source.status)
+                present.back_up_item(source.status)
             new.commit(
                 new_name,
                 present_status,
@@ -291,4 +293,8 @@ def _finish_file(
     result.record_applied_metadata(
         place, name, applied
     )  # only now: if the copy fails, it is tried again, and its notices would be shown twice
-    return item, new.metadata_problem, Action.REPLACE if file.overwritten_owner or present is not None else Action.COPY
+    return (
+        item,
+        new.metadata_problem,
+        ItemAction.REPLACE if file.overwritten_owner or present is not None else ItemAction.COPY,
+    )

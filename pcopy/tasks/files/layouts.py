@@ -1,8 +1,8 @@
 """Lustre layouts (striping) of new files: the layout policy of each file system that one rank writes to
 (``pcopy.fsio.layout``), and a report of the layouts that files have got.
 
-Each rank counts the files by layout. ``ReportLayouts`` waits for the end of the phase and sends the counts to rank 0 in
-one note, ``UsedLayoutsNote``. In a long phase they are also sent from time to time.
+Each rank counts the files by layout. ``ReportLayoutCounts`` waits for the end of the phase and sends the counts to rank
+0 in one note, ``UsedLayoutsNote``. In a long phase they are also sent from time to time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pcopy.fsio.layout import LUSTRE_TYPE, LayoutPolicy, LayoutRecipe, TargetDirectory
 from pcopy.fsio.problem import errors_as_problem
 from pcopy.libc import type_of_file_system
-from pcopy.tasks.base.kind import RecreatedNote
+from pcopy.tasks.base.kind import NoteDiscardedOnResume
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -36,7 +36,7 @@ OTHER_LAYOUTS = "others"
 """Name under which files are counted whose layout is not among the first ``MAX_REPORTED_LAYOUTS`` different ones."""
 
 
-class RankLayouts:
+class LayoutPoliciesAndCounts:
     """The rules of one rank for the Lustre layout (striping) of new files, by file system; and the numbers of files
     that it has created with each layout.
     """
@@ -63,10 +63,10 @@ class RankLayouts:
             time.monotonic() > self._reported_at + LAYOUT_REPORT_SECONDS
         ):  # a job that is stopped does not reach the report at the end of the phase
             self._reported_at = time.monotonic()
-            result.spawn(UsedLayoutsNote(tuple(self.take_unreported_counts().items())), owner=0)
+            result.spawn_task(UsedLayoutsNote(tuple(self.take_unreported_counts().items())), owner=0)
         elif not self._is_report_spawned:
             self._is_report_spawned = True
-            result.spawn(ReportLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
+            result.spawn_task(ReportLayoutCounts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
 
     def reported_layout_name(self, layout: str) -> str:
         """Return the name under which ``layout`` is counted: itself, or ``OTHER_LAYOUTS`` once there are too many
@@ -84,8 +84,9 @@ class RankLayouts:
         return used
 
     def take_last_unreported_counts(self) -> FilesByLayout:
-        """Return the numbers of files by layout that were not sent to rank 0 yet, and set them to 0. ``ReportLayouts``
-        calls this at the end of the phase. If files are created after that, another ``ReportLayouts`` is spawned.
+        """Return the numbers of files by layout that were not sent to rank 0 yet, and set them to 0.
+        ``ReportLayoutCounts`` calls this at the end of the phase. If files are created after that, another
+        ``ReportLayoutCounts`` is spawned.
         """
         self._is_report_spawned = False
         return self.take_unreported_counts()
@@ -129,7 +130,7 @@ def make_layout_policy(rank: Rank, directory: int) -> LayoutPolicy:
 
 def target_layout_policy(rank: Rank, place: Place) -> LayoutPolicy:
     """Return the layout policy for new files in the target directory of ``place``. Raise ``Problem`` on failure."""
-    return rank.shared_instance(RankLayouts).layout_policy_at(place)
+    return rank.shared_instance(LayoutPoliciesAndCounts).layout_policy_at(place)
 
 
 def count_files_created_by_recipe(
@@ -152,21 +153,21 @@ def count_files_with_layout(rank: Rank, result: TaskResult, layout: str, files: 
     """Count ``files`` new files as files with this ``layout``, a description in words. The counts are shown at the end
     of the job.
     """
-    layouts = rank.shared_instance(RankLayouts)
+    layouts = rank.shared_instance(LayoutPoliciesAndCounts)
     layouts.add_counts(result, {layouts.reported_layout_name(layout): files})
 
 
-class ReportLayouts(RecreatedNote, code=21, doing="reporting layouts of files"):
+class ReportLayoutCounts(NoteDiscardedOnResume, code=21, doing="reporting layouts of files"):
     """Note (message in the form of a short task) that a rank spawns for itself. It runs at the end of the phase and
     sends rank 0 the numbers of files by layout that this rank has not sent yet.
     """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        if used := rank.shared_instance(RankLayouts).take_last_unreported_counts():
-            result.spawn(UsedLayoutsNote(tuple(used.items())), owner=0)
+        if used := rank.shared_instance(LayoutPoliciesAndCounts).take_last_unreported_counts():
+            result.spawn_task(UsedLayoutsNote(tuple(used.items())), owner=0)
 
 
-class UsedLayoutsNote(RecreatedNote, code=22, doing="receiving layouts of files"):
+class UsedLayoutsNote(NoteDiscardedOnResume, code=22, doing="receiving layouts of files"):
     """Note (message in the form of a short task) that tells rank 0 how many files of one rank have got each Lustre
     layout. ``used`` has pairs (layout in words, number).
     """
@@ -174,4 +175,4 @@ class UsedLayoutsNote(RecreatedNote, code=22, doing="receiving layouts of files"
     used: tuple[tuple[str, int], ...]
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        rank.shared_instance(RankLayouts).job_totals.update(dict(self.used))
+        rank.shared_instance(LayoutPoliciesAndCounts).job_totals.update(dict(self.used))

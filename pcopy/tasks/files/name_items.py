@@ -15,14 +15,14 @@ from contextlib import contextmanager, suppress
 
 from pcopy.engine.task import Task
 from pcopy.fsio.backend.columns import pack_names, unpack_names
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import MetadataProblem, PackedProblem, Problem
-from pcopy.fsio.source import FileVersion
-from pcopy.fsio.temporary import remove_if_present, run_and_rank_in_temporary_name
-from pcopy.tasks.base.actions import UNTIMED_NEW_COPY, CopyAction
+from pcopy.fsio.source import FileContentVersion
+from pcopy.fsio.temporary import remove_item_if_present, run_and_rank_in_temporary_name
+from pcopy.tasks.base.actions import UNTIMED_NEW_COPY, TimedCopyAction
 from pcopy.tasks.base.attempts import is_retried
 from pcopy.tasks.base.dividing import portion_slices, split_names
-from pcopy.tasks.base.item_columns import ItemColumns, split_digests, split_versions, unpack_items
+from pcopy.tasks.base.item_columns import ItemColumns, split_digests, split_versions, unpack_content_infos
 from pcopy.tasks.base.kind import DivisibleTask, ItemTask, MissingDirectories, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, FILES_PER_SLICE, Rank
@@ -42,8 +42,8 @@ from pcopy.tasks.base.values import (
 from pcopy.tasks.files.existing import find_existing_item
 from pcopy.tasks.files.naming import CopyNamer, is_same_copy, remove_unnamed_copy
 from pcopy.tasks.files.whole_file import ItemResult
-from pcopy.tasks.links.copy_anew import regathering_tasks, retry_of_incomplete_copy
-from pcopy.tasks.links.group_links import InodeBucketContents, defer_to_bucket
+from pcopy.tasks.links.copy_anew import retry_of_incomplete_copy, tasks_to_recopy_linked_names
+from pcopy.tasks.links.group_links import InodeBucketContents, defer_note_to_link_phase
 from pcopy.tasks.links.make_links import copy_made_by_this_host, report_all_names_failed, spawn_link_task
 from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
@@ -90,7 +90,7 @@ class RenameCopies(DivisibleTask, code=18, doing="naming copies of", is_note=Fal
         """Return the copies that get their final names."""
         return [*map(UnnamedCopy, unpack_names(self.temporaries), unpack_numbers(self.inodes), self.marks)]
 
-    def remove_temporaries(self, rank: Rank, since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, since: int) -> None:
         for made in self.unnamed_copies():
             if run_and_rank_in_temporary_name(made.temporary)[0] >= since:
                 remove_unnamed_copy(rank, self.place, made)
@@ -102,16 +102,22 @@ class RenameCopies(DivisibleTask, code=18, doing="naming copies of", is_note=Fal
         place, naming = self.place, None
         names, sizes = unpack_names(self.names), unpack_numbers(self.sizes)
         digests = (
-            split_digests(self.digests, rank.hashing.algorithm.digest_size) if rank.has_digests else [b""] * len(names)
+            split_digests(self.digests, rank.job_item_hasher.algorithm.digest_size)
+            if rank.computes_digests
+            else [b""] * len(names)
         )
-        items = zip(names, self.unnamed_copies(), unpack_items(self.kinds, sizes, self.versions, digests), strict=True)
+        items = zip(
+            names, self.unnamed_copies(), unpack_content_infos(self.kinds, sizes, self.versions, digests), strict=True
+        )
         writers = bytes((self.writer,))
         took = unpack_numbers(self.durations) if self.durations else array("Q", bytes(8 * len(names)))
         for index, (name, item, known) in enumerate(items):
             try:
                 naming = naming or CopyNamer(rank, place)
                 if naming.give_final_name(name, item, known):
-                    result.count_copied(place, name, known, writers=writers, how=naming.action_of_copy(took[index]))
+                    result.count_copied_item(
+                        place, name, known, writers=writers, how=naming.action_of_copy(took[index])
+                    )
                 else:
                     remove_unnamed_copy(rank, place, item, result)
                     count_skipped_or_spawn_read(rank, result, place, name, known)
@@ -120,9 +126,9 @@ class RenameCopies(DivisibleTask, code=18, doing="naming copies of", is_note=Fal
                 if is_retried(
                     problem, self.attempt
                 ):  # the temporary file is missing: an earlier run named the copy, which was removed since
-                    result.examine_again(place, name, self.attempt + 1)
+                    result.examine_names_again(place, name, self.attempt + 1)
                 else:
-                    result.fail_item(place, name, problem, known.size, may_exist=True)
+                    result.count_item_as_failed(place, name, problem, known.size, may_exist=True)
             if not index % FILES_PER_SLICE:
                 yield None
 
@@ -148,19 +154,19 @@ class RenameLinkedCopy(ItemTask, code=19, doing="naming the copy of", is_note=Fa
     metadata_problem: PackedProblem | None = None
     duration: int = 0
 
-    def remove_temporaries(self, rank: Rank, since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, since: int) -> None:
         if run_and_rank_in_temporary_name(self.unnamed_copy.temporary)[0] >= since:
             remove_unnamed_copy(rank, self.item.place, self.unnamed_copy)
 
-    def add_to_bucket(self, groups: InodeBucketContents) -> bool:
+    def add_to_inode_bucket(self, groups: InodeBucketContents) -> bool:
         """Add this task to ``groups``, where all names of an inode are brought together. There it gets the other names
         that a resumed job has found. Return True: the recorded task is then done, because a new one replaces it.
         """
         groups.waiting_for_name.append(self)
         return True
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        return regathering_tasks(missing, self.item, self.unnamed_copy, self.known)
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        return tasks_to_recopy_linked_names(missing, self.item, self.unnamed_copy, self.known)
 
     def tasks_regathering_links(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this task for a resumed job that may find more names of the inode: in the phase COPY, and for the rank
@@ -177,7 +183,7 @@ class RenameLinkedCopy(ItemTask, code=19, doing="naming the copy of", is_note=Fa
         these.
         """
         if result.phase < Phase.NAME:
-            defer_to_bucket(self, inode_bucket_number(self.item.inode), rank, result)
+            defer_note_to_link_phase(self, inode_bucket_number(self.item.inode), rank, result)
             return
         item, known = self.item, self.known
         names, first, next_index, how = item.names, -1, len(item.names), UNTIMED_NEW_COPY
@@ -194,9 +200,9 @@ class RenameLinkedCopy(ItemTask, code=19, doing="naming the copy of", is_note=Fa
                     break
                 count_skipped_or_spawn_read(rank, result, place, name, known)
             except Problem as problem:
-                failed.append((place, name, problem.packed))
+                failed.append((place, name, problem.problem_as_tuple))
             yield None
-        again = [each for each in failed if is_retried(Problem.from_packed(each[2]), item.attempt)]
+        again = [each for each in failed if is_retried(Problem.from_packed_tuple(each[2]), item.attempt)]
         lasting = (*item.failed_names, *(each for each in failed if each not in again))
         tried = [(place, name) for place, name, _ in again]
         if first >= 0:
@@ -208,9 +214,9 @@ class RenameLinkedCopy(ItemTask, code=19, doing="naming the copy of", is_note=Fa
         remove_unnamed_copy(rank, item.place, self.unnamed_copy, result)
         remaining = item._replace(names=(*tried, *names[next_index:]), failed_names=lasting)
         if again:
-            result.spawn_copy(remaining._replace(attempt=item.attempt + 1), phase=result.phase)
+            result.spawn_copy_task(remaining._replace(attempt=item.attempt + 1), phase=result.phase)
         elif remaining.names:
-            result.spawn_copy(remaining)
+            result.spawn_copy_task(remaining)
         else:
             report_all_names_failed(result, item, lasting, touched=True)
 
@@ -233,22 +239,26 @@ def _index_of_linked_name(task: RenameLinkedCopy, rank: Rank, since: int) -> int
     return -1
 
 
-def _handle_named_copy(task: RenameLinkedCopy, item: Item, how: CopyAction, rank: Rank, result: TaskResult) -> None:
+def _handle_named_copy(
+    task: RenameLinkedCopy, item: Item, how: TimedCopyAction, rank: Rank, result: TaskResult
+) -> None:
     """Count the item, whose copy has just got the first name of ``item``, as copied, and have its other names created
     as hard links. ``how`` says whether the copy replaced an item, and how long it took.
     """
     known, made = task.known, task.unnamed_copy
-    shortcoming = None if task.metadata_problem is None else MetadataProblem.from_packed(task.metadata_problem)
+    shortcoming = None if task.metadata_problem is None else MetadataProblem.from_packed_tuple(task.metadata_problem)
     if shortcoming is None:
         chunk, writers = task.chunk, task.writers
-        result.count_copied(
+        result.count_copied_item(
             item.place, item.name, known, is_only_name=not item.links, chunk=chunk, writers=writers, how=how
         )
     elif not (item.links or item.failed_names):
         retry = retry_of_incomplete_copy(rank, item._replace(attempt=max(1, item.attempt)), made)
-        result.fail_item(item.place, item.name, shortcoming, item.size, retry=retry, may_exist=True)
+        result.count_item_as_failed(item.place, item.name, shortcoming, item.size, retry=retry, may_exist=True)
         return
-    copy = ItemCopy(Identity(item.place.target_id.mount_code, made.inode, made.mark), known, task.chunk, task.writers)
+    copy = ItemCopy(
+        ItemIdentity(item.place.target_id.mount_code, made.inode, made.mark), known, task.chunk, task.writers
+    )
     spawn_link_task(rank, result, item, copy, metadata_problem=shortcoming)
 
 
@@ -293,7 +303,7 @@ class UnnamedCopies:
         self._known.add_item(item.name, known)
 
     def add_file(
-        self, name: bytes, item: UnnamedCopy, version: FileVersion, size: int, digest: bytes, took: int
+        self, name: bytes, item: UnnamedCopy, version: FileContentVersion, size: int, digest: bytes, took: int
     ) -> None:
         """Add one regular file whose values are given one by one.
 
@@ -310,7 +320,7 @@ class UnnamedCopies:
         self._known.add_file(name, version, size, digest, 0)
 
     @contextmanager
-    def spawn_at_end(self, result: TaskResult) -> Iterator[None]:
+    def spawn_naming_task_at_end(self, result: TaskResult) -> Iterator[None]:
         """Context manager: at the end of the block, spawn the task that names all copies that were added within it. If
         the block is left by an exception, remove the copies.
 
@@ -326,12 +336,12 @@ class UnnamedCopies:
                 task = RenameCopies(
                     self._place, known.packed_names, *made, *known.packed_columns, self._attempt, host, took
                 )
-                result.spawn(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
+                result.spawn_task(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
         except BaseException:
             with suppress(Problem):  # no error if the directory was removed
-                target = self._rank.open_target(self._place)
+                target = self._rank.open_target_directory(self._place)
                 for temporary in self._temporaries:
-                    remove_if_present(target, temporary)
+                    remove_item_if_present(target, temporary)
             raise
 
 
@@ -354,6 +364,6 @@ def spawn_naming_task(
         metadata_problem: the error because of which not all metadata could be set, or None.
         duration_ns: duration of the copy in nanoseconds.
     """
-    lacks = None if metadata_problem is None else metadata_problem.packed
+    lacks = None if metadata_problem is None else metadata_problem.problem_as_tuple
     task = RenameLinkedCopy(item, made, copy.known, copy.chunk, copy.writers, lacks, duration_ns)
-    result.spawn(task, CALL_COST, phase=max(Phase.NAME, result.phase))
+    result.spawn_task(task, CALL_COST, phase=max(Phase.NAME, result.phase))

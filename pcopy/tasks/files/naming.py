@@ -13,22 +13,22 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.backend.columns import RowStatus
+from pcopy.fsio.backend.columns import ItemStatusRow
 from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.existing import are_times_equal
-from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
+from pcopy.fsio.identity import IdentityComparison, ItemIdentity, identity_of_open_item
 from pcopy.fsio.naming import RenameResult, is_placeholder_file
 from pcopy.fsio.new_file import remove_empty_directory_for_rename
-from pcopy.fsio.nodes import open_path_only
+from pcopy.fsio.nodes import open_o_path_descriptor
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import leftover_notice, name_during_exchange, remove_if_present, verify_name_has_inode
+from pcopy.fsio.source import status_of_open_item
+from pcopy.fsio.temporary import leftover_notice, name_during_exchange, remove_item_if_present, verify_name_has_inode
 from pcopy.signature.items import BLOCK_DEVICE, CHARACTER_DEVICE, FILE
-from pcopy.tasks.base.actions import Action, CopyAction
+from pcopy.tasks.base.actions import ItemAction, TimedCopyAction
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, Place, UnnamedCopy
-from pcopy.tasks.files.existing import ExistingItem, find_existing_item, status_or_none
+from pcopy.tasks.files.existing import ExistingItem, find_existing_item, item_status_or_none
 
 _MAX_NAMING_TRIES = 5
 """Number of attempts to give a copy its name, if other programs use the name at the same time."""
@@ -49,7 +49,7 @@ class CopyNamer:
         """Open the target directory of ``place``. Raise ``Problem`` on failure."""
         self._rank = rank
         self._place = place
-        self._target = rank.open_target(place)
+        self._target = rank.open_target_directory(place)
         self._device = rank.target_device(place)
 
     def give_final_name(self, name: bytes, item: UnnamedCopy, known: ContentInfo) -> bool:
@@ -76,12 +76,12 @@ class CopyNamer:
             present = find_existing_item(rank, place, name)
             if present is not None and is_same_copy(present, item, known):
                 _remove_temporary_copy(target, item)  # an earlier attempt or run has given the copy its name
-                return self._finish_exchange(present)
+                return self._finish_name_exchange(present)
             if present is not None and self._is_old_placeholder(present):
                 if self._rename_if_present(item.temporary, new_name):
                     return True
                 continue
-            if present is not None and not self._may_replace(present, item.temporary):
+            if present is not None and not self._may_replace_existing_item(present, item.temporary):
                 return False
             if given is RenameResult.SOURCE_MISSING:
                 raise Problem(
@@ -93,13 +93,13 @@ class CopyNamer:
                 return True
         raise Problem("rename", errno.EAGAIN, text="other programs keep replacing the item of this name in the target")
 
-    def action_of_copy(self, nanoseconds: int) -> CopyAction:
+    def action_of_copy(self, nanoseconds: int) -> TimedCopyAction:
         """Return action and duration of the copy that was named last, for the report of each item: REPLACE if it
         replaced an item, else COPY. ``nanoseconds`` is the duration.
         """
-        return CopyAction(Action.REPLACE if self._has_replaced else Action.COPY, nanoseconds)
+        return TimedCopyAction(ItemAction.REPLACE if self._has_replaced else ItemAction.COPY, nanoseconds)
 
-    def _may_replace(self, present: ExistingItem, name: bytes) -> bool:
+    def _may_replace_existing_item(self, present: ExistingItem, name: bytes) -> bool:
         """Return True if the existing item ``present`` may be replaced by the copy, which has the temporary name
         ``name``. Raise ``Problem`` if the copy fails instead.
         """
@@ -108,7 +108,7 @@ class CopyNamer:
             source, self._target, name, on_source=False
         )
 
-    def _source_status(self) -> RowStatus:
+    def _source_status(self) -> ItemStatusRow:
         """Return those parts of the source's status from which the decision is made whether an existing item is
         replaced. Raise ``Problem`` on failure.
 
@@ -119,12 +119,12 @@ class CopyNamer:
         kind, size, device = _MODE_TYPE_BITS[known.kind], known.size, 0
         if known.kind != FILE:
             copies = (
-                status_or_none(self._target, name) for name in (self._item.temporary, self._exchanged, self._name)
+                item_status_or_none(self._target, name) for name in (self._item.temporary, self._exchanged, self._name)
             )
             made = next((each for each in copies if each is not None and each.st_ino == self._item.inode), None)
             if made is not None:
                 size, device = made.st_size, made.st_rdev
-        return RowStatus(kind, size, device, known.version.mtime, 0)
+        return ItemStatusRow(kind, size, device, known.version.mtime, 0)
 
     def _replace_existing_item(self, present: ExistingItem) -> bool:
         """Replace the existing item ``present`` by the copy. Return False if the name must be examined again, because
@@ -135,16 +135,16 @@ class CopyNamer:
             remove_empty_directory_for_rename(target, name, present.status)
             self._has_replaced = True
             return False
-        present.back_up()
+        present.back_up_item()
         namer, aside = self._rank.namer, self._exchanged
-        if not namer.may_support_exchange(device):
+        if not namer.may_support_name_exchange(device):
             return self._rename_if_present(self._item.temporary, name)
-        if status_or_none(target, aside) is not None:
+        if item_status_or_none(target, aside) is not None:
             raise Problem("rename", errno.EEXIST, text=leftover_notice([aside]))
         if not self._rename_if_present(self._item.temporary, aside):
             return False
         try:
-            if not namer.exchange(target, aside, device, name):
+            if not namer.exchange_names(target, aside, device, name):
                 return self._rename_if_present(aside, name)
         except FileNotFoundError:
             self._restore_temporary_name()
@@ -152,17 +152,17 @@ class CopyNamer:
         except Problem:
             self._restore_temporary_name()
             raise
-        return self._finish_exchange(present)
+        return self._finish_name_exchange(present)
 
     def _restore_temporary_name(self) -> None:
         """Rename the copy back to its temporary name, if it still has the name that it got for an exchange of names.
         Raise ``Problem`` on failure.
         """
-        present = status_or_none(self._target, self._exchanged)
+        present = item_status_or_none(self._target, self._exchanged)
         if present is not None and present.st_ino == self._item.inode:
             self._rename_if_present(self._exchanged, self._item.temporary)
             # rename(2) does nothing if both names are links to one inode, so the name may still exist.
-            remove_if_present(self._target, self._exchanged)
+            remove_item_if_present(self._target, self._exchanged)
 
     def _is_old_placeholder(self, present: ExistingItem) -> bool:
         """Return True if the existing item is a placeholder: an empty file that reserves the name on a file system
@@ -186,42 +186,42 @@ class CopyNamer:
             raise Problem.from_error("rename", error) from error
         return True
 
-    def _finish_exchange(self, present: ExistingItem) -> bool:
+    def _finish_name_exchange(self, present: ExistingItem) -> bool:
         """Complete the replacement of the existing item ``present`` after its name was exchanged with that of the copy:
         examine the replaced item once more. Remove it and return True; or, if it has changed so that it may not be
         replaced, undo the exchange and return False. Raise ``Problem`` on failure.
         """
         target, name, aside = self._target, present.name, self._exchanged
-        status = status_or_none(target, aside)
+        status = item_status_or_none(target, aside)
         if status is None:
             return True
         replaced, source = present._replace(name=aside, status=status), self._source_status()
         if not (
-            replaced.may_be_replaced_if_keeping(source)
+            replaced.may_be_replaced_under_keep_option(source)
             or replaced.has_other_link_text(source, target, name, on_source=False)
         ):
-            self._undo_exchange(name)
+            self._undo_name_exchange(name)
             return False
         if stat.S_ISDIR(status.st_mode):
             try:
                 remove_empty_directory_for_rename(target, aside, status)
             except Problem:
-                self._undo_exchange(name)
+                self._undo_name_exchange(name)
                 raise
         else:
-            remove_if_present(target, aside)
+            remove_item_if_present(target, aside)
         return True
 
-    def _undo_exchange(self, name: bytes) -> None:
+    def _undo_name_exchange(self, name: bytes) -> None:
         """Exchange the names of the copy and the replaced item once more.
 
         If another program has replaced the copy meanwhile, that program's item gets its name back at once, and
         ``Problem`` is raised.
         """
-        exchange, aside = self._rank.namer.exchange, self._exchanged
+        exchange, aside = self._rank.namer.exchange_names, self._exchanged
         try:
             exchange(self._target, aside, self._device, name)
-            came = status_or_none(self._target, aside)
+            came = item_status_or_none(self._target, aside)
             if came is None or came.st_ino == self._item.inode:
                 self._restore_temporary_name()
                 return
@@ -242,9 +242,9 @@ def is_same_copy(present: ExistingItem, item: UnnamedCopy, known: ContentInfo) -
     status, mount = present.status, present.place.target_id.mount_code
     if status.st_ino != item.inode:
         return False
-    with closing_descriptor(open_path_only(present.directory, present.name, on_source=False)) as descriptor:
-        found = identity_of(descriptor, status_of(descriptor), mount, created_by_job=True)
-    likeness = Identity(mount, item.inode, item.mark).compare(found)
+    with closing_descriptor(open_o_path_descriptor(present.directory, present.name, on_source=False)) as descriptor:
+        found = identity_of_open_item(descriptor, status_of_open_item(descriptor), mount, created_by_job=True)
+    likeness = ItemIdentity(mount, item.inode, item.mark).compare_with_identity(found)
     if likeness is IdentityComparison.UNKNOWN:
         same_size = known.kind != FILE or status.st_size == known.size
         return same_size and are_times_equal(known.version.mtime, status.st_mtime_ns, 0)
@@ -255,9 +255,9 @@ def _remove_temporary_copy(directory: int, item: UnnamedCopy) -> None:
     """Remove the copy ``item`` from the open ``directory``, if it still has its temporary name. Raise ``Problem`` on
     failure.
     """
-    present = status_or_none(directory, item.temporary)
+    present = item_status_or_none(directory, item.temporary)
     if present is not None and present.st_ino == item.inode:
-        remove_if_present(directory, item.temporary)
+        remove_item_if_present(directory, item.temporary)
 
 
 def remove_unnamed_copy(rank: Rank, home: Place, item: UnnamedCopy, result: TaskResult | None = None) -> None:
@@ -267,7 +267,7 @@ def remove_unnamed_copy(rank: Rank, home: Place, item: UnnamedCopy, result: Task
     If the copy cannot be removed, this is reported in ``result``, if given.
     """
     try:
-        _remove_temporary_copy(rank.open_target(home), item)
+        _remove_temporary_copy(rank.open_target_directory(home), item)
     except Problem as problem:
         if result is not None and problem.errno not in (
             errno.ENOENT,

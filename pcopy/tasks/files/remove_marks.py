@@ -39,7 +39,7 @@ class RemoveIncompleteMarks(DirectoryTask, code=17, doing="syncing overwritten f
         place = self.place
         for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
             try:
-                target = rank.open_target(place)
+                target = rank.open_target_directory(place)
                 mark_file_complete(target, rank.target_name(place, name), inode, rank.job.name, sync=rank.options.sync)
             except Problem as problem:
                 if self.lacks_metadata:
@@ -53,5 +53,5 @@ class RemoveIncompleteMarks(DirectoryTask, code=17, doing="syncing overwritten f
                 size = present.st_size if present is not None else 0
                 result.count(counts.FILES, -1)
                 result.count(counts.BYTES, -size)
-                result.fail_item(place, name, problem, size, may_exist=True)
+                result.count_item_as_failed(place, name, problem, size, may_exist=True)
             yield None

@@ -19,7 +19,12 @@ from pcopy.fsio.close import closing_descriptor
 from pcopy.fsio.layout import FileStripes
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import FileVersion, check_is_found_file, open_source, status_of
+from pcopy.fsio.source import (
+    FileContentVersion,
+    check_is_file_found_by_scan,
+    open_source_file_to_read,
+    status_of_open_item,
+)
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.distribution import MIN_SEQUENTIAL_CHUNK, sparse_chunk_size
 from pcopy.tasks.base.kind import ItemTask, TaskSteps
@@ -27,7 +32,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ChunkedFile, Item, Place
 from pcopy.tasks.files.chunk_ledger import LargeFileOpenedNote
-from pcopy.tasks.files.existing import find_existing_item, inherits_acl, overwritten_file_or_recipe
+from pcopy.tasks.files.existing import find_existing_item, inherits_acl, overwritten_file_or_layout_recipe
 from pcopy.tasks.files.finish_file import FinishFile, LargeFileOpeningTimes
 from pcopy.tasks.files.layouts import target_layout_policy
 from pcopy.tasks.files.name_items import spawn_naming_task
@@ -63,7 +68,7 @@ class SplitFile(ItemTask, code=12, doing="copying", is_note=False):
             if rank.options.dry_run:
                 yield from copy_file(rank, result, item, may_get_links=True)
                 return
-            in_turn = _copies_in_turn(rank, item.place)
+            in_turn = _are_chunks_copied_in_turn(rank, item.place)
             splits = item.size > MAX_SMALL_FILE_BYTES and not (
                 rank.options.sequential or rank.has_generated_files(item.place)
             )
@@ -71,12 +76,12 @@ class SplitFile(ItemTask, code=12, doing="copying", is_note=False):
                 yield from _split_file(item, rank, result, in_turn=in_turn)
             else:
                 item_result = yield from copy_file(rank, result, item, may_get_links=True)
-                handle_further_names(rank, result, item, item_result)
+                spawn_tasks_for_other_hard_links(rank, result, item, item_result)
         except Problem as problem:
             handle_first_name_failure(rank, result, item, problem)
 
 
-def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> None:
+def spawn_tasks_for_other_hard_links(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> None:
     """Have the other names (hard links) of ``item`` created, after its first name was copied or skipped
     (``item_result``).
 
@@ -99,15 +104,21 @@ def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result
         copy_next_name(result, item, item.failed_names)
 
 
-def _copies_in_turn(rank: Rank, place: Place) -> bool:
+def _are_chunks_copied_in_turn(rank: Rank, place: Place) -> bool:
     """Return True if the chunks of a large file are copied one after the other: there is only one rank, or both file
     systems are local. Raise ``Problem`` on failure.
     """
     if rank.size == 1:
         return True
-    opened = rank.open_source(place), rank.open_target(place)  # opened first: the device numbers are known only then
+    opened = (
+        rank.open_source_directory(place),
+        rank.open_target_directory(place),
+    )  # opened first: the device numbers are known only then
     sides = zip(rank.source_and_target_device(place), opened, strict=True)
-    return all(rank.mover.transfer_traits.traits_of(device, directory).is_local for device, directory in sides)
+    return all(
+        rank.mover.transfer_traits.transfer_traits_of_file_system(device, directory).is_local
+        for device, directory in sides
+    )
 
 
 def _chunk_size_of_large_file(rank: Rank, size: int, in_turn: bool, unit: int = 0) -> int:
@@ -125,33 +136,33 @@ def _split_file(item: Item, rank: Rank, result: TaskResult, *, in_turn: bool) ->
     copy the chunks. Raise ``Problem`` on failure. ``in_turn`` is True if chunks are copied one after the other.
     """
     began = time.monotonic_ns()
-    source, target = rank.open_source(item.place), rank.open_target(item.place)
+    source, target = rank.open_source_directory(item.place), rank.open_target_directory(item.place)
     # Errors of close(2) do not matter: the tasks that copy the chunks, and FinishFile, open the file again.
-    with closing_descriptor(open_source(source, item.name, follow=rank.options.dereference)) as reading:
-        status = status_of(reading, on_source=True)
-        check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)
+    with closing_descriptor(open_source_file_to_read(source, item.name, follow=rank.options.dereference)) as reading:
+        status = status_of_open_item(reading, on_source=True)
+        check_is_file_found_by_scan(status, rank.source_device(item.place, item.mount), item.inode)
         present = find_existing_item(rank, item.place, item.name)
         temporary = rank.temporary_names.next_name()
         present, skipped = yield from result_if_existing_kept(
             result, item.name, present, reading, status, may_get_links=True
         )
         if skipped is not None:
-            handle_further_names(rank, result, item, skipped)
+            spawn_tasks_for_other_hard_links(rank, result, item, skipped)
             return
-        over, recipe = overwritten_file_or_recipe(rank, item.place, present, reading, status, temporary)
-        with NewFile.create_temporary(target, temporary, layout=recipe, over=over) as new:
+        over, recipe = overwritten_file_or_layout_recipe(rank, item.place, present, reading, status, temporary)
+        with NewFile.create_temporary_file(target, temporary, layout=recipe, over=over) as new:
             inherits = over is None and inherits_acl(rank, item.place, target)
-            shown = new.allow_reopening(inherits_acl=inherits)
-            made = new.identity(item.place.target_id.mount_code)
-            cloned = rank.mover.clone(reading, new.descriptor, (status.st_dev, new.status.st_dev))
+            shown = new.allow_reopening_by_other_ranks(inherits_acl=inherits)
+            made = new.file_identity(item.place.target_id.mount_code)
+            cloned = rank.mover.clone_file(reading, new.descriptor, (status.st_dev, new.status.st_dev))
             if not cloned:
-                new.extend(status.st_size)
+                new.extend_to_size(status.st_size)
             stripes = target_layout_policy(rank, item.place).stripes_of_file(new.descriptor)
-            new.close_and_keep(sync=rank.syncs_each_file(item.place))
+            new.close_without_removing(sync=rank.syncs_each_file(item.place))
         if new.layout_reason:
-            result.warn_of_other_layout(item.place, item.name, new.layout_reason)
+            result.warn_of_unwanted_layout(item.place, item.name, new.layout_reason)
         was = () if over is None else over.original_mode_and_owner
-        file = ChunkedFile(item, FileVersion.from_status(status), temporary, made, was, cloned, shown)
+        file = ChunkedFile(item, FileContentVersion.from_status(status), temporary, made, was, cloned, shown)
     if result.item_recorder.is_recording:
         rank.shared_instance(LargeFileOpeningTimes)[temporary] = began
     _spawn_chunks_and_note(rank, result, file, stripes, data=rank.bytes_to_copy(status), in_turn=in_turn)
@@ -174,13 +185,13 @@ def _spawn_chunks_and_note(
     )  # computed again: the file may have grown since the scan
     if not rank.options.chunk_size:
         chunk = sparse_chunk_size(chunk, size, data, rank.size)
-    nothing_to_read = file.is_cloned and not rank.has_digests
+    nothing_to_read = file.is_cloned and not rank.computes_digests
     if (
         nothing_to_read or not size
     ):  # a file that was truncated since the scan may be empty: no chunk would cause FinishFile
         rank.counters[counts.MOVED] += size
-        digest = rank.hashing.digest_of_chunks(0, []) if rank.has_digests else b""
-        result.spawn(FinishFile(file, digest, chunk, bytes((rank.hosts.this_host,))), owner=rank.number)
+        digest = rank.job_item_hasher.digest_of_chunks(0, []) if rank.computes_digests else b""
+        result.spawn_task(FinishFile(file, digest, chunk, bytes((rank.hosts.this_host,))), owner=rank.number)
         return
     from pcopy.tasks.files.copy_chunk import (  # only here: few jobs need the module
         CopyChunk,
@@ -192,14 +203,14 @@ def _spawn_chunks_and_note(
     # The further names, which may be many, are not sent with each chunk.
     alone = file._replace(item=file.item._replace(names=file.item.names[:1], failed_names=()))
     if in_turn and not file.is_cloned:  # readers of a cloned file do not wait for each other
-        result.spawn(LargeFileOpenedNote(file, -(-size // chunk), chunk))
+        result.spawn_task(LargeFileOpenedNote(file, -(-size // chunk), chunk))
         end = min(chunk, size)
-        result.spawn(CopyChunk(alone, 0, end, 0, 0, 0, True), end)
+        result.spawn_task(CopyChunk(alone, 0, end, 0, 0, 0, True), end)
         return
     chunks, run = consecutive_chunks(size, chunk), chunk
     if rank.options.stripe_affinity and _can_chunk_by_ost(rank, result, file, stripes):
         chunks, run = chunks_by_ost(size, chunk, stripes), stripes.stripe_size
-    result.spawn(LargeFileOpenedNote(file, len(chunks), run))
+    result.spawn_task(LargeFileOpenedNote(file, len(chunks), run))
     spawn_chunks(alone, chunks, rank, result)
 
 
@@ -214,7 +225,7 @@ def _can_chunk_by_ost(rank: Rank, result: TaskResult, file: ChunkedFile, stripes
         return False
     blocks = stripes.stripe_size // rank.options.block_size
     why = ""
-    if rank.has_digests and (stripes.stripe_size % rank.options.block_size or blocks & (blocks - 1)):
+    if rank.computes_digests and (stripes.stripe_size % rank.options.block_size or blocks & (blocks - 1)):
         why = f"its stripe size must be a power of two times --block-size ({format_size(rank.options.block_size)})"
     elif file.version.size > MAX_STRIPES * stripes.stripe_size:
         why = f"it has more than {MAX_STRIPES:,} stripes"

@@ -23,13 +23,13 @@ from pcopy.fsio.nodes import proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_FOWNER, has_capability
 from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.server import new_file_status
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.existing import ExistingItem, status_or_none
+from pcopy.tasks.files.existing import ExistingItem, item_status_or_none
 
 
 def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_result, present: ExistingItem) -> bool:
@@ -46,7 +46,7 @@ def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_r
         return False
     if not (preserve.xattr or preserve.acl):
         return True
-    around = proc_path_of_descriptor(rank.open_source(place)), proc_path_of_descriptor(present.directory)
+    around = proc_path_of_descriptor(rank.open_source_directory(place)), proc_path_of_descriptor(present.directory)
     try:
         follow = rank.options.dereference
         return has_same_xattrs(
@@ -58,7 +58,7 @@ def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_r
 
 def update_existing_metadata(
     result: TaskResult, name: bytes, present: ExistingItem, attributes: ItemMetadata
-) -> tuple[ExistingItem, Action] | None:
+) -> tuple[ExistingItem, ItemAction] | None:
     """Set that metadata of the existing item ``present`` which differs from ``attributes``, and count the item as
     updated if something changed. ``name`` is its name in the source.
 
@@ -66,18 +66,18 @@ def update_existing_metadata(
     Raise ``Problem`` on failure.
     """
     rank, place = present.rank, present.place
-    with present.open_unchanged() as descriptor:
-        before = status_of(descriptor)
-        lacks = _difference_settable_in_place(present, proc_path_of_descriptor(descriptor), before, attributes)
+    with present.open_if_unchanged() as descriptor:
+        before = status_of_open_item(descriptor)
+        lacks = _metadata_difference_settable_in_place(present, proc_path_of_descriptor(descriptor), before, attributes)
         if lacks is None:
             return None
         if not lacks.is_update_needed:
             if (problem := unread_xattrs_problem(attributes.unread)) is not None:
                 raise problem
-            return present, Action.SKIP
+            return present, ItemAction.SKIP
         if rank.options.dry_run:
             result.count(counts.MENDED, 1, place)
-            return present, Action.META
+            return present, ItemAction.META
         try:
             applied = update_metadata(
                 proc_path_of_descriptor(descriptor), before, attributes, rank.options.preserve, lacks
@@ -87,18 +87,18 @@ def update_existing_metadata(
             if is_refused and _is_replaced_by_copy(present, before, lacks):
                 return None
             raise
-        has_changed = status_of(descriptor).st_ctime_ns != before.st_ctime_ns
+        has_changed = status_of_open_item(descriptor).st_ctime_ns != before.st_ctime_ns
     result.record_applied_metadata(place, name, applied)
     if has_changed:
         rank.record_write_success()
         result.count(counts.MENDED, 1, place)
-    updated = status_or_none(present.directory, present.name)
+    updated = item_status_or_none(present.directory, present.name)
     if updated is None:
         return None
-    return present._replace(status=updated), Action.META if has_changed else Action.SKIP
+    return present._replace(status=updated), ItemAction.META if has_changed else ItemAction.SKIP
 
 
-def _difference_settable_in_place(
+def _metadata_difference_settable_in_place(
     present: ExistingItem, handle: ItemHandle, status: os.stat_result, attributes: ItemMetadata
 ) -> MetadataDifference | None:
     """Return those differences between the metadata of the existing item and ``attributes`` that can be set without a
@@ -113,7 +113,7 @@ def _difference_settable_in_place(
     is_on_target = status.st_dev == rank.target_device(present.place)
     lacks = metadata_difference(handle, status, attributes, rank.options.preserve, rank.options.modify_window)
     if lacks.is_update_needed and not (is_on_target and lacks.can_update_in_place(attributes, status)):
-        lacks = _without_fictitious_differences(present, lacks, attributes)
+        lacks = _real_metadata_difference(present, lacks, attributes)
     if not lacks.is_update_needed:
         return lacks
     is_refused = (
@@ -136,13 +136,13 @@ def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, differen
     is_simple = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
     if present.rank.options.inplace or not (difference.times and is_simple) or status.st_uid == user:
         return False
-    directory = status_of(present.directory)
+    directory = status_of_open_item(present.directory)
     if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not has_capability(CAP_FOWNER):
         return False
     return os.access(proc_path_of_descriptor(present.directory), os.W_OK | os.X_OK, effective_ids=True)
 
 
-def _without_fictitious_differences(
+def _real_metadata_difference(
     present: ExistingItem, difference: MetadataDifference, attributes: ItemMetadata
 ) -> MetadataDifference:
     """Return ``difference``, what differs between an existing item and its source. If the file system shows the same
@@ -156,9 +156,9 @@ def _without_fictitious_differences(
         return difference
     shown = new_file_status(present.directory, present.rank.temporary_names.next_name())
     is_equal = stat.S_IMODE(present.status.st_mode) == stat.S_IMODE(attributes.mode)  # including the set-id bits
-    has_mode = shown.has_other_mode or (shown.has_other_owner and is_equal)
+    has_mode = shown.has_unexpected_mode or (shown.has_unexpected_owner and is_equal)
     return difference._replace(
-        owner=difference.owner and not shown.has_other_owner, mode=difference.mode and not has_mode
+        owner=difference.owner and not shown.has_unexpected_owner, mode=difference.mode and not has_mode
     )
 
 
@@ -176,4 +176,4 @@ def is_copied_again_for_links(present: ExistingItem, source: os.stat_result) -> 
     if not present.has_other_names_to_link(source) or present.rank.options.dry_run:
         return present.has_other_names_to_link(source)
     shown = new_file_status(present.directory, present.rank.temporary_names.next_name())
-    return not (shown.has_other_owner or shown.has_other_mode)
+    return not (shown.has_unexpected_owner or shown.has_unexpected_mode)

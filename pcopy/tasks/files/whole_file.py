@@ -14,14 +14,20 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import read_item_metadata
 from pcopy.fsio.close import close_after_read, close_ignoring_errors
 from pcopy.fsio.existing import has_same_contents, looks_like_copy
-from pcopy.fsio.identity import Identity, identity_mark_of
+from pcopy.fsio.identity import ItemIdentity, identity_mark_of
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem, TargetChangedProblem
-from pcopy.fsio.source import FileVersion, check_file_is_unchanged, check_is_found_file, open_source, status_of
+from pcopy.fsio.source import (
+    FileContentVersion,
+    check_file_is_unchanged,
+    check_is_file_found_by_scan,
+    open_source_file_to_read,
+    status_of_open_item,
+)
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import UNTIMED_NEW_COPY, Action, CopyAction
+from pcopy.tasks.base.actions import UNTIMED_NEW_COPY, ItemAction, TimedCopyAction
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, ContentInfo, Item, UnnamedCopy
@@ -31,9 +37,9 @@ from pcopy.tasks.files.existing import (
     find_existing_item,
     inherits_acl,
     may_have_incomplete_mark,
-    overwritten_file_or_recipe,
+    mention_removal_in_problem,
+    overwritten_file_or_layout_recipe,
     prepare_new_name,
-    reporting_removal,
     should_update_metadata,
 )
 from pcopy.tasks.files.layouts import count_files_created_by_recipe
@@ -56,10 +62,10 @@ class ItemResult(NamedTuple):
     """
 
     known: ContentInfo
-    identity: Identity | None
+    identity: ItemIdentity | None
     unnamed: UnnamedCopy | None = None
     metadata_problem: MetadataProblem | None = None
-    how: CopyAction = UNTIMED_NEW_COPY
+    how: TimedCopyAction = UNTIMED_NEW_COPY
 
     @property
     def is_existing_kept(self) -> bool:
@@ -98,23 +104,27 @@ def copy_file(
             opened.ignores_close_error = True
             return stays
         if rank.options.dry_run:
-            item_result = dry_run_result(ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status)))
+            item_result = dry_run_result(ContentInfo(FILE, status.st_size, b"", FileContentVersion.from_status(status)))
         else:
             place, source = item.place, (reading, status)
-            rank.detect_times_set_on_close(rank.open_target(place), rank.target_device(place), result.notices)
+            rank.detect_times_set_on_close(rank.open_target_directory(place), rank.target_device(place), result.notices)
             present_status = None if present is None else present.status
-            with reporting_removal(rank, rank.open_target(place), rank.target_name(place, item.name), present_status):
+            with mention_removal_in_problem(
+                rank, rank.open_target_directory(place), rank.target_name(place, item.name), present_status
+            ):
                 item_result = yield from _write_copy(
                     rank, result, item, source, present, may_get_links=may_get_links, storage_batch=storage_batch
                 )
     took = 0 if rank.options.dry_run else time.monotonic_ns() - began
-    item_result = item_result._replace(how=CopyAction.for_existing_item(present, took))
+    item_result = item_result._replace(how=TimedCopyAction.action_given_existing_item(present, took))
     if item_result.unnamed is None:
-        result.count_copied(item.place, item.name, item_result.known, is_only_name=not item.links, how=item_result.how)
+        result.count_copied_item(
+            item.place, item.name, item_result.known, is_only_name=not item.links, how=item_result.how
+        )
     return item_result
 
 
-class _OpenSource:
+class _OpenSourceFile:
     """A file of the source that is open for reading, within the block of a context manager.
 
     ``ignores_close_error`` is True if an existing item was kept and the file was counted as skipped. Then an error of
@@ -128,16 +138,18 @@ class _OpenSource:
 
 
 @contextmanager
-def _open_checked_source(rank: Rank, item: Item) -> Generator[_OpenSource, None, None]:
+def _open_checked_source(rank: Rank, item: Item) -> Generator[_OpenSourceFile, None, None]:
     """Context manager: open the file ``item`` for reading, and close it at the end. Raise ``Problem`` if another file
     has its name than the one that the scan found.
     """
-    reading = open_source(rank.open_source(item.place), item.name, follow=rank.options.dereference)
+    reading = open_source_file_to_read(
+        rank.open_source_directory(item.place), item.name, follow=rank.options.dereference
+    )
     stays = False
     try:
-        status = status_of(reading, on_source=True)
-        check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)
-        opened = _OpenSource(reading, status)
+        status = status_of_open_item(reading, on_source=True)
+        check_is_file_found_by_scan(status, rank.source_device(item.place, item.mount), item.inode)
+        opened = _OpenSourceFile(reading, status)
         yield opened
         stays = opened.ignores_close_error
     finally:
@@ -180,16 +192,18 @@ def result_if_existing_kept(
             break
         try:
             return present, (
-                yield from _keep_existing(result, name, present, reading, status, may_get_links=may_get_links)
+                yield from _skip_if_existing_item_kept(
+                    result, name, present, reading, status, may_get_links=may_get_links
+                )
             )
         except TargetChangedProblem:
             if examination == MAX_EXAMINATIONS:
                 raise
-        present = present.examine_again()
+        present = present.item_with_current_status()
     return present, None
 
 
-def _keep_existing(
+def _skip_if_existing_item_kept(
     result: TaskResult, name: bytes, present: ExistingItem, reading: int, status: os.stat_result, *, may_get_links: bool
 ) -> Generator[None, None, ItemResult | None]:
     """If the existing item ``present`` is kept, which may depend on its contents, update its metadata, count the file
@@ -201,7 +215,7 @@ def _keep_existing(
         may_get_links: True if other names (hard links) of the file may be found later.
     """
     rank, options = present.rank, present.rank.options
-    known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
+    known = ContentInfo(FILE, status.st_size, b"", FileContentVersion.from_status(status))
     if present.needs_content_comparison(status):
         same = yield from has_same_contents(
             reading, status, present.directory, present.name, present.status, rank.throttle
@@ -212,8 +226,8 @@ def _keep_existing(
         same = options.compares_existing and looks_like_copy(status, present.status, options.modify_window)
     # Decided before the item's metadata is updated: the update may make the item look safe, although another user
     # has opened it for writing before.
-    may_link = may_get_links and same and present.is_linkable(status)
-    action = Action.SKIP
+    may_link = may_get_links and same and present.may_get_hard_links(status)
+    action = ItemAction.SKIP
     if should_update_metadata(rank):
         from pcopy.tasks.files.update_metadata import (
             has_source_metadata,
@@ -230,7 +244,7 @@ def _keep_existing(
             if updated is None:
                 return None
             present, action = updated
-    made = present.identity() if may_link else None
+    made = present.item_identity() if may_link else None
     count_skipped_or_spawn_read(rank, result, present.place, name, known, action)
     return ItemResult(known, made)
 
@@ -254,17 +268,17 @@ def _write_copy(
         storage_batch: if given, a small file that must be on stable storage before it gets its name is added to it.
     """
     reading, status = source
-    (place, name), version = item.names[0], FileVersion.from_status(status)
+    (place, name), version = item.names[0], FileContentVersion.from_status(status)
     options = rank.options
-    target, new_name = rank.open_target(place), rank.target_name(place, name)
+    target, new_name = rank.open_target_directory(place), rank.target_name(place, name)
     present_status = None if present is None else present.status
     kept = None if present is None else present.status_with_kept_mode(status)
     temporary = prepare_new_name(rank, target, new_name, present_status, status)
-    over, recipe = overwritten_file_or_recipe(
+    over, recipe = overwritten_file_or_layout_recipe(
         rank, place, None if kept is None else present, reading, status, temporary
     )
-    with NewFile.create_temporary(target, temporary, layout=recipe, over=over) as new:
-        made = new.identity(place.target_id.mount_code) if may_get_links else None
+    with NewFile.create_temporary_file(target, temporary, layout=recipe, over=over) as new:
+        made = new.file_identity(place.target_id.mount_code) if may_get_links else None
         hasher, size = yield from _fill_new_file(rank, reading, status, new)
         attributes = read_item_metadata(reading, status, options.preserve)
         check_file_is_unchanged(reading, version)
@@ -279,11 +293,11 @@ def _write_copy(
         )
         if over is None and unnamed is None:
             if not sync and new.needs_sync:
-                from pcopy.tasks.base.storing import wait_until_stored  # only here: few files have holes
+                from pcopy.tasks.base.storing import wait_until_file_is_stored  # only here: few files have holes
 
-                yield from wait_until_stored(rank, new, storage_batch)
+                yield from wait_until_file_is_stored(rank, new, storage_batch)
             if present is not None:
-                present.back_up(status)
+                present.back_up_item(status)
             new.commit(
                 new_name,
                 present_status,
@@ -292,7 +306,7 @@ def _write_copy(
                 has_sidecar=may_have_incomplete_mark(rank, present),
             )
         else:
-            new.close_and_keep(sync=sync)
+            new.close_without_removing(sync=sync)
     if over is not None:
         result.record_overwritten_file(place, name, inode, lacks_metadata=new.metadata_problem is not None)
     shortcoming = new.metadata_problem
@@ -304,7 +318,7 @@ def _write_copy(
     result.record_applied_metadata(
         place, name, applied
     )  # only now: if the copy fails, it is tried again, and its notices would be shown twice
-    known = ContentInfo(FILE, size, rank.hashing.digest_of_file(hasher) if hasher is not None else b"", version)
+    known = ContentInfo(FILE, size, rank.job_item_hasher.digest_of_file(hasher) if hasher is not None else b"", version)
     return ItemResult(known, made, unnamed, shortcoming)
 
 
@@ -318,7 +332,9 @@ def _fill_new_file(
     generated when it is read (/proc).
     """
     devices, hasher, size = (status.st_dev, new.status.st_dev), rank.new_hasher(), 0
-    with closing(rank.mover.copy_all(reading, new.descriptor, status, devices, hasher, extend=new.extend)) as steps:
+    with closing(
+        rank.mover.copy_all_contents(reading, new.descriptor, status, devices, hasher, extend=new.extend_to_size)
+    ) as steps:
         for moved in steps:  # if a thread copies, it ends here, before the files are closed
             rank.counters[counts.MOVED] += moved
             size += moved

@@ -13,10 +13,10 @@ import stat
 from collections.abc import Iterator
 
 from pcopy.engine.task import Task
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import FileVersion
-from pcopy.fsio.temporary import remove_if_present
+from pcopy.fsio.source import FileContentVersion
+from pcopy.fsio.temporary import remove_item_if_present
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode_task
@@ -48,9 +48,9 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="examining an incomplete co
     size_and_mtime: tuple[int, int]
     has_metadata: bool = False
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        if kept := missing.names_elsewhere(self.item.names):
-            item = self.item._replace(names=kept, attempt=missing.attempt_for(self.item, self.item.names))
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        if kept := missing.names_outside_missing_directories(self.item.names):
+            item = self.item._replace(names=kept, attempt=missing.earlier_attempts_for_item(self.item, self.item.names))
             yield task._replace(payload=encode_task(self._replace(item=item)))
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
@@ -61,7 +61,7 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="examining an incomplete co
         """
         size, mtime = self.size_and_mtime
         made = UnnamedCopy(b"", self.inode, self.mark)
-        known = ContentInfo(FILE, size, b"", FileVersion(0, size, mtime, 0))
+        known = ContentInfo(FILE, size, b"", FileContentVersion(0, size, mtime, 0))
         if not self.item.attempt:  # names that are looked up again (attempt > 0) do not count the size
             result.count(counts.FOUND_BYTES, self.item.size, self.item.names[0][0])
         item = self.item._replace(attempt=max(1, self.item.attempt))
@@ -71,20 +71,20 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="examining an incomplete co
                 if existing_item is not None and is_same_copy(existing_item, made, known):
                     present = existing_item.status
                     if present.st_mtime_ns == mtime and (present.st_size == size or not stat.S_ISREG(present.st_mode)):
-                        remove_if_present(existing_item.directory, existing_item.name)
+                        remove_item_if_present(existing_item.directory, existing_item.name)
                     elif not self.has_metadata:
                         text = (
                             "the copy lacks metadata and was changed since it was written: remove it and resume the job"
                         )
                         raise Problem("create", errno.EEXIST, text=text)
-                result.examine_again(place, name, item.attempt)
+                result.examine_names_again(place, name, item.attempt)
             except Problem as problem:
                 again = self._replace(item=item._replace(names=((place, name),)))
-                result.fail_item(place, name, problem, item.size, retry=again, may_exist=True)
+                result.count_item_as_failed(place, name, problem, item.size, retry=again, may_exist=True)
             yield None
 
 
-def retry_of_incomplete_copy(rank: Rank, item: Item, made: UnnamedCopy | Identity) -> ReplaceIncompleteCopy | Item:
+def retry_of_incomplete_copy(rank: Rank, item: Item, made: UnnamedCopy | ItemIdentity) -> ReplaceIncompleteCopy | Item:
     """Return what a resumed job does for the names of ``item`` after a failure: a task that first removes the
     incomplete copy; or, if its first name does not exist in the target, the item itself, which is then copied as usual.
 
@@ -97,16 +97,16 @@ def retry_of_incomplete_copy(rank: Rank, item: Item, made: UnnamedCopy | Identit
     return ReplaceIncompleteCopy(item, made.inode, made.mark, (present.st_size, present.st_mtime_ns))
 
 
-def regathering_tasks(
-    missing: MissingDirectories, item: Item, made: UnnamedCopy | Identity, known: ContentInfo
+def tasks_to_recopy_linked_names(
+    missing: MissingDirectories, item: Item, made: UnnamedCopy | ItemIdentity, known: ContentInfo
 ) -> Iterator[Task]:
     """Yield, for a resumed job, a task that removes the copy ``made`` under the names of ``item``. These names are then
     collected together with the names that the resumed job still finds, and copied again. Names in directories that were
     removed (``missing``) are left out. ``known`` describes the contents of the copy.
     """
     all_names = (*((place, name) for place, name, _ in item.failed_names), *item.names)
-    if kept := tuple(dict.fromkeys(missing.names_elsewhere(all_names))):
-        again = item._replace(names=kept, failed_names=(), attempt=missing.attempt_for(item, all_names))
+    if kept := tuple(dict.fromkeys(missing.names_outside_missing_directories(all_names))):
+        again = item._replace(names=kept, failed_names=(), attempt=missing.earlier_attempts_for_item(item, all_names))
         yield missing.new_task(
             ReplaceIncompleteCopy(again, made.inode, made.mark, (known.size, known.version.mtime), has_metadata=True)
         )

@@ -8,7 +8,7 @@ import os
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, CopyAction
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, TimedCopyAction
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -29,12 +29,12 @@ def report_dry_run_links(rank: Rank, result: TaskResult, item: Item, first: Item
             would lead to that copy or existing item.
     """
     for place, name, problem in item.failed_names:
-        result.fail_item(place, name, Problem.from_packed(problem), item.size)
+        result.count_item_as_failed(place, name, Problem.from_packed_tuple(problem), item.size)
     try:
-        like = _link_target_status(rank, item, first)
+        like = _hard_linked_file_status(rank, item, first)
     except Problem as why:
         for place, name in item.links:
-            result.fail_item(place, name, why)
+            result.count_item_as_failed(place, name, why)
         return
     for place, name in item.links:
         try:
@@ -45,15 +45,15 @@ def report_dry_run_links(rank: Rank, result: TaskResult, item: Item, first: Item
                 if present is not None:
                     present.refuse_nonempty_directory()
                 result.count(counts.HARDLINKS, 1, place)
-                result.item_recorder.record(
-                    CopyAction.for_existing_item(present).action, place, name, HARD_LINK_TYPE_BYTE
+                result.item_recorder.record_item_outcome(
+                    TimedCopyAction.action_given_existing_item(present).action, place, name, HARD_LINK_TYPE_BYTE
                 )
         except Problem as why:
-            result.fail_item(place, name, why)
+            result.count_item_as_failed(place, name, why)
         yield None
 
 
-def _link_target_status(rank: Rank, item: Item, first: ItemResult) -> os.stat_result:
+def _hard_linked_file_status(rank: Rank, item: Item, first: ItemResult) -> os.stat_result:
     """Return the status of the file to which hard links to the first name of ``item`` would lead. ``first`` is the
     outcome of that name. Raise ``Problem`` on failure.
 
@@ -61,7 +61,7 @@ def _link_target_status(rank: Rank, item: Item, first: ItemResult) -> os.stat_re
     """
     place, name = item.names[0]
     existing_item = find_existing_item(rank, place, name) if first.identity != UNCREATED_TARGET_IDENTITY else None
-    return rank.source_status(place, name) if existing_item is None else existing_item.status
+    return rank.source_item_status(place, name) if existing_item is None else existing_item.status
 
 
 def _is_existing_kept(rank: Rank, present: ExistingItem, first: ItemResult, like: os.stat_result, name: bytes) -> bool:
@@ -73,7 +73,7 @@ def _is_existing_kept(rank: Rank, present: ExistingItem, first: ItemResult, like
         like: status of the file to which the link would lead.
     """
     if rank.names_late:
-        source = rank.open_source(present.place)
+        source = rank.open_source_directory(present.place)
         return not (present.may_be_replaced(like) or present.has_other_link_text(like, source, name))
     is_linked = first.identity != UNCREATED_TARGET_IDENTITY and os.path.samestat(present.status, like)
     return is_linked or not may_replace_by_link(present, like)

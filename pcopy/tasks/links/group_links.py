@@ -17,21 +17,28 @@ from pcopy.engine.task import Task
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.incomplete_mark import find_incomplete_mark
+from pcopy.fsio.incomplete_mark import find_incomplete_file_mark
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.kind import DirectoryTask, ItemTask, MissingDirectories, RecreatedNote, TaskKind, TaskSteps
+from pcopy.tasks.base.kind import (
+    DirectoryTask,
+    ItemTask,
+    MissingDirectories,
+    NoteDiscardedOnResume,
+    TaskKind,
+    TaskSteps,
+)
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, ItemCopy, Place, inode_bucket_number, unpack_numbers
-from pcopy.tasks.directories.finish_dir import spawn_finish_once
+from pcopy.tasks.directories.finish_dir import spawn_finish_dir_task_once
 from pcopy.tasks.files.existing import find_existing_item, open_target_copy
 from pcopy.tasks.links.make_links import CreateHardLinks
 
 
-class FoundNames(NamedTuple):
+class FoundInodeNames(NamedTuple):
     """The names of one inode that were found and must be created.
 
     Fields:
@@ -51,7 +58,7 @@ class InodeBucketContents:
     """
 
     def __init__(self) -> None:
-        self.found: dict[tuple[int, int], FoundNames] = {}
+        self.found: dict[tuple[int, int], FoundInodeNames] = {}
         """Names of an inode that were found in the source and must be created in the target."""
         self.copies: dict[tuple[int, int], list[InodeCopiedNote]] = {}
         """Notes about existing copies of an inode. The first name in a note counts as the copy, even if it was removed
@@ -61,7 +68,7 @@ class InodeBucketContents:
         """Tasks about an item that is copied and still has a temporary name."""
 
 
-class InodeBuckets(dict[int, SpoolFileBacklog]):
+class InodeNotesByBucket(dict[int, SpoolFileBacklog]):
     """The notes that wait on one rank for the phase LINK, by the number of the bucket."""
 
     def __init__(self, rank: Rank) -> None:
@@ -92,17 +99,17 @@ class HardLinkNamesNote(DirectoryTask, code=30, doing="recording hard links of",
     def assigned_rank(self, ranks: int) -> int:
         return self.bucket % ranks
 
-    def written_directories(self) -> set[Place]:
+    def directories_written_by_retry(self) -> set[Place]:
         return {self.place}
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        defer_to_bucket(self, self.bucket, rank, result)
+        defer_note_to_link_phase(self, self.bucket, rank, result)
 
-    def add_to_bucket(self, groups: InodeBucketContents) -> bool:
+    def add_to_inode_bucket(self, groups: InodeBucketContents) -> bool:
         """Add the names in this note to ``groups``, each to its inode. Return True: the note has then done its work."""
         columns = (unpack_names(self.names), unpack_numbers(self.mounts), unpack_numbers(self.inodes))
         for name, mount, inode, size in zip(*columns, unpack_numbers(self.sizes), strict=True):
-            found = groups.found.setdefault((mount, inode), FoundNames(size, [], []))
+            found = groups.found.setdefault((mount, inode), FoundInodeNames(size, [], []))
             found.attempts.append(self.attempt)
             found.names.append((self.place, name))
         return True
@@ -128,14 +135,14 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
     def with_reassigned_owner(self, task: Task, ranks: int) -> Task:
         return task._replace(phase=int(Phase.COPY), owner=self.assigned_rank(ranks))
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this note for a resumed job in which directories of its names were removed (``missing``), unless none
         of the names exists any more.
 
         The first name counts as the copy even if it was removed. For a directory that was removed, the identity becomes
         ``NO_DIRECTORY_IDENTITY``, because a directory that is created there later is another one.
         """
-        if missing.names_elsewhere(self.item.names):
+        if missing.names_outside_missing_directories(self.item.names):
             lost = {
                 place: place._replace(target_id=NO_DIRECTORY_IDENTITY)
                 for place, _ in self.item.names
@@ -152,11 +159,11 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
         have to be created again, because its directory was removed.
         """
         if result.id[0] < rank.job.run:
-            defer_to_bucket(self, inode_bucket_number(self.item.inode), rank, result)
+            defer_note_to_link_phase(self, inode_bucket_number(self.item.inode), rank, result)
         else:
-            result.defer_completion()
+            result.defer_task_completion()
 
-    def add_to_bucket(self, groups: InodeBucketContents) -> bool:
+    def add_to_inode_bucket(self, groups: InodeBucketContents) -> bool:
         """Add the copy to ``groups``, under its inode. Return False: the note must not be recorded as done, because the
         next run needs it, too.
         """
@@ -164,7 +171,7 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
         return False
 
 
-class GatherHardLinks(RecreatedNote, code=31, doing="gathering hard links"):
+class GatherHardLinks(NoteDiscardedOnResume, code=31, doing="gathering hard links"):
     """Task that reads all notes about the names (hard links) of one group of inodes, and spawns tasks that copy one
     name of each inode and link the others to it. ``bucket`` is the number of the group.
     """
@@ -176,40 +183,40 @@ class GatherHardLinks(RecreatedNote, code=31, doing="gathering hard links"):
         phase.
         """
         groups = InodeBucketContents()
-        backlog = rank.shared_instance(InodeBuckets).pop(self.bucket)
+        backlog = rank.shared_instance(InodeNotesByBucket).pop(self.bucket)
         while backlog.count:
             for packed in backlog.pop_frame():
-                if decode_task(packed.payload).add_to_bucket(groups):
-                    result.complete_deferred((packed.id,))
+                if decode_task(packed.payload).add_to_inode_bucket(groups):
+                    result.complete_deferred_tasks((packed.id,))
             yield None
         backlog.close()
         for waiting in groups.waiting_for_name:
             item = waiting.item
-            found = groups.found.pop((item.mount, item.inode), FoundNames(0, [], []))
+            found = groups.found.pop((item.mount, item.inode), FoundInodeNames(0, [], []))
             named = waiting._replace(item=item._replace(names=(*item.names, *sorted(found.names))))
-            result.spawn(named, CALL_COST, phase=Phase.NAME)
+            result.spawn_task(named, CALL_COST, phase=Phase.NAME)
         for (mount, inode), found in groups.found.items():
             _spawn_copy_or_links(rank, result, mount, inode, found, groups.copies.get((mount, inode), []))
 
 
-def defer_to_bucket(task: TaskKind, bucket: int, rank: Rank, result: TaskResult) -> None:
+def defer_note_to_link_phase(task: TaskKind, bucket: int, rank: Rank, result: TaskResult) -> None:
     """Keep ``task``, a note about names or a copy of an inode, on this rank until the phase LINK, with the other notes
     of the group of inodes with the number ``bucket``.
 
-    Then its method ``add_to_bucket`` adds what it says to ``InodeBucketContents``. If that returns False, the note is
-    not recorded as done, and remains for the next run.
+    Then its method ``add_to_inode_bucket`` adds what it says to ``InodeBucketContents``. If that returns False, the
+    note is not recorded as done, and remains for the next run.
     """
-    result.defer_completion()
-    buckets = rank.shared_instance(InodeBuckets)
+    result.defer_task_completion()
+    buckets = rank.shared_instance(InodeNotesByBucket)
     if bucket not in buckets:
         buckets[bucket] = SpoolFileBacklog(rank.open_spool)
         gathered = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
-        result.spawn(GatherHardLinks(bucket), phase=max(gathered, result.phase), owner=rank.number)
+        result.spawn_task(GatherHardLinks(bucket), phase=max(gathered, result.phase), owner=rank.number)
     buckets[bucket].append(Task(result.id, int(Phase.LINK), encode_task(task), 0))
 
 
 def _spawn_copy_or_links(
-    rank: Rank, result: TaskResult, mount: int, inode: int, found: FoundNames, copies: list[InodeCopiedNote]
+    rank: Rank, result: TaskResult, mount: int, inode: int, found: FoundInodeNames, copies: list[InodeCopiedNote]
 ) -> None:
     """Spawn a task for the names of one inode that were found. If a copy of the inode exists already (``copies``), the
     task links the names to it. Otherwise it copies one of them and links the others to that copy.
@@ -228,9 +235,9 @@ def _spawn_copy_or_links(
     ):
         result.count(counts.FOUND_BYTES, size, names[0][0])
     if links is not None:
-        result.spawn(links, len(names) * CALL_COST)
+        result.spawn_task(links, len(names) * CALL_COST)
     else:
-        result.spawn_copy(Item(mount, inode, size, tuple(names), min(attempts)))
+        result.spawn_copy_task(Item(mount, inode, size, tuple(names), min(attempts)))
 
 
 def _comparable_name(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
@@ -260,7 +267,7 @@ def _is_copy_unsynced(rank: Rank, copied: InodeCopiedNote, names: list[tuple[Pla
         existing_item = find_existing_item(rank, place, name)
         return (
             existing_item is not None
-            and find_incomplete_mark(existing_item.directory, existing_item.name, existing_item.status) is not None
+            and find_incomplete_file_mark(existing_item.directory, existing_item.name, existing_item.status) is not None
         )
     except Problem:
         return True
@@ -278,7 +285,7 @@ def _add_linked_names(
             present.add(_comparable_name((place, name)))
             names.append((place, name))
             result.count(counts.HARDLINKS, -1, place)
-            spawn_finish_once(rank, result, place, result.phase)
+            spawn_finish_dir_task_once(rank, result, place, result.phase)
     names.sort()
 
 

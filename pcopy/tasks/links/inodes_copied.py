@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from pcopy.engine.task import Task
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.kind import MissingDirectories, NoteTask, TaskKind
+from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskWithoutDirectory
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -16,7 +16,7 @@ from pcopy.tasks.base.values import Place, inode_bucket_number
 from pcopy.tasks.links.group_links import InodeCopiedNote
 
 
-class InodesCopiedNote(NoteTask, code=36, doing="recording copies with hard links"):
+class InodesCopiedNote(TaskWithoutDirectory, code=36, doing="recording copies with hard links"):
     """Note (message in the form of a short task) that contains several packed notes, each of which says that a copy of
     an inode with several names exists (``InodeCopiedNote``). All inodes belong to the group with the number ``bucket``.
     """
@@ -32,28 +32,28 @@ class InodesCopiedNote(NoteTask, code=36, doing="recording copies with hard link
     def with_reassigned_owner(self, task: Task, ranks: int) -> Task:
         return task._replace(phase=int(Phase.COPY), owner=self.assigned_rank(ranks))
 
-    def packed_tasks(self) -> Iterator[InodeCopiedNote]:
+    def carried_tasks(self) -> Iterator[InodeCopiedNote]:
         return map(decode_task, self.notes)
 
-    def contained_places(self) -> Iterator[Place]:
-        for note in self.packed_tasks():
-            yield from note.contained_places()
+    def contained_directory_places(self) -> Iterator[Place]:
+        for note in self.carried_tasks():
+            yield from note.contained_directory_places()
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         remaining: list[bytes] = []
-        for note, packed in zip(self.packed_tasks(), self.notes, strict=True):
+        for note, packed in zip(self.carried_tasks(), self.notes, strict=True):
             remaining += (each.payload for each in note.replacement_tasks(task._replace(payload=packed), missing))
         if remaining:
             yield task._replace(payload=encode_task(self._replace(notes=tuple(remaining))))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        result.defer_completion()
+        result.defer_task_completion()
         if result.id[0] < rank.job.run:
-            for note in self.packed_tasks():
+            for note in self.carried_tasks():
                 note.run(rank, result)
 
 
-def notes_by_bucket(copied: Iterable[InodeCopiedNote]) -> Iterator[TaskKind]:
+def combined_notes_by_bucket(copied: Iterable[InodeCopiedNote]) -> Iterator[TaskKind]:
     """Combine the notes in ``copied``: yield one note for each group of inodes (``inode_bucket_number``), which
     contains all notes about inodes of that group.
     """

@@ -1,5 +1,5 @@
-"""``CopyLinkGroup`` copies an inode with several names: it copies one of the names, and ``CreateHardLinks`` creates the
-others as hard links to that copy.
+"""``CopyHardLinkGroup`` copies an inode with several names: it copies one of the names, and ``CreateHardLinks`` creates
+the others as hard links to that copy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import FailedName, Item
 from pcopy.tasks.files.copy_nodes import copy_special_file
 from pcopy.tasks.files.existing import place_with_current_acl
-from pcopy.tasks.files.split_file import SplitFile, handle_further_names
+from pcopy.tasks.files.split_file import SplitFile, spawn_tasks_for_other_hard_links
 from pcopy.tasks.files.whole_file import ItemResult, copy_file, keep_existing_if_equal
 from pcopy.tasks.links.make_links import (
     CreateHardLinks,
@@ -30,7 +30,7 @@ that any rank may run.
 """
 
 
-class CopyLinkGroup(ItemTask, code=32, doing="copying and linking", is_note=False):
+class CopyHardLinkGroup(ItemTask, code=32, doing="copying and linking", is_note=False):
     """Task that copies an inode with several names (hard links): it copies the first name of ``item`` that can be
     copied, and creates the other names as hard links to the copy.
     """
@@ -40,10 +40,12 @@ class CopyLinkGroup(ItemTask, code=32, doing="copying and linking", is_note=Fals
         return self.item
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        yield from copy_link_group(rank, result, self.item)
+        yield from copy_hard_link_group(rank, result, self.item)
 
 
-def copy_link_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | Problem | None = None) -> TaskSteps:
+def copy_hard_link_group(
+    rank: Rank, result: TaskResult, item: Item, first: ItemResult | Problem | None = None
+) -> TaskSteps:
     """Copy the first name of ``item`` that can be copied and under which no existing item is kept. Then create the
     other names as hard links to the copy, or spawn a task that does so.
 
@@ -61,7 +63,7 @@ def copy_link_group(rank: Rank, result: TaskResult, item: Item, first: ItemResul
                 rest = rest._replace(names=((place_with_current_acl(rank, rest.place), rest.name), *rest.links))
             item_result = yield from _copy_first_name(rest, rank, result, first)
             if item_result is None:
-                result.spawn(SplitFile(rest), rest.size)
+                result.spawn_task(SplitFile(rest), rest.size)
                 return
             if not (item_result.is_existing_kept and rest.links):
                 yield from _link_other_names(rank, result, rest, item_result)
@@ -96,7 +98,7 @@ def _link_other_names(rank: Rank, result: TaskResult, item: Item, item_result: I
             item, copy_made_by_this_host(rank, item_result.identity, item_result.known), False
         ).run(rank, result)
     else:
-        handle_further_names(rank, result, item, item_result)
+        spawn_tasks_for_other_hard_links(rank, result, item, item_result)
 
 
 def _copy_first_name(
@@ -111,9 +113,9 @@ def _copy_first_name(
     if isinstance(first, Problem):
         raise first
     if first is not None:
-        result.count_copied(place, name, first.known, is_only_name=not item.links, how=first.how)
+        result.count_copied_item(place, name, first.known, is_only_name=not item.links, how=first.how)
         return first
-    status = rank.source_status(place, name)
+    status = rank.source_item_status(place, name)
     if status.st_ino != item.inode or rank.source_device(place, item.mount) not in (None, status.st_dev):
         raise source_changed_problem("stat", "another item has taken its name since the scan")
     if not stat.S_ISREG(status.st_mode):

@@ -1,5 +1,5 @@
-"""``CopyLinkGroups`` copies several inodes that have several names (hard links) each: one of the names is copied, and
-the others become hard links to the copy.
+"""``CopyHardLinkGroups`` copies several inodes that have several names (hard links) each: one of the names is copied,
+and the others become hard links to the copy.
 
 Where possible, the backend copies the first names of many inodes in one call.
 """
@@ -12,22 +12,22 @@ from itertools import accumulate, pairwise
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopySmallFiles, StatNames
+from pcopy.fsio.backend.batches import SYNC_FILE_FLAG, CopyPlan, CopySmallFilesBatch, StatNamesBatch
 from pcopy.fsio.backend.columns import (
     DEVICE_COLUMN,
     MODE_COLUMN,
     VERSION_COLUMNS,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
     pack_names,
     unpack_names,
 )
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
-from pcopy.fsio.backend.plan_copies import plan_for_free_name
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.plan_copies import file_copy_plan_for_unused_name
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.actions import Action, CopyAction
+from pcopy.tasks.base.actions import ItemAction, TimedCopyAction
 from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -37,7 +37,7 @@ from pcopy.tasks.files.existing import inherits_acl
 from pcopy.tasks.files.file_decisions import copy_policy_of_directory
 from pcopy.tasks.files.layouts import target_layout_policy
 from pcopy.tasks.files.whole_file import ItemResult
-from pcopy.tasks.links.link_group import CopyLinkGroup, copy_link_group
+from pcopy.tasks.links.link_group import CopyHardLinkGroup, copy_hard_link_group
 
 MAX_NAMES_PER_TASK = 128
 """Maximum number of names of one task, unless all of them belong to one inode."""
@@ -45,9 +45,9 @@ MAX_BYTES_PER_TASK = 4 << 20
 """Bytes (sum of sizes) at which a task is full and gets no more inodes."""
 
 
-class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=False):
-    """Task that copies several items with all of their names (hard links), at their first attempt. ``CopyLinkGroup``
-    does the same for one item.
+class CopyHardLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=False):
+    """Task that copies several items with all of their names (hard links), at their first attempt.
+    ``CopyHardLinkGroup`` does the same for one item.
 
     Fields:
         directories: the directories in which the names lie.
@@ -81,7 +81,7 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
         ]
 
     @classmethod
-    def from_items(cls, items: list[Item]) -> CopyLinkGroups:
+    def from_items(cls, items: list[Item]) -> CopyHardLinkGroups:
         """Return one task that copies all of ``items``."""
         names = [each for item in items for each in item.names]
         numbers: dict[Place, int] = {}
@@ -94,15 +94,17 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
             *(pack_numbers([*column]) for column in zip(*(item[:3] for item in items), strict=True)),
         )
 
-    def written_directories(self) -> set[Place]:
+    def directories_written_by_retry(self) -> set[Place]:
         return set(self.directories)
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         for item in self.unpacked_items():
-            yield from missing.link_notes(item, item.names)
+            yield from missing.tasks_resending_link_names(item, item.names)
 
     def tasks_regathering_links(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        return self.tasks_without_missing_directories(task, missing) if task.phase == Phase.LINK else iter((task,))
+        return (
+            self.replacement_tasks_if_directories_missing(task, missing) if task.phase == Phase.LINK else iter((task,))
+        )
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Copy the first names by batches of the backend, then process the items one by one. If the job is being
@@ -112,14 +114,14 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
         copied = yield from _copy_first_names(rank, result, items)
         items.sort(key=lambda item: item not in copied)
         for number, item in enumerate(items, 1):
-            yield from copy_link_group(rank, result, item, copied.get(item))
+            yield from copy_hard_link_group(rank, result, item, copied.get(item))
             if rank.stop_reason is None:
                 yield None
             elif (
                 item not in copied
             ):  # end now: a rank that is being stopped drops a task that yields, and its failures with it
                 for other in items[number:]:
-                    result.spawn_copy(other)
+                    result.spawn_copy_task(other)
                 return
 
 
@@ -136,27 +138,29 @@ def _copy_first_names(
     copied: dict[Item, ItemResult | Problem] = {}
     for place, place_items in _batchable_items_by_place(rank, items).items():
         try:
-            source, target = rank.open_source(place), rank.open_target(place)
+            source, target = rank.open_source_directory(place), rank.open_target_directory(place)
             inherits = inherits_acl(rank, place, target)
             rank.detect_times_set_on_close(target, rank.target_device(place), result.notices)
-        except Problem:  # ``copy_link_group`` meets the error again and reports it for each item
+        except Problem:  # ``copy_hard_link_group`` meets the error again and reports it for each item
             continue
         found = yield from _stat_unchanged_items(rank, place, source, place_items)
         if found is None:
             continue
         names, good, rows = found
-        plans = bytes((plan_for_free_name(copy_policy_of_directory(rank, place)),)) * len(good)
-        batch = CopySmallFiles(source, names, target, plans, rows, inherits_acl=inherits, reports_identities=True)
+        plans = bytes((file_copy_plan_for_unused_name(copy_policy_of_directory(rank, place)),)) * len(good)
+        batch = CopySmallFilesBatch(source, names, target, plans, rows, inherits_acl=inherits, reports_identities=True)
         if rank.throttle.is_on:
-            yield from rank.throttle.charge_and_wait(sum(rows.size))
-        done = yield from rank.execute_moving(
+            yield from rank.throttle.charge_limits_and_wait(sum(rows.size))
+        done = yield from rank.execute_batch_counting_bytes(
             batch
-        )  # if the target is full, the remaining files fail one by one, in ``copy_link_group``
+        )  # if the target is full, the remaining files fail one by one, in ``copy_hard_link_group``
         for row, code in enumerate(done.verdicts.codes):
-            made = Identity(place.target_id.mount_code, done.created_inodes[row], done.marks[row])
+            made = ItemIdentity(place.target_id.mount_code, done.created_inodes[row], done.marks[row])
             if code == OutcomeCode.DONE:
-                known = ContentInfo(FILE, done.verdicts.bytes[row], done.digests[row], rows.version(row))
-                copied[good[row]] = ItemResult(known, made, how=CopyAction(Action.COPY, done.verdicts.nanoseconds[row]))
+                known = ContentInfo(FILE, done.verdicts.bytes[row], done.digests[row], rows.content_version_of_row(row))
+                copied[good[row]] = ItemResult(
+                    known, made, how=TimedCopyAction(ItemAction.COPY, done.verdicts.nanoseconds[row])
+                )
                 if row in done.metadata_outcomes:
                     result.record_applied_metadata(place, good[row].name, done.metadata_outcomes[row])
             elif code == OutcomeCode.LACKS_METADATA:
@@ -182,14 +186,14 @@ def _batchable_items_by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, 
     return {
         place: place_items
         for place, place_items in places.items()
-        if plan_for_free_name(copy_policy_of_directory(rank, place)) & ~SYNC_FILE_FLAG == CopyPlan.NEW
+        if file_copy_plan_for_unused_name(copy_policy_of_directory(rank, place)) & ~SYNC_FILE_FLAG == CopyPlan.NEW
     }
 
 
 def _has_default_layout(rank: Rank, place: Place) -> bool:
     """Return True if files in the target directory of ``place`` need no Lustre layout (striping) of their own."""
     try:
-        rank.open_target(place)
+        rank.open_target_directory(place)
         return target_layout_policy(rank, place).uses_only_default
     except Problem:  # the task of each file meets the error again and reports it
         return True
@@ -197,15 +201,15 @@ def _has_default_layout(rank: Rank, place: Place) -> bool:
 
 def _stat_unchanged_items(
     rank: Rank, place: Place, source: int, items: list[Item]
-) -> TicketGenerator[tuple[bytes, list[Item], StatusColumns] | None]:
+) -> TicketGenerator[tuple[bytes, list[Item], ItemStatusColumns] | None]:
     """Stat the first names of the items in the open directory ``source``. Return those items that are still the same
     regular files: their names joined by slashes, the items, and their status rows. Return None if there are none.
     """
     names = pack_names(item.name for item in items)
-    batch = StatNames(
+    batch = StatNamesBatch(
         source, names, VERSION_COLUMNS | DEVICE_COLUMN | MODE_COLUMN, follows_links=rank.options.dereference
     )
-    stated = yield from rank.execute(batch)
+    stated = yield from rank.execute_batch(batch)
     codes, rows = stated.verdicts.codes, stated.rows
     good = [
         row
@@ -217,7 +221,11 @@ def _stat_unchanged_items(
     ]
     if not good:
         return None
-    return pack_names(items[row].name for row in good), [items[row] for row in good], rows.selected(good)
+    return (
+        pack_names(items[row].name for row in good),
+        [items[row] for row in good],
+        rows.columns_of_selected_rows(good),
+    )
 
 
 def copy_tasks_for_items(copies: Iterable[tuple[Item, int]]) -> Iterator[tuple[TaskKind, int, int]]:
@@ -229,7 +237,7 @@ def copy_tasks_for_items(copies: Iterable[tuple[Item, int]]) -> Iterator[tuple[T
     for item, phase in copies:
         number = len(item.names)
         if item.attempt or item.failed_names or item.size > MAX_SMALL_FILE_BYTES or number > MAX_NAMES_PER_TASK:
-            yield CopyLinkGroup(item), item.size + number * CALL_COST, phase
+            yield CopyHardLinkGroup(item), item.size + number * CALL_COST, phase
             continue
         if items and (phase != at or names + number > MAX_NAMES_PER_TASK or size >= MAX_BYTES_PER_TASK):
             yield _copy_task_for_items(items), size + names * CALL_COST, at
@@ -241,4 +249,4 @@ def copy_tasks_for_items(copies: Iterable[tuple[Item, int]]) -> Iterator[tuple[T
 
 
 def _copy_task_for_items(items: list[Item]) -> TaskKind:
-    return CopyLinkGroups.from_items(items) if len(items) > 1 else CopyLinkGroup(items[0])
+    return CopyHardLinkGroups.from_items(items) if len(items) > 1 else CopyHardLinkGroup(items[0])

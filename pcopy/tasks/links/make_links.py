@@ -13,18 +13,18 @@ from contextlib import nullcontext, suppress
 
 from pcopy.engine.task import Task
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.identity import Identity
-from pcopy.fsio.new_file import move_into_place
+from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.new_file import rename_to_final_name
 from pcopy.fsio.nodes import proc_path_of_descriptor
 from pcopy.fsio.problem import HARD_LINK_UNSUPPORTED_ERRNOS, MetadataProblem, Problem, errors_as_problem
 from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, call_with_retries
-from pcopy.fsio.source import FileVersion, status_of
-from pcopy.fsio.temporary import remove_if_present
+from pcopy.fsio.source import FileContentVersion, status_of_open_item
+from pcopy.fsio.temporary import remove_item_if_present
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, CopyAction
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, TimedCopyAction
 from pcopy.tasks.base.attempts import fail_or_retry, is_retried
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE, type_byte_of
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE, item_type_byte
 from pcopy.tasks.base.kind import ItemTask, MissingDirectories, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -32,14 +32,14 @@ from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import ContentInfo, FailedName, FileToRead, Item, ItemCopy, Place, UnnamedCopy
 from pcopy.tasks.files.existing import (
     ExistingItem,
+    item_status_or_none,
     may_have_incomplete_mark,
     open_target_copy,
     prepare_new_name,
-    status_or_none,
     target_status,
 )
 from pcopy.tasks.files.naming import CopyNamer, remove_unnamed_copy
-from pcopy.tasks.links.copy_anew import regathering_tasks, retry_of_incomplete_copy
+from pcopy.tasks.links.copy_anew import retry_of_incomplete_copy, tasks_to_recopy_linked_names
 from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read, spawn_read_task
 
 _TOO_MANY_LINKS_WARNING = (
@@ -75,12 +75,12 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         return (
-            self.tasks_without_missing_directories(task, missing)
-            if any(map(missing.contains, self.contained_places()))
+            self.replacement_tasks_if_directories_missing(task, missing)
+            if any(map(missing.contains, self.contained_directory_places()))
             else self._task_and_copy_note(task, missing)
         )
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that a resumed job runs instead of this one if directories of its names were removed
         (``missing``).
 
@@ -93,14 +93,16 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         is_first_lost = missing.contains(first[0])
         # Links that were created and not recorded would be taken for files of the user.
         if missing.keeps_existing and (item.failed_names or is_first_lost):
-            return regathering_tasks(missing, item, self.copy.identity, self.copy.known)
+            return tasks_to_recopy_linked_names(missing, item, self.copy.identity, self.copy.known)
         if (
             is_first_lost
         ):  # the copy was removed with its directory; a note about its other names, if it has any, remains
-            return iter(missing.link_notes(item, further_names))
+            return iter(missing.tasks_resending_link_names(item, further_names))
         failed = tuple(each for each in item.failed_names if not missing.contains(each[0]))
         remaining = self._replace(
-            item=item._replace(names=(first, *missing.names_elsewhere(further_names)), failed_names=failed)
+            item=item._replace(
+                names=(first, *missing.names_outside_missing_directories(further_names)), failed_names=failed
+            )
         )
         return (
             remaining._task_and_copy_note(task, missing)
@@ -114,7 +116,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         """
         yield task._replace(payload=encode_task(self))
         if not (self.is_first_name_finished or self.item.failed_names):
-            yield from missing.copied_notes(self.item._replace(names=self.item.names[:1]), self.copy)
+            yield from missing.tasks_reporting_copied_inode(self.item._replace(names=self.item.names[:1]), self.copy)
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Create all names but the first as hard links to the copy. The copy is kept open, so that no other item can
@@ -125,7 +127,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         copy_fd, problem_met, reason = -1, None, ""
         try:
             copy_fd, is_known = self._open_copy_by_any_name(rank)
-            before = status_of(copy_fd)
+            before = status_of_open_item(copy_fd)
             if not is_known:
                 reason = UNIDENTIFIED_COPY_WARNING
         except Problem as problem:
@@ -155,18 +157,18 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                             reason = _TOO_MANY_LINKS_WARNING
                             break
                     elif failed:
-                        failed.append((place, name, problem.packed))
+                        failed.append((place, name, problem.problem_as_tuple))
                     else:
                         alone = self._replace(
                             item=self.item._replace(names=(first, (place, name))), is_first_name_finished=True
                         )
-                        result.fail_item(place, name, problem, retry=alone)
+                        result.count_item_as_failed(place, name, problem, retry=alone)
                 yield None
             if refused and reason:  # the names are linked to a second copy
                 result.warn_about_item(*first, reason)
                 self._spawn_copy_of_names(result, refused)
             elif refused:
-                self._copy_names_refused_links(rank, result, copy_fd, refused)
+                self._copy_names_that_cannot_be_linked(rank, result, copy_fd, refused)
         if failed:
             self._report_failed_link_group(rank, result, linked, failed)
             return
@@ -179,7 +181,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
     def _spawn_verification(self, rank: Rank, result: TaskResult, names: tuple[tuple[Place, bytes], ...]) -> None:
         """Spawn the task that reads the copy back and checks that all of ``names`` are hard links to it."""
         group, (made, known, chunk, writers) = self.item._replace(names=names), self.copy
-        is_link = self.is_first_name_finished and not self._counts_as_copy(*names[0])
+        is_link = self.is_first_name_finished and not self._is_counted_as_copy(*names[0])
         counter = counts.HARDLINKS if is_link else counts.copied_counter(known.kind)
         contents = FileToRead(*names[0], known, False, 0, counter, chunk, writers, group)
         from pcopy.tasks.verify.verify_items import VerifyLinks
@@ -187,7 +189,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         verify = VerifyLinks(contents, made.inode)
         for number, (place, _) in enumerate(names):
             result.count_items_to_verify(1, 0 if number else known.size, place)
-        result.spawn_on_other_host(verify, known.size, writers[0], phase=result.verification_phase)
+        result.spawn_task_on_other_host(verify, known.size, writers[0], phase=result.verification_phase)
 
     def _open_copy_by_any_name(self, rank: Rank) -> tuple[int, bool]:
         """Open the copy, and return an O_PATH descriptor, and True if the open item is certainly the copy. Raise
@@ -204,9 +206,9 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
 
     def _spawn_copy_of_names(self, result: TaskResult, names: list[tuple[Place, bytes]]) -> None:
         """Have the first of ``names`` copied, and the others created as hard links to that copy."""
-        result.spawn_copy(self.item._replace(names=tuple(names), failed_names=()))
+        result.spawn_copy_task(self.item._replace(names=tuple(names), failed_names=()))
 
-    def _copy_names_refused_links(
+    def _copy_names_that_cannot_be_linked(
         self, rank: Rank, result: TaskResult, copy_fd: int, refused: list[tuple[Place, bytes]]
     ) -> None:
         """Handle names for which link(2) was refused: warn the user, and have them copied.
@@ -221,13 +223,13 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         """
         for place, name in refused:
             result.warn_once(place, name, LINK_REFUSED_WARNING)
-        if _can_be_linked(rank, copy_fd, self.item.place):
+        if _can_create_hard_link(rank, copy_fd, self.item.place):
             self._spawn_copy_of_names(result, refused)
         else:
             for each in refused:
                 self._spawn_copy_of_names(result, [each])
 
-    def _counts_as_copy(self, place: Place, name: bytes) -> bool:
+    def _is_counted_as_copy(self, place: Place, name: bytes) -> bool:
         """Return True if this name was counted as the copy (``counted_name``), not as a hard link."""
         return self.counted_name is not None and (place.key, name) == (self.counted_name[0].key, self.counted_name[1])
 
@@ -243,7 +245,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         names = (*linked, *((place, name) for place, name, _ in failed[1:]))
         again = item._replace(names=names, attempt=1, failed_names=())
         retry = retry_of_incomplete_copy(rank, again, self.copy.identity) if rank.names_late else again
-        result.fail_all_names(failed, item.size, retry, may_exist=True)
+        result.count_all_names_as_failed(failed, item.size, retry, may_exist=True)
         for place, _ in linked[1:]:
             result.record_link_to_repeat(place)
 
@@ -260,8 +262,8 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                 creates changes the ctime of the copy.)
             place, source_name: directory of the link, and its name in the source.
         """
-        target, name = rank.open_target(place), rank.target_name(place, source_name)
-        present = status_or_none(target, name)
+        target, name = rank.open_target_directory(place), rank.target_name(place, source_name)
+        present = item_status_or_none(target, name)
         if rank.names_late:
             if not self._link_without_replacing(rank, result, copy_fd, place, source_name, present):
                 count_skipped_or_spawn_read(rank, result, place, source_name, self.copy.known)
@@ -269,7 +271,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         elif present is None:
             _create_link(copy_fd, target, name)
         else:
-            like = status_of(copy_fd)
+            like = status_of_open_item(copy_fd)
             linked = (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
             existing = ExistingItem(rank, place, target, name, present)
             existing.refuse_name_collision()
@@ -277,14 +279,14 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                 if linked or not may_replace_by_link(existing, like):
                     count_skipped_or_spawn_read(rank, result, place, source_name, self.copy.known)
                     return False
-                if rank.options.sequential and not _can_be_linked(rank, copy_fd, place):
+                if rank.options.sequential and not _can_create_hard_link(rank, copy_fd, place):
                     raise Problem("link", errno.EOPNOTSUPP)  # raised before the existing item is removed
                 temporary = prepare_new_name(rank, target, name, present, like)
                 _create_link(copy_fd, target, temporary)
                 try:
-                    existing.back_up(like)
+                    existing.back_up_item(like)
                     if temporary != name:
-                        move_into_place(
+                        rename_to_final_name(
                             target,
                             temporary,
                             name,
@@ -293,12 +295,12 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                             has_sidecar=may_have_incomplete_mark(rank, present),
                         )
                 except Problem:
-                    remove_if_present(target, temporary)
+                    remove_item_if_present(target, temporary)
                     raise
         rank.record_write_success()
         counter = (
             counts.copied_counter(self.copy.known.kind)
-            if self._counts_as_copy(place, source_name)
+            if self._is_counted_as_copy(place, source_name)
             else counts.HARDLINKS
         )
         result.count(counter, 1, place)
@@ -306,7 +308,9 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         if counter == counts.FILES:
             result.count(counts.BYTES, size, place)
         kind = HARD_LINK_TYPE_BYTE if counter == counts.HARDLINKS else self.copy.known.kind
-        result.item_recorder.record(CopyAction.for_existing_item(present).action, place, source_name, kind, size)
+        result.item_recorder.record_item_outcome(
+            TimedCopyAction.action_given_existing_item(present).action, place, source_name, kind, size
+        )
         if self.copy.known.digest:
             result.collect_digest(place, source_name, self.copy.known, counter, verify=False)
         elif (
@@ -334,7 +338,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
             place, source_name: directory of the link, and its name in the source.
             present: status of the existing item of that name, or None.
         """
-        target, name = rank.open_target(place), rank.target_name(place, source_name)
+        target, name = rank.open_target_directory(place), rank.target_name(place, source_name)
         if present is None:
             try:
                 _create_link(copy_fd, target, name)
@@ -379,21 +383,21 @@ def _create_link(copy_fd: int, target: int, name: bytes) -> None:
         )
 
 
-def _can_be_linked(rank: Rank, copy_fd: int, place: Place) -> bool:
+def _can_create_hard_link(rank: Rank, copy_fd: int, place: Place) -> bool:
     """Return True if a hard link to the open item ``copy_fd`` can be created in the target directory of ``place``. To
     find that out, a link is created under a temporary name and removed.
     """
     temporary = rank.temporary_names.next_name()
     try:
-        target = rank.open_target(place)
+        target = rank.open_target_directory(place)
         _create_link(copy_fd, target, temporary)
-        remove_if_present(target, temporary)
+        remove_item_if_present(target, temporary)
     except Problem:
         return False
     return True
 
 
-def copy_made_by_this_host(rank: Rank, made: Identity, known: ContentInfo) -> ItemCopy:
+def copy_made_by_this_host(rank: Rank, made: ItemIdentity, known: ContentInfo) -> ItemCopy:
     """Return the ``ItemCopy`` for a copy that this host has just written as a whole, or has found in the target.
     ``made`` is the identity of its inode, ``known`` what it contains.
     """
@@ -422,27 +426,27 @@ def retry_or_collect_failed_names(
     present = target_status(rank, *item.names[0]) if made is not None else None
     if made is not None and present is not None:  # the copy exists under its final name, without some of its metadata
         known = ContentInfo(
-            type_byte_of(present), item.size, b"", FileVersion(item.inode, item.size, 0, 0)
+            item_type_byte(present), item.size, b"", FileContentVersion(item.inode, item.size, 0, 0)
         )  # the digest is empty: the copy is not verified
         spawn_link_task(rank, result, item, copy_made_by_this_host(rank, made, known), metadata_problem=problem)
         return None
     is_again = is_retried(problem, item.attempt)
     if is_again and item.links and _has_same_inode(rank, item):
-        result.spawn_copy(item._replace(attempt=item.attempt + 1), phase=max(Phase.LINK, result.phase))
+        result.spawn_copy_task(item._replace(attempt=item.attempt + 1), phase=max(Phase.LINK, result.phase))
         return None
     if is_again or not (item.failed_names or item.links):
         fail_or_retry(result, item.place, item.name, problem, item.attempt, item.size)
         return item.failed_names
-    return (*item.failed_names, (item.place, item.name, problem.packed))
+    return (*item.failed_names, (item.place, item.name, problem.problem_as_tuple))
 
 
 def copy_next_name(result: TaskResult, item: Item, failed: tuple[FailedName, ...]) -> None:
     """Have the next name of ``item`` copied. If there is none, report all names that have ``failed``."""
     if item.links:
-        result.spawn_copy(item._replace(names=item.links, failed_names=failed))
+        result.spawn_copy_task(item._replace(names=item.links, failed_names=failed))
     elif failed:
         touched = not all(
-            result.has_created_nothing(place, Problem.from_packed(problem)) for place, _, problem in failed
+            result.has_created_nothing(place, Problem.from_packed_tuple(problem)) for place, _, problem in failed
         )
         report_all_names_failed(result, item, failed, touched=touched)
 
@@ -454,13 +458,13 @@ def report_all_names_failed(result: TaskResult, item: Item, failed: tuple[Failed
     names = tuple((place, name) for place, name, _ in failed)
     together = item._replace(names=names, attempt=max(1, item.attempt), failed_names=())
     retry = RetryMode.EXAMINE_AGAIN if len(names) == 1 else together
-    result.fail_all_names(failed, item.size, retry, may_exist=touched)
+    result.count_all_names_as_failed(failed, item.size, retry, may_exist=touched)
 
 
 def _has_same_inode(rank: Rank, item: Item) -> bool:
     """Return True if the first name of ``item`` still leads to the same inode in the source."""
     try:
-        return rank.source_status(item.place, item.name).st_ino == item.inode
+        return rank.source_item_status(item.place, item.name).st_ino == item.inode
     except Problem:
         return False
 
@@ -475,13 +479,13 @@ def spawn_link_task(
         metadata_problem: the error because of which not all metadata of the copy could be set, or None.
     """
     if metadata_problem is not None and not (item.links or item.failed_names):
-        result.fail_item(item.place, item.name, metadata_problem, item.size)
+        result.count_item_as_failed(item.place, item.name, metadata_problem, item.size)
         return
     first = item.names[0]
-    failed = () if metadata_problem is None else ((*first, metadata_problem.packed), *item.failed_names)
+    failed = () if metadata_problem is None else ((*first, metadata_problem.problem_as_tuple), *item.failed_names)
     if item.links or failed:
         links = CreateHardLinks(item._replace(failed_names=failed), copy, False)
-        result.spawn(links, len(item.names) * CALL_COST)
+        result.spawn_task(links, len(item.names) * CALL_COST)
     if failed:
         return
     alone = item._replace(names=(first,), failed_names=())
@@ -489,7 +493,7 @@ def spawn_link_task(
         result.record_copied_inode(alone, copy)
     for place, name, problem in item.failed_names:
         retry = CreateHardLinks(alone._replace(names=(first, (place, name))), copy, True)
-        result.fail_item(place, name, Problem.from_packed(problem), item.size, retry=retry)
+        result.count_item_as_failed(place, name, Problem.from_packed_tuple(problem), item.size, retry=retry)
 
 
 def _has_more_names(rank: Rank, item: Item) -> bool:
@@ -499,6 +503,6 @@ def _has_more_names(rank: Rank, item: Item) -> bool:
     if not (rank.job.began and rank.options.preserve.links):
         return False
     try:
-        return rank.source_status(item.place, item.name).st_nlink > 1
+        return rank.source_item_status(item.place, item.name).st_nlink > 1
     except Problem:
         return False

@@ -3,7 +3,7 @@
 Two programs need that: prm removes listed directories, and pchmod may deny their owner access to directories.
 
 Ranks report such directories to rank 0 (``DeferredDirectoriesNote``). At the end of a phase, rank 0 creates tasks for
-the directories of the deepest level that remains (``SpawnDeepestLevel``), and any rank processes them
+the directories of the deepest level that remains (``SpawnDeepestDirectoryTasks``), and any rank processes them
 (``VisitDeferredDirectories``). There is one phase for each level. The visitor of the program determines what is done
 with a directory.
 """
@@ -13,11 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from pcopy.fsio.backend.columns import GROUP_COLUMN, INODE_COLUMN, MODE_COLUMN, OWNER_COLUMN, StatusColumns, pack_names
+from pcopy.fsio.backend.columns import (
+    GROUP_COLUMN,
+    INODE_COLUMN,
+    MODE_COLUMN,
+    OWNER_COLUMN,
+    ItemStatusColumns,
+    pack_names,
+)
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.kind import DirectoryTask, NoteTask, TaskKind, TaskSteps
+from pcopy.tasks.base.kind import DirectoryTask, TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
@@ -32,23 +39,26 @@ deeper directories sort first.
 """
 
 
-class DeferredVisitor(DirectoryVisitor, Protocol):
+class DeferredDirectoryVisitor(DirectoryVisitor, Protocol):
     """Protocol of a visitor that can also process directories after their contents."""
 
-    def visit_deferred(self, directory: int, names: bytes, rows: StatusColumns) -> TaskSteps:
+    def visit_deferred_directories(self, directory: int, names: bytes, rows: ItemStatusColumns) -> TaskSteps:
         """Process the directories ``names`` (joined by slashes) of an open ``directory``, after their contents.
         ``rows`` are their statuses as they were found.
         """
 
 
-def defer_directories(result: TaskResult, place: Place, names: Sequence[bytes], rows: StatusColumns) -> None:
+def defer_directories(result: TaskResult, place: Place, names: Sequence[bytes], rows: ItemStatusColumns) -> None:
     """Have the directories ``names`` of ``place`` processed later, after everything in them; ``rows`` are their
     statuses. To this end they are reported to rank 0.
     """
-    result.spawn(DeferredDirectoriesNote(place, pack_names(names), rows.packed(DEFERRED_STATUS_COLUMNS)), owner=0)
+    result.spawn_task(
+        DeferredDirectoriesNote(place, pack_names(names), rows.status_columns_as_bytes(DEFERRED_STATUS_COLUMNS)),
+        owner=0,
+    )
 
 
-class DeferredDirectoriesNote(NoteTask, code=112, doing="recording directories"):
+class DeferredDirectoriesNote(TaskWithoutDirectory, code=112, doing="recording directories"):
     """Message to rank 0 about directories ``names`` (joined by slashes) of ``place`` that must be processed after their
     contents; ``rows`` are their statuses, packed (``DEFERRED_STATUS_COLUMNS``).
     """
@@ -62,13 +72,15 @@ class DeferredDirectoriesNote(NoteTask, code=112, doing="recording directories")
         rank.shared_instance(DeferredDirectories).add(VisitDeferredDirectories(self.place, self.names, self.rows))
 
 
-class SpawnDeepestLevel(NoteTask, code=113, doing="distributing directories"):
+class SpawnDeepestDirectoryTasks(TaskWithoutDirectory, code=113, doing="distributing directories"):
     """Task of rank 0 at the end of a phase: create the tasks for the directories of the deepest level that remains."""
 
     is_respawned_on_resume = True
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        result.spawn_lazily(rank.shared_instance(DeferredDirectories).deepest_level_tasks(), CALL_COST, expands=False)
+        result.spawn_tasks_lazily(
+            rank.shared_instance(DeferredDirectories).deepest_level_tasks(), CALL_COST, expands=False
+        )
 
 
 class VisitDeferredDirectories(DirectoryTask, code=114, doing="finishing directories of", is_note=False):
@@ -89,11 +101,13 @@ class VisitDeferredDirectories(DirectoryTask, code=114, doing="finishing directo
             directory = open_checked_directory(rank, self.place)
         except Problem as problem:
             for name in self.names.split(b"/"):
-                result.fail_item(self.place, name, problem, retry=RetryMode.NEVER)
+                result.count_item_as_failed(self.place, name, problem, retry=RetryMode.NEVER)
             return
-        visitor: DeferredVisitor = rank.visitor(rank, result, self.place, 0)  # type: ignore[assignment]
-        yield from visitor.visit_deferred(
-            directory, self.names, StatusColumns.unpacked(self.rows, number, DEFERRED_STATUS_COLUMNS)
+        visitor: DeferredDirectoryVisitor = rank.visitor(rank, result, self.place, 0)  # type: ignore[assignment]
+        yield from visitor.visit_deferred_directories(
+            directory,
+            self.names,
+            ItemStatusColumns.status_columns_from_bytes(self.rows, number, DEFERRED_STATUS_COLUMNS),
         )
 
 

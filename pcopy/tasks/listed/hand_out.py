@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import BinaryIO
 
-from pcopy.fsio.backend.batches import StatNames
-from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, OutcomeCode, StatusColumns, pack_names
+from pcopy.fsio.backend.batches import StatNamesBatch
+from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, ItemStatusColumns, OutcomeCode, pack_names
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import source_status
+from pcopy.fsio.source import source_item_status
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -28,7 +28,7 @@ from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
 from pcopy.text import printable_path
 from pcopy.walk.listing import NAMES_PER_BATCH
-from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems, pass_to_visitor
+from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems, pass_items_to_visitor
 
 LISTED_RECORD = struct.Struct("=BIQQQqI")
 """Format of the record that a list contains for each path, if it is made from a saved listing. It states: flags
@@ -57,7 +57,7 @@ _READ_BYTES = 1 << 16
 """Bytes of the list that are read in one call."""
 
 
-class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=False):
+class DistributeListedPaths(TaskKind, code=110, doing="reading the list of", is_note=False):
     """Task that reads the list from the offset ``start`` (in bytes), and creates tasks for its paths. After each path
     stands a record of ``record_size`` bytes with the properties of the item (0 if the list has no properties).
     """
@@ -83,13 +83,13 @@ class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=Fa
                     records.append(item)
                     at += len(path) + 1 + self.record_size
                     if len(paths) == NAMES_PER_BATCH:
-                        _spawn_visit(result, paths, records)
+                        _spawn_visit_task(result, paths, records)
                         if time.monotonic() > until or rank.stop_reason is not None:
-                            result.spawn(self._replace(start=at))
+                            result.spawn_task(self._replace(start=at))
                             return
         except OSError as error:
             rank.request_stop(f"the list of paths (--from) cannot be read: {error.strerror}")
-        _spawn_visit(result, paths, records)
+        _spawn_visit_task(result, paths, records)
         result.count(counts.UNSCANNED, -1)
 
 
@@ -108,15 +108,15 @@ def _paths_and_records(file: BinaryIO, start: int, record_size: int) -> Iterator
         rest = rest[at:]
 
 
-def _spawn_visit(result: TaskResult, paths: list[bytes], records: list[bytes]) -> None:
+def _spawn_visit_task(result: TaskResult, paths: list[bytes], records: list[bytes]) -> None:
     """Spawn a task that visits these paths, with their records, and clear both lists."""
     if paths:
-        result.spawn(VisitListed(b"\0".join(paths), b"".join(records)), len(paths) * CALL_COST)
+        result.spawn_task(VisitListedItems(b"\0".join(paths), b"".join(records)), len(paths) * CALL_COST)
         paths.clear()
         records.clear()
 
 
-class VisitListed(TaskKind, code=111, doing="processing listed items of", is_note=False):
+class VisitListedItems(TaskKind, code=111, doing="processing listed items of", is_note=False):
     """Task that passes listed items to the visitor of the program, which copies, removes or changes them.
 
     Fields:
@@ -159,37 +159,39 @@ def _visit_names(rank: Rank, result: TaskResult, path: bytes, names: list[bytes]
     """
     place = Place(0, path, NO_DIRECTORY_IDENTITY, NO_DIRECTORY_IDENTITY, False, False)
     try:
-        place = place._replace(source_id=rank.sources[0].identity(path))
-        directory = rank.open_source(place)
+        place = place._replace(source_id=rank.sources[0].identity_of_directory(path))
+        directory = rank.open_source_directory(place)
         visitor = rank.visitor(rank, result, place, 0)
     except Problem as problem:
-        if problem.errno in (errno.ENOTDIR, errno.ELOOP) and (link := _first_link_in(rank, path)):
+        if problem.errno in (errno.ENOTDIR, errno.ELOOP) and (link := _first_symlink_in_path(rank, path)):
             problem = Problem(
                 "open", 0, on_source=True, text=f"{printable_path(link)} is a symbolic link; list what it leads to"
             )
         for name in () if problem.changed and rank.options.missing_is_fine else names:
             result.count(counts.FOUND)
-            result.fail_item(place, name, problem, retry=RetryMode.NEVER)
+            result.count_item_as_failed(place, name, problem, retry=RetryMode.NEVER)
         return
     packed = pack_names(names)
-    stated = yield from rank.execute(StatNames(directory, packed, VISITOR_COLUMNS | OWNER_COLUMN | GROUP_COLUMN))
+    stated = yield from rank.execute_batch(
+        StatNamesBatch(directory, packed, VISITOR_COLUMNS | OWNER_COLUMN | GROUP_COLUMN)
+    )
     verdicts, rows = stated.verdicts, stated.rows
     problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != OutcomeCode.DONE}
     for row, item in enumerate(LISTED_RECORD.iter_unpack(records)):
         if row not in problems and (why := _mismatch_reason(rows, row, item)):
             problems[row] = Problem("stat", 0, on_source=True, text=why)
-    pass_to_visitor(FoundItems(directory, packed, rows, problems), visitor)
-    yield from visitor.process_visited()
-    visitor.end_visit()
+    pass_items_to_visitor(FoundItems(directory, packed, rows, problems), visitor)
+    yield from visitor.process_collected_items()
+    visitor.end_directory_visit()
 
 
-def _first_link_in(rank: Rank, path: bytes) -> bytes:
+def _first_symlink_in_path(rank: Rank, path: bytes) -> bytes:
     """Return the first component of ``path`` that is a symbolic link, as a path; empty if there is none."""
     parts = path.split(b"/")
     for depth in range(len(parts)):
         directory, name = b"/".join(parts[:depth]), parts[depth]
         try:
-            status = source_status(rank.sources[0].open(directory), name)
+            status = source_item_status(rank.sources[0].open(directory), name)
         except Problem:
             break
         if stat.S_ISLNK(status.st_mode):
@@ -197,7 +199,7 @@ def _first_link_in(rank: Rank, path: bytes) -> bytes:
     return b""
 
 
-def _mismatch_reason(rows: StatusColumns, row: int, item: tuple[int, ...]) -> str:
+def _mismatch_reason(rows: ItemStatusColumns, row: int, item: tuple[int, ...]) -> str:
     """Return why the item in row ``row`` of the statuses ``rows`` is not the one that was listed; "" if it still is.
     ``item`` are the fields of its ``LISTED_RECORD``.
     """
@@ -212,6 +214,6 @@ def _mismatch_reason(rows: StatusColumns, row: int, item: tuple[int, ...]) -> st
         and not (flags & HAS_INODE and rows.inode[row] != inode)
         and not (flags & HAS_DEVICE and rows.device[row] != device)
         and not (flags & HAS_SIZE and rows.size[row] != size)
-        and not (flags & HAS_MTIME and rows.exact_time("mtime", row) != seconds * 10**9 + nanoseconds)
+        and not (flags & HAS_MTIME and rows.exact_time_of_row("mtime", row) != seconds * 10**9 + nanoseconds)
     )
     return "" if is_listed else NOT_LISTED_ITEM_TEXT

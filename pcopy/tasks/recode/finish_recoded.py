@@ -18,16 +18,16 @@ from pcopy.fsio.seekable_zstd import ZstdFrame, packed_seek_table
 from pcopy.fsio.source import check_file_is_unchanged
 from pcopy.fsio.temporary import run_and_rank_in_temporary_name
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.actions import CopyAction
+from pcopy.tasks.base.actions import TimedCopyAction
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.storing import wait_until_stored
+from pcopy.tasks.base.storing import wait_until_file_is_stored
 from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Place
-from pcopy.tasks.files.finish_file import LargeFileOpeningTimes, remove_temporary
+from pcopy.tasks.files.finish_file import LargeFileOpeningTimes, remove_temporary_file
 from pcopy.tasks.files.layouts import count_files_with_layout, target_layout_policy
-from pcopy.tasks.recode.recode_target import commit_recoded, open_found_source, recode_target
+from pcopy.tasks.recode.recode_target import commit_recoded_file, open_checked_source_of_item, target_of_recoded_file
 
 
 class RecodedFileTask(TaskKind):
@@ -48,12 +48,12 @@ class RecodedFileTask(TaskKind):
         """The number of the attempt to copy the file, counted from 0."""
         return self.file.item.attempt
 
-    def is_of_this_run(self, rank: Rank) -> bool:
+    def has_temporary_file_of_this_run(self, rank: Rank) -> bool:
         """Return True if this run has created the temporary file, and not an earlier one."""
         return run_and_rank_in_temporary_name(self.file.temporary)[0] == rank.job.run
 
 
-class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
+class FinishRecodedFile(RecodedFileTask, code=176, doing="finishing", is_note=True):
     """Task that finishes a large file after all its parts were written.
 
     Fields:
@@ -66,12 +66,12 @@ class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
 
     is_dropped_on_stop = True
 
-    def remove_temporaries(self, rank: Rank, since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, since: int) -> None:
         """Remove the temporary file, if the run number ``since`` of the job or a later one has created it. This is
         called when the job stops and keeps nothing for a resume. (Each resume is a new run.)
         """
         if run_and_rank_in_temporary_name(self.file.temporary)[0] >= since:
-            remove_temporary(rank, self.file)
+            remove_temporary_file(rank, self.file)
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Finish the file and count it. The task yields only to wait for stable storage.
@@ -87,7 +87,7 @@ class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
             report_recoding_failure(rank, result, file, problem)
             return
         known = ContentInfo(FILE, file.version.size, self.digest, file.version)
-        result.count_copied(place, name, known, how=CopyAction.for_existing_item(replaced, took))
+        result.count_copied_item(place, name, known, how=TimedCopyAction.action_given_existing_item(replaced, took))
 
 
 def report_recoding_failure(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
@@ -102,18 +102,18 @@ def report_recoding_failure(rank: Rank, result: TaskResult, file: ChunkedFile, p
     fail_or_retry(result, item.place, item.name, problem, attempt, item.size)
 
 
-def _finish_file(task: FinishRecoded, rank: Rank, result: TaskResult) -> Generator[None, None, object]:
+def _finish_file(task: FinishRecodedFile, rank: Rank, result: TaskResult) -> Generator[None, None, object]:
     """Write the seek table, apply the metadata and rename the file. Return the item that it has replaced, or None.
 
     Raise ``Problem`` if that fails.
     """
     file, item = task.file, task.file.item
     with (
-        open_found_source(rank, item) as (reading, status),
-        NewFile.continue_kept_file(rank.open_target(item.place), file.temporary, file.identity) as new,
+        open_checked_source_of_item(rank, item) as (reading, status),
+        NewFile.from_file_of_other_task(rank.open_target_directory(item.place), file.temporary, file.identity) as new,
     ):
         check_file_is_unchanged(reading, file.version)
-        goal = recode_target(rank, item)
+        goal = target_of_recoded_file(rank, item)
         if goal.present is not None:
             goal.present.refuse_name_collision()
         new.reopen(task.temporary_size, file.server_status)
@@ -122,14 +122,14 @@ def _finish_file(task: FinishRecoded, rank: Rank, result: TaskResult) -> Generat
             end, table = sum(numbers[::2]), packed_seek_table([*map(ZstdFrame, numbers[::2], numbers[1::2])])
             write_all(new.descriptor, table, end)
             set_file_size(new.descriptor, end + len(table))
-        recipe = goal.recipe(reading, status)
+        recipe = goal.layout_recipe(reading, status)
         layout = target_layout_policy(rank, item.place).layout_description_of_file(
             new.descriptor, recipe, goal.target_directory
         )
         attributes = read_item_metadata(reading, status, rank.options.preserve)
         if not rank.syncs_each_file(item.place):
-            yield from wait_until_stored(rank, new)
-        commit_recoded(result, goal, item, new, status, attributes)
+            yield from wait_until_file_is_stored(rank, new)
+        commit_recoded_file(result, goal, item, new, status, attributes)
     if layout:
         count_files_with_layout(rank, result, layout)
     return goal.present

@@ -60,7 +60,7 @@ def seek_table_from_columns(packed: PackedTable) -> SeekTable:
     return SeekTable(*(array("Q", column) for column in packed))
 
 
-class PartProgress:
+class RecodedPartsProgress:
     """The parts of one file that is recoded (compressed or decompressed), and how far each of them is.
 
     A part that is compressed has these states: waiting, under way on a rank, compressed and in the memory of that rank,
@@ -73,7 +73,7 @@ class PartProgress:
 
         Args:
             most: the largest number of parts under way at a time.
-            deferred: the id of the task ``RecodingStarted``, which counts as done only when the file is finished.
+            deferred: the id of the task ``RecodingStartedNote``, which counts as done only when the file is finished.
         """
         self.deferred_note = deferred
         """The id of the task that is recorded as done when the file is finished."""

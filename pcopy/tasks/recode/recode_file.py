@@ -6,8 +6,8 @@ rank that has split the file sends it the offset (``WriteRecodedPart``). To limi
 are under way at a time.
 
 Only the memory of these ranks knows how far a file is. So a resumed job recodes the file from the start: the task
-``RecodingStarted`` counts as done only when the file is complete, and tasks for parts that an earlier run has left do
-nothing.
+``RecodingStartedNote`` counts as done only when the file is complete, and tasks for parts that an earlier run has left
+do nothing.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from pcopy.fsio.close import close_after_failure, close_after_write
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.fsio.recode import max_compressed_size, read_source_range, write_around_holes
+from pcopy.fsio.recode import max_compressed_size, read_source_range, write_without_filling_holes
 from pcopy.fsio.seekable_zstd import SeekTable, compress_frame, read_frame
-from pcopy.fsio.source import FileVersion, check_file_is_unchanged
-from pcopy.fsio.temporary import reopen_temporary, run_and_rank_in_temporary_name
+from pcopy.fsio.source import FileContentVersion, check_file_is_unchanged
+from pcopy.fsio.temporary import reopen_temporary_file, run_and_rank_in_temporary_name
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.distribution import chunk_size
-from pcopy.tasks.base.kind import ItemTask, NoteTask, TaskSteps
+from pcopy.tasks.base.kind import ItemTask, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_for_data_stored
 from pcopy.tasks.base.values import ChunkedFile, Item, Place, pack_numbers
 from pcopy.tasks.files.existing import inherits_acl
-from pcopy.tasks.files.finish_file import LargeFileOpeningTimes, remove_temporary
-from pcopy.tasks.recode.finish_recoded import FinishRecoded, RecodedFileTask, report_recoding_failure
+from pcopy.tasks.files.finish_file import LargeFileOpeningTimes, remove_temporary_file
+from pcopy.tasks.recode.finish_recoded import FinishRecodedFile, RecodedFileTask, report_recoding_failure
 from pcopy.tasks.recode.parts import (
     FileDivision,
     PackedTable,
-    PartProgress,
+    RecodedPartsProgress,
     packed_table_columns,
     seek_table_from_columns,
 )
-from pcopy.tasks.recode.recode_files import recode_whole
+from pcopy.tasks.recode.recode_files import recode_whole_file
 from pcopy.tasks.recode.recode_target import (
     compression_level,
-    frame_content_bytes,
     must_be_recoded_by_rank_0,
-    open_found_source,
-    recode_target,
-    skip_if_current,
+    open_checked_source_of_item,
+    skip_if_up_to_date,
+    source_bytes_per_frame,
+    target_of_recoded_file,
 )
 
 PARTS_PER_RANK = 2
@@ -67,14 +67,14 @@ class RecodeFile(ItemTask, code=171, doing="compressing or decompressing", is_no
         item = self.item
         try:
             if must_be_recoded_by_rank_0(rank, item):
-                result.spawn(self, item.size, owner=0)
+                result.spawn_task(self, item.size, owner=0)
             elif rank.size == 1 or rank.options.dry_run or not (yield from _split_file(item, rank, result)):
-                yield from recode_whole(rank, result, item)
+                yield from recode_whole_file(rank, result, item)
         except Problem as problem:
             fail_or_retry(result, item.place, item.name, problem, item.attempt, item.size)
 
 
-class RecodingStarted(RecodedFileTask, code=172, doing="waiting for the parts of", is_note=True):
+class RecodingStartedNote(RecodedFileTask, code=172, doing="waiting for the parts of", is_note=True):
     """Message that tells the rank which has split a file how the file is divided. That rank then collects the results
     of the parts.
 
@@ -93,26 +93,26 @@ class RecodingStarted(RecodedFileTask, code=172, doing="waiting for the parts of
         return run_and_rank_in_temporary_name(self.file.temporary)[1] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        if not self.is_of_this_run(rank):
-            result.spawn(RecodeFile(self.file.item), self.file.version.size)
+        if not self.has_temporary_file_of_this_run(rank):
+            result.spawn_task(RecodeFile(self.file.item), self.file.version.size)
             return
-        result.defer_completion()
-        parts = PartProgress(self.division.part_count, PARTS_PER_RANK * rank.size, result.id)
+        result.defer_task_completion()
+        parts = RecodedPartsProgress(self.file_division.part_count, PARTS_PER_RANK * rank.size, result.id)
         rank.shared_instance(FilesBeingRecoded)[self.file.temporary] = self, parts
 
     @property
-    def division(self) -> FileDivision:
+    def file_division(self) -> FileDivision:
         """How the file is divided, as a ``FileDivision``, which is made from the fields of this message."""
         return FileDivision(self.bounds, self.table, self.span, self.temporary_size)
 
-    def part_task(self, number: int) -> RecodePart:
+    def part_recoding_task(self, number: int) -> RecodePart:
         """Return the task that recodes the part ``number``."""
-        start, end = self.division.part_range(number)
-        table = self.division.frame_table(start, end) if any(self.table) else self.table
+        start, end = self.file_division.part_range(number)
+        table = self.file_division.frame_table(start, end) if any(self.table) else self.table
         return RecodePart(self.file, self.temporary_size, number, start, end, table, self.span)
 
 
-class FilesBeingRecoded(dict[bytes, tuple[RecodingStarted, PartProgress]]):
+class FilesBeingRecoded(dict[bytes, tuple[RecodingStartedNote, RecodedPartsProgress]]):
     """The files that this rank has split into parts and that are not complete yet, by the names of their temporary
     files.
     """
@@ -148,15 +148,15 @@ class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing 
         """The cost of the task: bytes of the source for compression, number of frames for decompression."""
         return self.end - self.start
 
-    def remove_temporaries(self, rank: Rank, since: int) -> None:
+    def remove_temporary_files(self, rank: Rank, since: int) -> None:
         """Remove the temporary file, if the run number ``since`` of the job or a later one has created it. This is
         called when the job stops and keeps nothing for a resume. (Each resume is a new run.)
         """
         if run_and_rank_in_temporary_name(self.file.temporary)[0] >= since:
-            remove_temporary(rank, self.file)
+            remove_temporary_file(rank, self.file)
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        if not self.is_of_this_run(rank):
+        if not self.has_temporary_file_of_this_run(rank):
             return
         failure, frames, root = None, b"", b""
         is_in_memory = bool(rank.options.compress)
@@ -167,13 +167,13 @@ class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing 
                 yield from _decompress_part(self, rank)
                 rank.record_write_success()
         except Problem as problem:
-            rank.handle_failure(problem, *self.subject())
-            failure, is_in_memory = problem.packed, False
+            rank.find_item_failure_reason(problem, *self.subject())
+            failure, is_in_memory = problem.problem_as_tuple, False
         holder = rank.number if is_in_memory else -1
-        result.spawn(PartRecodedNote(self.file.temporary, self.number, failure, frames, root, holder))
+        result.spawn_task(PartRecodedNote(self.file.temporary, self.number, failure, frames, root, holder))
 
 
-class PartRecodedNote(NoteTask, code=174, doing="recording a part of a file"):
+class PartRecodedNote(TaskWithoutDirectory, code=174, doing="recording a part of a file"):
     """Message to the rank that has split a file: a part was compressed or written, or has failed.
 
     Fields:
@@ -203,20 +203,20 @@ class PartRecodedNote(NoteTask, code=174, doing="recording a part of a file"):
             return
         opened, parts = rank.shared_instance(FilesBeingRecoded)[self.temporary]
         if self.problem is not None and parts.problem is None:
-            parts.problem = Problem.from_packed(self.problem)
-            remove_temporary(rank, opened.file)  # so that the tasks for other parts fail at once
+            parts.problem = Problem.from_packed_tuple(self.problem)
+            remove_temporary_file(rank, opened.file)  # so that the tasks for other parts fail at once
         if self.holder < 0:
             parts.record_part_ended()
         else:
             parts.record_part_compressed(self.number, self.frames, self.root, self.holder)
         for number, holder, offset in parts.parts_to_write():
-            result.spawn(WriteRecodedPart(opened.file, opened.temporary_size, number, offset), owner=holder)
+            result.spawn_task(WriteRecodedPart(opened.file, opened.temporary_size, number, offset), owner=holder)
         for number in parts.parts_to_hand_out():
-            part = opened.part_task(number)
-            result.spawn(part, part.cost)
+            part = opened.part_recoding_task(number)
+            result.spawn_task(part, part.cost)
         if parts.is_finished:
             del rank.shared_instance(FilesBeingRecoded)[self.temporary]
-            result.complete_deferred([parts.deferred_note])
+            result.complete_deferred_tasks([parts.deferred_note])
             _finish_after_last_part(opened, parts, rank, result)
 
 
@@ -231,7 +231,7 @@ class WriteRecodedPart(RecodedFileTask, code=175, doing="writing a part of", is_
     is_dropped_on_stop = True
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        if not self.is_of_this_run(rank):
+        if not self.has_temporary_file_of_this_run(rank):
             return
         file, failure = self.file, None
         frames = rank.shared_instance(PendingFrames).pop((file.temporary, self.number))
@@ -240,9 +240,9 @@ class WriteRecodedPart(RecodedFileTask, code=175, doing="writing a part of", is_
                 yield from _write_frames(self, frames, rank)
                 rank.record_write_success()
             except Problem as problem:
-                rank.handle_failure(problem, *self.subject())
-                failure = problem.packed
-        result.spawn(PartRecodedNote(file.temporary, self.number, failure, b"", b"", -1))
+                rank.find_item_failure_reason(problem, *self.subject())
+                failure = problem.problem_as_tuple
+        result.spawn_task(PartRecodedNote(file.temporary, self.number, failure, b"", b"", -1))
 
 
 def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, None, bool]:
@@ -252,29 +252,33 @@ def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, N
     Return False if one rank must recode the whole file. Raise ``Problem`` if the file cannot be opened or created.
     """
     began, place = time.monotonic_ns(), item.place
-    with open_found_source(rank, item) as (reading, status):
+    with open_checked_source_of_item(rank, item) as (reading, status):
         division = _division_of_file(rank, place, reading, status.st_size)
         if division is None:
             return False
-        goal = recode_target(rank, item)
-        if (yield from skip_if_current(result, goal, item, reading, status)):
+        goal = target_of_recoded_file(rank, item)
+        if (yield from skip_if_up_to_date(result, goal, item, reading, status)):
             return True
         temporary = rank.temporary_names.next_name()
-        with NewFile.create_temporary(goal.directory_descriptor, temporary, layout=goal.recipe(reading, status)) as new:
-            shown = new.allow_reopening(inherits_acl=inherits_acl(rank, place, goal.directory_descriptor))
-            made = new.identity(place.target_id.mount_code)
-            new.extend(division.temporary_size)
-            new.close_and_keep(sync=rank.syncs_each_file(place))
+        with NewFile.create_temporary_file(
+            goal.directory_descriptor, temporary, layout=goal.layout_recipe(reading, status)
+        ) as new:
+            shown = new.allow_reopening_by_other_ranks(
+                inherits_acl=inherits_acl(rank, place, goal.directory_descriptor)
+            )
+            made = new.file_identity(place.target_id.mount_code)
+            new.extend_to_size(division.temporary_size)
+            new.close_without_removing(sync=rank.syncs_each_file(place))
         if new.layout_reason:
-            result.warn_of_other_layout(place, item.name, new.layout_reason)
+            result.warn_of_unwanted_layout(place, item.name, new.layout_reason)
     if result.item_recorder.is_recording:
         rank.shared_instance(LargeFileOpeningTimes)[temporary] = began
-    file = ChunkedFile(item, FileVersion.from_status(status), temporary, made, server_status=shown)
-    opened = RecodingStarted(file, division.temporary_size, division.bounds, division.table, division.span)
-    result.spawn(opened)
+    file = ChunkedFile(item, FileContentVersion.from_status(status), temporary, made, server_status=shown)
+    opened = RecodingStartedNote(file, division.temporary_size, division.bounds, division.table, division.span)
+    result.spawn_task(opened)
     first = range(min(PARTS_PER_RANK * rank.size, division.part_count))
-    for part in map(opened.part_task, reversed(first)):  # reversed, because a rank runs the newest task first
-        result.spawn(part, part.cost)
+    for part in map(opened.part_recoding_task, reversed(first)):  # reversed, because a rank runs the newest task first
+        result.spawn_task(part, part.cost)
     return True
 
 
@@ -289,7 +293,7 @@ def _division_of_file(rank: Rank, place: Place, reading: int, size: int) -> File
     if options.compress:
         if 2 * size < 3 * chunk:
             return None
-        span = min(frame_content_bytes(rank, place, reading, size), chunk)
+        span = min(source_bytes_per_frame(rank, place, reading, size), chunk)
         frames = -(-size // chunk) * -(-chunk // span)
         return FileDivision(
             pack_numbers([*range(0, size, chunk), size]), (b"", b"", b""), span, max_compressed_size(size, frames)
@@ -313,11 +317,11 @@ def _compress_part(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[
     file, level, hasher = task.file, compression_level(rank), rank.new_hasher()
     compressed: list[bytes] = []
     numbers: list[int] = []
-    with rank.open_for_reading(file.item.place, file.item.name) as reading:
+    with rank.open_source_file(file.item.place, file.item.name) as reading:
         check_file_is_unchanged(reading, file.version)
         for at in range(task.start, task.end, task.span):
             length = min(task.span, task.end - at)
-            yield from rank.throttle.charge_and_wait(length)
+            yield from rank.throttle.charge_limits_and_wait(length)
             data = read_source_range(reading, at, length)
             if hasher is not None:
                 hasher.update(data)
@@ -335,16 +339,20 @@ def _decompress_part(task: RecodePart, rank: Rank) -> TaskSteps:
     if that fails.
     """
     file, table, sparse = task.file, seek_table_from_columns(task.table), rank.options.preserve.sparse
-    with rank.open_for_reading(file.item.place, file.item.name) as reading:
+    with rank.open_source_file(file.item.place, file.item.name) as reading:
         check_file_is_unchanged(reading, file.version)
-        writing = reopen_temporary(
-            rank.open_target(file.item.place), file.temporary, file.identity, task.temporary_size, file.server_status
+        writing = reopen_temporary_file(
+            rank.open_target_directory(file.item.place),
+            file.temporary,
+            file.identity,
+            task.temporary_size,
+            file.server_status,
         )
         try:
             for number in range(table.frame_count):
                 contents = read_frame(reading, table, number)
-                yield from rank.throttle.charge_and_wait(len(contents))
-                write_around_holes(writing, contents, table.content_offsets[number], sparse=sparse)
+                yield from rank.throttle.charge_limits_and_wait(len(contents))
+                write_without_filling_holes(writing, contents, table.content_offsets[number], sparse=sparse)
                 rank.counters[counts.MOVED] += table.offsets[number + 1] - table.offsets[number]
                 yield None
             check_file_is_unchanged(reading, file.version)
@@ -372,8 +380,12 @@ def _write_frames(task: WriteRecodedPart, frames: list[bytes], rank: Rank) -> Ta
     ``Problem`` if that fails.
     """
     file, at = task.file, task.offset
-    writing = reopen_temporary(
-        rank.open_target(file.item.place), file.temporary, file.identity, task.temporary_size, file.server_status
+    writing = reopen_temporary_file(
+        rank.open_target_directory(file.item.place),
+        file.temporary,
+        file.identity,
+        task.temporary_size,
+        file.server_status,
     )
     try:
         for frame in frames:
@@ -388,26 +400,28 @@ def _write_frames(task: WriteRecodedPart, frames: list[bytes], rank: Rank) -> Ta
     close_after_write(writing, sync=sync)
 
 
-def _finish_after_last_part(opened: RecodingStarted, parts: PartProgress, rank: Rank, result: TaskResult) -> None:
+def _finish_after_last_part(
+    opened: RecodingStartedNote, parts: RecodedPartsProgress, rank: Rank, result: TaskResult
+) -> None:
     """After the last part of a file: spawn the task that finishes the file, or report the file as failed if any part
     has failed. ``parts`` are the results of the parts, ``opened`` is how the file is divided.
     """
     file = opened.file
     if parts.problem is not None:
-        remove_temporary(rank, file)
+        remove_temporary_file(rank, file)
         report_recoding_failure(rank, result, file, parts.problem)
         return
-    digest = rank.hashing.digest_of_chunks(file.version.size, parts.roots) if rank.has_digests else b""
+    digest = rank.job_item_hasher.digest_of_chunks(file.version.size, parts.roots) if rank.computes_digests else b""
     frames = b"".join(filter(None, parts.frames))
-    result.spawn(FinishRecoded(file, opened.temporary_size, frames, digest), owner=rank.number)
+    result.spawn_task(FinishRecodedFile(file, opened.temporary_size, frames, digest), owner=rank.number)
 
 
-def discard_unfinished(rank: Rank, since: int = 1) -> None:
+def discard_unfinished_files(rank: Rank, since: int = 1) -> None:
     """When the job stops: remove the temporary files of the files that this rank has split, but only those that the run
     number ``since`` of the job or a later one has created. (Each resume is a new run.)
     """
     recoded = rank.shared_instance(FilesBeingRecoded)
     for temporary, (opened, _) in recoded.items():
         if run_and_rank_in_temporary_name(temporary)[0] >= since:
-            remove_temporary(rank, opened.file)
+            remove_temporary_file(rank, opened.file)
     recoded.clear()

@@ -14,30 +14,37 @@ from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.recode import read_source_range, write_around_holes
-from pcopy.fsio.seekable_zstd import SeekTable, ZstdFrame, compress_frame, packed_seek_table, read_frame, read_frames
-from pcopy.fsio.source import FileVersion, check_file_is_unchanged
+from pcopy.fsio.recode import read_source_range, write_without_filling_holes
+from pcopy.fsio.seekable_zstd import (
+    SeekTable,
+    ZstdFrame,
+    compress_frame,
+    packed_seek_table,
+    read_decompressed_pieces,
+    read_frame,
+)
+from pcopy.fsio.source import FileContentVersion, check_file_is_unchanged
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import CopyAction
+from pcopy.tasks.base.actions import TimedCopyAction
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import FILES_PER_SLICE, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.storing import wait_until_stored
+from pcopy.tasks.base.storing import wait_until_file_is_stored
 from pcopy.tasks.base.values import ContentInfo, Item, pack_numbers, unpack_numbers
-from pcopy.tasks.files.existing import prepare_new_name, reporting_removal
+from pcopy.tasks.files.existing import mention_removal_in_problem, prepare_new_name
 from pcopy.tasks.files.layouts import count_files_created_by_recipe
 from pcopy.tasks.recode.recode_target import (
     RecodeTarget,
-    commit_recoded,
+    commit_recoded_file,
     compression_level,
-    frame_content_bytes,
     must_be_recoded_by_rank_0,
-    open_found_source,
-    recode_target,
-    skip_if_current,
+    open_checked_source_of_item,
+    skip_if_up_to_date,
+    source_bytes_per_frame,
+    target_of_recoded_file,
 )
 
 
@@ -63,16 +70,16 @@ class RecodeFiles(DivisibleTask, code=170, doing="compressing or decompressing f
             try:
                 if must_be_recoded_by_rank_0(rank, item):
                     one = pack_names([name]), pack_numbers([inode]), pack_numbers([size])
-                    result.spawn(RecodeFiles(place, *one, self.attempt), size, owner=0)
+                    result.spawn_task(RecodeFiles(place, *one, self.attempt), size, owner=0)
                 else:
-                    yield from recode_whole(rank, result, item)
+                    yield from recode_whole_file(rank, result, item)
             except Problem as problem:
                 fail_or_retry(result, place, name, problem, self.attempt, size)
             if not index % FILES_PER_SLICE:
                 yield None
 
 
-def recode_whole(rank: Rank, result: TaskResult, item: Item) -> Generator[None, None, None]:
+def recode_whole_file(rank: Rank, result: TaskResult, item: Item) -> Generator[None, None, None]:
     """Recode (compress or decompress) the file ``item`` on this rank, and count it. If the existing item in the target
     is up to date, count the file as skipped.
 
@@ -80,37 +87,37 @@ def recode_whole(rank: Rank, result: TaskResult, item: Item) -> Generator[None, 
     """
     began = time.monotonic_ns()
     place, name = item.names[0]
-    with open_found_source(rank, item) as (reading, status):
-        goal = recode_target(rank, item)
-        if (yield from skip_if_current(result, goal, item, reading, status)):
+    with open_checked_source_of_item(rank, item) as (reading, status):
+        goal = target_of_recoded_file(rank, item)
+        if (yield from skip_if_up_to_date(result, goal, item, reading, status)):
             return
-        version, present_status = FileVersion.from_status(status), goal.present_status
+        version, present_status = FileContentVersion.from_status(status), goal.existing_item_status
         if rank.options.dry_run:
-            action = CopyAction.for_existing_item(goal.present)
+            action = TimedCopyAction.action_given_existing_item(goal.present)
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, status.st_size, place)
-            result.item_recorder.record(action.action, place, goal.name, FILE, status.st_size)
+            result.item_recorder.record_item_outcome(action.action, place, goal.name, FILE, status.st_size)
             return
-        target, recipe = rank.open_target(place), goal.recipe(reading, status)
+        target, recipe = rank.open_target_directory(place), goal.layout_recipe(reading, status)
         made_as = prepare_new_name(rank, target, goal.name, present_status, status)
-        removal = reporting_removal(rank, target, goal.name, present_status)
-        with removal, NewFile.create_temporary(target, made_as, layout=recipe) as new:
+        removal = mention_removal_in_problem(rank, target, goal.name, present_status)
+        with removal, NewFile.create_temporary_file(target, made_as, layout=recipe) as new:
             hasher = rank.new_hasher()
-            yield from _write_recoded(rank, goal, reading, status.st_size, new, hasher)
+            yield from _write_recoded_contents(rank, goal, reading, status.st_size, new, hasher)
             attributes = read_item_metadata(reading, status, rank.options.preserve)
             check_file_is_unchanged(reading, version)
-            yield from wait_until_stored(rank, new)
-            commit_recoded(result, goal, item, new, status, attributes)
+            yield from wait_until_file_is_stored(rank, new)
+            commit_recoded_file(result, goal, item, new, status, attributes)
     count_files_created_by_recipe(rank, result, place, new.recipe if new.layout_reason else recipe, target, 1)
     known = ContentInfo(FILE, status.st_size, b"", version)
     if hasher is not None:
-        known = ContentInfo(FILE, hasher.size, rank.hashing.digest_of_file(hasher), version)
-    result.count_copied(
-        place, name, known, how=CopyAction.for_existing_item(present_status, time.monotonic_ns() - began)
+        known = ContentInfo(FILE, hasher.size, rank.job_item_hasher.digest_of_file(hasher), version)
+    result.count_copied_item(
+        place, name, known, how=TimedCopyAction.action_given_existing_item(present_status, time.monotonic_ns() - began)
     )
 
 
-def _write_recoded(
+def _write_recoded_contents(
     rank: Rank, goal: RecodeTarget, reading: int, size: int, new: NewFile, hasher: ContentHasher | None
 ) -> Generator[None, None, None]:
     """Write the contents of the open file ``reading``, compressed or decompressed, into ``new``. Raise ``Problem`` if
@@ -139,12 +146,12 @@ def _compress_file(
             is read until its end.
         hasher: gets the contents of the source, unless it is None.
     """
-    span, level = frame_content_bytes(rank, goal.place, reading, size), compression_level(rank)
+    span, level = source_bytes_per_frame(rank, goal.place, reading, size), compression_level(rank)
     frames: list[ZstdFrame] = []
     at, end, begin, packed = 0, size, 0, b""
     while not frames or at < end:
         length = min(span, size - at) if size else span
-        yield from rank.throttle.charge_and_wait(length)
+        yield from rank.throttle.charge_limits_and_wait(length)
         data = read_source_range(reading, at, length, to_end=not size)
         if packed:
             write_all(writing, packed, begin)
@@ -167,16 +174,16 @@ def _decompress_file(rank: Rank, reading: int, size: int, new: NewFile) -> Gener
     stream.
     """
     table, sparse = SeekTable.read(reading, size), rank.options.preserve.sparse
-    pieces = read_frames(reading, size)
+    pieces = read_decompressed_pieces(reading, size)
     if table is not None:
         pieces = (read_frame(reading, table, number) for number in range(table.frame_count))
     at = written = 0
     for piece in pieces:
         if piece:
-            written += write_around_holes(new.descriptor, piece, at, sparse=sparse)
+            written += write_without_filling_holes(new.descriptor, piece, at, sparse=sparse)
             at += len(piece)
-            yield from rank.throttle.charge_and_wait(len(piece))
+            yield from rank.throttle.charge_limits_and_wait(len(piece))
         yield
     if written < at:
-        new.extend(at)
+        new.extend_to_size(at)
     rank.counters[counts.MOVED] += size

@@ -18,12 +18,12 @@ from pcopy.fsio.existing import are_times_equal, open_existing_file
 from pcopy.fsio.layout import LayoutRecipe, TargetDirectory
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem, TargetChangedProblem, errors_as_problem
-from pcopy.fsio.recode import USUAL_FRAME_SIZE, frame_size_for_file
+from pcopy.fsio.recode import USUAL_FRAME_SIZE, compression_frame_size_for_file
 from pcopy.fsio.retries import call_with_retries
-from pcopy.fsio.seekable_zstd import SeekTable, read_frames
-from pcopy.fsio.source import FileVersion, check_is_found_file, source_status, status_of
+from pcopy.fsio.seekable_zstd import SeekTable, read_decompressed_pieces
+from pcopy.fsio.source import FileContentVersion, check_is_file_found_by_scan, source_item_status, status_of_open_item
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.recoded_names import recoded_name, recoded_target_name
@@ -33,10 +33,10 @@ from pcopy.tasks.files.existing import (
     MAX_EXAMINATIONS,
     ExistingItem,
     inherits_acl,
+    item_status_or_none,
     should_update_metadata,
-    status_or_none,
 )
-from pcopy.tasks.files.layouts import RankLayouts, target_layout_policy
+from pcopy.tasks.files.layouts import LayoutPoliciesAndCounts, target_layout_policy
 from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 from pcopy.text import printable_path
 
@@ -59,7 +59,7 @@ class RecodeTarget(NamedTuple):
     @property
     def directory_descriptor(self) -> int:
         """The descriptor of the target directory. Raise ``Problem`` if it cannot be opened."""
-        return self.rank.open_target(self.place)
+        return self.rank.open_target_directory(self.place)
 
     @property
     def target_directory(self) -> TargetDirectory:
@@ -67,20 +67,22 @@ class RecodeTarget(NamedTuple):
         return TargetDirectory(self.directory_descriptor, self.place.target_id.inode)
 
     @property
-    def present_status(self) -> os.stat_result | None:
+    def existing_item_status(self) -> os.stat_result | None:
         """The status of the existing item; None if there is none."""
         return None if self.present is None else self.present.status
 
-    def recipe(self, reading: int, status: os.stat_result) -> LayoutRecipe:
+    def layout_recipe(self, reading: int, status: os.stat_result) -> LayoutRecipe:
         """Return how the new file is to be created, so that it gets its layout on the file system (Lustre: striping).
         ``reading`` is the open source file, ``status`` its status.
 
         Raise ``Problem`` if the layout of the source cannot be read.
         """
-        return target_layout_policy(self.rank, self.place).recipe_for_file(reading, status, self.target_directory)
+        return target_layout_policy(self.rank, self.place).layout_recipe_for_file(
+            reading, status, self.target_directory
+        )
 
 
-def recode_target(rank: Rank, item: Item) -> RecodeTarget:
+def target_of_recoded_file(rank: Rank, item: Item) -> RecodeTarget:
     """Return the target of the file ``item``: its new name, and the existing item of that name.
 
     Raise ``Problem`` if the new name is too long, is also that of another item that is copied, or cannot be examined.
@@ -96,8 +98,8 @@ def recode_target(rank: Rank, item: Item) -> RecodeTarget:
         raise Problem("create", errno.EEXIST, text=text)
     if place.target_id == UNCREATED_TARGET_IDENTITY:
         return RecodeTarget(rank, place, new_name, None)
-    directory = rank.open_target(place)
-    status = status_or_none(directory, new_name)
+    directory = rank.open_target_directory(place)
+    status = item_status_or_none(directory, new_name)
     present = None if status is None else ExistingItem(rank, place, directory, new_name, status)
     return RecodeTarget(rank, place, new_name, present)
 
@@ -111,9 +113,9 @@ def _is_name_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
     roots = rank.job.roots
     if roots[place.root].item:
         return any(root.name == new_name for number, root in enumerate(roots) if number != place.root)
-    if not _is_selected(rank, place, new_name):
+    if not _is_source_item_selected(rank, place, new_name):
         return False
-    return not rank.options.files_from or _is_listed(rank, os.path.join(place.path, new_name))
+    return not rank.options.files_from or _is_path_listed(rank, os.path.join(place.path, new_name))
 
 
 def must_be_recoded_by_rank_0(rank: Rank, item: Item) -> bool:
@@ -127,27 +129,27 @@ def must_be_recoded_by_rank_0(rank: Rank, item: Item) -> bool:
         return False
     place, name = item.names[0]
     new_name = recoded_name(rank.options, name)
-    return new_name is not None and len(new_name) <= _LONGEST_NAME and _is_selected(rank, place, new_name)
+    return new_name is not None and len(new_name) <= _LONGEST_NAME and _is_source_item_selected(rank, place, new_name)
 
 
-def _is_listed(rank: Rank, path: bytes) -> bool:
+def _is_path_listed(rank: Rank, path: bytes) -> bool:
     """Return True if the list of ``--files-from`` contains ``path``. Raise ``Problem`` if the list cannot be read."""
     from pcopy.tasks.directories.copy_listed import ListedPaths
 
     with errors_as_problem("read the list of --files-from", on_source=True):
-        return rank.shared_instance(ListedPaths).lists_path_or_parent(path)
+        return rank.shared_instance(ListedPaths).has_path_or_parent(path)
 
 
-def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
+def _is_source_item_selected(rank: Rank, place: Place, name: bytes) -> bool:
     """Return True if the source has an item ``name`` that the filters do not exclude. Raise ``Problem`` if it cannot be
     examined.
     """
-    directory = rank.open_source(place)
+    directory = rank.open_source_directory(place)
     try:
-        status = source_status(directory, name)
+        status = source_item_status(directory, name)
         if rank.options.dereference and stat.S_ISLNK(status.st_mode):
             with suppress(Problem):  # a dangling symbolic link is selected as a link
-                status = source_status(directory, name, follow=True)
+                status = source_item_status(directory, name, follow=True)
     except Problem as problem:
         if problem.errno == errno.ENOENT:
             return False
@@ -156,14 +158,14 @@ def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
 
 
 @contextmanager
-def open_found_source(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
+def open_checked_source_of_item(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
     """Context manager: open the source file of ``item``, and provide its descriptor and its status.
 
     Raise ``Problem`` if it cannot be opened, or is not the file that the scan has found.
     """
-    with rank.open_for_reading(item.place, item.name) as reading:
-        status = status_of(reading, on_source=True)
-        check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)
+    with rank.open_source_file(item.place, item.name) as reading:
+        status = status_of_open_item(reading, on_source=True)
+        check_is_file_found_by_scan(status, rank.source_device(item.place, item.mount), item.inode)
         yield reading, status
 
 
@@ -172,7 +174,7 @@ def compression_level(rank: Rank) -> int:
     return int(rank.options.compress.partition(":")[2])
 
 
-def frame_content_bytes(rank: Rank, place: Place, reading: int, size: int) -> int:
+def source_bytes_per_frame(rank: Rank, place: Place, reading: int, size: int) -> int:
     """Return how many bytes of the source each frame of the compressed file holds. (A frame is compressed by itself;
     larger files with wider stripes get larger frames.)
 
@@ -180,15 +182,15 @@ def frame_content_bytes(rank: Rank, place: Place, reading: int, size: int) -> in
     """
     if size <= USUAL_FRAME_SIZE:
         return USUAL_FRAME_SIZE
-    source = rank.open_source(place)
-    layout = rank.shared_instance(RankLayouts).layout_policy_of_device(
-        status_of(reading, on_source=True).st_dev, source
+    source = rank.open_source_directory(place)
+    layout = rank.shared_instance(LayoutPoliciesAndCounts).layout_policy_of_device(
+        status_of_open_item(reading, on_source=True).st_dev, source
     )
     stripes = layout.stripes_of_file(reading)
-    return frame_size_for_file(size, stripes.stripe_size or stripes.max_stripe_size)
+    return compression_frame_size_for_file(size, stripes.stripe_size or stripes.max_stripe_size)
 
 
-def skip_if_current(
+def skip_if_up_to_date(
     result: TaskResult, goal: RecodeTarget, item: Item, reading: int, status: os.stat_result
 ) -> Generator[None, None, bool]:
     """If the existing item in the target is up to date and stays, count the source as skipped, and return True. Return
@@ -202,15 +204,15 @@ def skip_if_current(
         if present is None:
             break
         try:
-            return (yield from _skip_if_current_once(result, present, item, reading, status))
+            return (yield from _skip_if_up_to_date_once(result, present, item, reading, status))
         except TargetChangedProblem:
             if examination == MAX_EXAMINATIONS:
                 raise
-        present = present.examine_again()
+        present = present.item_with_current_status()
     return False
 
 
-def _skip_if_current_once(
+def _skip_if_up_to_date_once(
     result: TaskResult, present: ExistingItem, item: Item, reading: int, status: os.stat_result
 ) -> Generator[None, None, bool]:
     """If the existing item ``present`` is up to date and stays, count the source as skipped, and return True; otherwise
@@ -225,12 +227,12 @@ def _skip_if_current_once(
     is_sound = options.compares_existing and not rank.may_lack_contents(
         present.status
     )  # otherwise its contents may be incomplete
-    is_current = is_sound and (yield from _is_current(rank, reading, status, present))
+    is_current = is_sound and (yield from _is_existing_file_up_to_date(rank, reading, status, present))
     if not is_current:
         if options.dry_run:
             present.refuse_nonempty_directory()
         return False
-    action = Action.SKIP
+    action = ItemAction.SKIP
     if should_update_metadata(rank):
         from pcopy.tasks.files.update_metadata import has_source_metadata, update_existing_metadata
 
@@ -241,12 +243,14 @@ def _skip_if_current_once(
             if updated is None:
                 return False
             action = updated[1]
-    known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
+    known = ContentInfo(FILE, status.st_size, b"", FileContentVersion.from_status(status))
     count_skipped_or_spawn_read(rank, result, item.place, item.name, known, action)
     return True
 
 
-def _is_current(rank: Rank, reading: int, status: os.stat_result, present: ExistingItem) -> Generator[None, None, bool]:
+def _is_existing_file_up_to_date(
+    rank: Rank, reading: int, status: os.stat_result, present: ExistingItem
+) -> Generator[None, None, bool]:
     """Return True if the existing file ``present`` is what the source would be compressed or decompressed to.
 
     Its mtime must equal that of the source, and the seek table of the compressed file must state the size of the other
@@ -296,12 +300,12 @@ def _has_decompressed_contents(
     Raise ``Problem`` if the compressed file cannot be read.
     """
     at = 0
-    for piece in read_frames(compressed, length):
+    for piece in read_decompressed_pieces(compressed, length):
         if at + len(piece) > size or not _has_bytes_at(target, at, piece):
             return False
         at += len(piece)
         yield
-        yield from rank.throttle.charge_and_wait(len(piece))
+        yield from rank.throttle.charge_limits_and_wait(len(piece))
     return at == size
 
 
@@ -320,7 +324,7 @@ def _has_bytes_at(target: int, at: int, piece: bytes) -> bool:
     return True
 
 
-def commit_recoded(
+def commit_recoded_file(
     result: TaskResult, goal: RecodeTarget, item: Item, new: NewFile, status: os.stat_result, attributes: ItemMetadata
 ) -> None:
     """Apply the metadata ``attributes`` to the complete file ``new``, and rename it to its final name in the target
@@ -337,8 +341,8 @@ def commit_recoded(
         attributes, options.preserve, options.umask, existing=mode_source, inherits_acl=inherits
     )
     if present is not None:
-        present.back_up(status)
-    new.commit(goal.name, goal.present_status, sync=rank.syncs_each_file(place), store=options.sync)
+        present.back_up_item(status)
+    new.commit(goal.name, goal.existing_item_status, sync=rank.syncs_each_file(place), store=options.sync)
     if new.metadata_problem is not None:
         raise new.metadata_problem
     result.record_applied_metadata(

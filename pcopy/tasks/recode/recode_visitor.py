@@ -31,18 +31,18 @@ class RecodeVisitor(CopyVisitor):
         self.separates_linked = False
 
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
-        recoded, others = self._split_rows(found, rows)
+        recoded, others = self._split_into_recoded_and_copied(found, rows)
         if others:
             super().visit_small_files(found, others)
         start = size = 0
         for number, row in enumerate(recoded, 1):
             size += found.rows.size[row]
             if number - start >= MAX_BATCH_FILES or size >= MAX_BATCH_BYTES or number == len(recoded):
-                self._spawn_recoded(found, recoded[start:number], size)
+                self._spawn_recoding_task(found, recoded[start:number], size)
                 start, size = number, 0
 
     def visit_large_files(self, found: FoundItems, rows: Sequence[int]) -> None:
-        recoded, others = self._split_rows(found, rows)
+        recoded, others = self._split_into_recoded_and_copied(found, rows)
         if others:
             super().visit_large_files(found, others)
         for row in recoded:
@@ -50,17 +50,17 @@ class RecodeVisitor(CopyVisitor):
             mount = self._mount_code_of_file(name, found.rows.device[row])
             self._found_bytes += size
             item = Item(mount, found.rows.inode[row], size, ((self._place, name),), self._attempt)
-            self._result.spawn(RecodeFile(item), size)
+            self._result.spawn_task(RecodeFile(item), size)
 
-    def _spawn_recoded(self, found: FoundItems, rows: Sequence[int], size: int) -> None:
+    def _spawn_recoding_task(self, found: FoundItems, rows: Sequence[int], size: int) -> None:
         """Spawn the task that recodes the small files in ``rows``, which have ``size`` bytes together."""
         inodes, sizes = (array("Q", map(column.__getitem__, rows)) for column in (found.rows.inode, found.rows.size))
         names = pack_names(map(found.names.__getitem__, rows))
         self._found_bytes += size
         task = RecodeFiles(self._place, names, inodes.tobytes(), sizes.tobytes(), self._attempt)
-        self._result.spawn(task, size + len(rows) * CALL_COST)
+        self._result.spawn_task(task, size + len(rows) * CALL_COST)
 
-    def _split_rows(self, found: FoundItems, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _split_into_recoded_and_copied(self, found: FoundItems, rows: Sequence[int]) -> tuple[list[int], list[int]]:
         """Divide the files in ``rows`` into two lists of rows: those that are recoded (compressed or decompressed), and
         those that are copied unchanged. Warn about files with several hard links.
         """
@@ -76,7 +76,7 @@ class RecodeVisitor(CopyVisitor):
         return recoded, others
 
 
-def recode_visitor_of(rank: Rank, result: TaskResult, place: Place, attempt: int) -> DirectoryVisitor:
+def recode_visitor_of_directory(rank: Rank, result: TaskResult, place: Place, attempt: int) -> DirectoryVisitor:
     """Return the visitor of the directory ``place``, for a job that recodes files. A directory without a target is
     visited as in a copy.
     """

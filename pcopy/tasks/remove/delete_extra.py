@@ -1,7 +1,7 @@
-"""ExamineMounts, DeleteExtra, DeleteExtraNames: delete what a target directory has and its source lacks (``--delete``).
+"""ExamineMounts, DeleteExtraItems, DeleteExtraNames: delete items that are only in the target (``--delete``).
 
 Both sides of each directory are listed again after everything has been copied. Extra names of the target become
-``RemoveNames`` tasks, which prm also uses.
+``RemoveNamedItems`` tasks, which prm also uses.
 
 Rules:
 
@@ -27,10 +27,10 @@ from collections.abc import Callable, Container, Mapping
 from functools import cache
 
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ListResult, StatNames
+from pcopy.fsio.backend.batches import ListNamesResult, StatNamesBatch
 from pcopy.fsio.backend.columns import MODE_COLUMN, OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.directories import DirectoriesBelowRoot, is_directory_empty, list_names
-from pcopy.fsio.identity import Identity, birth_time
+from pcopy.fsio.directories import DirectoriesBelowRoot, is_directory_empty, list_names_in_directory
+from pcopy.fsio.identity import ItemIdentity, birth_time
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.spelling import casefolded_name, has_other_spelling
 from pcopy.tasks.base import counts
@@ -39,13 +39,13 @@ from pcopy.tasks.base.kind import DirectoryTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
-from pcopy.tasks.directories.finish_dir import spawn_finish, spawn_finish_once
-from pcopy.tasks.files.existing import status_or_none
+from pcopy.tasks.directories.finish_dir import spawn_finish_dir_task, spawn_finish_dir_task_once
+from pcopy.tasks.files.existing import item_status_or_none
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.tasks.remove.remove_tree import (
     MOUNTED_HERE_TEXT,
     NO_WAITER,
-    RemoveNames,
+    RemoveNamedItems,
     close_cached_directory,
     is_on_root_mount,
 )
@@ -70,13 +70,14 @@ _NO_DIRECTORY_ERRNOS = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT)
 
 class ExamineMounts(DirectoryTask, code=169, doing="examining the mounts below", is_note=False):
     """Task that finds out whether file systems were mounted or unmounted in a source tree since the start of the job.
-    It runs on one host after another; the last one spawns ``DeleteExtra``. ``place`` is the top directory of the tree.
+    It runs on one host after another; the last one spawns ``DeleteExtraItems``. ``place`` is the top directory of the
+    tree.
 
     Fields:
 
     - ``host_index``: index of the host that compares now, in ``Rank.first_ranks`` (one rank per host).
     - ``counted_before``: number of items that an earlier run has counted as to be deleted and not deleted;
-      ``DeleteExtra`` needs it.
+      ``DeleteExtraItems`` needs it.
 
     If the mounts of any host differ, nothing is deleted on any host, because the hosts may see different sources.
     """
@@ -90,12 +91,12 @@ class ExamineMounts(DirectoryTask, code=169, doing="examining the mounts below",
             return
         following = self.host_index + 1
         if following < len(rank.first_ranks):
-            result.spawn(self._replace(host_index=following), owner=rank.first_ranks[following])
+            result.spawn_task(self._replace(host_index=following), owner=rank.first_ranks[following])
         else:
-            result.spawn(DeleteExtra(self.place, self.counted_before), SCAN_COST, expands=True)
+            result.spawn_task(DeleteExtraItems(self.place, self.counted_before), SCAN_COST, expands=True)
 
 
-class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
+class DeleteExtraItems(DirectoryTask, code=84, doing="deleting from", is_note=False):
     """Task that deletes the items that the target directory of ``place`` has and the source directory lacks. It spawns
     a task of the same kind for each sub-directory that both sides have.
 
@@ -117,7 +118,7 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
         if rank.shared_instance(DeletionState).is_stopped:
             return
         try:
-            sides = _open_sides(rank, result, self.place)
+            sides = _open_source_and_target(rank, result, self.place)
             if sides is None:
                 return
             in_source = yield from list_directory(rank.backend, sides.source, detailed=True)
@@ -125,27 +126,29 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
             if not (in_source.name_count or self.place.path or rank.options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY_SOURCE_TEXT)
             has_extra = False
-            if in_source.may_have_more or in_target.may_have_more:
-                yield from self._spawn_names(rank, result, in_target, sides.place)
+            if in_source.may_have_more_batches or in_target.may_have_more_batches:
+                yield from self._spawn_tasks_for_names(rank, result, in_target, sides.place)
             else:
                 kinds = dict(
                     zip(unpack_names(in_source.names, in_source.name_count), in_source.listed.kinds, strict=True)
                 )
                 has_extra = _spawn_deletions(rank, result, sides, in_target.listed, kinds)
         except Problem as problem:
-            _report_not_compared(rank, result, self.place, problem)
+            _report_uncompared_directory(rank, result, self.place, problem)
             return
         if has_extra and not is_only_counting(rank):
-            spawn_finish(rank, result, sides.place, result.phase)
+            spawn_finish_dir_task(rank, result, sides.place, result.phase)
 
-    def _spawn_names(self, rank: Rank, result: TaskResult, listing: DirectoryListing, place: Place) -> TaskSteps:
+    def _spawn_tasks_for_names(
+        self, rank: Rank, result: TaskResult, listing: DirectoryListing, place: Place
+    ) -> TaskSteps:
         """Spawn tasks (``DeleteExtraNames``) for all names of a large target directory, which ``listing`` reads in
         portions.
         """
         spool = NameBatchQueue(rank.open_spool)
         yield from queue_names_of_directory(listing, spool)
         tasks = (DeleteExtraNames(place, *each) for each in map(unpack_name_batch, spool))
-        result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+        result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
 
 class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=False):
@@ -168,28 +171,28 @@ class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=Fa
         if rank.shared_instance(DeletionState).is_stopped:
             return
         try:
-            source, target = rank.open_source(self.place), rank.open_target(self.place)
-            batch = StatNames(source, self.names, MODE_COLUMN, on_source=True)
-            stated = yield from rank.execute(batch)
+            source, target = rank.open_source_directory(self.place), rank.open_target_directory(self.place)
+            batch = StatNamesBatch(source, self.names, MODE_COLUMN, on_source=True)
+            stated = yield from rank.execute_batch(batch)
             names, verdicts = unpack_names(self.names), stated.verdicts
             for row, code in enumerate(verdicts.codes):
                 if code != OutcomeCode.DONE and verdicts.errnos[row] != errno.ENOENT:
                     raise verdicts.problem(row)
         except Problem as problem:
-            _report_not_compared(rank, result, self.place, problem)
+            _report_uncompared_directory(rank, result, self.place, problem)
             return
         modes = stated.rows.mode
         source_kinds = {
             names[row]: _type_letter_of_mode(modes[row]) for row in verdicts.rows_with_code(OutcomeCode.DONE)
         }
-        listed = ListResult(verdicts, self.names, len(names), self.kinds, unpack_numbers(self.inodes))
+        listed = ListNamesResult(verdicts, self.names, len(names), self.kinds, unpack_numbers(self.inodes))
         if _spawn_deletions(
-            rank, result, _OpenSides(self.place, source, target), listed, source_kinds
+            rank, result, _OpenSourceAndTarget(self.place, source, target), listed, source_kinds
         ) and not is_only_counting(rank):
-            spawn_finish_once(rank, result, self.place, result.phase)
+            spawn_finish_dir_task_once(rank, result, self.place, result.phase)
 
 
-class _OpenSides(NamedTuple):
+class _OpenSourceAndTarget(NamedTuple):
     """A directory of the source and the target: open descriptors of both (``source`` and ``target``), and its
     ``place``, which contains the inode numbers of both.
     """
@@ -199,11 +202,11 @@ class _OpenSides(NamedTuple):
     target: int
 
 
-def _report_not_compared(rank: Rank, result: TaskResult, place: Place, problem: Problem) -> None:
+def _report_uncompared_directory(rank: Rank, result: TaskResult, place: Place, problem: Problem) -> None:
     """Count the directory ``place`` as failed, since its target could not be compared with its source. If the error
     occurred in the source, stop the deletion on all ranks.
     """
-    RemovalCounts(rank, result).report_failed(place, b"", problem)
+    RemovalCounts(rank, result).report_failed_removal(place, b"", problem)
     if problem.on_source:
         rank.shared_instance(DeletionState).stop(result)
 
@@ -216,20 +219,20 @@ def _have_mounts_changed(rank: Rank, result: TaskResult, top: Place) -> bool:
     filters exclude are not examined. With ``--one-file-system``, mounts that were added are not examined either.
     """
     source, selected = rank.sources[top.root], rank.shared_instance(JobFilter)
-    paths, has_others = {*source.expected_mounts.paths}, False
+    paths, has_others = {*source.expected_mounts.expected_mount_paths}, False
     try:
         paths.update(() if rank.options.one_file_system else source.expected_mounts.mounted_paths())
     except Problem as problem:
-        _report_not_compared(rank, result, top, problem)
+        _report_uncompared_directory(rank, result, top, problem)
         return True
     for path in sorted(paths):
-        if not (selected.has_filters and selected.excludes_below(path + b"/")):
+        if not (selected.has_filters and selected.excludes_path_or_ancestor(path + b"/")):
             differs = _changed_mount_problem(source, path)
             if differs is not None:
                 has_others = True
                 if len(rank.first_ranks) > 1:
                     differs.strerror = f"on {os.uname().nodename}: {differs.strerror}"
-                _report_not_compared(rank, result, top._replace(path=path), differs)
+                _report_uncompared_directory(rank, result, top._replace(path=path), differs)
     return has_others
 
 
@@ -237,7 +240,7 @@ def _changed_mount_problem(source: DirectoriesBelowRoot, path: bytes) -> Problem
     """Return a ``Problem`` if another file system is at ``path`` in the source than when the job began. Return None if
     it is the same one, or if the directory cannot be opened and was no mount point when the job began.
     """
-    source.discard(path)
+    source.discard_directory(path)
     try:
         source.expected_mounts.check_mount_is_not_new(source.open(path))
     except Problem as problem:
@@ -247,7 +250,7 @@ def _changed_mount_problem(source: DirectoriesBelowRoot, path: bytes) -> Problem
     return None
 
 
-def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _OpenSides | None:
+def _open_source_and_target(rank: Rank, result: TaskResult, place: Place) -> _OpenSourceAndTarget | None:
     """Open the source and the target directory of ``place``, so that they can be compared. Return None if nothing in
     the target is to be deleted. Raise ``Problem`` if the two cannot be compared.
 
@@ -256,8 +259,8 @@ def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _OpenSides | No
     """
     try:
         known_place = _place_with_identities(rank, place)
-        rank.sources[place.root].expected_mounts.check_mount_is_not_new(rank.open_source(known_place))
-        target = rank.open_target(known_place)
+        rank.sources[place.root].expected_mounts.check_mount_is_not_new(rank.open_source_directory(known_place))
+        target = rank.open_target_directory(known_place)
     except Problem as problem:
         is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # a dry run does not create it
         is_lost = problem.on_source and problem.errno == errno.ENOENT  # its names cannot be compared
@@ -270,12 +273,12 @@ def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _OpenSides | No
         close_cached_directory(rank, known_place)
         result.warn_about_item(place, b"", MOUNTED_HERE_TEXT)
         return None
-    is_left_out = known_place.source_id.mount_code != rank.sources[place.root].identity(b"").mount_code
+    is_left_out = known_place.source_id.mount_code != rank.sources[place.root].identity_of_directory(b"").mount_code
     is_new = rank.job.began and birth_time(target) > rank.job.began
     # With --one-file-system the contents of mount points were not copied, so they are not compared either.
     if is_new or (is_left_out and rank.options.one_file_system):
         return None
-    return _OpenSides(known_place, rank.open_source(known_place), target)
+    return _OpenSourceAndTarget(known_place, rank.open_source_directory(known_place), target)
 
 
 def _place_with_identities(rank: Rank, place: Place) -> Place:
@@ -284,12 +287,12 @@ def _place_with_identities(rank: Rank, place: Place) -> Place:
     """
     targets, path, target_id = rank.targets[place.root], rank.path_below_target(place.root, place.path), place.target_id
     if target_id == NO_DIRECTORY_IDENTITY:
-        target_id = targets.identity(path)
+        target_id = targets.identity_of_directory(path)
     elif place.path and not target_id.mark:  # it was listed: stat(2) may show another inode number
         target_id = targets.identity_of_listed_directory(
             path, target_id.inode, target_id.mount_code, accepts_mounts=True
         )
-    return place._replace(source_id=rank.sources[place.root].identity(place.path), target_id=target_id)
+    return place._replace(source_id=rank.sources[place.root].identity_of_directory(place.path), target_id=target_id)
 
 
 def _type_letter_of_mode(mode: int) -> int:
@@ -303,7 +306,7 @@ def _known_type_letter(directory: int, name: bytes, kind: int) -> int:
     """Return the type letter of an item; ``kind`` is the one in the listing. If the listing does not state the type
     (``?``), stat the item; raise ``Problem`` if that fails.
     """
-    present = status_or_none(directory, name) if kind == ord("?") else None
+    present = item_status_or_none(directory, name) if kind == ord("?") else None
     return kind if present is None else _type_letter_of_mode(present.st_mode)
 
 
@@ -317,7 +320,7 @@ def _must_be_deleted_for_source(rank: Rank, selected: JobFilter, path: bytes, ki
     is_other = kind not in (b"dl" if rank.options.dereference else b"d")
     select = selected.select
     chooses = (
-        select.has_age_limit or select.has_size_limit or selected.excludes(path)
+        select.has_age_limit or select.has_size_limit or selected.excludes_path(path)
     )  # then filters may exclude the item from the copy
     return is_other and not rank.options.keeps_existing and not chooses
 
@@ -332,7 +335,7 @@ class _ExtraAndCommonRows(NamedTuple):
 
 
 def _extra_and_common_rows(
-    rank: Rank, sides: _OpenSides, names: list[bytes], kinds: bytes, source_kinds: Mapping[bytes, int]
+    rank: Rank, sides: _OpenSourceAndTarget, names: list[bytes], kinds: bytes, source_kinds: Mapping[bytes, int]
 ) -> _ExtraAndCommonRows:
     """Find out which items of the target directory are to be deleted, and which are directories to compare with the
     source; return both as row numbers. Raise ``Problem`` if an item cannot be examined.
@@ -344,10 +347,10 @@ def _extra_and_common_rows(
     extra: list[int] = []
     below: list[int] = []
     selected = rank.shared_instance(JobFilter)
-    folded = cache(lambda: frozenset(map(casefolded_name, list_names(sides.source))))
+    folded = cache(lambda: frozenset(map(casefolded_name, list_names_in_directory(sides.source))))
     for row, name in enumerate(names):
         if name not in source_kinds:
-            if not _is_source_name(sides, name, folded):
+            if not _is_spelling_of_source_name(sides, name, folded):
                 extra.append(row)
         elif _known_type_letter(sides.target, name, kinds[row]) == ord("d"):
             path = os.path.join(sides.place.path, name)
@@ -364,7 +367,11 @@ def _extra_and_common_rows(
 
 
 def _spawn_deletions(
-    rank: Rank, result: TaskResult, sides: _OpenSides, listed: ListResult, source_kinds: Mapping[bytes, int]
+    rank: Rank,
+    result: TaskResult,
+    sides: _OpenSourceAndTarget,
+    listed: ListNamesResult,
+    source_kinds: Mapping[bytes, int],
 ) -> bool:
     """Spawn tasks that delete the extra names of a target directory, and tasks that compare the sub-directories that
     both sides have. Return True if any name is to be deleted.
@@ -381,13 +388,13 @@ def _spawn_deletions(
     try:
         extra, below = _extra_and_common_rows(rank, sides, names, listed.kinds, source_kinds)
     except Problem as problem:
-        _report_not_compared(rank, result, place, problem)
+        _report_uncompared_directory(rank, result, place, problem)
         return False
     for row in below:
-        target_id = Identity(place.target_id.mount_code, listed.inodes[row])
+        target_id = ItemIdentity(place.target_id.mount_code, listed.inodes[row])
         path = os.path.join(place.path, names[row])
-        result.spawn(
-            DeleteExtra(Place(place.root, path, NO_DIRECTORY_IDENTITY, target_id, False, False)),
+        result.spawn_task(
+            DeleteExtraItems(Place(place.root, path, NO_DIRECTORY_IDENTITY, target_id, False, False)),
             SCAN_COST,
             expands=True,
         )
@@ -396,16 +403,20 @@ def _spawn_deletions(
     directory = place._replace(source_id=place.target_id, target_id=NO_DIRECTORY_IDENTITY)
     packed, kinds = pack_names(names[row] for row in extra), bytes(listed.kinds[row] for row in extra)
     inodes = b"".join(listed.inodes[row : row + 1].tobytes() for row in extra)
-    result.spawn(RemoveNames(directory, NO_WAITER, packed, kinds, inodes), len(extra) * CALL_COST, expands=True)
+    result.spawn_task(
+        RemoveNamedItems(directory, NO_WAITER, packed, kinds, inodes), len(extra) * CALL_COST, expands=True
+    )
     return True
 
 
-def _is_source_name(sides: _OpenSides, name: bytes, folded: Callable[[], Container[bytes]]) -> bool:
+def _is_spelling_of_source_name(
+    sides: _OpenSourceAndTarget, name: bytes, folded: Callable[[], Container[bytes]]
+) -> bool:
     """Return True if the target file system treats ``name`` as another spelling of a name that the source has. Raise
     ``Problem`` if the item cannot be examined.
 
     Args:
         folded: returns the case-folded names of the source directory.
     """
-    present = status_or_none(sides.target, name)
+    present = item_status_or_none(sides.target, name)
     return present is not None and has_other_spelling(sides.target, name, present) and casefolded_name(name) in folded()

@@ -11,10 +11,10 @@ import errno
 import os
 from collections.abc import Sequence
 
-from pcopy.fsio.backend.columns import StatusColumns, unpack_names
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.columns import ItemStatusColumns, unpack_names
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import TaskSteps
@@ -48,28 +48,28 @@ class _ProtectedDirectories:
         device is replaced by the number that it has on this host.
         """
         recorded_device = rank.job.roots[0].source_id[0]
-        device_here = status_of(rank.sources[0].open(b"", None)).st_dev
+        device_here = status_of_open_item(rank.sources[0].open(b"", None)).st_dev
         pairs = rank.options.never_removed
         self.directories = {(device_here if device == recorded_device else device, inode) for device, inode in pairs}
 
 
-class ListedRemoval(RemoveVisitor):
+class ListedRemovalVisitor(RemoveVisitor):
     """Visitor that removes the listed items of one directory. Listed directories are only recorded; they are removed
-    later (``visit_deferred``), when their contents have been removed.
+    later (``visit_deferred_directories``), when their contents have been removed.
     """
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         """Open the directory ``place``. Raise ``Problem`` if it cannot be opened."""
-        directory = rank.open_source(place)
-        super().__init__(rank, result, place, directory, status_of(directory).st_dev)
+        directory = rank.open_source_directory(place)
+        super().__init__(rank, result, place, directory, status_of_open_item(directory).st_dev)
         self._protected = rank.shared_instance(_ProtectedDirectories).directories
 
-    def visit_failed(self, name: bytes, problem: Problem) -> None:
+    def visit_unstatted_item(self, name: bytes, problem: Problem) -> None:
         """Count and report an item that could not be statted. A missing item is ignored if the option
         ``missing_is_fine`` is set.
         """
         if problem.errno != errno.ENOENT or not self._rank.options.missing_is_fine:
-            self._counts.count_found()
+            self._counts.count_found_items()
             self._report_failure(name, problem)
 
     def rows_to_visit(self, found: FoundItems) -> Sequence[int]:
@@ -80,7 +80,7 @@ class ListedRemoval(RemoveVisitor):
         """Defer the removal of directories until their contents have been removed. Report those that are on another
         device, and those that are never removed.
         """
-        self._counts.count_found(len(rows))
+        self._counts.count_found_items(len(rows))
         accepted = []
         for row in rows:
             identity = device, _ = found.rows.device[row], found.rows.inode[row]
@@ -90,13 +90,16 @@ class ListedRemoval(RemoveVisitor):
                 text = OTHER_DEVICE_TEXT if device != self.device else _NEVER_REMOVED_TEXT
                 self._report_failure(found.names[row], Problem("stat", 0, text=text))
         if self._rank.options.whole_directories:
-            self._remove_with_contents(found, accepted)
+            self._remove_directories_with_contents(found, accepted)
         elif accepted:
             defer_directories(
-                self._result, self._place, [found.names[row] for row in accepted], found.rows.selected(accepted)
+                self._result,
+                self._place,
+                [found.names[row] for row in accepted],
+                found.rows.columns_of_selected_rows(accepted),
             )
 
-    def _remove_with_contents(self, found: FoundItems, rows: Sequence[int]) -> None:
+    def _remove_directories_with_contents(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Spawn tasks that remove the directories in ``rows`` with their contents. If they lie on another mount than
         the top directory of the job, report each as failed instead.
         """
@@ -108,12 +111,12 @@ class ListedRemoval(RemoveVisitor):
         for row in rows:
             path = os.path.join(self._place.path, found.names[row])
             below = Place(
-                self._place.root, path, Identity(mount, found.rows.inode[row]), NO_DIRECTORY_IDENTITY, False, False
+                self._place.root, path, ItemIdentity(mount, found.rows.inode[row]), NO_DIRECTORY_IDENTITY, False, False
             )
-            self._result.spawn(RemoveDir(below, NO_WAITER, self._place), SCAN_COST, expands=True)
+            self._result.spawn_task(RemoveDir(below, NO_WAITER, self._place), SCAN_COST, expands=True)
         self._counts.count_unread_directories(len(rows))
 
-    def visit_deferred(self, directory: int, names: bytes, rows: StatusColumns) -> TaskSteps:
+    def visit_deferred_directories(self, directory: int, names: bytes, rows: ItemStatusColumns) -> TaskSteps:
         """Remove those of the directories ``names`` that are empty by now; the others count as failed. A dry run
         assumes that all of them are empty.
         """
@@ -125,9 +128,9 @@ class ListedRemoval(RemoveVisitor):
             removed = [row for row in removed if row not in problems]
             for row, problem in problems.items():
                 if problem.errno == errno.ENOENT:
-                    self._counts.count_found(-1)
+                    self._counts.count_found_items(-1)
                 else:
                     self._report_failure(all_names[row], problem)
-        self._counts.count_removed([counts.DIRECTORIES] * len(removed))
+        self._counts.count_removed_items([counts.DIRECTORIES] * len(removed))
         kinds, sizes = [DIRECTORY] * len(removed), [0] * len(removed)
-        self._counts.report_removed(self._place, [all_names[row] for row in removed], kinds, sizes)
+        self._counts.report_removed_items(self._place, [all_names[row] for row in removed], kinds, sizes)

@@ -10,7 +10,7 @@ import os
 import re
 from array import array
 
-from pcopy.fsio.backend.batches import ListResult
+from pcopy.fsio.backend.batches import ListNamesResult
 from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.incomplete_mark import SIDECAR_NAME_PREFIX
 from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX
@@ -30,7 +30,7 @@ _JOB_FILE_WARNING = "not deleted: it is a temporary file of a pcopy job, which m
 """Warning about an extra item in the target whose name matches ``_JOB_FILE_NAME``."""
 
 
-def may_be_deleted(rank: Rank, place: Place, name: bytes) -> bool:
+def may_name_be_deleted(rank: Rank, place: Place, name: bytes) -> bool:
     """Return True if ``name`` in the target directory ``place`` may be deleted: it is neither a temporary file of any
     job nor spared by the options.
     """
@@ -39,7 +39,9 @@ def may_be_deleted(rank: Rank, place: Place, name: bytes) -> bool:
     return not rank.job.spared or (place.root, os.path.join(place.path, name)) not in rank.job.spared
 
 
-def listing_without_protected(rank: Rank, result: TaskResult, place: Place, listed: ListResult) -> ListResult:
+def listing_without_protected_names(
+    rank: Rank, result: TaskResult, place: Place, listed: ListNamesResult
+) -> ListNamesResult:
     """Return the listing ``listed`` without the names that must not be deleted from the target directory ``place``. If
     all may be deleted, return ``listed`` itself. Warn about each temporary file of a job that stays.
     """
@@ -47,7 +49,7 @@ def listing_without_protected(rank: Rank, result: TaskResult, place: Place, list
     if b"/" + TEMPORARY_NAME_PREFIX not in b"/" + packed and not rank.job.spared:
         return listed
     names = unpack_names(packed, len(packed))
-    rows = [row for row, name in enumerate(names) if may_be_deleted(rank, place, name)]
+    rows = [row for row, name in enumerate(names) if may_name_be_deleted(rank, place, name)]
     if len(rows) == len(names):
         return listed
     for name in {*names}.difference(names[row] for row in rows):
@@ -55,4 +57,4 @@ def listing_without_protected(rank: Rank, result: TaskResult, place: Place, list
             result.warn_once(place, name, _JOB_FILE_WARNING)
     kinds = bytes(listed.kinds[row] for row in rows) if listed.kinds else b""
     inodes = array("Q", [listed.inodes[row] for row in rows]) if listed.inodes else listed.inodes
-    return ListResult(listed.verdicts, pack_names(names[row] for row in rows), len(rows), kinds, inodes)
+    return ListNamesResult(listed.verdicts, pack_names(names[row] for row in rows), len(rows), kinds, inodes)

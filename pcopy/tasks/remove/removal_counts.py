@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import NULL_RECORDER, Action
+from pcopy.tasks.base.actions import NULL_RECORDER, ItemAction
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -36,7 +36,7 @@ class RemovalCounts:
         self._counter = counts.TO_DELETE if counts_first else counts.DELETED
         self._items = NULL_RECORDER if counts_first else result.item_recorder
 
-    def count_found(self, items: int = 1, size: int = 0) -> None:
+    def count_found_items(self, items: int = 1, size: int = 0) -> None:
         """Count items that are to be removed, and their ``size`` in bytes (all together). Pass negative numbers for
         items that were counted and have vanished since.
         """
@@ -44,7 +44,7 @@ class RemovalCounts:
             self._result.count(counts.FOUND, items)
             self._result.count(counts.FOUND_BYTES, size)
 
-    def count_removed(self, counters: Iterable[int] | Mapping[int, int], size: int = 0) -> None:
+    def count_removed_items(self, counters: Iterable[int] | Mapping[int, int], size: int = 0) -> None:
         """Count removed items.
 
         Args:
@@ -60,7 +60,7 @@ class RemovalCounts:
         for counter, number in by_counter.items():
             self._result.count(counter, number)
 
-    def report_removed(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
+    def report_removed_items(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
         """Report each item that was removed, or would be removed, if the user asked for a report of every item.
 
         Args:
@@ -69,16 +69,16 @@ class RemovalCounts:
             kinds, sizes: type and size in bytes of each item.
         """
         for name, kind, size in zip(names, kinds, sizes, strict=True):
-            self._items.record(Action.DELETE, place, name, kind, size)
+            self._items.record_item_outcome(ItemAction.DELETE, place, name, kind, size)
 
-    def report_failed(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
+    def report_failed_removal(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
         """Count and report an item that could not be removed; ``name`` is ``b""`` for the directory ``place``
         itself.
         """
         if self._deletes:
-            self._result.fail_item(place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
+            self._result.count_item_as_failed(place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
         else:
-            self._result.fail_item(place, name, problem, size, retry=RetryMode.NEVER)
+            self._result.count_item_as_failed(place, name, problem, size, retry=RetryMode.NEVER)
 
     def count_kept_items(self, items: int = 1) -> None:
         """Count as skipped: items that are not to be removed, and directories that stay because something in them
@@ -87,7 +87,7 @@ class RemovalCounts:
         if not self._deletes:
             self._result.count(counts.SKIPPED, items)
 
-    def count_excluded(self, items: int = 1) -> None:
+    def count_excluded_items(self, items: int = 1) -> None:
         """Count items that filters exclude from the removal, as skipped and as excluded."""
         self.count_kept_items(items)
         if not self._deletes:

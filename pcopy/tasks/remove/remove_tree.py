@@ -1,4 +1,4 @@
-"""RemoveNames, RemoveDir, RemoveDirs and PartRemovedNote: remove names in batches, and a directory once it is empty.
+"""RemoveNamedItems, RemoveDir, RemoveDirs and RemovalEndedNote: remove names in batches, then the empty directory.
 
 A part is the removal of one directory, or of some of its names. Any rank may run the task for a part. If a part
 contains directories, the rank that has found them waits until each of them was removed: it gets a message
@@ -28,25 +28,25 @@ from itertools import count
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fast_named_tuple import NamedTuple
-from pcopy.fsio.backend.batches import ListResult
+from pcopy.fsio.backend.batches import ListNamesResult
 from pcopy.fsio.backend.columns import (
     INODE_COLUMN,
     MODE_COLUMN,
-    BatchVerdicts,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.backend.directory_batches import ContentsResult, RemoveDirectories
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.directory_batches import DirectoryContentsResult, RemoveDirectoriesBatch
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem, errors_as_problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import DirectoryTask, NoteTask, TaskSteps
-from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
+from pcopy.tasks.base.kind import DirectoryTask, TaskSteps, TaskWithoutDirectory
+from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.sibling_directories import (
@@ -57,7 +57,7 @@ from pcopy.tasks.base.sibling_directories import (
 )
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.access import regrant_owner_access
-from pcopy.tasks.remove.protected import listing_without_protected
+from pcopy.tasks.remove.protected import listing_without_protected_names
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.tasks.remove.stop_deletion import DeletionState
 from pcopy.tasks.remove.visitor import RemoveVisitor, removal_problem, remove_items_in_batch
@@ -69,7 +69,7 @@ from pcopy.walk.listing import (
     queue_names_of_directory,
     unpack_name_batch,
 )
-from pcopy.walk.visitor import stat_and_visit
+from pcopy.walk.visitor import stat_and_visit_names
 
 NO_WAITER = (-1, -1, -1)
 """Value of ``waiter`` of a task for a PATH of the command line: no rank waits until the PATH has been removed."""
@@ -105,10 +105,10 @@ class _RemovalTask(DirectoryTask):
         """
         owner, number, run = self.waiter
         if run == rank.job.run:
-            result.spawn(RemovalEndedNote(number, has_remaining, run), owner=owner)
+            result.spawn_task(RemovalEndedNote(number, has_remaining, run), owner=owner)
 
 
-class RemoveNames(_RemovalTask, code=80, doing="removing files of", is_note=False):
+class RemoveNamedItems(_RemovalTask, code=80, doing="removing files of", is_note=False):
     """Task that removes ``names`` (joined by slashes) of the directory ``place``, with everything below those that are
     directories.
 
@@ -137,12 +137,12 @@ class RemoveNames(_RemovalTask, code=80, doing="removing files of", is_note=Fals
             is_missing = problem.errno == errno.ENOENT
             tally = RemovalCounts(rank, result)
             for name in () if is_missing else unpack_names(self.names):
-                tally.count_found()
-                tally.report_failed(self.place, name, problem)
+                tally.count_found_items()
+                tally.report_failed_removal(self.place, name, problem)
             self.notify_waiter(rank, result, has_remaining=not is_missing)
             return
-        listed = ListResult(BatchVerdicts(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
-        if (yield from _remove_names(rank, result, directory, device, listed, self)):
+        listed = ListNamesResult(BatchOutcomeColumns(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
+        if (yield from _remove_listed_items(rank, result, directory, device, listed, self)):
             self.notify_waiter(rank, result, has_remaining=False)
 
 
@@ -173,33 +173,33 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
             try:
                 directory, device = _open_checked_directory(rank, self.place)
                 listing = yield from list_directory(rank.backend, directory, detailed=True)
-                if listing.may_have_more:
-                    yield from _spawn_names(rank, result, listing, self)
+                if listing.may_have_more_batches:
+                    yield from _spawn_tasks_for_names(rank, result, listing, self)
                     return
-                yield from rank.throttle.charge_and_wait(operations=2 * listing.name_count)
+                yield from rank.throttle.charge_limits_and_wait(operations=2 * listing.name_count)
             except Problem as problem:
                 if problem.errno != errno.EACCES:
                     self._finish_failed_directory(rank, result, problem)
                     return
                 unread = problem  # a directory without read permission may be empty: try to remove it
             else:
-                if not (yield from _remove_names(rank, result, directory, device, listing.listed, self)):
+                if not (yield from _remove_listed_items(rank, result, directory, device, listing.listed, self)):
                     return
         if self.keeps_directory and unread is None:
             self._finish_kept_directory(rank, result, has_remaining=False)
             return
-        problem_met = unread if is_only_counting(rank) else (yield from self._remove_empty(rank))
+        problem_met = unread if is_only_counting(rank) else (yield from self._remove_empty_directory(rank))
         if problem_met is None:
             removal = RemovalCounts(rank, result)
-            removal.report_removed(self.place, [b""], [DIRECTORY], [0])
-            removal.count_removed((counts.DIRECTORIES,))
+            removal.report_removed_items(self.place, [b""], [DIRECTORY], [0])
+            removal.count_removed_items((counts.DIRECTORIES,))
             self.notify_waiter(rank, result, has_remaining=False)
         else:
             self._finish_failed_directory(
                 rank, result, unread if unread and problem_met.errno == errno.ENOTEMPTY else problem_met
             )
 
-    def _remove_empty(self, rank: Rank) -> TicketGenerator[Problem | None]:
+    def _remove_empty_directory(self, rank: Rank) -> TicketGenerator[Problem | None]:
         """Remove the empty directory. Return the ``Problem`` if that failed, or None if it was removed."""
         place, parent = self.place, self.parent
         try:
@@ -211,7 +211,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
             parent_fd = open_for_removal(rank, parent)
         except Problem as problem:
             return problem
-        rows = StatusColumns(1, MODE_COLUMN | INODE_COLUMN)
+        rows = ItemStatusColumns(1, MODE_COLUMN | INODE_COLUMN)
         rows.mode[0], rows.inode[0] = stat.S_IFDIR, place.source_id.inode
         removed = yield from remove_items_in_batch(rank, parent_fd, os.path.basename(place.path), rows)
         return removal_problem(removed.verdicts, 0)
@@ -224,7 +224,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
         if has_remaining:
             removal.count_kept_items()
         else:
-            removal.count_excluded()
+            removal.count_excluded_items()
         self.notify_waiter(rank, result, has_remaining=True)
 
     def _finish_failed_directory(self, rank: Rank, result: TaskResult, problem: Problem) -> None:
@@ -233,11 +233,11 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
         """
         is_missing = problem.errno == errno.ENOENT
         if is_missing:
-            RemovalCounts(rank, result).count_found(-1)
+            RemovalCounts(rank, result).count_found_items(-1)
         elif rank.options.delete and problem.strerror == MOUNTED_HERE_TEXT:
             result.warn_about_item(self.place, b"", MOUNTED_HERE_TEXT)
         else:
-            RemovalCounts(rank, result).report_failed(self.place, b"", problem)
+            RemovalCounts(rank, result).report_failed_removal(self.place, b"", problem)
         self.notify_waiter(rank, result, has_remaining=not is_missing)
 
     def finish_after_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
@@ -247,7 +247,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
         if has_remaining or self.keeps_directory:
             self._finish_kept_directory(rank, result, has_remaining=has_remaining)
         else:
-            result.spawn(self._replace(is_empty=True))
+            result.spawn_task(self._replace(is_empty=True))
 
 
 class RemoveDirs(_RemovalTask, code=86, doing="removing directories of", is_note=False):
@@ -279,16 +279,18 @@ class RemoveDirs(_RemovalTask, code=86, doing="removing directories of", is_note
         while at < len(names) and (not at or (enters_several_per_call(rank) and time.monotonic() < end)):
             batch_rows, began = slice(at, at + at_once.number), time.monotonic()
             numbers = array("Q", inodes[batch_rows])
-            batch = RemoveDirectories(directory, pack_names(names[batch_rows]), numbers, device, NAMES_PER_BATCH - 1)
-            done = yield from rank.execute_counting(
+            batch = RemoveDirectoriesBatch(
+                directory, pack_names(names[batch_rows]), numbers, device, NAMES_PER_BATCH - 1
+            )
+            done = yield from rank.execute_batch_counting_changes(
                 batch, partial(_count_removed_contents, RemovalCounts(rank, result))
             )
             at_once.adapt_to_duration(time.monotonic() - began)
             remaining += [at + row for row, code in enumerate(done.verdicts.codes) if code != OutcomeCode.DONE]
             at = batch_rows.stop
-        self._spawn_remaining(rank, result, names, inodes, remaining, at)
+        self._spawn_tasks_for_remaining(rank, result, names, inodes, remaining, at)
 
-    def _spawn_remaining(
+    def _spawn_tasks_for_remaining(
         self,
         rank: Rank,
         result: TaskResult,
@@ -309,22 +311,22 @@ class RemoveDirs(_RemovalTask, code=86, doing="removing directories of", is_note
             self.place,
         )
         for row in remaining:
-            identity = Identity(parent.source_id.mount_code, inodes[row])
+            identity = ItemIdentity(parent.source_id.mount_code, inodes[row])
             below = Place(
                 parent.root, os.path.join(parent.path, names[row]), identity, NO_DIRECTORY_IDENTITY, False, False
             )
-            result.spawn(RemoveDir(below, awaited, parent), SCAN_COST, expands=True)
+            result.spawn_task(RemoveDir(below, awaited, parent), SCAN_COST, expands=True)
         for rows in rest:
             task = RemoveDirs(parent, awaited, pack_names(names[rows]), pack_numbers([*inodes[rows]]))
-            result.spawn(task, len(names[rows]) * SCAN_COST, expands=True)
+            result.spawn_task(task, len(names[rows]) * SCAN_COST, expands=True)
 
 
-def _count_removed_contents(removal: RemovalCounts, done: ContentsResult) -> None:
+def _count_removed_contents(removal: RemovalCounts, done: DirectoryContentsResult) -> None:
     """Count the items that the backend has removed inside directories, which the result ``done`` states. The
     directories themselves were counted as found before. ``removal`` is the object that counts.
     """
     sums = done.counts
-    removal.count_found(sums.files + sums.links + sums.other_items, sums.bytes)
+    removal.count_found_items(sums.files + sums.links + sums.other_items, sums.bytes)
     removal.count_unread_directories(-sums.directories)
     numbers = {
         counts.FILES: sums.files,
@@ -332,10 +334,10 @@ def _count_removed_contents(removal: RemovalCounts, done: ContentsResult) -> Non
         counts.SPECIAL: sums.other_items,
         counts.DIRECTORIES: sums.directories,
     }
-    removal.count_removed(numbers, sums.bytes)
+    removal.count_removed_items(numbers, sums.bytes)
 
 
-class RemovalEndedNote(NoteTask, code=83, doing="recording removals in"):
+class RemovalEndedNote(TaskWithoutDirectory, code=83, doing="recording removals in"):
     """Message to a rank that waits until sub-directories have been removed: the task for one of them, or for some, is
     complete. ``has_remaining`` is True if that task has left an item.
 
@@ -382,14 +384,14 @@ class RemovalLedger(CompletionLedger[int, _WaitingRemoval, RemovalEndedNote]):
         self.open(number, _WaitingRemoval(part, has_remaining), parts, result)
         return self._rank.number, number, self._rank.job.run
 
-    def record_part(self, awaited: AwaitedParts[_WaitingRemoval], note: RemovalEndedNote) -> None:
+    def record_part_result(self, awaited: ObjectAwaitingParts[_WaitingRemoval], note: RemovalEndedNote) -> None:
         """Record in ``awaited`` that one of the tasks that it waits for has ended, and whether that one has left an
         item (``note.has_remaining``).
         """
         if note.has_remaining:
             awaited.opened = awaited.opened._replace(has_remaining=True)
 
-    def act_when_complete(self, awaited: AwaitedParts[_WaitingRemoval], result: TaskResult) -> None:
+    def complete_awaited_object(self, awaited: ObjectAwaitingParts[_WaitingRemoval], result: TaskResult) -> None:
         """Finish the waiting task (``awaited``): all tasks that it waited for have ended."""
         awaited.opened.part.finish_after_contents(self._rank, result, has_remaining=awaited.opened.has_remaining)
 
@@ -409,9 +411,9 @@ def open_for_removal(rank: Rank, place: Place) -> int:
 def close_cached_directory(rank: Rank, place: Place) -> None:
     """Close the descriptor of the directory ``place`` if the cache of open directories has one."""
     if rank.options.delete:
-        rank.targets[place.root].discard(rank.path_below_target(place.root, place.path))
+        rank.targets[place.root].discard_directory(rank.path_below_target(place.root, place.path))
     else:
-        rank.sources[place.root].discard(place.path)
+        rank.sources[place.root].discard_directory(place.path)
 
 
 def is_on_root_mount(rank: Rank, place: Place, directory: int) -> bool:
@@ -436,11 +438,11 @@ def _open_checked_directory(rank: Rank, place: Place) -> tuple[int, int]:
     if not is_on_root_mount(rank, place, directory):
         close_cached_directory(rank, place)
         raise Problem("open", 0, text=MOUNTED_HERE_TEXT)
-    return directory, status_of(directory).st_dev
+    return directory, status_of_open_item(directory).st_dev
 
 
-def _remove_names(
-    rank: Rank, result: TaskResult, directory: int, device: int, listed: ListResult, part: _RemovalTask
+def _remove_listed_items(
+    rank: Rank, result: TaskResult, directory: int, device: int, listed: ListNamesResult, part: _RemovalTask
 ) -> TicketGenerator[bool]:
     """Remove the listed items that are not directories, and spawn tasks for the directories. Return True if everything
     was removed, so that neither an item nor a task is left.
@@ -453,13 +455,13 @@ def _remove_names(
     """
     visitor = RemoveVisitor(rank, result, part.place, directory, device)
     if rank.options.delete:
-        deletable = listing_without_protected(rank, result, part.place, listed)
+        deletable = listing_without_protected_names(rank, result, part.place, listed)
         visitor.has_remaining, listed = deletable is not listed, deletable
     packed = listed.names
     each_alone = is_only_counting(rank) or result.item_recorder.is_recording or rank.options.backup
     if listed.kinds and not each_alone and not visitor.selected.has_filters:
         packed = yield from visitor.remove_listed_files(listed)
-    yield from stat_and_visit(rank.backend, directory, packed, visitor, follow=False)
+    yield from stat_and_visit_names(rank.backend, directory, packed, visitor, follow=False)
     if visitor.subdirectories:
         RemovalCounts(rank, result).count_unread_directories(len(visitor.subdirectories))
         if not each_alone and _may_batch_directories(rank, visitor):
@@ -470,7 +472,7 @@ def _remove_names(
             )
             for place in visitor.subdirectories:
                 below = RemoveDir(place, awaited, part.place, keeps_directory=place in visitor.kept_directories)
-                result.spawn(below, SCAN_COST, expands=True)
+                result.spawn_task(below, SCAN_COST, expands=True)
     elif visitor.has_remaining:
         part.finish_after_contents(rank, result, has_remaining=True)
     return not (visitor.subdirectories or visitor.has_remaining)
@@ -496,15 +498,15 @@ def _spawn_directory_tasks(rank: Rank, result: TaskResult, visitor: RemoveVisito
     for directories in parts:
         inodes = pack_numbers([each.source_id.inode for each in directories])
         names = pack_names(os.path.basename(each.path) for each in directories)
-        result.spawn(RemoveDirs(part.place, awaited, names, inodes), len(directories) * SCAN_COST, expands=True)
+        result.spawn_task(RemoveDirs(part.place, awaited, names, inodes), len(directories) * SCAN_COST, expands=True)
 
 
-def _spawn_names(rank: Rank, result: TaskResult, listing: DirectoryListing, part: RemoveDir) -> TaskSteps:
+def _spawn_tasks_for_names(rank: Rank, result: TaskResult, listing: DirectoryListing, part: RemoveDir) -> TaskSteps:
     """Spawn tasks for all names of a large directory; the task ``part`` is finished after these tasks. Raise
     ``Problem`` if the directory cannot be read to its end.
     """
     spool = NameBatchQueue(rank.open_spool)
     yield from queue_names_of_directory(listing, spool)
     awaited = rank.shared_instance(RemovalLedger).await_tasks(part, spool.batches_added, result)
-    tasks = (RemoveNames(part.place, awaited, *each) for each in map(unpack_name_batch, spool))
-    result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+    tasks = (RemoveNamedItems(part.place, awaited, *each) for each in map(unpack_name_batch, spool))
+    result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)

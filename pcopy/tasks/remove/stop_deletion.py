@@ -6,7 +6,7 @@ because a mount in it is removed, the comparison is no reliable basis for deleti
 
 from __future__ import annotations
 
-from pcopy.tasks.base.kind import NoteTask
+from pcopy.tasks.base.kind import TaskWithoutDirectory
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -28,10 +28,10 @@ class DeletionState:
         self.is_stopped = True
         for number in range(self._rank.size):
             if number != self._rank.number:
-                result.spawn(StopDeletion(self._rank.job.run), owner=number)
+                result.spawn_task(StopDeletion(self._rank.job.run), owner=number)
 
 
-class StopDeletion(NoteTask, code=166, doing="stopping the deletion"):
+class StopDeletion(TaskWithoutDirectory, code=166, doing="stopping the deletion"):
     """Message that stops the deletion on the rank that receives it. It has an effect only in the run ``of_run`` of the
     job (each resume is a new run); a later run compares the trees again.
     """

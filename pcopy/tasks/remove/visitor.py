@@ -12,11 +12,18 @@ from contextlib import suppress
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ListResult, RemoveItems, RemoveResult
-from pcopy.fsio.backend.columns import INODE_COLUMN, BatchVerdicts, OutcomeCode, StatusColumns, pack_names, unpack_names
-from pcopy.fsio.backend.item_rows import RemoveBatchProcessor
+from pcopy.fsio.backend.batches import ListNamesResult, RemoveItemsBatch, RemoveItemsResult
+from pcopy.fsio.backend.columns import (
+    INODE_COLUMN,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
+    OutcomeCode,
+    pack_names,
+    unpack_names,
+)
+from pcopy.fsio.backend.item_rows import RemoveItemsBatchProcessor
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
@@ -27,7 +34,7 @@ from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
-from pcopy.tasks.files.existing import status_or_none
+from pcopy.tasks.files.existing import item_status_or_none
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.walk.visitor import FoundItems
 
@@ -41,9 +48,9 @@ def remove_items_in_batch(
     rank: Rank,
     directory: int,
     packed: bytes,
-    rows: StatusColumns,
-    count: Callable[[RemoveResult], None] = lambda removed: None,
-) -> TicketGenerator[RemoveResult]:
+    rows: ItemStatusColumns,
+    count: Callable[[RemoveItemsResult], None] = lambda removed: None,
+) -> TicketGenerator[RemoveItemsResult]:
     """Remove some items of a directory by one call of the backend; return what became of each.
 
     Args:
@@ -52,17 +59,17 @@ def remove_items_in_batch(
         rows: status of each item as it was found. An item that has changed since is not removed.
         count: function that is called with the result, even if the task is dropped before the generator is resumed.
     """
-    batch = RemoveItems(directory, packed, rows, rank.deletion_counter() if rank.options.delete else None)
+    batch = RemoveItemsBatch(directory, packed, rows, rank.deletion_counter() if rank.options.delete else None)
     # A single item is usually a directory. To submit a batch for it would take longer than the system call itself.
     if len(rows) == 1 and rank.backend.runs_in_poll:
-        alone = RemoveBatchProcessor(batch)
+        alone = RemoveItemsBatchProcessor(batch)
         alone.run(0, 1)
         count(alone.result)
         return alone.result
-    return (yield from rank.execute_counting(batch, count))
+    return (yield from rank.execute_batch_counting_changes(batch, count))
 
 
-def removal_problem(verdicts: BatchVerdicts, row: int) -> Problem | None:
+def removal_problem(verdicts: BatchOutcomeColumns, row: int) -> Problem | None:
     """Return the reason why item ``row`` of a batch was not removed, as a ``Problem``; None if it was removed.
     ``verdicts`` are the results of the batch.
     """
@@ -112,22 +119,22 @@ class RemoveVisitor:
         self.has_remaining = False
         self._items: list[tuple[FoundItems, Sequence[int]]] = []
 
-    def visit_failed(self, name: bytes, problem: Problem) -> None:
+    def visit_unstatted_item(self, name: bytes, problem: Problem) -> None:
         """Count and report an item that could not be statted. A missing item is ignored; one that filters exclude
         counts as excluded.
         """
         if problem.errno == errno.ENOENT:
             return
-        self._counts.count_found()
+        self._counts.count_found_items()
         if not self._is_command_line and self.selected.excludes_as_any_type(os.path.join(self._below_path, name)):
-            self._count_excluded(1)
+            self._count_excluded_items(1)
         else:
             self._report_failure(name, problem)
 
-    def _count_excluded(self, items: int) -> None:
+    def _count_excluded_items(self, items: int) -> None:
         """Count ``items`` (a number) as excluded by filters; these items remain in the directory."""
         self.has_remaining = True
-        self._counts.count_excluded(items)
+        self._counts.count_excluded_items(items)
 
     def _report_failure(self, name: bytes, problem: Problem, size: int = 0) -> None:
         """Count and report an item that could not be removed. In a copy job, a mount point only causes a warning."""
@@ -135,7 +142,7 @@ class RemoveVisitor:
         if problem.errno == errno.EBUSY and self._rank.options.delete and self._is_mount_point(name):
             self._result.warn_about_item(self._place, name, OTHER_DEVICE_TEXT)
             return
-        self._counts.report_failed(self._place, name, problem, size)
+        self._counts.report_failed_removal(self._place, name, problem, size)
 
     def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
         """Return the rows of the items to remove; count all others as excluded by the filters."""
@@ -149,8 +156,8 @@ class RemoveVisitor:
         ]
         excluded = len(found) - len(found.problems) - sum(row not in found.problems for row in rows)
         if excluded:
-            self._counts.count_found(excluded)
-            self._count_excluded(excluded)
+            self._counts.count_found_items(excluded)
+            self._count_excluded_items(excluded)
         return rows
 
     def _is_to_be_removed(self, found: FoundItems, selected: set[int], row: int) -> bool:
@@ -167,17 +174,17 @@ class RemoveVisitor:
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Collect directories, which the caller removes later. Report mount points instead."""
-        self._counts.count_found(len(rows))
+        self._counts.count_found_items(len(rows))
         for row in rows:
             name = found.names[row]
             if found.rows.device[row] != self.device:
                 self._report_mount_point(name, Problem("stat", 0, text=OTHER_DEVICE_TEXT))
                 continue
             path = os.path.join(self._place.path, name)
-            identity = Identity(self._place.source_id.mount_code, found.rows.inode[row])
+            identity = ItemIdentity(self._place.source_id.mount_code, found.rows.inode[row])
             below = Place(self._place.root, path, identity, NO_DIRECTORY_IDENTITY, False, False)
             self.subdirectories.append(below)
-            if not self.selected.may_remove_directory(found.rows.exact_time("mtime", row)):
+            if not self.selected.may_remove_directory(found.rows.exact_time_of_row("mtime", row)):
                 self.kept_directories.add(below)
 
     def _report_mount_point(self, name: bytes, problem: Problem) -> None:
@@ -200,17 +207,19 @@ class RemoveVisitor:
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._items.append((found, rows))
 
-    visit_large_files = visit_special_files = visit_linked = visit_small_files
+    visit_large_files = visit_special_files = visit_hard_linked_items = visit_small_files
 
-    def process_visited(self) -> TaskSteps:
+    def process_collected_items(self) -> TaskSteps:
         """Remove the items that were collected."""
         for found, rows in self._items:
             if len(rows) == len(found):
                 yield from self._remove_items(found.packed, found.rows)
             else:
-                yield from self._remove_items(pack_names(map(found.names.__getitem__, rows)), found.rows.selected(rows))
+                yield from self._remove_items(
+                    pack_names(map(found.names.__getitem__, rows)), found.rows.columns_of_selected_rows(rows)
+                )
 
-    def remove_listed_files(self, listed: ListResult) -> TicketGenerator[bytes]:
+    def remove_listed_files(self, listed: ListNamesResult) -> TicketGenerator[bytes]:
         """Remove files and symbolic links without a stat(2) by the caller: the listing states their types and inode
         numbers. Return the names that are left, packed; the caller must stat these.
 
@@ -221,18 +230,18 @@ class RemoveVisitor:
         direct = [row for row, kind in enumerate(kinds) if kind in _COUNTERS_OF_LISTED_TYPES]
         if not direct:
             return names
-        rows, other_names = StatusColumns(len(kinds), INODE_COLUMN), b""
+        rows, other_names = ItemStatusColumns(len(kinds), INODE_COLUMN), b""
         rows.inode = listed.inodes
         if len(direct) < len(kinds):
             each = unpack_names(names)
             other_names = pack_names(
                 name for name, kind in zip(each, kinds, strict=True) if kind not in _COUNTERS_OF_LISTED_TYPES
             )
-            names, rows = pack_names(map(each.__getitem__, direct)), rows.selected(direct)
+            names, rows = pack_names(map(each.__getitem__, direct)), rows.columns_of_selected_rows(direct)
             kinds = bytes(map(kinds.__getitem__, direct))
         verdicts = (
             yield from remove_items_in_batch(
-                self._rank, self._directory, names, rows, partial(self._count_listed, kinds)
+                self._rank, self._directory, names, rows, partial(self._count_items_removed_without_stat, kinds)
             )
         ).verdicts
         if verdicts.codes.count(OutcomeCode.DONE) == len(rows):
@@ -242,25 +251,25 @@ class RemoveVisitor:
             if code == OutcomeCode.DECIDE_AGAIN:
                 remaining.append(each[row])
             elif code != OutcomeCode.DONE:
-                self.visit_failed(each[row], verdicts.problem(row))
+                self.visit_unstatted_item(each[row], verdicts.problem(row))
         return pack_names(remaining)
 
-    def _count_listed(self, kinds: bytes, removed: RemoveResult) -> None:
+    def _count_items_removed_without_stat(self, kinds: bytes, removed: RemoveItemsResult) -> None:
         """Count the items that were removed without a stat(2); ``kinds`` are their type letters."""
         done, sizes = removed.verdicts.rows_with_code(OutcomeCode.DONE), removed.observed.size
         size = sum(map(sizes.__getitem__, done))
-        self._counts.count_found(len(done), size)
-        self._counts.count_removed(map(_COUNTERS_OF_LISTED_TYPES.__getitem__, map(kinds.__getitem__, done)), size)
+        self._counts.count_found_items(len(done), size)
+        self._counts.count_removed_items(map(_COUNTERS_OF_LISTED_TYPES.__getitem__, map(kinds.__getitem__, done)), size)
 
-    def _remove_items(self, packed: bytes, rows: StatusColumns) -> TaskSteps:
+    def _remove_items(self, packed: bytes, rows: ItemStatusColumns) -> TaskSteps:
         """Remove the items ``packed`` (names joined by slashes); ``rows`` are their statuses. Count and report each."""
         kinds = [type_byte(mode) for mode in rows.mode]
         sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
-        self._counts.count_found(len(rows), sum(sizes))
+        self._counts.count_found_items(len(rows), sum(sizes))
         problems: dict[int, Problem] = {}
 
         def count_removed(done: Sequence[int]) -> None:
-            self._counts.count_removed(
+            self._counts.count_removed_items(
                 (counts.copied_counter(kinds[row]) for row in done), sum(map(sizes.__getitem__, done))
             )
 
@@ -284,17 +293,17 @@ class RemoveVisitor:
             }
         for row, problem in problems.items():
             if problem.errno == errno.ENOENT:
-                self._counts.count_found(-1, -sizes[row])
+                self._counts.count_found_items(-1, -sizes[row])
             else:
                 self._report_failure(unpack_names(packed)[row], problem, sizes[row])
         if self._result.item_recorder.is_recording:
             names, removed_rows = unpack_names(packed), [row for row in range(len(rows)) if row not in problems]
             reported_sizes = [sizes[row] for row in removed_rows]
-            self._counts.report_removed(
+            self._counts.report_removed_items(
                 self._place, [names[row] for row in removed_rows], [kinds[row] for row in removed_rows], reported_sizes
             )
 
-    def _move_to_backup(self, names: list[bytes], rows: StatusColumns) -> TicketGenerator[dict[int, Problem]]:
+    def _move_to_backup(self, names: list[bytes], rows: ItemStatusColumns) -> TicketGenerator[dict[int, Problem]]:
         """Put the items into the ``--backup`` directory, one by one, by a hard link, a rename or a copy. Then remove
         each name that still exists. Return the problems of the items that remain, by row.
 
@@ -306,14 +315,18 @@ class RemoveVisitor:
         problems: dict[int, Problem] = {}
         for row, name in enumerate(names):
             try:
-                status = status_or_none(self._directory, name)
+                status = item_status_or_none(self._directory, name)
                 if status is None:
                     raise Problem("stat", errno.ENOENT)
                 if not rows.is_same_item(row, status):
                     raise Problem("unlink", 0, text=_ITEM_REPLACED_TEXT)
-                if not self._rank.shared_instance(BackupDirectory).back_up(self._place, self._directory, name, status):
+                if not self._rank.shared_instance(BackupDirectory).back_up_item(
+                    self._place, self._directory, name, status
+                ):
                     verdicts = (
-                        yield from remove_items_in_batch(self._rank, self._directory, name, rows.selected([row]))
+                        yield from remove_items_in_batch(
+                            self._rank, self._directory, name, rows.columns_of_selected_rows([row])
+                        )
                     ).verdicts
                     problem = removal_problem(verdicts, 0)
                     if problem is not None:
@@ -327,5 +340,5 @@ class RemoveVisitor:
             yield None
         return problems
 
-    def end_visit(self) -> None:
-        """Do nothing: ``process_visited``, which is called before, has removed all items."""
+    def end_directory_visit(self) -> None:
+        """Do nothing: ``process_collected_items``, which is called before, has removed all items."""

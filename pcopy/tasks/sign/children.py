@@ -34,7 +34,7 @@ class DatasetCounts(NamedTuple):
     bytes: int = 0
 
 
-class ChildBundle(NamedTuple):
+class DirectoryChildBundle(NamedTuple):
     """Some children of a directory on one side, as columns (one element per child, packed).
 
     Either all children are directories that were digested already, or none is; in the second case ``tallies`` is empty.
@@ -59,12 +59,12 @@ class ChildBundle(NamedTuple):
     digests: bytes
     tallies: bytes = b""
 
-    def packed(self) -> bytes:
+    def bundle_as_bytes(self) -> bytes:
         """Return the bundle as bytes, to be stored in a sorter."""
         return marshal.dumps(tuple(self))
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> ChildBundle:
+    def bundle_from_bytes(cls, packed: bytes) -> DirectoryChildBundle:
         """Return the bundle that ``packed`` has made into these bytes."""
         return cls(*marshal.loads(packed))
 
@@ -84,7 +84,7 @@ class ChildBundle(NamedTuple):
             sizes = self.sizes[8 * row : 8 * (row + 1)]
             yield name + end, marshal.dumps((self.round, self.kinds[row : row + 1], sizes, digest, tally))
 
-    def selected(self, rows: Sequence[int]) -> ChildBundle:
+    def selected_children(self, rows: Sequence[int]) -> DirectoryChildBundle:
         """Return a bundle of only the children at these indices."""
         names, size = self.names.split(b"/"), len(self.digests) // self.child_count
         return self._replace(
@@ -96,9 +96,9 @@ class ChildBundle(NamedTuple):
         )
 
 
-def bundles_from_records(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[list[ChildBundle]]:
-    """Generator: make bundles of the sorted ``records`` of children (``ChildBundle.sortable_records``), and yield lists
-    of bundles. Each list contains at most ``names`` different names.
+def bundles_from_records(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[list[DirectoryChildBundle]]:
+    """Generator: make bundles of the sorted ``records`` of children (``DirectoryChildBundle.sortable_records``), and
+    yield lists of bundles. Each list contains at most ``names`` different names.
 
     All records of one name are in the same list.
     """
@@ -112,12 +112,12 @@ def bundles_from_records(records: Iterator[tuple[bytes, bytes]], names: int) -> 
                 for column, value in zip(lists, (name, *values), strict=True):
                     column.append(value)
         yield [
-            ChildBundle(side, round_, b"/".join(found), *map(b"".join, rest))
+            DirectoryChildBundle(side, round_, b"/".join(found), *map(b"".join, rest))
             for (side, round_, _), (found, *rest) in columns.items()
         ]
 
 
-class MergedChildren(NamedTuple):
+class MergedDirectoryChildren(NamedTuple):
     """The children of a directory on one side, sorted by name, each name once.
 
     Fields:
@@ -135,13 +135,13 @@ class MergedChildren(NamedTuple):
     tally: DatasetCounts
 
     @classmethod
-    def from_bundles(cls, bundles: Sequence[ChildBundle]) -> MergedChildren:
+    def from_bundles(cls, bundles: Sequence[DirectoryChildBundle]) -> MergedDirectoryChildren:
         """Return the children of one side in all ``bundles``, each name once. Of several children with one name, only
         the one with the highest ``round`` is used, and of these the last one.
         """
         names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
         if len({*names}) < len(names):
-            bundles = _bundles_without_outdated(bundles)
+            bundles = _bundles_without_outdated_children(bundles)
             names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
         kinds = b"".join([bundle.kinds for bundle in bundles])
         sizes = array("Q", b"".join([bundle.sizes for bundle in bundles]))
@@ -159,11 +159,11 @@ class MergedChildren(NamedTuple):
             bytes([kinds[row] for row in order]),
             [sizes[row] for row in order],
             [digests[size * row : size * (row + 1)] for row in order],
-            sum_of_counts(map(_bundle_counts, bundles)),
+            sum_of_counts(map(_child_bundle_counts, bundles)),
         )
 
 
-def _bundles_without_outdated(bundles: Sequence[ChildBundle]) -> list[ChildBundle]:
+def _bundles_without_outdated_children(bundles: Sequence[DirectoryChildBundle]) -> list[DirectoryChildBundle]:
     """Return the bundles without outdated children. A child is outdated if another child has the same name and a higher
     ``round``, or the same ``round`` and a later position.
     """
@@ -175,10 +175,10 @@ def _bundles_without_outdated(bundles: Sequence[ChildBundle]) -> list[ChildBundl
     rows: list[list[int]] = [[] for _ in bundles]
     for _, number, row in latest.values():
         rows[number].append(row)
-    return [bundle.selected(chosen) for bundle, chosen in zip(bundles, rows, strict=True) if chosen]
+    return [bundle.selected_children(chosen) for bundle, chosen in zip(bundles, rows, strict=True) if chosen]
 
 
-def _bundle_counts(bundle: ChildBundle) -> DatasetCounts:
+def _child_bundle_counts(bundle: DirectoryChildBundle) -> DatasetCounts:
     """Return what the children of a bundle contain, added up by type. If an entry for the directory itself (the empty
     name) is among the children, the directory is counted, too.
     """

@@ -1,13 +1,13 @@
 """Tasks of the signature phases: entries (items with type, size and digest) are sent to the ranks that own their
 directories, and the directories are digested there.
 
-- ``StoreEntries`` keeps entries on the rank that found them until the phase SIGN.
-- ``SendEntries`` sends them to the ranks that own their directories.
-- ``DigestLevel`` digests the directories of one level (depth), on the ranks that own them. The deepest level comes
-  first.
+- ``StoreSignatureEntries`` keeps entries on the rank that found them until the phase SIGN.
+- ``SendSignatureEntries`` sends them to the ranks that own their directories.
+- ``DigestDirectoriesOfDepth`` digests the directories of one level (depth), on the ranks that own them. The deepest
+  level comes first.
 
-``SendEntries`` and ``DigestLevel`` process a part at a time, and spawn a task for the next part. So a rank receives
-messages between two parts, and no messages accumulate.
+``SendSignatureEntries`` and ``DigestDirectoriesOfDepth`` process a part at a time, and spawn a task for the next part.
+So a rank receives messages between two parts, and no messages accumulate.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pcopy.fsio.backend.columns import pack_names
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import tree_order_key
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.distribution import directory_depth, directory_owner
-from pcopy.tasks.base.kind import MissingDirectories, NoteTask, RecreatedNote, TaskSteps
+from pcopy.tasks.base.distribution import directory_depth, rank_digesting_directory
+from pcopy.tasks.base.kind import MissingDirectories, NoteDiscardedOnResume, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import SignatureEntries
-from pcopy.tasks.sign.children import ChildBundle, DatasetCounts
+from pcopy.tasks.sign.children import DatasetCounts, DirectoryChildBundle
 from pcopy.tasks.sign.signing import SignatureState
 
 DIRECTORIES_PER_TASK = 1024
@@ -42,7 +42,7 @@ ROWS_PER_SLICE = 512
 """Number of entries after which a task yields, so that the rank can handle messages."""
 
 
-class StoreEntries(NoteTask, code=50, doing="storing entries of the signature"):
+class StoreSignatureEntries(TaskWithoutDirectory, code=50, doing="storing entries of the signature"):
     """Task that keeps ``entries`` of the signature (items with their digests) on the rank that found them, until the
     phase in which the signature is computed.
     """
@@ -57,33 +57,33 @@ class StoreEntries(NoteTask, code=50, doing="storing entries of the signature"):
         return iter(()) if missing.contains_dataset_path(self.entries.path) else iter((task,))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        found = rank.shared_instance(UnsentEntries)
+        found = rank.shared_instance(UnsentSignatureEntries)
         if not found.waiting.count:
-            result.spawn(SendEntries(), owner=rank.number)
-        found.store(self.entries)
+            result.spawn_task(SendSignatureEntries(), owner=rank.number)
+        found.store_entries(self.entries)
 
 
-class SendEntries(RecreatedNote, code=51, doing="sorting the entries of the signature"):
+class SendSignatureEntries(NoteDiscardedOnResume, code=51, doing="sorting the entries of the signature"):
     """Task that sends some of this rank's entries to the ranks that own their directories, and then spawns a new one
     for the remaining entries.
     """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        found = rank.shared_instance(UnsentEntries)
+        found = rank.shared_instance(UnsentSignatureEntries)
         shares: dict[int, list[SignatureEntries]] = {}
         for packed in found.waiting.pop_frame():
-            note: EntriesNote = decode_task(packed.payload)
+            note: SignatureEntriesNote = decode_task(packed.payload)
             for entries in note.parts:
-                shares.setdefault(directory_owner(entries.path, rank.size), []).append(entries)
+                shares.setdefault(rank_digesting_directory(entries.path, rank.size), []).append(entries)
         for owner, parts in shares.items():
-            result.spawn(EntriesNote(tuple(parts)), owner=owner)
+            result.spawn_task(SignatureEntriesNote(tuple(parts)), owner=owner)
         if found.waiting.count:
-            result.spawn(SendEntries(), owner=rank.number)
+            result.spawn_task(SendSignatureEntries(), owner=rank.number)
         else:
-            result.spawn(DeepestLevelNote(found.deepest_level), owner=0)
+            result.spawn_task(DeepestLevelNote(found.deepest_level), owner=0)
 
 
-class EntriesNote(RecreatedNote, code=52, doing="recording entries of the signature"):
+class SignatureEntriesNote(NoteDiscardedOnResume, code=52, doing="recording entries of the signature"):
     """Message with entries of some directories (items with their digests) to the rank that owns these directories."""
 
     parts: tuple[SignatureEntries, ...]
@@ -91,14 +91,14 @@ class EntriesNote(RecreatedNote, code=52, doing="recording entries of the signat
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         signing = rank.shared_instance(SignatureState).digester
         for entries in self.parts:
-            bundle = ChildBundle(
+            bundle = DirectoryChildBundle(
                 entries.side, entries.round, entries.names, entries.kinds, entries.sizes, entries.digests
             )
             signing.add(entries.path, bundle)
             yield None
 
 
-class DeepestLevelNote(RecreatedNote, code=53, doing="recording the depth of directories"):
+class DeepestLevelNote(NoteDiscardedOnResume, code=53, doing="recording the depth of directories"):
     """Message to rank 0 with the depth of the deepest directory that a rank has found; the top directory has depth
     0.
     """
@@ -107,11 +107,11 @@ class DeepestLevelNote(RecreatedNote, code=53, doing="recording the depth of dir
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         """Store the maximum over all ranks. The directories of that depth are digested first."""
-        found = rank.shared_instance(UnsentEntries)
+        found = rank.shared_instance(UnsentSignatureEntries)
         found.deepest_level = max(found.deepest_level, self.depth)
 
 
-class UnsentEntries:
+class UnsentSignatureEntries:
     """The entries that this rank has found for the signature and has not yet sent to the ranks that own their
     directories.
     """
@@ -124,17 +124,17 @@ class UnsentEntries:
         over all ranks.
         """
 
-    def store(self, entries: SignatureEntries) -> None:
+    def store_entries(self, entries: SignatureEntries) -> None:
         """Store ``entries`` (items with their digests) until they are sent to the ranks that own their directories."""
         self.deepest_level = max(self.deepest_level, directory_depth(entries.path))
-        self.waiting.append(Task((0, 0, 0), int(Phase.SIGN), encode_task(EntriesNote((entries,))), 0))
+        self.waiting.append(Task((0, 0, 0), int(Phase.SIGN), encode_task(SignatureEntriesNote((entries,))), 0))
 
     def close(self) -> None:
         """Release the temporary file."""
         self.waiting.close()
 
 
-class DigestLevel(RecreatedNote, code=54, doing="digesting directories"):
+class DigestDirectoriesOfDepth(NoteDiscardedOnResume, code=54, doing="digesting directories"):
     """Task that digests some of this rank's directories of one depth, and then spawns a new one for the remaining
     directories.
     """
@@ -144,7 +144,7 @@ class DigestLevel(RecreatedNote, code=54, doing="digesting directories"):
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         sign = rank.shared_instance(SignatureState)
         if sign.current_level is None:
-            sign.current_level = sign.digester.digest_level(self.depth)
+            sign.current_level = sign.digester.digest_directories_of_depth(self.depth)
         rising: defaultdict[tuple[int, bytes], list[tuple[bytes, bytes, DatasetCounts]]] = defaultdict(list)
         differences: list[tuple[str, bytes]] = []
         rows, more = 0, False
@@ -155,7 +155,7 @@ class DigestLevel(RecreatedNote, code=54, doing="digesting directories"):
                     parent, _, name = path.rpartition(b"/")
                     rising[side, parent].append((name, digest, tally))
                 else:
-                    result.spawn(SignatureNote(side, digest, tally), owner=0)
+                    result.spawn_task(SignatureNote(side, digest, tally), owner=0)
             rows += digested.rows
             more = number == DIRECTORIES_PER_TASK or len(differences) >= DIFFERENCES_PER_MESSAGE
             if more or rows >= ROWS_PER_SLICE:
@@ -163,16 +163,16 @@ class DigestLevel(RecreatedNote, code=54, doing="digesting directories"):
                 yield None
             if more:
                 break
-        _send_to_parents(rising, rank, result)
+        _send_digests_to_parent_owners(rising, rank, result)
         if differences:
-            result.spawn(DifferencesNote(tuple(differences)), owner=0)
+            result.spawn_task(DifferencesNote(tuple(differences)), owner=0)
         if more:
-            result.spawn(self, owner=rank.number)
+            result.spawn_task(self, owner=rank.number)
         else:
             sign.current_level = None
 
 
-def _send_to_parents(
+def _send_digests_to_parent_owners(
     rising: dict[tuple[int, bytes], list[tuple[bytes, bytes, DatasetCounts]]], rank: Rank, result: TaskResult
 ) -> None:
     """Send digested directories to the ranks that own their parent directories. ``rising`` contains name, digest and
@@ -182,12 +182,14 @@ def _send_to_parents(
     for (side, parent), directories in rising.items():
         names, digests, tallies = zip(*directories, strict=True)
         numbers = array("Q", chain.from_iterable(tallies)).tobytes()
-        shares[directory_owner(parent, rank.size)].append((side, parent, pack_names(names), b"".join(digests), numbers))
+        shares[rank_digesting_directory(parent, rank.size)].append(
+            (side, parent, pack_names(names), b"".join(digests), numbers)
+        )
     for owner, parts in shares.items():
-        result.spawn(DigestedDirectoriesNote(tuple(parts)), owner=owner)
+        result.spawn_task(DigestedDirectoriesNote(tuple(parts)), owner=owner)
 
 
-class DigestedDirectoriesNote(RecreatedNote, code=55, doing="recording digested directories"):
+class DigestedDirectoriesNote(NoteDiscardedOnResume, code=55, doing="recording digested directories"):
     """Message with digested directories to the rank that owns their parent directories.
 
     ``parts``: for each parent directory its side, its path, and the columns of the directories in it: names (joined by
@@ -201,11 +203,11 @@ class DigestedDirectoriesNote(RecreatedNote, code=55, doing="recording digested 
         for side, path, names, digests, tallies in self.parts:
             number = names.count(b"/") + 1
             signing.add_directories(
-                path, ChildBundle(side, 0, names, DIRECTORY * number, bytes(8 * number), digests, tallies)
+                path, DirectoryChildBundle(side, 0, names, DIRECTORY * number, bytes(8 * number), digests, tallies)
             )
 
 
-class SignatureNote(RecreatedNote, code=56, doing="recording the signature"):
+class SignatureNote(NoteDiscardedOnResume, code=56, doing="recording the signature"):
     """Message to rank 0 with the digest of a whole dataset (``side`` 0 or 1), and with what it contains (``tally``: the
     fields of ``DatasetCounts``).
     """
@@ -218,7 +220,7 @@ class SignatureNote(RecreatedNote, code=56, doing="recording the signature"):
         rank.shared_instance(SignatureState).signatures[self.side] = (self.digest, DatasetCounts(*self.tally))
 
 
-class DifferencesNote(RecreatedNote, code=57, doing="recording differences"):
+class DifferencesNote(NoteDiscardedOnResume, code=57, doing="recording differences"):
     """Message to rank 0 with differences between the two datasets: for each "changed", "missing" or "extra", and the
     path.
     """

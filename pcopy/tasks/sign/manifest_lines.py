@@ -16,10 +16,10 @@ from pcopy.signature.manifest import ManifestEntry, ManifestReader, ManifestWrit
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION
 from pcopy.tasks.base.item_columns import ItemColumns
 from pcopy.tasks.base.job_filters import JobFilter
-from pcopy.tasks.base.kind import NoteTask, RecreatedNote, TaskSteps
+from pcopy.tasks.base.kind import NoteDiscardedOnResume, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.sign.digest_level import UnsentEntries
+from pcopy.tasks.sign.digest_level import UnsentSignatureEntries
 from pcopy.tasks.sign.signing import ManifestLine, ManifestMerger, SignatureState
 
 LINES_PER_MESSAGE = 4096
@@ -32,11 +32,11 @@ LINES_PER_SLICE = 64
 """Number of lines after which a task yields, so that rank 0 can handle messages."""
 
 
-class WriteManifest(RecreatedNote, code=60, doing="writing the manifest"):
+class WriteManifest(NoteDiscardedOnResume, code=60, doing="writing the manifest"):
     """Task that creates the manifest on rank 0, and requests the first lines from all ranks."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        hashing, sign, options = rank.hashing, rank.shared_instance(SignatureState), rank.options
+        hashing, sign, options = rank.job_item_hasher, rank.shared_instance(SignatureState), rank.options
         writer = ManifestWriter(
             options.manifest, hashing.algorithm, hashing.block_size, options.umask, rank.job.temporary_name_id
         )
@@ -50,10 +50,10 @@ class WriteManifest(RecreatedNote, code=60, doing="writing the manifest"):
             _abandon_manifest(rank, error)
             return
         for number in merging.take_ranks_to_ask():
-            result.spawn(SendManifestLines(), owner=number)
+            result.spawn_task(SendManifestLines(), owner=number)
 
 
-class SendManifestLines(RecreatedNote, code=58, doing="sorting the lines of the manifest"):
+class SendManifestLines(NoteDiscardedOnResume, code=58, doing="sorting the lines of the manifest"):
     """Task that sends the next part of this rank's sorted lines to rank 0, which has requested it."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
@@ -62,10 +62,10 @@ class SendManifestLines(RecreatedNote, code=58, doing="sorting the lines of the 
             assert sign.digester.manifest_lines is not None
             sign.sorted_lines = sign.digester.manifest_lines.sorted()
         rows = tuple(islice(sign.sorted_lines, LINES_PER_MESSAGE))
-        result.spawn(ManifestLinesNote(rank.number, rows, len(rows) < LINES_PER_MESSAGE), owner=0)
+        result.spawn_task(ManifestLinesNote(rank.number, rows, len(rows) < LINES_PER_MESSAGE), owner=0)
 
 
-class ManifestLinesNote(RecreatedNote, code=59, doing="writing lines of the manifest"):
+class ManifestLinesNote(NoteDiscardedOnResume, code=59, doing="writing lines of the manifest"):
     """Message to rank 0 with some lines of the manifest from the rank ``rank``, each as (key, packed entry).
     ``is_last`` is True if that rank has no more.
     """
@@ -84,17 +84,17 @@ class ManifestLinesNote(RecreatedNote, code=59, doing="writing lines of the mani
             return
         merging.add_lines(self.rank, self.rows, self.is_last)
         try:
-            for number, _ in enumerate(merging.write_available()):
+            for number, _ in enumerate(merging.write_available_lines()):
                 if not number % LINES_PER_SLICE:
                     yield None
             if merging.is_done:
-                merging.finish()
+                merging.complete_manifest_file()
                 sign.merge = None
         except (OSError, RequestRefused) as error:
             _abandon_manifest(rank, error)
             return
         for number in merging.take_ranks_to_ask():
-            result.spawn(SendManifestLines(), owner=number)
+            result.spawn_task(SendManifestLines(), owner=number)
 
 
 def _abandon_manifest(rank: Rank, error: Exception) -> None:
@@ -105,10 +105,10 @@ def _abandon_manifest(rank: Rank, error: Exception) -> None:
     merging, sign.merge = sign.merge, None
     sign.manifest_error = error
     if merging is not None:
-        merging.abandon()
+        merging.abandon_incomplete_manifest()
 
 
-class ReadManifest(NoteTask, code=61, doing="reading the manifest", is_note=False):
+class ReadManifest(TaskWithoutDirectory, code=61, doing="reading the manifest", is_note=False):
     """Task of rank 0 that reads the manifest with which a dataset is compared. Its entries become those of the second
     dataset (side 1).
     """
@@ -128,18 +128,18 @@ class ReadManifest(NoteTask, code=61, doing="reading the manifest", is_note=Fals
                     found[directory].add_file(name, UNKNOWN_VERSION, entry.size, entry.digest, 0, entry.kind)
                     size += len(entry.path)
                 if size >= PATH_BYTES_PER_BATCH or not number % LINES_PER_MESSAGE:
-                    _store_entries(rank, found)
+                    _store_manifest_entries(rank, found)
                     size = 0
                     yield None
         except RequestRefused as refusal:
             rank.request_stop(str(refusal))
-        _store_entries(rank, found)
+        _store_manifest_entries(rank, found)
 
 
-def _store_entries(rank: Rank, found: dict[bytes, ItemColumns]) -> None:
+def _store_manifest_entries(rank: Rank, found: dict[bytes, ItemColumns]) -> None:
     """Store the entries ``found`` (by directory) as those of side 1, and clear ``found``. They are sent to the ranks
     that own their directories in the phase in which the signature is computed.
     """
     for path, gathered in found.items():
-        rank.shared_instance(UnsentEntries).store(gathered.signature_entries(1, path, 0))
+        rank.shared_instance(UnsentSignatureEntries).store_entries(gathered.signature_entries(1, path, 0))
     found.clear()

@@ -19,11 +19,17 @@ from typing import BinaryIO
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.algorithms import DigestAlgorithm
 from pcopy.signature.items import DIRECTORY, ROOT_PATH, DirectoryHasher
-from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_entry, unpack_entry
+from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_manifest_entry, unpack_manifest_entry
 from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.base.distribution import directory_depth
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.sign.children import ChildBundle, DatasetCounts, MergedChildren, bundles_from_records, sum_of_counts
+from pcopy.tasks.sign.children import (
+    DatasetCounts,
+    DirectoryChildBundle,
+    MergedDirectoryChildren,
+    bundles_from_records,
+    sum_of_counts,
+)
 
 SORT_MEMORY_BYTES = 8 << 20
 """Bytes of memory for each of the four sorters of a rank. What does not fit goes to temporary files."""
@@ -37,7 +43,7 @@ ManifestLine = tuple[bytes, bytes]
 """Type of a line of the manifest: its sort key, and the packed entry."""
 
 _record_key = itemgetter(0)
-_NO_CHILDREN = MergedChildren(False, [], b"", [], [], DatasetCounts())
+_NO_CHILDREN = MergedDirectoryChildren(False, [], b"", [], [], DatasetCounts())
 """The children of a directory that does not exist on one side."""
 _DEPTH_ORIGIN = 1 << 32
 """A number greater than any depth. The depth is subtracted from it to make keys by which the deepest directories sort
@@ -109,20 +115,20 @@ class DirectoryDigester:
         self.manifest_lines = ExternalSorter(open_spool, SORT_MEMORY_BYTES) if manifest_lines else None
         """The entries for the manifest; None if no manifest is written."""
 
-    def add(self, path: bytes, bundle: ChildBundle) -> None:
+    def add(self, path: bytes, bundle: DirectoryChildBundle) -> None:
         """Add the entries in ``bundle`` (items with their digests) of the directory ``path``. All entries must be added
-        before the first call of ``digest_level``.
+        before the first call of ``digest_directories_of_depth``.
         """
-        self._entries.add(_level_sort_key(directory_depth(path)) + path, bundle.packed())
+        self._entries.add(_level_sort_key(directory_depth(path)) + path, bundle.bundle_as_bytes())
 
-    def add_directories(self, path: bytes, bundle: ChildBundle) -> None:
+    def add_directories(self, path: bytes, bundle: DirectoryChildBundle) -> None:
         """Add the directories in ``bundle``, which have been digested. Their parent is the directory ``path``, which
         this rank owns.
         """
         depth = directory_depth(path)
-        self._digested_children[depth].add(_level_sort_key(depth) + path, bundle.packed())
+        self._digested_children[depth].add(_level_sort_key(depth) + path, bundle.bundle_as_bytes())
 
-    def digest_level(self, depth: int) -> Iterator[DigestResult]:
+    def digest_directories_of_depth(self, depth: int) -> Iterator[DigestResult]:
         """Digest the directories of this ``depth`` on all sides, and find how the sides differ.
 
         A large directory yields several results; only the last one contains its digests.
@@ -131,7 +137,9 @@ class DirectoryDigester:
         found = self._entries_of_level(depth)
         merged = heapq.merge(found, risen.sorted(), key=_record_key) if risen else found
         for key, records in groupby(merged, _record_key):
-            yield from self._digest_directory(key[4:], (ChildBundle.unpacked(packed) for _, packed in records))
+            yield from self._digest_directory(
+                key[4:], (DirectoryChildBundle.bundle_from_bytes(packed) for _, packed in records)
+            )
         if risen:
             risen.close()
 
@@ -147,10 +155,10 @@ class DirectoryDigester:
             yield self._next_record
             self._next_record = next(self._sorted, None)
 
-    def _digest_directory(self, path: bytes, bundles: Iterator[ChildBundle]) -> Iterator[DigestResult]:
+    def _digest_directory(self, path: bytes, bundles: Iterator[DirectoryChildBundle]) -> Iterator[DigestResult]:
         """Generator: digest the directory ``path``, whose entries are in ``bundles``, and yield the results."""
-        digested = _DirectoryOnSides(self._algorithm, path)
-        bundles_in_memory: list[ChildBundle] = []
+        digested = _DigestedDirectoryBySide(self._algorithm, path)
+        bundles_in_memory: list[DirectoryChildBundle] = []
         rows = 0
         for bundle in bundles:
             bundles_in_memory.append(bundle)
@@ -159,7 +167,7 @@ class DirectoryDigester:
                 break
         else:
             differences = self._add_children(digested, bundles_in_memory)
-            yield DigestResult(digested.finish(), differences, rows)
+            yield DigestResult(digested.directory_with_digests(), differences, rows)
             return
         self._large_directory = ExternalSorter(self._open_spool, SORT_MEMORY_BYTES)
         for bundle in chain(bundles_in_memory, bundles):
@@ -170,23 +178,26 @@ class DirectoryDigester:
             yield DigestResult([], self._add_children(digested, batch), sum(bundle.child_count for bundle in batch))
         self._large_directory.close()
         self._large_directory = None
-        yield DigestResult(digested.finish(), [])
+        yield DigestResult(digested.directory_with_digests(), [])
 
-    def _add_children(self, digested: _DirectoryOnSides, bundles: list[ChildBundle]) -> list[DatasetDifference]:
+    def _add_children(
+        self, digested: _DigestedDirectoryBySide, bundles: list[DirectoryChildBundle]
+    ) -> list[DatasetDifference]:
         """Add children to the directory ``digested``, on all sides. ``bundles`` contain all entries of some names.
         Return the differences between the sides in these names.
         """
         sides = {bundle.side for bundle in bundles}
         children = {
-            side: MergedChildren.from_bundles([bundle for bundle in bundles if bundle.side == side]) for side in sides
+            side: MergedDirectoryChildren.from_bundles([bundle for bundle in bundles if bundle.side == side])
+            for side in sides
         }
         hashed = {side: digested.add_children(side, merged) for side, merged in children.items()}
         if self.manifest_lines is not None:
             merged = children[0]
             for path, kind, digest, size in zip(
-                digested.paths(merged.names), merged.kinds, merged.digests, merged.sizes, strict=True
+                digested.child_paths(merged.names), merged.kinds, merged.digests, merged.sizes, strict=True
             ):
-                self.manifest_lines.add(*pack_entry(ManifestEntry(bytes((kind,)), digest, size, path)))
+                self.manifest_lines.add(*pack_manifest_entry(ManifestEntry(bytes((kind,)), digest, size, path)))
         if self._compares and not (len(hashed) > 1 and hashed[0] == hashed[1]):
             return list(_differences_in_children(digested, children))
         return []
@@ -198,7 +209,7 @@ class DirectoryDigester:
                 sorter.close()
 
 
-class _DirectoryOnSides:
+class _DigestedDirectoryBySide:
     """The directory ``path`` while it is digested, on each side that has it. If a dataset is a single item and no
     directory, that item is used instead.
     """
@@ -210,11 +221,11 @@ class _DirectoryOnSides:
         self._tallies: dict[int, DatasetCounts] = {}
         self._single_items: list[DigestedDirectory] = []
 
-    def paths(self, names: list[bytes]) -> list[bytes]:
+    def child_paths(self, names: list[bytes]) -> list[bytes]:
         """Return the paths of the children with these ``names``."""
         return [b"%b/%b" % (self._path, name) for name in names] if self._path else names
 
-    def add_children(self, side: int, children: MergedChildren) -> bytes:
+    def add_children(self, side: int, children: MergedDirectoryChildren) -> bytes:
         """Add the next children of the side ``side``, in the order of their names. Return the bytes that they
         contribute to the digest: if these are equal on both sides, the children are equal.
         """
@@ -228,7 +239,7 @@ class _DirectoryOnSides:
         self._tallies[side] = sum_of_counts((self._tallies[side], children.tally))
         return self._hashers[side].add_all_children(children.kinds, children.names, children.digests)
 
-    def finish(self) -> list[DigestedDirectory]:
+    def directory_with_digests(self) -> list[DigestedDirectory]:
         """After all children were added: return the directory with its digest, once for each side."""
         directories = [
             (side, self._path, hasher.digest(), self._tallies[side]) for side, hasher in self._hashers.items()
@@ -268,12 +279,12 @@ class ManifestMerger:
         elif not self._ended[rank]:
             self._ranks_without_lines.add(rank)
 
-    def write_available(self) -> Iterator[None]:
+    def write_available_lines(self) -> Iterator[None]:
         """Generator: write lines in order, as long as a line of each rank is in memory; yield after each line."""
         while self._heads and not self._ranks_without_lines:
             line, rank = heapq.heappop(self._heads)
             self._push_next_line(rank)
-            self._writer.write(unpack_entry(*line))
+            self._writer.write(unpack_manifest_entry(*line))
             yield
 
     def take_ranks_to_ask(self) -> list[int]:
@@ -287,11 +298,11 @@ class ManifestMerger:
         """True if all lines of all ranks were written."""
         return not self._heads and not self._ranks_without_lines
 
-    def finish(self) -> None:
+    def complete_manifest_file(self) -> None:
         """Complete the file and rename it to its final name."""
         self._writer.__exit__(None, None, None)
 
-    def abandon(self) -> None:
+    def abandon_incomplete_manifest(self) -> None:
         """Remove the incomplete file. An existing manifest remains unchanged."""
         error = InterruptedError()
         self._writer.__exit__(type(error), error, None)
@@ -305,7 +316,7 @@ class SignatureState:
         compares = not job.copies and (len(job.roots) > 1 or bool(job.against))
         manifest_lines = bool(job.options.manifest)
         self.digester = DirectoryDigester(
-            rank.hashing.algorithm, rank.open_spool, manifest_lines=manifest_lines, compares=compares
+            rank.job_item_hasher.algorithm, rank.open_spool, manifest_lines=manifest_lines, compares=compares
         )
         """The entries of the directories that this rank owns, from the phase SIGN on."""
         self.current_level: Iterator[DigestResult] | None = None
@@ -324,14 +335,14 @@ class SignatureState:
     def close(self) -> None:
         """Release the temporary files, and remove the manifest if it is incomplete."""
         if self.merge is not None:
-            self.merge.abandon()
+            self.merge.abandon_incomplete_manifest()
             self.merge = None
         self.digester.close()
         self.differences.close()
 
 
 def _differences_in_children(
-    directory: _DirectoryOnSides, children: dict[int, MergedChildren]
+    directory: _DigestedDirectoryBySide, children: dict[int, MergedDirectoryChildren]
 ) -> Iterator[DatasetDifference]:
     """Generator: yield the differences between the two sides in some children of the directory ``directory``.
     ``children`` are the children on each side.
@@ -341,7 +352,9 @@ def _differences_in_children(
     first, second = (
         {
             path: (kind, b"" if kind == DIRECTORY[0] else digest)
-            for path, kind, digest in zip(directory.paths(merged.names), merged.kinds, merged.digests, strict=True)
+            for path, kind, digest in zip(
+                directory.child_paths(merged.names), merged.kinds, merged.digests, strict=True
+            )
         }
         for merged in (children.get(side, _NO_CHILDREN) for side in (0, 1))
     )

@@ -11,18 +11,18 @@ from contextlib import closing
 
 from pcopy.fsio.layout import LayoutRecipe, TargetDirectory, fewer_stripes_message
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import status_of
+from pcopy.fsio.source import status_of_open_item
 from pcopy.lustre.blob import ParsedLayout, describe_layout, pack_layout
 from pcopy.lustre.layouts import LustreLayoutPolicy
 from pcopy.lustre.restripe import CopyAndVerifyTools, change_file_layout
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import JobHashing
+from pcopy.tasks.base.hashing import JobItemHasher
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.layouts import RankLayouts
+from pcopy.tasks.files.layouts import LayoutPoliciesAndCounts
 
 FILES_KEY, BYTES_KEY, OST_KEY, FEWER_STRIPES_KEY, MORE_STRIPES_KEY = "files ", "bytes ", "ost ", "fewer", "more"
 """Keys of the sums about layouts. ``FILES`` and ``BYTES``, followed by a layout: the number of files with this layout,
@@ -47,17 +47,19 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         try:
-            yield from self._change(rank, result)
+            yield from self._change_layout(rank, result)
         except OSError as error:
-            result.fail_item(self.place, self.name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
+            result.count_item_as_failed(
+                self.place, self.name, Problem.from_error("stripe", error), retry=RetryMode.NEVER
+            )
 
-    def _change(self, rank: Rank, result: TaskResult) -> TaskSteps:
+    def _change_layout(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Change the layout of the file, by copying its data to a new file that has the wanted layout; report the
         result. Yield while data are copied. Raise ``Problem`` if the file cannot be changed.
         """
         place, name = self.place, self.name
-        directory = rank.open_source(place)
-        layout = lustre_layout_of_directory(rank, place, directory)
+        directory = rank.open_source_directory(place)
+        layout = lustre_layout_policy_of_directory(rank, place, directory)
         target = TargetDirectory(directory, place.source_id.inode)
         recipe: LayoutRecipe | None = None
         before: ParsedLayout | None = None
@@ -70,13 +72,13 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
             """
             nonlocal before, recipe
             before = layout.striping_of(file)
-            recipe = layout.recipe_for_required_change(before, size, target)
+            recipe = layout.layout_recipe_for_required_change(before, size, target)
             return recipe
 
         def read_result(file: int) -> None:
             """Store the layout and size of the file after the change, for the report."""
             nonlocal striping, size
-            striping, size = layout.striping_of(file), status_of(file, on_source=True).st_size
+            striping, size = layout.striping_of(file), status_of_open_item(file, on_source=True).st_size
 
         instruments = CopyAndVerifyTools(rank.mover, rank.shared_instance(RestripeHashing).new_hasher)
         with closing(change_file_layout(directory, name, self.inode, choose_recipe, read_result, instruments)) as steps:
@@ -89,8 +91,10 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
             and recipe.attribute
             and (why := recipe.deviation(pack_layout(striping)))
         ):
-            result.warn_of_other_layout(place, name, fewer_stripes_message(why))
-        is_as_before = before is not None and striping is not None and before.normalised == striping.normalised
+            result.warn_of_unwanted_layout(place, name, fewer_stripes_message(why))
+        is_as_before = (
+            before is not None and striping is not None and before.normalised_layout == striping.normalised_layout
+        )
         if recipe is None or is_as_before:
             # The layout is the wanted one already (another process has set it), or there are too few OSTs for it.
             count_unchanged_file(result, place, size)
@@ -98,12 +102,12 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
             rank.record_write_success()
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, size, place)
-        rank.shared_instance(RankLayouts).add_counts(
-            result, layout_sums_of_file(rank, layout, striping, size, directory)
+        rank.shared_instance(LayoutPoliciesAndCounts).add_counts(
+            result, layout_report_sums_of_file(rank, layout, striping, size, directory)
         )
 
 
-class RestripeHashing(JobHashing):
+class RestripeHashing(JobItemHasher):
     """The hash algorithm and block size for comparing the file's contents before and after they are copied to the new
     layout.
     """
@@ -112,11 +116,13 @@ class RestripeHashing(JobHashing):
         super().__init__(DEFAULT_ALGORITHM, rank.options.block_size)
 
 
-def lustre_layout_of_directory(rank: Rank, place: Place, directory: int) -> LustreLayoutPolicy:
+def lustre_layout_policy_of_directory(rank: Rank, place: Place, directory: int) -> LustreLayoutPolicy:
     """Return the object that reads and chooses layouts for the file system of the open source ``directory``, which is
     ``place``. Raise ``Problem`` if the directory is not on Lustre.
     """
-    layout = rank.shared_instance(RankLayouts).layout_policy_of_device(rank.source_device(place) or 0, directory)
+    layout = rank.shared_instance(LayoutPoliciesAndCounts).layout_policy_of_device(
+        rank.source_device(place) or 0, directory
+    )
     if not isinstance(layout, LustreLayoutPolicy):
         raise Problem(
             "stripe",
@@ -133,7 +139,7 @@ def count_unchanged_file(result: TaskResult, place: Place, size: int) -> None:
     result.count(counts.SKIPPED_BYTES, size, place)
 
 
-def layout_sums_of_file(
+def layout_report_sums_of_file(
     rank: Rank, layout: LustreLayoutPolicy, striping: ParsedLayout | None, size: int, directory: int
 ) -> Counter[str]:
     """Return what one file adds to the sums that are reported about layouts: key and number.
@@ -143,8 +149,8 @@ def layout_sums_of_file(
         size: its size in bytes.
         directory: its open directory.
     """
-    text = rank.shared_instance(RankLayouts).reported_layout_name(
-        "none yet" if striping is None else describe_layout(striping.normalised)
+    text = rank.shared_instance(LayoutPoliciesAndCounts).reported_layout_name(
+        "none yet" if striping is None else describe_layout(striping.normalised_layout)
     )
     sums = Counter({FILES_KEY + text: 1, BYTES_KEY + text: size})
     if striping is None:

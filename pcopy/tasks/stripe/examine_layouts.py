@@ -10,7 +10,7 @@ from pcopy.engine.task import ANY_RANK
 from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.layout import TargetDirectory
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import check_is_found_file, source_status
+from pcopy.fsio.source import check_is_file_found_by_scan, source_item_status
 from pcopy.lustre.layouts import LustreLayoutPolicy, proc_path_of_item
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
@@ -19,12 +19,12 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.copying import MAX_BATCH_FILES, ItemVisitor
-from pcopy.tasks.files.layouts import RankLayouts
+from pcopy.tasks.files.layouts import LayoutPoliciesAndCounts
 from pcopy.tasks.stripe.change_layout import (
     ChangeLayout,
     count_unchanged_file,
-    layout_sums_of_file,
-    lustre_layout_of_directory,
+    layout_report_sums_of_file,
+    lustre_layout_policy_of_directory,
 )
 from pcopy.walk.visitor import FoundItems
 
@@ -49,7 +49,7 @@ class LayoutVisitor(ItemVisitor):
 
     visit_large_files = visit_special_files = visit_small_files
 
-    def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
+    def visit_hard_linked_items(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Collect files with several hard links. All names of an inode go to the same rank, which examines the inode
         only once.
         """
@@ -68,19 +68,19 @@ class LayoutVisitor(ItemVisitor):
         inodes.append(found.rows.inode[row])
         self._found_bytes += found.rows.size[row]
         if len(names) >= MAX_BATCH_FILES:
-            self._spawn_batch(owner)
+            self._spawn_examination_task(owner)
 
-    def _spawn_batch(self, owner: int) -> None:
+    def _spawn_examination_task(self, owner: int) -> None:
         """Spawn the task by which the rank ``owner`` examines the files that were collected for it."""
         names, inodes = self._batches.pop(owner)
         task = ExamineLayouts(self._place, pack_names(names), pack_numbers(inodes))
-        self._result.spawn(task, len(names) * CALL_COST, owner=owner)
+        self._result.spawn_task(task, len(names) * CALL_COST, owner=owner)
 
-    def end_visit(self) -> None:
+    def end_directory_visit(self) -> None:
         """Spawn tasks for the files that were collected."""
         for owner in [*self._batches]:
-            self._spawn_batch(owner)
-        super().end_visit()
+            self._spawn_examination_task(owner)
+        super().end_directory_visit()
 
 
 MAX_REMEMBERED_INODES = 1 << 20
@@ -109,7 +109,7 @@ class ExaminedInodes:
             ):  # forget the oldest: its next name counts as another file
                 del self._unseen_names[next(iter(self._unseen_names))]
 
-    def was_seen_before(self, status: os.stat_result) -> bool:
+    def was_inode_examined_before(self, status: os.stat_result) -> bool:
         """Return True if the inode of a file was examined already, through another of its hard links. Call this once
         for each name, because the names are counted.
         """
@@ -133,24 +133,24 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
         place = self.place
         names = unpack_names(self.names)
         try:
-            directory = rank.open_source(place)
-            layout = lustre_layout_of_directory(rank, place, directory)
+            directory = rank.open_source_directory(place)
+            layout = lustre_layout_policy_of_directory(rank, place, directory)
         except Problem as problem:
             for name in names:
-                result.fail_item(place, name, problem, retry=RetryMode.NEVER)
+                result.count_item_as_failed(place, name, problem, retry=RetryMode.NEVER)
             return
         sums: Counter[str] = Counter()
         for name, inode in zip(names, unpack_numbers(self.inodes), strict=True):
             if rank.stop_reason is not None:
                 break
             try:
-                sums.update(self._examine(rank, result, layout, directory, name, inode))
+                sums.update(self._examine_file_layout(rank, result, layout, directory, name, inode))
             except OSError as error:
-                result.fail_item(place, name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
+                result.count_item_as_failed(place, name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
             yield None
-        rank.shared_instance(RankLayouts).add_counts(result, sums)
+        rank.shared_instance(LayoutPoliciesAndCounts).add_counts(result, sums)
 
-    def _examine(
+    def _examine_file_layout(
         self, rank: Rank, result: TaskResult, layout: LustreLayoutPolicy, directory: int, name: bytes, inode: int
     ) -> Counter[str]:
         """Examine the layout of one file. Return what the file adds to the sums that are reported; nothing if its
@@ -159,21 +159,23 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
         Raise ``Problem`` if the file cannot be examined.
         """
         place, options = self.place, rank.options
-        status = source_status(directory, name)
-        check_is_found_file(status, rank.source_device(place), inode)
-        if rank.shared_instance(ExaminedInodes).was_seen_before(status):
+        status = source_item_status(directory, name)
+        check_is_file_found_by_scan(status, rank.source_device(place), inode)
+        if rank.shared_instance(ExaminedInodes).was_inode_examined_before(status):
             count_unchanged_file(result, place, status.st_size)
             return Counter()
         rank.shared_instance(ExaminedInodes).remember_inode(status)
         striping = layout.striping_of(proc_path_of_item(directory, name))
         target = TargetDirectory(directory, place.source_id.inode)
-        is_fit = not options.stripe or layout.recipe_for_required_change(striping, status.st_size, target) is None
+        is_fit = (
+            not options.stripe or layout.layout_recipe_for_required_change(striping, status.st_size, target) is None
+        )
         if not is_fit and not options.dry_run:
-            result.spawn(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
+            result.spawn_task(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
             return Counter()
         if is_fit and options.stripe:
             count_unchanged_file(result, place, status.st_size)
         else:
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, status.st_size, place)
-        return layout_sums_of_file(rank, layout, striping, status.st_size, directory)
+        return layout_report_sums_of_file(rank, layout, striping, status.st_size, directory)

@@ -11,17 +11,17 @@ from array import array
 from collections.abc import Generator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ReadSmallFiles
+from pcopy.fsio.backend.batches import ReadSmallFilesBatch
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.close import closing_descriptor
-from pcopy.fsio.incomplete_mark import raise_if_marked_incomplete
-from pcopy.fsio.nodes import open_path_only
+from pcopy.fsio.incomplete_mark import raise_if_file_marked_incomplete
+from pcopy.fsio.nodes import open_o_path_descriptor
 from pcopy.fsio.problem import Problem, source_changed_problem
-from pcopy.fsio.source import FileVersion, check_is_found_file, status_of
+from pcopy.fsio.source import FileContentVersion, check_is_file_found_by_scan, status_of_open_item
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE, type_byte_of
+from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE, item_type_byte
 from pcopy.tasks.base.item_columns import ItemColumns
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
@@ -32,7 +32,7 @@ from pcopy.tasks.verify.reading import (
     content_info_of_special_file,
     count_read_items,
     execute_read_batch,
-    hash_open_range,
+    hash_open_file_range,
     record_digest,
     report_read_failure,
 )
@@ -64,7 +64,7 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
         """Read small files by a batch of the backend, then the remaining items one by one."""
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
         try:
-            source = rank.open_source(self.place)
+            source = rank.open_source_directory(self.place)
         except Problem as problem:
             for name in names:
                 self._report_failure(result, name, problem)
@@ -113,7 +113,7 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
             rank.options.writes_signature
         )  # a signature must not include files that an --inplace job has marked as incomplete
         read = yield from execute_read_batch(
-            rank, ReadSmallFiles(source, packed, excludes_half_written=whole), counts.MOVED
+            rank, ReadSmallFilesBatch(source, packed, excludes_half_written=whole), counts.MOVED
         )
         slow_rows = [] if len(small_files) == len(names) else sorted({*range(len(names))}.difference(small_files))
         digests = ItemColumns()
@@ -123,24 +123,24 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
                 is_done = read.verdicts.codes[row] == OutcomeCode.DONE and read.observed.inode[row] == inodes[row]
                 (done if is_done else slow_rows).append(row if is_done else index)
             read_names = [names[index] for index in small_files]
-            counter = self._count_read(
+            counter = self._count_read_files(
                 rank, result, [read_names[row] for row in done], array("Q", map(read.observed.size.__getitem__, done))
             )
             digests.add_selected_rows(done, read_names, read.observed, read.observed.size, read.digests.data, counter)
         else:
-            counter = self._count_read(rank, result, unpack_names(packed), read.observed.size)
+            counter = self._count_read_files(rank, result, unpack_names(packed), read.observed.size)
             digests.add_rows(packed, read.observed, read.observed.size, read.digests.data, counter)
         result.collect_file_digests(self.place, digests, verify=are_copies_read_back(rank, self.place))
         return slow_rows
 
-    def _count_read(self, rank: Rank, result: TaskResult, names: list[bytes], sizes: array[int]) -> int:
+    def _count_read_files(self, rank: Rank, result: TaskResult, names: list[bytes], sizes: array[int]) -> int:
         """Count regular files that were read, unless they are counted already. Return the index of the counter in which
         they are counted. ``sizes`` are in bytes.
         """
         if self.counter >= 0:
             return self.counter
         if rank.job.copies:
-            result.item_recorder.record_files(Action.SKIP, self.place, names, sizes)
+            result.item_recorder.record_outcome_of_files(ItemAction.SKIP, self.place, names, sizes)
         return count_read_items(rank, result, self.place, FILE, len(sizes), sum(sizes))
 
     def _read_file(
@@ -149,20 +149,20 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
         """Read one file and return type, size, version and digest. Return None for a large file: a task is spawned that
         has its parts read. Raise ``Problem`` on failure, or if its inode number is no longer ``inode``.
         """
-        with rank.open_for_reading(self.place, name) as reading:
-            status = status_of(reading, on_source=True)
-            check_is_found_file(status, None, inode)
+        with rank.open_source_file(self.place, name) as reading:
+            status = status_of_open_item(reading, on_source=True)
+            check_is_file_found_by_scan(status, None, inode)
             if rank.options.writes_signature:
-                raise_if_marked_incomplete(reading)
-            known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
+                raise_if_file_marked_incomplete(reading)
+            known = ContentInfo(FILE, status.st_size, b"", FileContentVersion.from_status(status))
             if rank.is_processed_in_chunks(known.size) and not rank.has_generated_files(self.place):
-                result.spawn(
+                result.spawn_task(
                     SplitFileForReading(FileToRead(self.place, name, known, True, self.attempt, self.counter)),
                     known.size,
                 )
                 return None
-            hasher = yield from hash_open_range(rank, reading, status, 0, known.size, on_source=True)
-            return known._replace(size=hasher.size, digest=rank.hashing.digest_of_file(hasher))
+            hasher = yield from hash_open_file_range(rank, reading, status, 0, known.size, on_source=True)
+            return known._replace(size=hasher.size, digest=rank.job_item_hasher.digest_of_file(hasher))
 
 
 def _read_special_file(rank: Rank, source: int, name: bytes, inode: int, kind: bytes) -> ContentInfo:
@@ -170,15 +170,17 @@ def _read_special_file(rank: Rank, source: int, name: bytes, inode: int, kind: b
     failure, or if another item than the one that the scan found has this name now: its inode number is not ``inode`` or
     its type not ``kind``. ``source`` is a descriptor of the directory.
     """
-    with closing_descriptor(open_path_only(source, name, on_source=True, follow=rank.options.dereference)) as node:
-        status = status_of(node, on_source=True)
-        if status.st_ino != inode or type_byte_of(status) != kind:
+    with closing_descriptor(
+        open_o_path_descriptor(source, name, on_source=True, follow=rank.options.dereference)
+    ) as node:
+        status = status_of_open_item(node, on_source=True)
+        if status.st_ino != inode or item_type_byte(status) != kind:
             raise source_changed_problem("open", "another item has taken its name since the scan")
-        return content_info_of_special_file(rank.hashing, node, status, on_source=True)
+        return content_info_of_special_file(rank.job_item_hasher, node, status, on_source=True)
 
 
 def count_skipped_or_spawn_read(
-    rank: Rank, result: TaskResult, place: Place, name: bytes, known: ContentInfo, action: Action = Action.SKIP
+    rank: Rank, result: TaskResult, place: Place, name: bytes, known: ContentInfo, action: ItemAction = ItemAction.SKIP
 ) -> None:
     """Count an item as skipped, because an existing item is kept in the target. If its digest is needed, spawn a task
     that reads it; that task counts the item instead (but with ``action`` META it is counted here).
@@ -189,15 +191,15 @@ def count_skipped_or_spawn_read(
     """
     is_read = known.kind != SOCKET_TYPE_BYTE and (rank.collects_signature_entries or rank.verifies_kept_items)
     if is_read:
-        spawn_read_task(result, place, name, known, counts.SKIPPED if action == Action.META else -1)
-    if not is_read or action == Action.META:
+        spawn_read_task(result, place, name, known, counts.SKIPPED if action == ItemAction.META else -1)
+    if not is_read or action == ItemAction.META:
         result.count(counts.SKIPPED, 1, place)
         result.count(counts.SKIPPED_BYTES, known.size, place)
-        result.item_recorder.record(action, place, name, known.kind, known.size)
+        result.item_recorder.record_item_outcome(action, place, name, known.kind, known.size)
 
 
 def spawn_read_task(result: TaskResult, place: Place, name: bytes, known: ContentInfo, counter: int = -1) -> None:
     """Spawn a task that reads an item which is not copied, for its digest. ``known`` has type, size and version of the
     item. ``counter`` is the index of the counter in which the item was counted; -1 if it was not counted yet.
     """
-    result.spawn(ReadItems(place, name, known.kind, pack_numbers([known.version.inode]), 0, counter), known.size)
+    result.spawn_task(ReadItems(place, name, known.kind, pack_numbers([known.version.inode]), 0, counter), known.size)

@@ -9,33 +9,44 @@ import stat
 from collections.abc import Generator, Iterator
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ReadResult, ReadSmallFiles
+from pcopy.fsio.backend.batches import ReadSmallFilesBatch, ReadSmallFilesResult
 from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.close import close_after_read, closing_descriptor
 from pcopy.fsio.contents import (
     digest_contents,
+    digest_file_to_end,
     digest_pieces,
-    digest_to_end,
     drop_cached_pages,
     enable_direct_io,
-    generated_pieces,
     may_have_holes,
+    pieces_of_pseudo_file,
 )
-from pcopy.fsio.nodes import open_path_only, restore_access_time
+from pcopy.fsio.nodes import open_o_path_descriptor, restore_access_time
 from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_problem
-from pcopy.fsio.source import FileVersion, check_file_is_unchanged, open_item_to_read, open_source, status_of
+from pcopy.fsio.source import (
+    FileContentVersion,
+    check_file_is_unchanged,
+    open_item_to_read,
+    open_source_file_to_read,
+    status_of_open_item,
+)
 from pcopy.fsio.throttle import throttled_steps
 from pcopy.signature.items import DIRECTORY, FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.attempts import fail_or_retry
-from pcopy.tasks.base.hashing import JobHashing, type_byte_of
+from pcopy.tasks.base.hashing import JobItemHasher, item_type_byte
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import NamesToExamine, RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, REPAIR_ATTEMPT, ContentInfo, FileToRead, Item, Place
-from pcopy.tasks.directories.finish_dir import FinishDir, is_target_present, report_failed_directory, spawn_finish_once
+from pcopy.tasks.directories.finish_dir import (
+    FinishDir,
+    is_target_present,
+    report_failed_directory,
+    spawn_finish_dir_task_once,
+)
 
 _BYTES_COUNTER_BY_ITEM_COUNTER = {counts.FILES: counts.BYTES, counts.SKIPPED: counts.SKIPPED_BYTES}
 """For a counter of items, the counter of their sizes in bytes (both as indices of the counters). Other counters of
@@ -43,17 +54,17 @@ items have none.
 """
 
 
-def execute_read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> TicketGenerator[ReadResult]:
+def execute_read_batch(rank: Rank, batch: ReadSmallFilesBatch, counter: int) -> TicketGenerator[ReadSmallFilesResult]:
     """Let the backend read the files of ``batch``, and return the result. While it runs, the bytes read so far are
     added to the counter with the index ``counter``, and charged to the rate limit.
     """
-    ticket = rank.backend.submit(batch)
+    ticket = rank.backend.submit_batch(batch)
     verdicts, counted = ticket.result.verdicts, 0
 
     def count() -> None:
         nonlocal counted
         rank.counters[counter] += verdicts.moved - counted
-        rank.throttle.bytes.charge(verdicts.moved - counted)
+        rank.throttle.bytes.take_tokens(verdicts.moved - counted)
         counted = verdicts.moved
 
     read = yield from await_ticket(rank.backend, ticket, count)
@@ -62,7 +73,7 @@ def execute_read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> Ticke
 
 
 def content_info_of_special_file(
-    hashing: JobHashing, node: int, status: os.stat_result, *, on_source: bool
+    hashing: JobItemHasher, node: int, status: os.stat_result, *, on_source: bool
 ) -> ContentInfo:
     """Return type, size (0), digest and version of a symbolic link, FIFO, device or socket. Raise ``Problem`` on
     failure.
@@ -79,7 +90,7 @@ def content_info_of_special_file(
         if not on_source:
             restore_access_time(node, status)
     return ContentInfo(
-        type_byte_of(status), 0, hashing.digest_of_special_file(status, link), FileVersion.from_status(status)
+        item_type_byte(status), 0, hashing.digest_of_special_file(status, link), FileContentVersion.from_status(status)
     )
 
 
@@ -92,25 +103,25 @@ def hash_file_range(rank: Rank, contents: FileToRead, start: int, end: int) -> G
     """
     place, name, known, on_source, *_ = contents
     if on_source:
-        reading = open_source(rank.open_source(place), name, follow=rank.options.dereference)
+        reading = open_source_file_to_read(rank.open_source_directory(place), name, follow=rank.options.dereference)
     else:
-        directory, copy = rank.open_target(place), rank.target_name(place, name)
+        directory, copy = rank.open_target_directory(place), rank.target_name(place, name)
         with errors_as_problem("open"):
             reading = open_item_to_read(directory, copy)
     try:
-        status = status_of(reading, on_source=on_source)
+        status = status_of_open_item(reading, on_source=on_source)
         if on_source:
             check_file_is_unchanged(reading, known.version)
         elif not stat.S_ISREG(status.st_mode):
             raise mismatch_problem("it is no longer a regular file")
         elif status.st_size != known.size:
             raise content_mismatch_problem(status.st_size, known.size)
-        return (yield from hash_open_range(rank, reading, status, start, end, on_source=on_source))
+        return (yield from hash_open_file_range(rank, reading, status, start, end, on_source=on_source))
     finally:
         close_after_read(reading)
 
 
-def hash_open_range(
+def hash_open_file_range(
     rank: Rank, reading: int, status: os.stat_result, start: int, end: int, *, on_source: bool
 ) -> Generator[None, None, ContentHasher]:
     """Read the bytes from ``start`` to ``end`` of the open file ``reading``, which had this ``status``, and return the
@@ -120,14 +131,14 @@ def hash_open_range(
     page cache. A source file is read to its end if its size is 0, or if it is generated when it is read (/proc): then
     its size says nothing.
     """
-    options, hasher = rank.options, rank.hashing.new_hasher()
+    options, hasher = rank.options, rank.job_item_hasher.new_hasher()
     if not on_source:
         drop_cached_pages(reading, start, end - start)
     steps: Iterator[int]
-    if on_source and rank.mover.generated_file_systems.is_generated(reading, status.st_dev):
-        steps = digest_pieces(generated_pieces(reading, status.st_size), hasher)
+    if on_source and rank.mover.generated_file_systems.is_on_pseudo_file_system(reading, status.st_dev):
+        steps = digest_pieces(pieces_of_pseudo_file(reading, status.st_size), hasher)
     elif on_source and not status.st_size:
-        steps = digest_to_end(reading, hasher)
+        steps = digest_file_to_end(reading, hasher)
     else:
         direct = options.direct and not (on_source and rank.job.copies) and enable_direct_io(reading)
         holes = may_have_holes(status)
@@ -136,7 +147,7 @@ def hash_open_range(
         rank.counters[counts.MOVED if on_source else counts.VERIFIED_BYTES] += read
         yield
     if on_source:
-        check_file_is_unchanged(reading, FileVersion.from_status(status))
+        check_file_is_unchanged(reading, FileContentVersion.from_status(status))
     if options.drop_cache:
         drop_cached_pages(reading, start, end - start)
     return hasher
@@ -148,19 +159,19 @@ def verify_copy(rank: Rank, copy: FileToRead) -> Generator[None, None, None]:
     """
     place, name, known = copy.place, copy.name, copy.known
     if known.kind == DIRECTORY:
-        rank.open_target(place)
+        rank.open_target_directory(place)
     elif known.kind == FILE:
         hasher = yield from hash_file_range(rank, copy, 0, known.size)
-        if rank.hashing.digest_of_file(hasher) != known.digest:
+        if rank.job_item_hasher.digest_of_file(hasher) != known.digest:
             raise content_mismatch_problem(known.size, known.size)
     else:
         with closing_descriptor(
-            open_path_only(rank.open_target(place), rank.target_name(place, name), on_source=False)
+            open_o_path_descriptor(rank.open_target_directory(place), rank.target_name(place, name), on_source=False)
         ) as node:
-            status = status_of(node)
-            if type_byte_of(status) != known.kind:
+            status = status_of_open_item(node)
+            if item_type_byte(status) != known.kind:
                 raise mismatch_problem("its type differs from the copied item")
-            found = content_info_of_special_file(rank.hashing, node, status, on_source=False)
+            found = content_info_of_special_file(rank.job_item_hasher, node, status, on_source=False)
         if found.digest != known.digest:
             raise mismatch_problem("it differs from the copied item")
     check_source_unchanged(rank, copy)
@@ -186,8 +197,8 @@ def check_source_unchanged(rank: Rank, copy: FileToRead) -> None:
     """
     if copy.known.kind == DIRECTORY:
         return
-    status = rank.source_status(copy.place, copy.name)
-    if FileVersion.from_status(status) != copy.known.version:
+    status = rank.source_item_status(copy.place, copy.name)
+    if FileContentVersion.from_status(status) != copy.known.version:
         raise source_changed_problem("verify", "the source has changed since it was copied")
 
 
@@ -199,7 +210,7 @@ def record_digest(rank: Rank, result: TaskResult, place: Place, name: bytes, kno
     if counter < 0:
         counter = count_read_items(rank, result, place, known.kind, 1, known.size)
         if rank.job.copies:
-            result.item_recorder.record(Action.SKIP, place, name, known.kind, known.size)
+            result.item_recorder.record_item_outcome(ItemAction.SKIP, place, name, known.kind, known.size)
     result.collect_digest(place, name, known, counter, verify=are_copies_read_back(rank, place))
 
 
@@ -235,10 +246,10 @@ def report_read_failure(
         fail_or_retry(result, place, name, problem, attempt, size)
     else:
         result.count(counter, -1, place)
-        result.fail_item(place, name, problem, size, may_exist=True)
+        result.count_item_as_failed(place, name, problem, size, may_exist=True)
 
 
-def count_verified(result: TaskResult, copy: FileToRead) -> None:
+def count_verified_copy(result: TaskResult, copy: FileToRead) -> None:
     """Count the copy as verified, once for each of its names (hard links)."""
     for number, (place, _) in enumerate(copy.names):
         result.count(counts.VERIFIED, 1, place)
@@ -268,7 +279,7 @@ def report_or_repair_copy(rank: Rank, result: TaskResult, copy: FileToRead, prob
         if not number and counter in _BYTES_COUNTER_BY_ITEM_COUNTER:
             result.count(_BYTES_COUNTER_BY_ITEM_COUNTER[counter], -known.size, place)
         if not repairs:
-            result.fail_item(place, name, problem, known.size, retry=retry, retry_phase=Phase.REPAIR)
+            result.count_item_as_failed(place, name, problem, known.size, retry=retry, retry_phase=Phase.REPAIR)
             retry = RetryMode.BY_OTHER_TASK
     if not repairs:
         return
@@ -276,8 +287,8 @@ def report_or_repair_copy(rank: Rank, result: TaskResult, copy: FileToRead, prob
     text = f"{problem.operation}: {problem.strerror or os.strerror(problem.errno or 0)}; it is copied again"
     result.warn_about_item(copy.place, copy.name, text, on_source=problem.on_source)
     if isinstance(retry, Item):
-        result.spawn_copy(retry, phase=Phase.REPAIR)
+        result.spawn_copy_task(retry, phase=Phase.REPAIR)
     else:
-        result.examine_again(copy.place, copy.name, attempt, phase=Phase.REPAIR)
+        result.examine_names_again(copy.place, copy.name, attempt, phase=Phase.REPAIR)
     for place in {place for place, _ in copy.names}:
-        spawn_finish_once(rank, result, place, result.phase)
+        spawn_finish_dir_task_once(rank, result, place, result.phase)

@@ -2,7 +2,7 @@
 (parts), ``ReadChunk`` reads one of them.
 
 The rank that runs ``SplitFileForReading`` owns the file: it collects the results. Two kinds of notes (messages in the
-form of short tasks) reach it: ``ReadStartedNote``, and a ``ChunkReadNote`` for each chunk. After the last one it
+form of short tasks) reach it: ``ChunkedReadStartedNote``, and a ``ChunkReadNote`` for each chunk. After the last one it
 completes the file. A copy is read in the chunks in which it was written. Each chunk is read by another host than the
 one that wrote it, because that host may still have it in its page cache.
 """
@@ -19,14 +19,14 @@ from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.distribution import MAX_CHUNKS, sparse_chunk_size
-from pcopy.tasks.base.kind import MissingDirectories, NoteTask, TaskKind, TaskSteps
-from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
+from pcopy.tasks.base.kind import MissingDirectories, TaskKind, TaskSteps, TaskWithoutDirectory
+from pcopy.tasks.base.ledger import CompletionLedger, ObjectAwaitingParts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import FileToRead, Place
 from pcopy.tasks.verify.reading import (
     check_source_unchanged,
-    count_verified,
+    count_verified_copy,
     hash_file_range,
     mismatch_problem,
     record_digest,
@@ -48,13 +48,13 @@ class FileReadingTask(TaskKind):
     def subject(self) -> tuple[Place, bytes]:
         return self.contents.place, self.contents.name
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this task for a resumed job in which directories of the file's names were removed (``missing``). It
         gets only the names that still exist, because the file can be read by any of them. Yield nothing if there are
         none.
         """
         group = self.contents.linked_item
-        if group is not None and (kept := missing.names_elsewhere(group.names)):
+        if group is not None and (kept := missing.names_outside_missing_directories(group.names)):
             remaining = self.contents._replace(linked_item=group._replace(names=kept))
             if kept[0] != group.names[0]:
                 place, name = kept[0]
@@ -72,27 +72,27 @@ class SplitFileForReading(FileReadingTask, code=43, doing="reading", is_note=Fal
         chunk, writers = contents.chunk or rank.chunk_size_of_file(size), contents.writers
         if contents.on_source and not (contents.chunk or rank.options.chunk_size):
             with suppress(Problem):  # the task of each chunk reports the error
-                status = rank.source_status(contents.place, contents.name)
+                status = rank.source_item_status(contents.place, contents.name)
                 chunk = sparse_chunk_size(chunk, size, min(size, status.st_blocks * 512), rank.size)
         # A file may have been written in chunks of one stripe each (--stripe-affinity): that may be too many chunks.
         if size > MAX_CHUNKS * chunk:
             chunk = max(chunk, rank.chunk_size_of_file(size))
         number = rank.job.run, rank.number, next(rank.shared_instance(ChunkedReadLedger).numbers)
         starts = range(0, size, chunk)
-        result.spawn(ReadStartedNote(contents, number, len(starts)))
+        result.spawn_task(ChunkedReadStartedNote(contents, number, len(starts)))
         # Not sent with each chunk: ``writers`` grows with the number of chunks, ``linked_item`` with that of names.
         alone = contents._replace(linked_item=None, writers=b"")
         for index, start in enumerate(starts):
             end = min(start + chunk, size)
             part = ReadChunk(alone, start, end, number, index)
             if contents.on_source:
-                result.spawn(part, end - start)
+                result.spawn_task(part, end - start)
             else:
                 at = start // contents.chunk if len(writers) > 1 else 0
-                result.spawn_on_other_host(part, end - start, writers[at])
+                result.spawn_task_on_other_host(part, end - start, writers[at])
 
 
-class ReadStartedNote(FileReadingTask, code=44, doing="waiting for the chunks of", is_note=True):
+class ChunkedReadStartedNote(FileReadingTask, code=44, doing="waiting for the chunks of", is_note=True):
     """Note (message in the form of a short task) to the rank that collects the digests of a large file: it must wait
     for ``chunks`` chunks. ``number`` identifies the file.
     """
@@ -103,16 +103,16 @@ class ReadStartedNote(FileReadingTask, code=44, doing="waiting for the chunks of
     def assigned_rank(self, ranks: int) -> int:
         return self.number[1] % ranks
 
-    def tasks_without_missing_directories(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks_if_directories_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this note for a resumed job in which directories of the file's names were removed (``missing``), with
         the names that still exist. If the name by which the chunks are read was removed, yield a
         ``SplitFileForReading`` instead, which begins anew with another name.
         """
         if missing.contains(self.contents.place):
-            return SplitFileForReading(self.contents).tasks_without_missing_directories(
+            return SplitFileForReading(self.contents).replacement_tasks_if_directories_missing(
                 task._replace(owner=ANY_RANK), missing
             )
-        return super().tasks_without_missing_directories(task, missing)
+        return super().replacement_tasks_if_directories_missing(task, missing)
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         file = ChunkedRead(self.contents, [b""] * self.chunks)
@@ -135,11 +135,11 @@ class ReadChunk(FileReadingTask, code=45, doing="reading a part of", is_note=Fal
         try:
             root = (yield from hash_file_range(rank, self.contents, self.start, self.end)).root()
         except Problem as problem:
-            problem_met = problem.packed
-        result.spawn(ChunkReadNote(self.number, self.part, root, problem_met))
+            problem_met = problem.problem_as_tuple
+        result.spawn_task(ChunkReadNote(self.number, self.part, root, problem_met))
 
 
-class ChunkReadNote(NoteTask, code=46, doing="recording a part of a file that was read"):
+class ChunkReadNote(TaskWithoutDirectory, code=46, doing="recording a part of a file that was read"):
     """Note (message in the form of a short task) that a chunk was read. It goes to the rank that collects the digests
     of the file.
 
@@ -181,20 +181,20 @@ class ChunkedReadLedger(CompletionLedger[ChunkedReadId, ChunkedRead, ChunkReadNo
         super().__init__(rank)
         self.numbers = count(1)
 
-    def record_part(self, awaited: AwaitedParts[ChunkedRead], note: ChunkReadNote) -> None:
+    def record_part_result(self, awaited: ObjectAwaitingParts[ChunkedRead], note: ChunkReadNote) -> None:
         if note.problem is None:
             awaited.opened.roots[note.part] = note.root
         elif awaited.problem is None:
-            awaited.problem = Problem.from_packed(note.problem)
+            awaited.problem = Problem.from_packed_tuple(note.problem)
 
-    def act_when_complete(self, awaited: AwaitedParts[ChunkedRead], result: TaskResult) -> None:
+    def complete_awaited_object(self, awaited: ObjectAwaitingParts[ChunkedRead], result: TaskResult) -> None:
         """Complete a file whose chunks were all read. For a file of the source, record the digest; for a copy, compare
         the digest with the expected one.
         """
         rank, file, problem = self._rank, awaited.opened, awaited.problem
         contents = file.contents
         place, name, known = contents.place, contents.name, contents.known
-        digest = b"" if problem else rank.hashing.digest_of_chunks(known.size, file.roots)
+        digest = b"" if problem else rank.job_item_hasher.digest_of_chunks(known.size, file.roots)
         if contents.on_source:
             if problem is None:
                 record_digest(rank, result, place, name, known._replace(digest=digest), contents.counter)
@@ -210,4 +210,4 @@ class ChunkedReadLedger(CompletionLedger[ChunkedReadId, ChunkedRead, ChunkReadNo
         except Problem as found:
             report_or_repair_copy(rank, result, contents, found)
         else:
-            count_verified(result, contents)
+            count_verified_copy(result, contents)

@@ -13,21 +13,21 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ReadResult, ReadSmallFiles, StatNames, StatResult
+from pcopy.fsio.backend.batches import ReadSmallFilesBatch, ReadSmallFilesResult, StatNamesBatch, StatNamesResult
 from pcopy.fsio.backend.columns import VERSION_COLUMNS, OutcomeCode, pack_names, unpack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import portion_slices
-from pcopy.tasks.base.item_columns import split_digests, split_versions, unpack_items
+from pcopy.tasks.base.item_columns import split_digests, split_versions, unpack_content_infos
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import FileToRead, unpack_numbers
 from pcopy.tasks.verify.reading import (
     content_mismatch_problem,
-    count_verified,
+    count_verified_copy,
     execute_read_batch,
     mismatch_problem,
     report_or_repair_copy,
@@ -47,7 +47,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         kinds: type byte of each item.
         counters: index of the counter in which each item was counted as copied or skipped, one byte each.
         sizes: size of each item in bytes, packed.
-        versions: version of the source of each item (inode, size, mtime, ctime), packed (``VersionColumns``).
+        versions: version of the source of each item (inode, size, mtime, ctime), packed (``ContentVersionColumns``).
         digests: digest of each item, joined.
         writer: number of the host that wrote the items.
     """
@@ -72,24 +72,24 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         slow_rows = yield from self._verify_small_files(rank, result)
         if not slow_rows:
             return
-        copies = self._contents_by_index(rank)
+        copies = self._file_to_read_getter(rank)
         for index in slow_rows:
             copy = copies(index)
             if copy.known.kind == FILE and rank.is_processed_in_chunks(copy.known.size):
-                result.spawn_on_other_host(SplitFileForReading(copy), copy.known.size, self.writer)
+                result.spawn_task_on_other_host(SplitFileForReading(copy), copy.known.size, self.writer)
                 continue
             try:
                 yield from verify_copy(rank, copy)
             except Problem as problem:
                 report_or_repair_copy(rank, result, copy, problem)
             else:
-                count_verified(result, copy)
+                count_verified_copy(result, copy)
             yield None
 
-    def _contents_by_index(self, rank: Rank) -> Callable[[int], FileToRead]:
+    def _file_to_read_getter(self, rank: Rank) -> Callable[[int], FileToRead]:
         """Return a function that takes the index of an item and returns the item as a ``FileToRead``."""
-        digests = split_digests(self.digests, rank.hashing.algorithm.digest_size)
-        known = unpack_items(self.kinds, unpack_numbers(self.sizes), self.versions, digests)
+        digests = split_digests(self.digests, rank.job_item_hasher.algorithm.digest_size)
+        known = unpack_content_infos(self.kinds, unpack_numbers(self.sizes), self.versions, digests)
         names, writers = unpack_names(self.names), bytes((self.writer,))
 
         def copy(index: int) -> FileToRead:
@@ -108,12 +108,12 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         if not small_files:
             return everything
         try:
-            source, target = rank.open_source(place), rank.open_target(place)
+            source, target = rank.open_source_directory(place), rank.open_target_directory(place)
         except Problem:
             return everything
         names, digests, versions = self.names, self.digests, self.versions
         if len(small_files) < number:
-            all_names, digest_size = unpack_names(names), rank.hashing.algorithm.digest_size
+            all_names, digest_size = unpack_names(names), rank.job_item_hasher.algorithm.digest_size
             names = pack_names(map(all_names.__getitem__, small_files))
             sizes = array("Q", map(sizes.__getitem__, small_files))
             digests = b"".join([digests[index * digest_size : (index + 1) * digest_size] for index in small_files])
@@ -122,13 +122,13 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         if rank.job.roots[place.root].item:
             copies = pack_names(rank.target_name(place, name) for name in names.split(b"/"))
         read = yield from execute_read_batch(
-            rank, ReadSmallFiles(target, copies, are_copies=True), counts.VERIFIED_BYTES
+            rank, ReadSmallFilesBatch(target, copies, are_copies=True), counts.VERIFIED_BYTES
         )
-        stat = StatNames(source, names, VERSION_COLUMNS, follows_links=rank.options.dereference)
-        sources = yield from rank.execute(stat)
+        stat = StatNamesBatch(source, names, VERSION_COLUMNS, follows_links=rank.options.dereference)
+        sources = yield from rank.execute_batch(stat)
         is_read = not read.verdicts.codes.strip(_DONE) and not sources.verdicts.codes.strip(_DONE)
         are_equal = read.digests.data == digests and read.verdicts.bytes == sizes
-        if is_read and are_equal and sources.rows.packed() == versions:
+        if is_read and are_equal and sources.rows.status_columns_as_bytes() == versions:
             result.count(counts.VERIFIED, number)
             result.count(counts.CONFIRMED_BYTES, sum(sizes))
             return []
@@ -142,7 +142,12 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         return [index for index, (kind, size) in enumerate(of_kind) if kind == FILE[0] and size <= MAX_SMALL_FILE_BYTES]
 
     def _check_read_files(
-        self, rank: Rank, result: TaskResult, small_files: Sequence[int], read: ReadResult, sources: StatResult
+        self,
+        rank: Rank,
+        result: TaskResult,
+        small_files: Sequence[int],
+        read: ReadSmallFilesResult,
+        sources: StatNamesResult,
     ) -> list[int]:
         """Compare each small file that was read with what was copied, and record whether it is equal. Return the
         indices of the items that must be verified one by one.
@@ -152,7 +157,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
             read: what the backend has read of their copies.
             sources: status of their sources.
         """
-        copies = self._contents_by_index(rank)
+        copies = self._file_to_read_getter(rank)
         slow_rows = sorted({*range(len(self.kinds))}.difference(small_files))
         for row, index in enumerate(small_files):
             if read.verdicts.codes[row] != OutcomeCode.DONE:
@@ -162,7 +167,10 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
             expected = copy.known
             if (size, read.digests[row]) != (expected.size, expected.digest):
                 report_or_repair_copy(rank, result, copy, content_mismatch_problem(size, expected.size))
-            elif sources.verdicts.codes[row] == OutcomeCode.DONE and sources.rows.version(row) == expected.version:
+            elif (
+                sources.verdicts.codes[row] == OutcomeCode.DONE
+                and sources.rows.content_version_of_row(row) == expected.version
+            ):
                 result.count(counts.VERIFIED)
                 result.count(counts.CONFIRMED_BYTES, size)
             else:  # the copy is read again, and its bytes are counted then
@@ -186,7 +194,7 @@ class VerifyLinks(FileReadingTask, code=42, doing="reading back the copies of", 
         try:
             devices = set()
             for place, name in contents.names:
-                directory = rank.open_target(place)
+                directory = rank.open_target_directory(place)
                 with errors_as_problem("stat"):
                     status = os.stat(rank.target_name(place, name), dir_fd=directory, follow_symlinks=False)
                 devices.add(status.st_dev)
@@ -195,10 +203,10 @@ class VerifyLinks(FileReadingTask, code=42, doing="reading back the copies of", 
 
                 yield None
             if known.kind == FILE and (contents.chunk or rank.is_processed_in_chunks(known.size)):
-                result.spawn_on_other_host(SplitFileForReading(contents), known.size, contents.writers[0])
+                result.spawn_task_on_other_host(SplitFileForReading(contents), known.size, contents.writers[0])
                 return
             yield from verify_copy(rank, contents)
         except Problem as problem:
             report_or_repair_copy(rank, result, contents, problem)
         else:
-            count_verified(result, contents)
+            count_verified_copy(result, contents)

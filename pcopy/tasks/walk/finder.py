@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from itertools import compress
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import StatNames
+from pcopy.fsio.backend.batches import StatNamesBatch
 from pcopy.fsio.backend.columns import (
     MODE_COLUMN,
     MTIME_COLUMN,
     SIZE_COLUMN,
     TYPE_LETTERS,
-    BatchVerdicts,
+    BatchOutcomeColumns,
+    ItemStatusColumns,
     OutcomeCode,
-    StatusColumns,
     pack_names,
 )
 from pcopy.fsio.backend.directory_batches import DirectoryTotals, ItemCounts
@@ -37,12 +37,12 @@ from pcopy.walk.matching import (
     DIRECTORY,
     UNKNOWN,
     DirectoryItems,
-    compile_test,
+    compile_item_test,
     contains_test,
-    needed_columns,
+    needed_status_columns,
     needs_no_stat,
     split_by_stat_cost,
-    tested_types,
+    types_if_only_types_tested,
 )
 from pcopy.walk.output_formats import PATH_TERMINATORS, columns_of_fields, item_formatter_named
 from pcopy.walk.walk_request import WalkRequest
@@ -66,7 +66,7 @@ def columns_to_stat(request: WalkRequest) -> int:
         request: what the user wants from the walk.
     """
     whole = request.prints and not needs_no_stat(request.tree)
-    mask = needed_columns(request.tree if whole else split_by_stat_cost(request.tree)[1]) | request.sort_mask
+    mask = needed_status_columns(request.tree if whole else split_by_stat_cost(request.tree)[1]) | request.sort_mask
     if request.forms or request.columns:
         mask |= columns_of_fields(request.fields)
     if request.sums:
@@ -76,7 +76,7 @@ def columns_to_stat(request: WalkRequest) -> int:
     return mask
 
 
-class Finder:
+class FoundItemReporter:
     """Decides for each item of a walk whether it is reported, and writes it in the requested output formats. The tests
     of the find expression (such as ``-name``) are compiled when the object is created. One object per rank.
     """
@@ -86,7 +86,7 @@ class Finder:
         self.request = wish = WalkRequest(*rank.options.walk)
         whole = wish.prints and not needs_no_stat(wish.tree)
         cheap, dear = (("true",), wish.tree) if whole else split_by_stat_cost(wish.tree)
-        self._cheap, self._expensive = compile_test(cheap), compile_test(dear)
+        self._cheap, self._expensive = compile_item_test(cheap), compile_item_test(dear)
         self._prints_early = wish.prints and not whole
         self._prints_late = whole
         self._forms = [item_formatter_named(name, wish.fields) for name in wish.forms]
@@ -103,7 +103,7 @@ class Finder:
         """
         self._needs_status = bool(self.mask) or not needs_no_stat(dear)
         self._selected = rank.shared_instance(JobFilter)
-        kinds = tested_types(cheap)
+        kinds = types_if_only_types_tested(cheap)
         is_whole = self._needs_status and kinds is not None and not self._selected.has_filters
         self._batch_columns = (self.mask, kinds or b"") if is_whole else (0, b"")
         select = rank.options.select
@@ -130,11 +130,11 @@ class Finder:
         top = top if top.endswith(b"/") else top + b"/"
         return top + place.path + b"/" if place.path else top
 
-    def enters_depth(self, depth: int) -> bool:
+    def enters_directories_at_depth(self, depth: int) -> bool:
         """Return True if directories at this depth are entered (``-maxdepth``). A PATH has the depth 0."""
         return self.request.most_depth < 0 or depth < self.request.most_depth
 
-    def batch_request(self, parent: Place, names: Sequence[bytes]) -> tuple[int, bytes, ColumnSums | None, int]:
+    def batch_listing_request(self, parent: Place, names: Sequence[bytes]) -> tuple[int, bytes, ColumnSums | None, int]:
         """Return what the backend must determine of the items in the sub-directories ``names`` of ``parent`` when it
         lists these.
 
@@ -151,9 +151,11 @@ class Finder:
         if summing.needs_layouts(parent, self.reported_path(parent)):
             return *self._batch_columns, None, 0
         first = self.path_prefix(parent) + min(name + b"/" for name in names)
-        return *self._batch_columns, summing.sums.backend_sums, summing.sums.smallest_listed_size(first)
+        return *self._batch_columns, summing.sums.backend_sums, summing.sums.size_threshold_of_largest_files(first)
 
-    def add_summed_directory(self, result: TaskResult, place: Place, kinds: bytes, summed: DirectoryTotals) -> None:
+    def add_backend_sums_of_directory(
+        self, result: TaskResult, place: Place, kinds: bytes, summed: DirectoryTotals
+    ) -> None:
         """Count all items of the directory ``place`` as reported, and add their sums (``summed``), which the backend
         has computed, to those of this rank. ``kinds`` are the type letters of the items.
         """
@@ -161,11 +163,11 @@ class Finder:
         self.summing.sums.add_directory_summed_by_backend(
             self.path_prefix(place), kinds, depth_of_contents(place), summed
         )
-        self._count_reported(result, kinds)
+        self._count_reported_items(result, kinds)
         result.count(counts.BYTES, summed.size)
         result.count(counts.FOUND_BYTES, summed.size)
 
-    def reports_all_paths(self, depth: int) -> bool:
+    def are_all_paths_reported(self, depth: int) -> bool:
         """Return True if every item at this depth is reported, and nothing of it but its path. ``report_all_paths``
         then does so without looking at single items.
         """
@@ -180,14 +182,16 @@ class Finder:
         above = self.path_prefix(place)
         for number, end in enumerate(self._path_terminators):
             output.write(number, above + names.replace(b"/", end + above) + end)
-        self._count_reported(result, kinds)
+        self._count_reported_items(result, kinds)
 
-    def _count_reported(self, result: TaskResult, kinds: bytes) -> None:
+    def _count_reported_items(self, result: TaskResult, kinds: bytes) -> None:
         """Count items as found and as reported. ``kinds`` are their type letters."""
         result.count(counts.FOUND, len(kinds))
-        count_reported_types(result, kinds)
+        count_reported_items_by_type(result, kinds)
 
-    def report_written_paths(self, result: TaskResult, text: bytes, sums: ItemCounts, output: OutputBuffer) -> None:
+    def report_paths_written_by_backend(
+        self, result: TaskResult, text: bytes, sums: ItemCounts, output: OutputBuffer
+    ) -> None:
         """Report the paths of all items of several directories. The backend has written the paths to ``text``, each
         ending with a NUL; ``sums`` are the numbers of items by type.
         """
@@ -198,7 +202,7 @@ class Finder:
         for counter, number_of_kind in zip((*_COUNTERS_OF_TYPES.values(), counts.SPECIAL), numbers, strict=True):
             result.count(counter, number_of_kind)
 
-    def test_names(
+    def report_names_passing_tests(
         self,
         result: TaskResult,
         place: Place,
@@ -206,7 +210,7 @@ class Finder:
         packed: bytes,
         kinds: bytes,
         output: OutputBuffer,
-        seen: StatusColumns | None = None,
+        seen: ItemStatusColumns | None = None,
     ) -> TicketGenerator[Sequence[int]]:
         """Test the items ``packed`` of the directory ``place``, and report those that the find expression selects.
         Return the rows of the sub-directories that must be entered.
@@ -226,14 +230,14 @@ class Finder:
             rows = yield from self._stat_unknown_types(result, place, items)
         if self._selected.has_filters:
             selected_before, unseen = len(rows), len(items.unstatted)
-            rows = yield from self._filtered_rows(result, place, items, rows)
+            rows = yield from self._rows_not_excluded(result, place, items, rows)
             result.count(counts.EXCLUDED, selected_before - len(rows) - (len(items.unstatted) - unseen))
         inside = [row for row in rows if items.kinds[row] == DIRECTORY] if DIRECTORY in items.kinds else []
         reported = yield from self.report_matches(result, place, items, rows, depth, output)
         found = len(names) - len(items.unstatted)
         result.count(counts.FOUND, found)
         result.count(counts.SKIPPED, found - reported)
-        if not inside or not self.enters_depth(depth):
+        if not inside or not self.enters_directories_at_depth(depth):
             return ()
         closed = items.pruned | items.unstatted
         return [row for row in inside if row not in closed] if closed else inside
@@ -254,7 +258,7 @@ class Finder:
 
     def _stat_rows(
         self, result: TaskResult, place: Place, items: DirectoryItems, rows: Sequence[int], mask: int
-    ) -> TicketGenerator[tuple[StatusColumns, Sequence[int]]]:
+    ) -> TicketGenerator[tuple[ItemStatusColumns, Sequence[int]]]:
         """Stat the items in ``rows``. Return two values: the status columns ``mask`` of those that could be statted,
         and their rows.
 
@@ -262,21 +266,21 @@ class Finder:
         """
         names = items.names
         if items.directory < 0:
-            items.directory = self._rank.open_source(place)
+            items.directory = self._rank.open_source_directory(place)
         packed = pack_names(names) if len(rows) == len(names) else pack_names([names[row] for row in rows])
         backend = self._rank.backend
-        stated = yield from await_ticket(backend, backend.submit(StatNames(items.directory, packed, mask)))
+        stated = yield from await_ticket(backend, backend.submit_batch(StatNamesBatch(items.directory, packed, mask)))
         codes = stated.verdicts.codes
         if codes.count(OutcomeCode.DONE) == len(codes):
             return stated.rows, rows
         done = stated.verdicts.rows_with_code(OutcomeCode.DONE)
         remaining = [rows[row] for row in done]
         items.unstatted.update({*rows}.difference(remaining))
-        self._report_unstatted(result, place, [names[row] for row in rows], stated.verdicts)
-        return stated.rows.selected(done), remaining
+        self._report_names_without_status(result, place, [names[row] for row in rows], stated.verdicts)
+        return stated.rows.columns_of_selected_rows(done), remaining
 
-    def _report_unstatted(
-        self, result: TaskResult, place: Place, names: Sequence[bytes], verdicts: BatchVerdicts
+    def _report_names_without_status(
+        self, result: TaskResult, place: Place, names: Sequence[bytes], verdicts: BatchOutcomeColumns
     ) -> None:
         """Report those of ``names`` that could not be statted as failed; ``verdicts`` are the results of the stat. The
         items are counted as found here, and nowhere else. Vanished items are ignored.
@@ -285,9 +289,9 @@ class Finder:
             problem = None if code == OutcomeCode.DONE else verdicts.problem(row)
             if problem is not None and problem.errno != errno.ENOENT:
                 result.count(counts.FOUND)
-                result.fail_item(place, names[row], problem, retry=RetryMode.NEVER)
+                result.count_item_as_failed(place, names[row], problem, retry=RetryMode.NEVER)
 
-    def _filtered_rows(
+    def _rows_not_excluded(
         self, result: TaskResult, place: Place, items: DirectoryItems, rows: Sequence[int]
     ) -> TicketGenerator[Sequence[int]]:
         """Return those of ``rows`` that the filters (``--exclude`` and others) do not exclude."""
@@ -297,11 +301,13 @@ class Finder:
             return [
                 row
                 for row in rows
-                if not selected.excludes(above + items.names[row] + (b"/" if items.kinds[row] == DIRECTORY else b""))
+                if not selected.excludes_path(
+                    above + items.names[row] + (b"/" if items.kinds[row] == DIRECTORY else b"")
+                )
             ]
         seen, rows = yield from self._stat_rows(result, place, items, rows, MODE_COLUMN | SIZE_COLUMN | MTIME_COLUMN)
-        columns = zip(rows, seen.mode, seen.size, seen.exact_times("mtime"), strict=True)
-        return [row for row, *status in columns if selected.selects(above + items.names[row], *status)]
+        columns = zip(rows, seen.mode, seen.size, seen.exact_times_in_column("mtime"), strict=True)
+        return [row for row, *status in columns if selected.selects_item_at_path(above + items.names[row], *status)]
 
     def report_matches(
         self,
@@ -326,8 +332,8 @@ class Finder:
             return 0
         statted = items
         if self._needs_status and items.rows is None:
-            seen, rows = yield from self._stat_if_needed(result, place, items, rows)
-            statted = items.selected_items(rows, seen)
+            seen, rows = yield from self._stat_rows_if_needed(result, place, items, rows)
+            statted = items.items_in_rows(rows, seen)
             chosen = self._expensive(statted, range(len(rows)))
             items.pruned.update(rows[row] for row in statted.pruned)
         else:
@@ -337,18 +343,16 @@ class Finder:
         chosen = self._reported_rows(statted, chosen)
         if not chosen:
             return 0
-        reported = (
-            statted if len(chosen) == len(statted) and not self.request.prints else statted.selected_items(chosen)
-        )
+        reported = statted if len(chosen) == len(statted) and not self.request.prints else statted.items_in_rows(chosen)
         self.write_items(reported, depth, output)
         if self.summing is not None:
             yield from self.summing.add_layouts(result, place, self.reported_path(place), reported)
-        return self._count_items(result, reported)
+        return self._count_items_by_type(result, reported)
 
-    def record_listing(self, place: Place, entries: int) -> None:
+    def record_listed_directory(self, place: Place, entries: int) -> None:
         """Add a directory that was listed, with this number of entries, to the sums (``--summary``)."""
         if self.summing is not None:
-            self.summing.record_listing(place, self.reported_path(place), entries)
+            self.summing.record_listed_directory(place, self.reported_path(place), entries)
 
     def _reported_rows(self, items: DirectoryItems, rows: Sequence[int]) -> Sequence[int]:
         """Return those of ``rows`` that are reported: all, but without directories if filters by age or size apply."""
@@ -356,29 +360,29 @@ class Finder:
             return rows
         return [row for row in rows if items.kinds[row] != DIRECTORY]
 
-    def _stat_if_needed(
+    def _stat_rows_if_needed(
         self, result: TaskResult, place: Place, items: DirectoryItems, rows: Sequence[int]
-    ) -> TicketGenerator[tuple[StatusColumns, Sequence[int]]]:
+    ) -> TicketGenerator[tuple[ItemStatusColumns, Sequence[int]]]:
         """Stat the items in ``rows`` if anything of their status is needed. Return two values: the status columns, and
         the rows of the items that could be statted.
         """
         if self.mask:
             return (yield from self._stat_rows(result, place, items, rows, self.mask))
-        return StatusColumns(len(rows), 0), rows
+        return ItemStatusColumns(len(rows), 0), rows
 
-    def report_root(self, result: TaskResult, items: DirectoryItems, output: OutputBuffer) -> int:
+    def report_command_line_path(self, result: TaskResult, items: DirectoryItems, output: OutputBuffer) -> int:
         """Report a PATH of the command line, if the find expression selects it. It is the only one of ``items``, and
         was statted before. Return 1 if it was reported, else 0.
 
         Filters do not exclude a PATH, except a directory if they select by age or size.
         """
-        return 0 if self.request.least_depth > 0 else self._report_statted(result, items, output)
+        return 0 if self.request.least_depth > 0 else self._report_items_with_status(result, items, output)
 
     def report_listed_items(self, result: TaskResult, items: DirectoryItems, output: OutputBuffer) -> None:
         """Count items of a list (``--from``) as found, and report those that the find expression selects. Everything
         that the tests need is known already.
         """
-        number = self._report_statted(result, items, output)
+        number = self._report_items_with_status(result, items, output)
         result.count(counts.FOUND, len(items))
         result.count(counts.SKIPPED, len(items) - number)
 
@@ -402,7 +406,7 @@ class Finder:
         except (OSError, Problem):
             return True
         items = DirectoryItems(
-            directory, above, names, bytes((DIRECTORY,)), StatusColumns.from_statuses([status], self.mask)
+            directory, above, names, bytes((DIRECTORY,)), ItemStatusColumns.from_statuses([status], self.mask)
         )
         return depth_of_contents(place) > self.request.least_depth and bool(self._matching_rows(items))
 
@@ -411,16 +415,16 @@ class Finder:
         chosen = self._expensive(items, self._cheap(items, range(len(items))))
         return self._reported_rows(items, sorted(items.printed) if self.request.prints else chosen)
 
-    def _report_statted(self, result: TaskResult, items: DirectoryItems, output: OutputBuffer) -> int:
+    def _report_items_with_status(self, result: TaskResult, items: DirectoryItems, output: OutputBuffer) -> int:
         """Report those of ``items`` that the find expression selects; all were statted before. Return how many were
         reported.
         """
         chosen = self._matching_rows(items)
         if not chosen:
             return 0
-        reported = items if len(chosen) == len(items) else items.selected_items(chosen)
+        reported = items if len(chosen) == len(items) else items.items_in_rows(chosen)
         self.write_items(reported, 0, output)
-        return self._count_items(result, reported)
+        return self._count_items_by_type(result, reported)
 
     def reported_path(self, place: Place) -> bytes:
         """Return the path of the directory ``place`` as it is reported, without a slash at its end."""
@@ -439,7 +443,7 @@ class Finder:
             for number, form in enumerate(self._forms):
                 output.write(number, form(reported))
 
-    def _count_items(self, result: TaskResult, reported: DirectoryItems) -> int:
+    def _count_items_by_type(self, result: TaskResult, reported: DirectoryItems) -> int:
         """Count the reported items by type, and return their number. An item that the find expression reports twice
         (``-print -print``) counts once.
         """
@@ -449,7 +453,7 @@ class Finder:
             if number == len(reported)
             else bytes(dict(zip(reported.names, reported.kinds, strict=True)).values())
         )
-        count_reported_types(result, kinds)
+        count_reported_items_by_type(result, kinds)
         if reported.rows is not None and reported.rows.size:
             sizes = reported.rows.size
             size = sum(
@@ -462,7 +466,7 @@ class Finder:
         return number
 
 
-def count_reported_types(result: TaskResult, kinds: bytes) -> None:
+def count_reported_items_by_type(result: TaskResult, kinds: bytes) -> None:
     """Count reported items by type. ``kinds`` are their type letters."""
     remaining = len(kinds)
     for kind, counter in _COUNTERS_OF_TYPES.items():

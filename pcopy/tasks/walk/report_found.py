@@ -1,7 +1,7 @@
 """Sends what a walk finds to rank 0: as bytes to be written, or as status columns of the items.
 
-``FoundItemsNote`` carries the output. With ``FoundItemsAcknowledged`` rank 0 acknowledges it, so that a rank does not
-send more than rank 0 can write.
+``FoundItemsNote`` carries the output. With ``FoundItemsAcknowledgement`` rank 0 acknowledges it, so that a rank does
+not send more than rank 0 can write.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from pcopy.fsio.backend.columns import StatusColumns
-from pcopy.tasks.base.kind import RecreatedNote
+from pcopy.fsio.backend.columns import ItemStatusColumns
+from pcopy.tasks.base.kind import NoteDiscardedOnResume
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.report_window import SendWindow, acknowledge_when_due
+from pcopy.tasks.base.report_window import SendWindow, acknowledge_received_amount_when_due
 from pcopy.tasks.base.result import TaskResult
 from pcopy.walk.matching import DirectoryItems
 
@@ -44,28 +44,28 @@ class WalkOutputSink(Protocol):
     def write_items(self, items: DirectoryItems) -> str:
         """Write items, with their status columns. Return why the job must stop, or "" if it can continue."""
 
-    def mark_incomplete(self, why: str) -> None:
+    def mark_output_incomplete(self, why: str) -> None:
         """Record that the output is incomplete for the reason ``why``. Then no saved listing is created from it."""
 
-    def add_sums(self, words: bytes, layouts: bytes) -> None:
+    def add_sums_of_rank(self, words: bytes, layouts: bytes) -> None:
         """Add the packed sums of one rank: of items (``words``), and of Lustre layouts (``layouts``)."""
 
 
 def pack_found_items(items: DirectoryItems) -> PackedItems:
     """Return ``items`` in packed form, to be sent to rank 0."""
     rows = items.rows
-    columns = (0, b"") if rows is None else (rows.mask, rows.packed())
+    columns = (0, b"") if rows is None else (rows.mask, rows.status_columns_as_bytes())
     return items.above, b"\0".join(items.names), items.kinds, *columns
 
 
 def unpack_found_items(packed: PackedItems) -> DirectoryItems:
     """Return the items that ``pack_found_items`` has packed, on rank 0."""
     above, names, kinds, mask, columns = packed
-    rows = StatusColumns.unpacked(columns, len(kinds), mask) if mask else None
+    rows = ItemStatusColumns.status_columns_from_bytes(columns, len(kinds), mask) if mask else None
     return DirectoryItems(-1, above, names.split(b"\0"), kinds, rows)
 
 
-class FoundItemsNote(RecreatedNote, code=103, doing="reporting found items"):
+class FoundItemsNote(NoteDiscardedOnResume, code=103, doing="reporting found items"):
     """Message to rank 0 with output of a walk, from the rank ``sender``: either the bytes to be written in each
     requested output form (``parts``), or items with their status columns (``packed``).
     """
@@ -75,12 +75,14 @@ class FoundItemsNote(RecreatedNote, code=103, doing="reporting found items"):
     packed: tuple[PackedItems, ...] = ()
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        size = sum(map(len, self.parts)) + sum(map(_size_to_acknowledge, self.packed))
+        size = sum(map(len, self.parts)) + sum(map(_byte_count_to_acknowledge, self.packed))
         _write_to_sink(rank, self.parts, self.packed)
-        acknowledge_when_due(rank, result, self.sender, size, UnacknowledgedBytes, FoundItemsAcknowledged)
+        acknowledge_received_amount_when_due(
+            rank, result, self.sender, size, UnacknowledgedBytes, FoundItemsAcknowledgement
+        )
 
 
-class FoundItemsAcknowledged(RecreatedNote, code=104, doing="continuing the walk"):
+class FoundItemsAcknowledgement(NoteDiscardedOnResume, code=104, doing="continuing the walk"):
     """Message to a rank that has sent output to rank 0: rank 0 has processed ``number`` bytes of it, so the rank may
     send as many more.
     """
@@ -118,7 +120,7 @@ class OutputBuffer:
         """Add items with their status columns, which rank 0 receives instead of formatted output."""
         packed = pack_found_items(items)
         self._items.append(packed)
-        self.size += _size_to_acknowledge(packed)
+        self.size += _byte_count_to_acknowledge(packed)
 
     def flush_to_rank_0(self, rank: Rank, result: TaskResult) -> None:
         """Pass the collected output to rank 0: write it if this is rank 0, otherwise send it. Do nothing if there is
@@ -131,10 +133,10 @@ class OutputBuffer:
             _write_to_sink(rank, parts, self._items)
             return
         rank.shared_instance(UnacknowledgedBytes).unacknowledged += self.size
-        result.spawn(FoundItemsNote(rank.number, parts, tuple(self._items)), owner=0)
+        result.spawn_task(FoundItemsNote(rank.number, parts, tuple(self._items)), owner=0)
 
 
-def _size_to_acknowledge(packed: PackedItems) -> int:
+def _byte_count_to_acknowledge(packed: PackedItems) -> int:
     """Return the number of bytes that these packed items count as: so many must rank 0 acknowledge."""
     return len(packed[1]) + len(packed[2]) + len(packed[4])
 

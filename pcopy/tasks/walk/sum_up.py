@@ -1,5 +1,5 @@
 """Sums for ``--summary`` of pwalk. Each rank sums up what it finds. At the end of the walk, each rank sends its sums to
-rank 0 (``RequestSumsNote``, ``WalkSumsNote``).
+rank 0 (``WalkSumsRequestNote``, ``WalkSumsNote``).
 
 Stripe layouts of files are read only on Lustre.
 """
@@ -15,7 +15,7 @@ from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import RecreatedNote
+from pcopy.tasks.base.kind import NoteDiscardedOnResume
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
@@ -56,9 +56,9 @@ class WalkSumsOfRank:
         """Return the sums of items and the sums of layouts, both packed; the latter are empty if there is no Lustre
         file system.
         """
-        return self.sums.packed(), b"" if self.layouts is None else self.layouts.packed()
+        return self.sums.sums_as_bytes(), b"" if self.layouts is None else self.layouts.sums_as_bytes()
 
-    def record_listing(self, place: Place, path: bytes, entries: int) -> None:
+    def record_listed_directory(self, place: Place, path: bytes, entries: int) -> None:
         """Record that the directory ``place``, which is reported as ``path``, was listed and has this number of
         entries.
         """
@@ -69,7 +69,7 @@ class WalkSumsOfRank:
         from pcopy.lustre.llapi import mdt_of_item
 
         try:
-            mdt = mdt_of_item(self._rank.open_source(place))
+            mdt = mdt_of_item(self._rank.open_source_directory(place))
         except Problem:  # the directory has vanished since it was listed
             return
         if mdt >= 0:
@@ -116,7 +116,7 @@ class WalkSumsOfRank:
         if is_lustre is None:
             try:
                 with errors_as_problem("statfs"):
-                    is_lustre = type_of_file_system(self._rank.open_source(place)) == LUSTRE_TYPE
+                    is_lustre = type_of_file_system(self._rank.open_source_directory(place)) == LUSTRE_TYPE
             except Problem:  # the next directory of this file system is tried
                 return None
             self._are_lustre[mount] = is_lustre
@@ -143,29 +143,31 @@ class WalkSumsOfRank:
 
         for start in range(0, len(files), LAYOUTS_PER_SLICE):
             batch = files[start : start + LAYOUTS_PER_SLICE]
-            yield from self._rank.throttle.charge_and_wait(operations=len(batch))
+            yield from self._rank.throttle.charge_limits_and_wait(operations=len(batch))
             yield None
             for name, size, blocks in batch:
                 try:
-                    blob = read_layout(proc_path_of_item(self._rank.open_source(place), name), follow=False)
+                    blob = read_layout(proc_path_of_item(self._rank.open_source_directory(place), name), follow=False)
                     sums.add(parse_layout(blob) if blob else None, size, BLOCK_BYTES * blocks)
                 except InvalidLayoutError:
-                    sums.add_unknown(size)
+                    sums.add_file_with_unknown_layout(size)
                 except OSError as error:
-                    sums.add_unknown(size)
+                    sums.add_file_with_unknown_layout(size)
                     if error.errno not in _IGNORED_ERRNOS:
                         result.count(counts.FOUND)
-                        result.fail_item(place, name, Problem.from_error("getstripe", error), retry=RetryMode.NEVER)
+                        result.count_item_as_failed(
+                            place, name, Problem.from_error("getstripe", error), retry=RetryMode.NEVER
+                        )
 
 
-class RequestSumsNote(RecreatedNote, code=105, doing="summing up"):
+class WalkSumsRequestNote(NoteDiscardedOnResume, code=105, doing="summing up"):
     """Message from rank 0 to each rank, once at the end of the walk: it makes the rank send its sums to rank 0."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        result.spawn(WalkSumsNote(*rank.shared_instance(WalkSumsOfRank).packed_sums()), owner=0)
+        result.spawn_task(WalkSumsNote(*rank.shared_instance(WalkSumsOfRank).packed_sums()), owner=0)
 
 
-class WalkSumsNote(RecreatedNote, code=106, doing="summing up"):
+class WalkSumsNote(NoteDiscardedOnResume, code=106, doing="summing up"):
     """Message to rank 0: the sums of one rank over items (``packed_sums``) and over Lustre layouts
     (``packed_layouts``), both packed.
     """
@@ -174,4 +176,4 @@ class WalkSumsNote(RecreatedNote, code=106, doing="summing up"):
     packed_layouts: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        cast("WalkOutputSink", rank.sink).add_sums(self.packed_sums, self.packed_layouts)
+        cast("WalkOutputSink", rank.sink).add_sums_of_rank(self.packed_sums, self.packed_layouts)

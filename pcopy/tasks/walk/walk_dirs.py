@@ -1,4 +1,6 @@
-"""WalkRoot, WalkDirs and WalkNames: list directories and pass their items to the ``Finder``, which reports them.
+"""WalkCommandLinePath, WalkDirectories and WalkNamesOfLargeDirectory: list directories and pass on their items.
+
+The ``FoundItemReporter`` receives the items and reports them.
 
 A task enters the directories that it finds as long as the other ranks have work, too. Otherwise it leaves them to new
 tasks, which idle ranks can take. The names of a large directory are divided into several tasks.
@@ -18,10 +20,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.backend.batches import ListResult
-from pcopy.fsio.backend.columns import OutcomeCode, StatusColumns, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import DirectoryContents, ListDirectories, ListPaths
-from pcopy.fsio.identity import Identity
+from pcopy.fsio.backend.batches import ListNamesResult
+from pcopy.fsio.backend.columns import ItemStatusColumns, OutcomeCode, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import DirectoryContents, ListDirectoriesBatch, ListPathsBatch
+from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import mount_codes
@@ -30,7 +32,7 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.sibling_directories import DirectoriesToEnter
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place, unpack_numbers
-from pcopy.tasks.walk.finder import WORKING_DIRECTORY, Finder, depth_of_contents, type_letter
+from pcopy.tasks.walk.finder import WORKING_DIRECTORY, FoundItemReporter, depth_of_contents, type_letter
 from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer
 from pcopy.walk.listing import (
     NAMES_PER_BATCH,
@@ -47,7 +49,7 @@ A larger directory is listed by itself.
 """
 
 
-class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
+class WalkCommandLinePath(TaskKind, code=100, doing="walking", is_note=False):
     """Task of rank 0 that stats the PATH number ``number`` of the command line, and walks it. Only rank 0 can do so:
     PATHs are relative to the user's working directory, and only rank 0 has that one.
     """
@@ -59,9 +61,9 @@ class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Stat the PATH, report it if the find expression selects it, and walk it if it is a directory."""
-        root, finder = rank.job.roots[self.number], rank.shared_instance(Finder)
+        root, finder = rank.job.roots[self.number], rank.shared_instance(FoundItemReporter)
         place = Place(
-            self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]),
+            self.number, b"", ItemIdentity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]),
             NO_DIRECTORY_IDENTITY,
             False,
             False,
@@ -71,7 +73,7 @@ class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
         try:
             status = os.lstat(root.source_shown)
         except OSError as error:
-            result.fail_item(place, root.item, Problem.from_error("stat", error), retry=RetryMode.NEVER)
+            result.count_item_as_failed(place, root.item, Problem.from_error("stat", error), retry=RetryMode.NEVER)
             return
         is_directory = stat.S_ISDIR(status.st_mode) and not root.item
         items = DirectoryItems(
@@ -79,20 +81,20 @@ class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
             b"",
             [root.source_shown],
             bytes((type_letter(status.st_mode),)),
-            StatusColumns.from_statuses([status], finder.mask),
+            ItemStatusColumns.from_statuses([status], finder.mask),
         )
-        number = finder.report_root(result, items, output)
+        number = finder.report_command_line_path(result, items, output)
         result.count(counts.SKIPPED, 1 - number)
         if number and root.item and finder.summing is not None:
             yield from finder.summing.add_layout_of_root(result, place, root.item, items)
         walk = _DirectoryWalk(rank, result, output)
-        if is_directory and finder.enters_depth(0) and not items.pruned:
+        if is_directory and finder.enters_directories_at_depth(0) and not items.pruned:
             result.count(counts.UNSCANNED)
             yield from walk.list_directory(place)
-        yield from walk.enter_while_others_work()
+        yield from walk.enter_directories_while_others_work()
 
 
-class WalkDirs(DivisibleTask, code=101, doing="walking", is_note=False):
+class WalkDirectories(DivisibleTask, code=101, doing="walking", is_note=False):
     """Task that walks the directories ``names`` (joined by slashes) of ``place`` with everything below them. ``inodes``
     are their inode numbers (8 bytes each).
     """
@@ -103,12 +105,12 @@ class WalkDirs(DivisibleTask, code=101, doing="walking", is_note=False):
     min_items_per_portion = 2
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        walk = _DirectoryWalk(rank, result, rank.shared_instance(Finder).new_output_buffer)
+        walk = _DirectoryWalk(rank, result, rank.shared_instance(FoundItemReporter).new_output_buffer)
         walk.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
-        yield from walk.enter_while_others_work()
+        yield from walk.enter_directories_while_others_work()
 
 
-class WalkNames(DivisibleTask, code=102, doing="walking", is_note=False):
+class WalkNamesOfLargeDirectory(DivisibleTask, code=102, doing="walking", is_note=False):
     """Task that tests some ``names`` (joined by slashes) of a large directory, reports those that are selected, and
     enters the directories among them. ``kinds`` (type letters) and ``inodes`` (8 bytes each) come from the listing of
     the directory.
@@ -123,17 +125,19 @@ class WalkNames(DivisibleTask, code=102, doing="walking", is_note=False):
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Test and report the names, and enter the directories among them."""
-        walk = _DirectoryWalk(rank, result, rank.shared_instance(Finder).new_output_buffer)
+        walk = _DirectoryWalk(rank, result, rank.shared_instance(FoundItemReporter).new_output_buffer)
         try:
-            directory = rank.open_source(self.place)
+            directory = rank.open_source_directory(self.place)
         except Problem as problem:
             names = unpack_names(self.names)
             result.count(counts.FOUND, len(names))
             for name in names:
-                result.fail_item(self.place, name, problem, retry=RetryMode.NEVER)
+                result.count_item_as_failed(self.place, name, problem, retry=RetryMode.NEVER)
             return
-        yield from walk.test_names(self.place, directory, self.names, self.kinds, unpack_numbers(self.inodes))
-        yield from walk.enter_while_others_work()
+        yield from walk.report_names_passing_tests(
+            self.place, directory, self.names, self.kinds, unpack_numbers(self.inodes)
+        )
+        yield from walk.enter_directories_while_others_work()
 
 
 class _DirectoryWalk(DirectoriesToEnter):
@@ -144,20 +148,20 @@ class _DirectoryWalk(DirectoriesToEnter):
     def __init__(self, rank: Rank, result: TaskResult, output_options: OutputBuffer) -> None:
         super().__init__(rank, result)
         self._output = output_options
-        self._finder = rank.shared_instance(Finder)
+        self._finder = rank.shared_instance(FoundItemReporter)
 
-    def enter_while_others_work(self) -> TaskSteps:
+    def enter_directories_while_others_work(self) -> TaskSteps:
         """Enter directories as long as other ranks have work, leave the rest to new tasks, then pass the output to rank
         0.
         """
-        yield from super().enter_while_others_work()
+        yield from super().enter_directories_while_others_work()
         self._output.flush_to_rank_0(self._rank, self._result)
 
-    def _should_enter_more(self) -> bool:
+    def _should_enter_more_directories(self) -> bool:
         """Return True if this task should enter another directory itself, and not leave it to a new task."""
-        return self._output.size < MAX_TASK_OUTPUT and super()._should_enter_more()
+        return self._output.size < MAX_TASK_OUTPUT and super()._should_enter_more_directories()
 
-    def _can_enter_several(self, parent: Place) -> bool:
+    def _can_enter_several_directories(self, parent: Place) -> bool:
         """Return True if the backend may list several sub-directories of ``parent`` in one call.
 
         It may not if the backend has threads and items must be statted: then single items are divided among the
@@ -172,43 +176,45 @@ class _DirectoryWalk(DirectoriesToEnter):
             or rank.options.dereference
         ):
             return False
-        return (backend.runs_in_poll or not finder.mask) and not rank.sources[parent.root].expected_mounts.has_any_mount
+        return (backend.runs_in_poll or not finder.mask) and not rank.sources[
+            parent.root
+        ].expected_mounts.has_any_expected_mount
 
-    def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
+    def _enter_several_directories(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """List several sub-directories of ``parent`` in one call of the backend. Those that the backend cannot list are
         then entered one by one.
         """
-        if self._finder.reports_all_paths(depth_of_contents(parent) + 1):
-            yield from self._report_paths(parent, names, inodes)
+        if self._finder.are_all_paths_reported(depth_of_contents(parent) + 1):
+            yield from self._list_and_report_all_paths(parent, names, inodes)
             return
-        found = yield from self._list_in_batch(parent, names, inodes)
+        found = yield from self._list_subdirectories_in_batch(parent, names, inodes)
         for name, inode, within in zip(names, inodes, found, strict=True):
             if within is None:
-                yield from self._enter(parent, name, inode)
+                yield from self._enter_directory(parent, name, inode)
             else:
                 self._result.count(counts.UNSCANNED, -1)
-                yield from self._process_listed(_subdirectory(parent, name, inode), within)
+                yield from self._process_listed_directory(_subdirectory(parent, name, inode), within)
 
-    def _report_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
+    def _list_and_report_all_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> TaskSteps:
         """List several sub-directories of ``parent`` in one call, and report all paths in them. This is used if every
         item is reported, and nothing of it but its path.
         """
         rank, result, finder = self._rank, self._result, self._finder
         try:
-            directory, device = rank.open_source(parent), rank.source_device(parent) or 0
-        except Problem:  # ``_enter`` reports the error for each directory
+            directory, device = rank.open_source_directory(parent), rank.source_device(parent) or 0
+        except Problem:  # ``_enter_directory`` reports the error for each directory
             for name, inode in zip(names, inodes, strict=True):
-                yield from self._enter(parent, name, inode)
+                yield from self._enter_directory(parent, name, inode)
             return
-        batch = ListPaths(
+        batch = ListPathsBatch(
             directory, pack_names(names), array("Q", inodes), device, MAX_BATCH_PATHS, finder.path_prefix(parent)
         )
-        written = yield from rank.execute(batch)
-        finder.report_written_paths(result, written.packed_paths, written.counts, self._output)
-        enters = finder.enters_depth(depth_of_contents(parent) + 1)
+        written = yield from rank.execute_batch(batch)
+        finder.report_paths_written_by_backend(result, written.packed_paths, written.counts, self._output)
+        enters = finder.enters_directories_at_depth(depth_of_contents(parent) + 1)
         for row, code in enumerate(written.verdicts.codes):
             if code != OutcomeCode.DONE:
-                yield from self._enter(parent, names[row], inodes[row])
+                yield from self._enter_directory(parent, names[row], inodes[row])
                 continue
             result.count(counts.UNSCANNED, -1)
             remaining = written.remaining.get(row)
@@ -217,7 +223,7 @@ class _DirectoryWalk(DirectoriesToEnter):
                 result.count(counts.UNSCANNED, len(inside))
                 self.add(_subdirectory(parent, names[row], inodes[row]), inside, remaining.inodes)
 
-    def _list_in_batch(
+    def _list_subdirectories_in_batch(
         self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
     ) -> TicketGenerator[Sequence[DirectoryContents | None]]:
         """List the sub-directories ``names`` of ``parent`` in one call of the backend. Return the contents of each;
@@ -225,12 +231,14 @@ class _DirectoryWalk(DirectoriesToEnter):
         """
         rank = self._rank
         try:
-            directory, device = rank.open_source(parent), rank.source_device(parent) or 0
-        except Problem:  # ``_enter`` reports the error for each directory
+            directory, device = rank.open_source_directory(parent), rank.source_device(parent) or 0
+        except Problem:  # ``_enter_directory`` reports the error for each directory
             return [None] * len(names)
-        seen = self._finder.batch_request(parent, names)
-        batch = ListDirectories(directory, pack_names(names), array("Q", inodes), device, NAMES_PER_BATCH - 1, *seen)
-        looked = yield from rank.execute(batch)
+        seen = self._finder.batch_listing_request(parent, names)
+        batch = ListDirectoriesBatch(
+            directory, pack_names(names), array("Q", inodes), device, NAMES_PER_BATCH - 1, *seen
+        )
+        looked = yield from rank.execute_batch(batch)
         return [looked.contents.get(row) for row in range(len(names))]
 
     def _report_all_paths(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
@@ -244,25 +252,29 @@ class _DirectoryWalk(DirectoriesToEnter):
         """Add the directories among these items to those that are to be entered, unless they are too deep
         (``-maxdepth``).
         """
-        if DIRECTORY in kinds and self._finder.enters_depth(depth_of_contents(place)):
-            self._add_directories(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
+        if DIRECTORY in kinds and self._finder.enters_directories_at_depth(depth_of_contents(place)):
+            self._add_directories_to_enter(
+                place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY]
+            )
 
-    def _process_listed(self, place: Place, within: DirectoryContents) -> TaskSteps:
+    def _process_listed_directory(self, place: Place, within: DirectoryContents) -> TaskSteps:
         """Process the items of directory ``place``, which the backend has listed (``within``): report those that are
         selected, and add sub-directories to those to be entered.
         """
         if within.totals:
-            self._finder.add_summed_directory(self._result, place, within.kinds, within.totals)
+            self._finder.add_backend_sums_of_directory(self._result, place, within.kinds, within.totals)
             self._add_all_directories(place, within.names, within.kinds, within.inodes)
         elif within.names:
             try:
-                yield from self.test_names(place, -1, within.names, within.kinds, within.inodes, within.rows)
+                yield from self.report_names_passing_tests(
+                    place, -1, within.names, within.kinds, within.inodes, within.rows
+                )
             except Problem as problem:
-                self._report_unlisted(place, problem)
+                self._report_unlistable_directory(place, problem)
                 return
-        self._finder.record_listing(place, len(within.kinds))
+        self._finder.record_listed_directory(place, len(within.kinds))
 
-    def _enter(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
+    def _enter_directory(self, parent: Place, name: bytes, inode: int) -> TaskSteps:
         """List the directory ``name`` of ``parent``, which was found with this inode number, and process its items."""
         rank = self._rank
         path = parent.path + b"/" + name if parent.path else name
@@ -273,9 +285,9 @@ class _DirectoryWalk(DirectoriesToEnter):
         except Problem as problem:
             self._result.count(counts.UNSCANNED, -1)
             if problem.errno != errno.ENOENT:
-                self._report_unlisted(parent._replace(path=path), problem)
+                self._report_unlistable_directory(parent._replace(path=path), problem)
             elif (replaced := self._problem_of_replaced_parent(parent)) is not None:
-                self._report_unlisted(parent, replaced)
+                self._report_unlistable_directory(parent, replaced)
             return
         if self._finder.request.same_device and identity.mount_code != parent.source_id.mount_code:
             self._result.count(counts.UNSCANNED, -1)
@@ -288,49 +300,51 @@ class _DirectoryWalk(DirectoriesToEnter):
         self._has_begun = True
         result.count(counts.UNSCANNED, -1)
         try:
-            yield from rank.throttle.charge_and_wait(operations=2)
-            directory = rank.open_source(place)
+            yield from rank.throttle.charge_limits_and_wait(operations=2)
+            directory = rank.open_source_directory(place)
             listing = yield from list_directory(rank.backend, directory, detailed=True)
-            if listing.may_have_more:
+            if listing.may_have_more_batches:
                 spool = NameBatchQueue(rank.open_spool)
                 try:
                     number = yield from queue_names_of_directory(
-                        listing, spool, partial(self._report_if_paths_only, place)
+                        listing, spool, partial(self._report_all_paths_if_untested, place)
                     )
                 finally:
-                    tasks = (WalkNames(place, *unpack_name_batch(each)) for each in spool)
-                    result.spawn_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
+                    tasks = (WalkNamesOfLargeDirectory(place, *unpack_name_batch(each)) for each in spool)
+                    result.spawn_tasks_lazily(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
             else:
                 number, listed = listing.name_count, listing.listed
                 if number:
-                    yield from self.test_names(place, directory, listed.names, listed.kinds, listed.inodes)
+                    yield from self.report_names_passing_tests(
+                        place, directory, listed.names, listed.kinds, listed.inodes
+                    )
         except Problem as problem:
-            self._report_unlisted(place, problem)
+            self._report_unlistable_directory(place, problem)
             return
-        self._finder.record_listing(place, number)
+        self._finder.record_listed_directory(place, number)
 
-    def _report_if_paths_only(self, place: Place, listed: ListResult) -> bool:
+    def _report_all_paths_if_untested(self, place: Place, listed: ListNamesResult) -> bool:
         """Report all listed names of a part of a large directory at once, without tests. That is possible if every item
         is reported, and only its path, and if this task has not reported too much yet. Return True if the names were
         reported, False if tasks must test them.
         """
         if (
             self._output.size >= MAX_TASK_OUTPUT
-            or not self._finder.reports_all_paths(depth_of_contents(place))
+            or not self._finder.are_all_paths_reported(depth_of_contents(place))
             or UNKNOWN in listed.kinds
         ):
             return False
         self._report_all_paths(place, listed.names, listed.kinds, listed.inodes)
         return True
 
-    def test_names(
+    def report_names_passing_tests(
         self,
         place: Place,
         directory: int,
         packed: bytes,
         kinds: bytes,
         inodes: Sequence[int],
-        seen: StatusColumns | None = None,
+        seen: ItemStatusColumns | None = None,
     ) -> TaskSteps:
         """Test the items ``packed`` of directory ``place``, report those that the find expression selects, and add the
         directories among them to those to be entered.
@@ -343,32 +357,38 @@ class _DirectoryWalk(DirectoriesToEnter):
         """
         self._has_begun = True
         if self._rank.throttle.is_on:
-            yield from self._rank.throttle.charge_and_wait(operations=len(kinds))
-        if self._finder.reports_all_paths(depth_of_contents(place)) and UNKNOWN not in kinds:
+            yield from self._rank.throttle.charge_limits_and_wait(operations=len(kinds))
+        if self._finder.are_all_paths_reported(depth_of_contents(place)) and UNKNOWN not in kinds:
             self._report_all_paths(place, packed, kinds, inodes)
             return
-        rows = yield from self._finder.test_names(self._result, place, directory, packed, kinds, self._output, seen)
+        rows = yield from self._finder.report_names_passing_tests(
+            self._result, place, directory, packed, kinds, self._output, seen
+        )
         if rows:
-            self._add_directories(place, packed, inodes, rows)
+            self._add_directories_to_enter(place, packed, inodes, rows)
 
-    def _add_directories(self, place: Place, packed: bytes, inodes: Sequence[int], rows: Sequence[int]) -> None:
+    def _add_directories_to_enter(
+        self, place: Place, packed: bytes, inodes: Sequence[int], rows: Sequence[int]
+    ) -> None:
         """Add those directories of a listing whose indices are ``rows`` to the directories that are to be entered."""
         names = packed.split(b"/")
         self._result.count(counts.UNSCANNED, len(rows))
         self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
 
-    def _report_unlisted(self, place: Place, problem: Problem) -> None:
+    def _report_unlistable_directory(self, place: Place, problem: Problem) -> None:
         """Report that the directory ``place`` cannot be listed. It was counted as reported or as skipped when it was
         found; it counts as failed instead.
         """
         self._result.count(counts.DIRECTORIES if self._finder.is_directory_reported(place) else counts.SKIPPED, -1)
-        self._result.fail_item(place, b"", problem, retry=RetryMode.NEVER)
+        self._result.count_item_as_failed(place, b"", problem, retry=RetryMode.NEVER)
 
-    def _make_task(self, parent: Place, names: bytes, inodes: bytes) -> WalkDirs:
-        return WalkDirs(parent, names, inodes)
+    def _make_subdirectories_task(self, parent: Place, names: bytes, inodes: bytes) -> WalkDirectories:
+        return WalkDirectories(parent, names, inodes)
 
 
 def _subdirectory(parent: Place, name: bytes, inode: int) -> Place:
     """Return the position (``Place``) of the sub-directory ``name`` of ``parent``, which lies on the same mount."""
     path = parent.path + b"/" + name if parent.path else name
-    return Place(parent.root, path, Identity(parent.source_id.mount_code, inode), NO_DIRECTORY_IDENTITY, False, False)
+    return Place(
+        parent.root, path, ItemIdentity(parent.source_id.mount_code, inode), NO_DIRECTORY_IDENTITY, False, False
+    )

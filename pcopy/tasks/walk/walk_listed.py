@@ -16,7 +16,7 @@ from stat import S_IFDIR
 from typing import cast
 
 from pcopy.errors import RequestRefused
-from pcopy.fsio.backend.columns import ALL_COLUMNS, EARLIEST_TIME, LATEST_TIME, TYPE_LETTERS, StatusColumns
+from pcopy.fsio.backend.columns import ALL_COLUMNS, EARLIEST_TIME, LATEST_TIME, TYPE_LETTERS, ItemStatusColumns
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.retries import open_with_retries
@@ -25,7 +25,7 @@ from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Place
-from pcopy.tasks.walk.finder import Finder, type_letter
+from pcopy.tasks.walk.finder import FoundItemReporter, type_letter
 from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer, WalkOutputSink
 from pcopy.text import printable_path
 from pcopy.walk.matching import UNKNOWN, DirectoryItems
@@ -68,7 +68,7 @@ class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_not
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Stat the paths, and report those that the find expression selects."""
-        finder = rank.shared_instance(Finder)
+        finder = rank.shared_instance(FoundItemReporter)
         names: list[bytes] = []
         statuses: list[os.stat_result] = []
         for path in self.paths.split(b"\0"):
@@ -77,7 +77,9 @@ class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_not
                 names.append(path)
             except OSError as error:
                 result.count(counts.FOUND)
-                result.fail_item(_NO_DIRECTORY, path, Problem.from_error("stat", error), retry=RetryMode.NEVER)
+                result.count_item_as_failed(
+                    _NO_DIRECTORY, path, Problem.from_error("stat", error), retry=RetryMode.NEVER
+                )
             yield None
         if not names:
             return
@@ -89,7 +91,7 @@ class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_not
         try:
             finder.report_listed_items(
                 result,
-                DirectoryItems(base, b"", names, kinds, StatusColumns.from_statuses(statuses, finder.mask)),
+                DirectoryItems(base, b"", names, kinds, ItemStatusColumns.from_statuses(statuses, finder.mask)),
                 output,
             )
         finally:
@@ -124,12 +126,12 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         """Read lines until ``SLICE_SECONDS`` have passed, then spawn a task that continues."""
         finder, output, deadline = (
-            rank.shared_instance(Finder),
-            rank.shared_instance(Finder).new_output_buffer,
+            rank.shared_instance(FoundItemReporter),
+            rank.shared_instance(FoundItemReporter).new_output_buffer,
             time.monotonic() + SLICE_SECONDS,
         )
         try:
-            listing, reading = rank.shared_instance(_OpenList).open_list(self)
+            listing, reading = rank.shared_instance(_OpenPathList).reader_and_remaining_lines(self)
             while lines := list(islice(reading, LINES_PER_STEP)):
                 self._process_lines(finder, result, output, listing, lines)
                 if output.size > MAX_TASK_OUTPUT:
@@ -138,12 +140,12 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
                 if rank.stop_reason is not None:
                     break
                 if time.monotonic() > deadline:
-                    result.spawn(self, owner=0)
+                    result.spawn_task(self, owner=0)
                     break
                 yield None
         except RequestRefused as refused:
             rank.request_stop(str(refused))
-            cast(WalkOutputSink, rank.sink).mark_incomplete(str(refused))
+            cast(WalkOutputSink, rank.sink).mark_output_incomplete(str(refused))
         output.flush_to_rank_0(rank, result)
 
     def _reported_path(self, listing: PathListReader, line: ListedItem, top: bytes) -> bytes:
@@ -176,7 +178,7 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
 
     def _process_lines(
         self,
-        finder: Finder,
+        finder: FoundItemReporter,
         result: TaskResult,
         output: OutputBuffer,
         listing: PathListReader,
@@ -198,7 +200,7 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
             to_stat = [*range(len(paths))]
         if to_stat:
             packed_paths = b"\0".join([paths[row] for row in to_stat])
-            result.spawn(StatListedPaths(self.directory, packed_paths), len(to_stat) * CALL_COST)
+            result.spawn_task(StatListedPaths(self.directory, packed_paths), len(to_stat) * CALL_COST)
         if rows is None or len(to_stat) == len(paths):
             return
         if to_stat:
@@ -206,19 +208,19 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
             paths, known, rows = (
                 [paths[row] for row in remaining],
                 [known[row] for row in remaining],
-                rows.selected(remaining),
+                rows.columns_of_selected_rows(remaining),
             )
         kinds = bytes(TYPE_LETTERS.get(each.type, UNKNOWN) for each in known)
         finder.report_listed_items(result, DirectoryItems(-1, b"", paths, kinds, rows), output)
 
 
-class _OpenList:
+class _OpenPathList:
     """The open list on rank 0, and the position up to which the earlier tasks have read it."""
 
     def __init__(self, rank: Rank) -> None:
         self._open: tuple[PathListReader, Iterator[ListedItem]] | None = None
 
-    def open_list(self, task: ReadPathList) -> tuple[PathListReader, Iterator[ListedItem]]:
+    def reader_and_remaining_lines(self, task: ReadPathList) -> tuple[PathListReader, Iterator[ListedItem]]:
         """Return the open list that ``task`` reads, and the iterator over its remaining lines. Open the list at the
         first call; raise ``RequestRefused`` if it cannot be opened.
         """
@@ -233,11 +235,11 @@ class _OpenList:
             self._open[0].close()
 
 
-def _recorded_status_columns(known: Sequence[RecordedStatus], mask: int) -> StatusColumns | None:
+def _recorded_status_columns(known: Sequence[RecordedStatus], mask: int) -> ItemStatusColumns | None:
     """Return the properties of the items ``known`` that a saved listing states, as status columns; None if a needed
     value of any item is missing. ``mask`` says which columns are needed.
     """
-    rows = StatusColumns(0, mask)
+    rows = ItemStatusColumns(0, mask)
     rows.row_count = len(known)
     fields = {column: field for field, (_, column) in FIELD_COLUMNS.items()}
     for name, typecode, bit, _ in ALL_COLUMNS:
