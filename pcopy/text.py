@@ -52,8 +52,7 @@ def one_line_message(text: str) -> str:
         return line
     return (
         f"{line[:_CHARACTERS_KEPT_AT_EACH_END]}... [{len(line) - 2 * _CHARACTERS_KEPT_AT_EACH_END:,} characters not "
-        "shown] "
-        f"...{line[-_CHARACTERS_KEPT_AT_EACH_END:]}"
+        f"shown] ...{line[-_CHARACTERS_KEPT_AT_EACH_END:]}"
     )
 
 

@@ -176,7 +176,7 @@ def test_number_of_patterns_is_limited(area: Path, monkeypatch: pytest.MonkeyPat
     values = SimpleNamespace(newer_than=None, older_than=None, larger_than=None, smaller_than=None)
     values.patterns = [[b"a"]] * (100 + more)
     if more:
-        with pytest.raises(RequestRefused, match="there are 101 patterns, and 100 may be given"):
+        with pytest.raises(RequestRefused, match="there are 101 patterns, but at most 100 may be given"):
             filter_options.requested_selection(values, ())  # type: ignore[arg-type]
     else:
         assert len(filter_options.requested_selection(values, ()).patterns) == 100  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ def test_manifest_lines_are_passed_on_in_parts_of_bounded_size(area: Path) -> No
     kept: list[int] = []
     stopped: list[str] = []
     state = SimpleNamespace(
-        selects_manifest_entry=lambda *entry: True, store=lambda entries: kept.append(len(entries.names))
+        selects_manifest_entry=lambda *entry: True, store_entries=lambda entries: kept.append(len(entries.names))
     )
     rank: Any = SimpleNamespace(
         job=SimpleNamespace(against=os.fsencode(area / "manifest")),
@@ -294,7 +294,7 @@ def test_number_and_size_of_member_names_is_limited(
         list_file=os.fsencode(area / "list"), nul_separated=False, _replace=lambda paths: paths
     )
     if more:
-        with pytest.raises(RequestRefused, match=r"line 101: more than 100 (names|bytes of names)"):
+        with pytest.raises(RequestRefused, match=r"line 101: the list has more than 100 (names|bytes of names)"):
             extract.arguments_with_listed_members(arguments)
     else:
         assert len(extract.arguments_with_listed_members(arguments)) == 100

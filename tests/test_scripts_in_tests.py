@@ -1,7 +1,7 @@
-"""Scripts that tests keep in strings and give to other interpreters: the names of pcopy that they use exist.
+"""Scripts in strings, which programs and tests give to other interpreters: the names of pcopy that they use exist.
 
 An assignment such as ``module.LIMIT = 4`` to a name that was renamed raises nothing, and the test would no longer test
-anything.
+anything. A helper process whose script fails is replaced by something slower, without a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("pcopy", "tests", "bench", "docs", "completions", "examples")
 IMPORT = re.compile(r"from (pcopy[\w.]*) import \(?([\w, ]+)|import (pcopy[\w.]*)(?: as (\w+))?")
 NEEDED_ELSEWHERE = "pcopy.engine.transports.mpi"
 """A module that cannot be imported without MPI."""
@@ -67,11 +68,12 @@ def missing_names(text: str) -> Iterator[str]:
 
 
 def test_names_in_scripts_exist() -> None:
-    files = sorted(set(TESTS.rglob("*.py")) - {Path(__file__)})
+    files = sorted({file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")} - {Path(__file__)})
     found = [(file, *script) for file in files for script in scripts(file)]
     assert len(found) > 50
+    assert ROOT / "pcopy" / "fsio" / "syncer.py" in {file for file, _, _ in found}
     assert [
-        f"{file.relative_to(TESTS)}:{line}: {name}" for file, line, text in found for name in missing_names(text)
+        f"{file.relative_to(ROOT)}:{line}: {name}" for file, line, text in found for name in missing_names(text)
     ] == []
 
 

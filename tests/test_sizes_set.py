@@ -1,4 +1,4 @@
-"""Code that sets the size of a file other than by a write: only ``NewFile.extend``, and the rows of a table.
+"""Code that sets the size of a file other than by a write: only ``NewFile.extend_to_size``, and the rows of a table.
 
 A file whose size is set before its contents are durable may keep the size after a loss of power and have no data. Only
 ``NewFile`` prevents such a file from getting its final name before. So each other call has a reason here.
@@ -26,7 +26,7 @@ SHRINKS = "it makes the file empty, or shorter"
 OF_THE_JOB = "a file of the job itself, which is emptied or cut after its last whole record"
 
 ALLOWED = {
-    "fsio/new_file.py NewFile.extend": "commit brings the contents to stable storage before the rename",
+    "fsio/new_file.py NewFile.extend_to_size": "commit brings the contents to stable storage before the rename",
     "fsio/data.py set_file_size": "the call itself; its callers are in this table",
     "fsio/memory_copy.py UserSpaceFileCopier._preallocate": KEEPS_SIZE,
     "libc.py fallocate": KEEPS_SIZE,
@@ -67,7 +67,7 @@ def _setter_of(node: ast.AST) -> object:
         return node.attr
     if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):  # libc and getattr
         called = node.func
-        if isinstance(called, ast.Name) and called.id in ("_call", "getattr"):
+        if isinstance(called, ast.Name) and called.id in ("_call_c_function", "getattr"):
             return next(
                 (arg.value for arg in node.args if isinstance(arg, ast.Constant) and arg.value in SETTERS), None
             )
@@ -85,7 +85,7 @@ def found() -> set[str]:
 
 
 def test_only_functions_of_the_table_set_sizes(found: set[str]) -> None:
-    assert found - ALLOWED.keys() == set(), "use NewFile.extend, or add the function with its reason"
+    assert found - ALLOWED.keys() == set(), "use NewFile.extend_to_size, or add the function with its reason"
 
 
 def test_table_of_size_setters_has_no_stale_row(found: set[str]) -> None:
@@ -97,7 +97,7 @@ def test_setters_are_found_in_any_form() -> None:
 class File:
     def call(self): os.ftruncate(self.fd, 5)
     def hand_on(self): return partial(set_file_size, self.fd)
-    def by_name(self): _call("posix_fallocate", self.fd, 0, 5)
+    def by_name(self): _call_c_function("posix_fallocate", self.fd, 0, 5)
     def other(self): self.rows.extend([5])
 """
     assert [name for name, _ in setters(ast.parse(text))] == ["File.call", "File.hand_on", "File.by_name"]

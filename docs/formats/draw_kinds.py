@@ -53,8 +53,8 @@ A *note* only passes information to one rank and does not wait for anything: a j
 _PARTS = """
 ## Parts
 
-`Plain`, `ReadId` and `FailedName` are tuples without a code: a problem (`pcopy/fsio/problem.py`), a file that is read
-in chunks (run, rank, number), and a name with the problem that occurred.
+`PackedProblem`, `ChunkedReadId` and `FailedName` are tuples without a code: a problem (`pcopy/fsio/problem.py`), a file
+that is read in chunks (run, rank, number), and a name with the problem that occurred.
 
 | code | part | what it is | fields |
 |---|---|---|---|

@@ -95,7 +95,7 @@ def read_archive_trailer(read: ReadFunction, size: int) -> NamesOfIncompleteFile
     except InvalidHeaderError:
         length = 0
     if not 0 < length <= min(size - at - TAR_BLOCK_BYTES, 2 * MAX_TRAILER_NAME_BYTES):
-        raise ValueError("the list of incomplete files at its end is damaged")
+        raise ValueError("the list of incomplete files at the end of the archive is damaged")
     body = b""
     while len(body) < length and (more := read(at + TAR_BLOCK_BYTES + len(body), length - len(body))):
         body += more
@@ -111,7 +111,7 @@ def _parse_archive_trailer(body: bytes) -> NamesOfIncompleteFiles:
         following = at + (int(digits) if digits.isdigit() else 0)
         key_at = at + len(digits)
         if not body.startswith(start, key_at) or body[following - 1 : following] != b"\n" or following <= key_at:
-            raise ValueError("the list of incomplete files at its end is damaged")
+            raise ValueError("the list of incomplete files at the end of the archive is damaged")
         value = body[key_at + len(start) : following - 1]
         if value.startswith(_NAME_VALUE_PREFIX):
             size += len(value) - len(_NAME_VALUE_PREFIX) + NAME_OVERHEAD_BYTES

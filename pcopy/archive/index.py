@@ -111,15 +111,15 @@ def read_index(stream: BinaryIO, size: int, mtime: int, contents: int | None = N
     while line[:1] != b"e":
         points.append(_parse_offset(line, points[-1] if points else -1, limit))
         if len(points) > MAX_INDEX_OFFSETS:
-            raise ValueError(f"it has more than {MAX_INDEX_OFFSETS:,} offsets, which is the limit")
+            raise ValueError(f"the index has more than {MAX_INDEX_OFFSETS:,} offsets, which is the limit")
         line = _read_index_line(stream)
     if not line.startswith(b"end ") or not _OFFSET_LINE_PATTERN.fullmatch(line[4:]) or stream.read(1):
-        raise ValueError("it is truncated: its last line, which begins with 'end', is missing or invalid")
+        raise ValueError("the index is truncated: its last line, which begins with 'end', is missing or invalid")
     end = int(line[4:])
     if end > limit or end >= NUMBER_LIMIT:
-        raise ValueError("it extends beyond the end of the archive")
+        raise ValueError("the index extends beyond the end of the archive")
     if (points[0] != 0 or points[-1] >= end) if points else end:
-        raise ValueError("its offsets are out of order")
+        raise ValueError("the offsets in the index are out of order")
     return ArchiveIndex(size, mtime, points, end, frames)
 
 
@@ -130,14 +130,14 @@ def _read_gzip_part_lines(stream: BinaryIO, size: int) -> tuple[bytes, NumberPai
     line, frames, compressed = _read_index_line(stream), NumberPairs(array("q")), 0
     while (found := _PART_LINE_PATTERN.fullmatch(line)) is not None and compressed <= size:
         if len(frames) == MAX_FRAMES:
-            raise ValueError(f"it has more than {MAX_FRAMES:,} parts, which is the limit")
+            raise ValueError(f"the index has more than {MAX_FRAMES:,} parts, which is the limit")
         if not int(found[1]):  # otherwise an archive of any size could have an unlimited number of parts
-            raise ValueError("its parts are not those of the archive: one of them is empty")
+            raise ValueError("the index does not match the archive: it lists an empty part")
         compressed += int(found[1])
         frames.numbers.extend((int(found[1]), int(found[2])))
         line = _read_index_line(stream)
     if frames and compressed != size:
-        raise ValueError("its parts are not those of the archive: together they have another size")
+        raise ValueError("the index does not match the archive: the parts that it lists have another total size")
     return line, frames
 
 
@@ -146,12 +146,12 @@ def _parse_offset(line: bytes, before: int, limit: int) -> int:
     offset in the line before, and less than ``limit``.
     """
     if not _OFFSET_LINE_PATTERN.fullmatch(line):
-        raise ValueError("it has a line that is not an offset")
+        raise ValueError("the index has a line that is not an offset")
     point = int(line)
     if point <= before or point % 512:
-        raise ValueError("its offsets are out of order")
+        raise ValueError("the offsets in the index are out of order, or not multiples of 512")
     if point >= limit:
-        raise ValueError("it extends beyond the end of the archive")
+        raise ValueError("the index extends beyond the end of the archive")
     return point
 
 
@@ -160,9 +160,9 @@ def _check_first_index_line(line: bytes, size: int, mtime: int) -> None:
     ``mtime``."""
     words = line.rstrip(b"\n").split(b" ")
     if words[0] != INDEX_MAGIC or len(words) != 4 or not line.endswith(b"\n"):
-        raise ValueError("it is not an index of a tar archive")
+        raise ValueError("the file is not an index of a tar archive")
     if words[1] != b"%d" % INDEX_VERSION:
-        raise ValueError("it has a format version that is not supported")
+        raise ValueError("the index has a format version that is not supported")
     if words[2:] != [b"%d" % size, b"%d" % mtime]:
         raise ValueError("the archive has changed since the index was made")
 
@@ -174,6 +174,8 @@ def _read_index_line(stream: BinaryIO) -> bytes:
     line = stream.readline(_MAX_INDEX_LINE_BYTES)
     if not line.endswith(b"\n"):
         raise ValueError(
-            "it has a line that is too long" if len(line) == _MAX_INDEX_LINE_BYTES else "it is truncated within a line"
+            "the index has a line that is too long"
+            if len(line) == _MAX_INDEX_LINE_BYTES
+            else "the index is truncated within a line"
         )
     return line[:-1]

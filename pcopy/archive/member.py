@@ -194,7 +194,7 @@ def safe_member_path(name: bytes) -> bytes:
         return name
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
-        raise UnsafeMemberNameError("its name contains .., which leads out of the directory that is extracted into")
+        raise UnsafeMemberNameError("its name contains .., which could lead out of the target directory")
     if b"\0" in name:
         raise UnsafeMemberNameError("its name contains a NUL")
     return b"/".join(parts)

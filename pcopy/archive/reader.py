@@ -242,11 +242,11 @@ def parse_number(field: bytes) -> int:
         bits = 8 * len(field)
         value -= 1 << (bits if field[0] == 0xFF else bits - 1)
         if not -NUMBER_LIMIT < value < NUMBER_LIMIT:
-            raise InvalidHeaderError(f"a number that is too large: {value}")
+            raise InvalidHeaderError(f"a header field contains a number that is too large: {value}")
         return value
     digits = field.lstrip(b" \0").replace(b"\0", b" ").partition(b" ")[0]
     if not _OCTAL.issuperset(digits):
-        raise InvalidHeaderError(f"a field that should be a number is {field!r}")
+        raise InvalidHeaderError(f"a header field should be a number, but is {field!r}")
     return int(digits, 8) if digits else 0
 
 
@@ -344,7 +344,7 @@ def _essential_records(source: ArchiveBlockReader, at: int, size: int) -> dict[b
         if not digits.isdigit():
             if not start.strip(b"\0"):
                 break
-            raise InvalidHeaderError("a pax header has a record without its length")
+            raise InvalidHeaderError("a pax header has a record that does not begin with its length")
         length, key = int(digits), rest.partition(b"=")[0]
         if not len(digits) < length <= end - at:
             raise InvalidHeaderError("a pax header has a record with a wrong length")
@@ -373,9 +373,9 @@ def _add_global_records(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
         shared.pop(key, None)
     if sum(map(len, shared.values())) > MAX_HEADER_BYTES:
         shared.clear()
-        raise InvalidHeaderError(f"global headers of more than {MAX_HEADER_BYTES:,} bytes, the limit, are not applied")
+        raise InvalidHeaderError(f"global headers are not applied: they exceed {MAX_HEADER_BYTES:,} bytes, the limit")
     if found.sparse_pairs or any(key.startswith(_SINGLE_FILE_PREFIXES) for key in found):
-        raise InvalidHeaderError("a global header with attributes, ACLs or a map of holes, which are not applied")
+        raise InvalidHeaderError("attributes, ACLs or a map of holes in a global header are not applied")
 
 
 class _LocatedHeader(NamedTuple):
@@ -430,11 +430,11 @@ def _read_header(source: ArchiveBlockReader, at: int, *, is_first: bool) -> byte
         )
     if block == _ZEROS:
         if not is_first:
-            raise InvalidHeaderError("an extension header that no member follows")
+            raise InvalidHeaderError("an extension header is not followed by a member")
         return b""
     if not is_valid_header(block):
         hint = "" if at else "; is this a tar archive?"
-        raise InvalidHeaderError(f"no header of a member: its checksum is wrong{hint}")
+        raise InvalidHeaderError(f"not a valid member header: its checksum is wrong{hint}")
     return block
 
 
@@ -688,10 +688,10 @@ def checked_extents(extents: Extents, size: int) -> Extents:
     """
     at = 0
     if size < 0:
-        raise ValueError("it is sparse, and its size is missing")
+        raise ValueError("it is a sparse file, and its size is missing or negative")
     for offset, length in extents:
         if offset < at or length < 0 or offset + length > size:
-            raise ValueError("its map of holes contradicts itself")
+            raise ValueError("its map of holes has extents that overlap, are out of order, or exceed the file size")
         at = offset + length
     return (
         Extents.from_pairs(extent for extent in extents if extent[1])

@@ -134,7 +134,7 @@ def parse_pax_records(body: bytes) -> PaxRecords:
         if not digits.isdigit():
             if not body[at:].strip(b"\0"):
                 break
-            raise ValueError("a pax header has a record without its length")
+            raise ValueError("a pax header has a record that does not begin with its length")
         following = at + int(digits)
         equals = body.find(b"=", space, following)
         if following > end or equals < 0 or body[following - 1 : following] != b"\n":
@@ -175,11 +175,11 @@ def parse_sparse_map(read: Callable[[int, int], bytes], stored: int, most: int) 
     while len(values) < wanted:
         at = used + len(rest)
         if at >= stored or not (more := read(at, max(TAR_BLOCK_BYTES, min(at, 1 << 20)))):
-            raise ValueError("its map of holes has no end")
+            raise ValueError("its map of holes is truncated")
         *lines, rest = (rest + more).split(b"\n")
         if not values and lines:
             if not _DECIMAL_NUMBER_PATTERN.fullmatch(lines[0]):
-                raise ValueError("its map of holes has no number of entries")
+                raise ValueError("its map of holes does not begin with the number of entries")
             if int(lines[0]) > most:
                 raise too_many_extents_error(most)
             wanted += 2 * int(lines[0])

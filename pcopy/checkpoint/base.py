@@ -163,7 +163,7 @@ def _labelled_counts_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterato
         with value_error_as_damaged_file_error(path, frame.offset):
             yield from map(task_from_fields, value)
         count += len(value)
-    raise RequestRefused(f"{printable_path(path)}: damaged: it ends after {count} tasks, and more were written")
+    raise RequestRefused(f"{printable_path(path)}: damaged: the file ends after {count} tasks, without its last record")
 
 
 def _checked_initial_tasks_header(path: bytes, frame: RecordFrame, run: int, rank: int) -> InitialTasksFileHeader:
@@ -176,10 +176,14 @@ def _checked_initial_tasks_header(path: bytes, frame: RecordFrame, run: int, ran
         or not is_tuple_of_ints(fields[:-1])
         or not is_tuple_of_ints(fields[-1])
     ):
-        raise damaged_file_error(path, frame.offset, "the record is not the header of a file with the tasks of a rank")
+        raise damaged_file_error(path, frame.offset, "the first record is not the header of a file of tasks")
     header = InitialTasksFileHeader(*fields)
     if (header.run, header.rank) != (run, rank):
-        raise damaged_file_error(path, frame.offset, f"the file was written for run {header.run}, rank {header.rank}")
+        raise damaged_file_error(
+            path,
+            frame.offset,
+            f"the file was written for run {header.run}, rank {header.rank}, not for run {run}, rank {rank}",
+        )
     return header
 
 

@@ -26,7 +26,7 @@ as Python objects would take several times the size of the record.
 """
 
 _LABEL_OVERHEAD_BYTES = 512
-"""Estimated bytes of memory that the sums of the counts under one label take."""
+"""Estimated size in bytes of the object in memory that holds the sums of one label."""
 
 _PACKED_TASK_ID = struct.Struct(">IIQ")
 
@@ -143,7 +143,7 @@ def unpack_task_record(payload: bytes) -> tuple[RecordHead, bytes, tuple[Labelle
     head = _load_record_head(stream)
     done = _load_primitives(stream)
     if type(done) is not bytes or len(done) != head.done_count * TASK_ID_BYTES:
-        raise ValueError("not the ids of tasks, or not as many as the head of the record says")
+        raise ValueError("the ids of done tasks are invalid, or not as many as the head of the record says")
     shares = checked_labelled_counts(_load_primitives(stream))
     return head, done, shares, _spawned_tasks(stream, head.spawned_count, len(payload))
 
@@ -153,12 +153,12 @@ def checked_labelled_counts(value: Any) -> tuple[LabelledCounts, ...]:
     raise ``ValueError`` otherwise.
     """
     if type(value) is not tuple:
-        raise ValueError("not the shares of the counts")
+        raise ValueError("the shares of the counts are not valid")
     for share in value:
         if not (type(share) is tuple and len(share) == 2 and type(share[0]) is bytes and type(share[1]) is tuple):
-            raise ValueError("not a share of the counts")
+            raise ValueError("a share of the counts is not valid")
         if not all(is_tuple_of_ints(each) and len(each) == 2 for each in share[1]):
-            raise ValueError("not a share of the counts")
+            raise ValueError("a share of the counts is not valid")
     return value
 
 
@@ -169,11 +169,11 @@ def _spawned_tasks(stream: io.BytesIO, count: int, end: int) -> Iterator[Task]:
     while stream.tell() < end:
         some = _load_primitives(stream)
         if type(some) is not tuple:
-            raise ValueError("not the tasks of a record")
+            raise ValueError("the tasks of the record are not valid")
         count -= len(some)
         yield from map(task_from_fields, some)
     if count:
-        raise ValueError("not as many tasks as the head of the record says")
+        raise ValueError("the record does not contain as many tasks as its head says")
 
 
 def task_from_fields(fields: Any) -> Task:
@@ -216,7 +216,7 @@ def _load_primitives(stream: io.BytesIO) -> Any:
     try:
         return PrimitiveUnpickler(stream).load()
     except Exception as error:  # a damaged pickle raises almost anything
-        raise ValueError(f"cannot be unpickled as primitives: {error}") from error
+        raise ValueError(f"the record cannot be unpickled: {error}") from error
 
 
 def _load_record_head(stream: io.BytesIO) -> RecordHead:
@@ -225,7 +225,7 @@ def _load_record_head(stream: io.BytesIO) -> RecordHead:
     """
     fields = _load_primitives(stream)
     if not (type(fields) is tuple and len(fields) == len(RecordHead._fields)):
-        raise ValueError("not the head of a record")
+        raise ValueError("the record does not begin with a valid head")
     head = RecordHead(*fields)
     numbers = (
         head.run,

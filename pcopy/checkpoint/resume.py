@@ -303,7 +303,7 @@ def read_current_run(job: bytes) -> tuple[int, int]:
     path = os.path.join(job, CURRENT_RUN_FILE)
     numbers = first_frame_fields(path, next(read_record_frames(path), RecordFrame(0, b"")), CURRENT_RUN_FORMAT)
     if len(numbers) != 2 or not is_tuple_of_ints(numbers) or min(numbers) < 1:
-        raise damaged_file_error(path, 0, "the record is not the number of a run and its number of ranks")
+        raise damaged_file_error(path, 0, "the record does not consist of the number of a run and its number of ranks")
     return numbers[0], numbers[1]
 
 
@@ -346,7 +346,7 @@ def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[RecordFrame]
             raise damaged_file_error(
                 initial_tasks_path(job, run, header.rank),
                 0,
-                f"was written for {header.size} ranks, but the run has {size}",
+                f"the file was written for {header.size} ranks, but the run has {size}",
             )
     epochs: _EpochFacts = {}
     last = min(_last_complete_epoch(job, header, epochs, read) for header in headers)
@@ -374,11 +374,16 @@ def _last_complete_epoch(
             head = read_record_head(frame.payload)
         if (head.run, head.rank, head.size) != (base.run, base.rank, base.size):
             raise damaged_file_error(
-                path, frame.offset, f"the record is from run {head.run}, rank {head.rank} of {head.size}"
+                path,
+                frame.offset,
+                f"the record is from run {head.run}, rank {head.rank} of {head.size}, "
+                f"not from run {base.run}, rank {base.rank} of {base.size}",
             )
         if head.epoch <= latest:
             raise damaged_file_error(
-                path, frame.offset, f"the record of epoch {head.epoch} follows that of epoch {latest}"
+                path,
+                frame.offset,
+                f"the record of epoch {head.epoch} follows that of epoch {latest}: epochs must be in ascending order",
             )
         latest = head.epoch
         if latest == complete + 1:

@@ -76,7 +76,7 @@ def _refuse_ids_outside_user_namespace(uid: int, gid: int) -> None:
         if not is_mapped:
             raise ValueError(
                 f"the user namespace does not map {kind} {number}; name one that /proc/self/{word}_map has, "
-                "or start it outside of the namespace"
+                "or start the program outside of the namespace"
             )
 
 
@@ -96,7 +96,7 @@ def _parse_user_or_group(name_lookup: Callable[[], int], text: str, kind: str) -
         digits = text.removeprefix("+")
     number = parse_number_in_range(digits, 0, _MAX_USER_OR_GROUP_ID)
     if number is None:
-        advice = ", and a colon stands before the group: USER:GROUP" if kind == "user" and "." in text else ""
+        advice = "; write a colon before the group: USER:GROUP" if kind == "user" and "." in text else ""
         raise ValueError(f"there is no {kind} {text}{advice}")
     return number
 
@@ -109,7 +109,7 @@ def _login_group_of_user(uid: int, name: str) -> int:
     try:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
-        raise ValueError(f"user {name} has no login group here") from None
+        raise ValueError(f"user {name} has no login group on this host: name the group after the colon") from None
 
 
 MIN_BLOCK_SIZE = 64 << 10
@@ -174,7 +174,9 @@ def parse_ranks(text: str) -> int:
     instead.
     """
     if not text.lstrip("-").isdigit():
-        raise ValueError("not a number of processes (rsync's -n: --dry-run; cp's --no-clobber: --existing skip)")
+        raise ValueError(
+            "not a number of processes (rsync's -n is --dry-run here; cp's --no-clobber is --existing skip)"
+        )
     return parse_positive(text)
 
 
@@ -207,7 +209,7 @@ def parse_age(text: str) -> float:
     """Return the seconds of an age such as ``7d`` (a number and a unit). Raise ``ValueError`` if ``text`` is no age."""
     number, unit = text[:-1], _SECONDS_PER_UNIT.get(text[-1:])
     if unit is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
-        raise ValueError(f"not an age: a number and one of {', '.join(_SECONDS_PER_UNIT)}, as in 7d")
+        raise ValueError(f"not an age: write a number and one of {', '.join(_SECONDS_PER_UNIT)}, such as 7d")
     if math.isinf(seconds := float(number) * unit):
         raise ValueError("no file is that old: write a shorter age")
     return seconds

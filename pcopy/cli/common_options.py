@@ -109,7 +109,7 @@ def add_termination_option(parser: Any) -> None:
 def add_output_options(
     parser: ArgumentParser,
     *,
-    quiet: str = "print nothing at all when all goes well; errors always",
+    quiet: str = "print nothing if all goes well; errors are always printed",
     json: str = "the summary as JSON",
     has_errors_file: bool = True,
     has_item_log: bool = False,
@@ -144,8 +144,8 @@ def add_output_options(
         help="write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds "
         "or, if given, every --progress-interval")  # fmt: skip
     add("--report", metavar="FILE", action="append", default=[],
-        help="write a report to FILE when the job has ended: what was done and how fast; its name ends in .html (a "
-        "page) or .json; may be given for both")  # fmt: skip
+        help="write a report to FILE when the job has ended: what was done and how fast; FILE ends in .html (a "
+        "page) or .json; may be given twice, for both")  # fmt: skip
     add("--progress", choices=PROGRESS_CHOICES, metavar="HOW", nargs="?", const=PROGRESS_CHOICES[0],
     default=PROGRESS_CHOICES[0],
         help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
@@ -153,13 +153,13 @@ def add_output_options(
         "--progress-interval",
         metavar="SECONDS",
         type=converter_for_argparse(parse_seconds),
-        help="time between two lines or redraws",
+        help="time between progress lines or redraws",
     )
     add("--config", metavar="FILE", default=None,
         help="read options from this YAML file, too, after /etc/pcopy.yaml and ~/.config/pcopy.yaml")  # fmt: skip
     add(INSECURE_LINKS_OPTION, action="store_true",
-        help="follow symbolic links of other users on the way to files that options name (default: only those of root "
-        "and of the caller)")  # fmt: skip
+        help="in the paths of files that options name, follow symbolic links of other users, too (default: only links "
+        "of root and of the caller)")  # fmt: skip
     add("--show-config", action="store_true", help="print the options in effect, and where each is set, and exit")
     add("--version", action="store_true", help="print the version and the backend (c or python), and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")
@@ -234,7 +234,10 @@ def _refuse_invalid_file_name(option: str, file: str | None, directories: bool =
     if file == "":
         raise RequestRefused(f"--{option}: the empty string names no file")
     if file == "-":
-        raise RequestRefused(f"--{option} -: name a file; -vv shows what is done, --json prints the summary")
+        raise RequestRefused(
+            f"--{option} -: standard output is not possible: name a file; "
+            "-vv shows what is done, --json prints the summary"
+        )
     if directories and file and os.path.basename(file) in {"", ".", ".."}:
         raise RequestRefused(f"{printable_path(os.fsencode(file))}: is a directory by its spelling; name a file")
 

@@ -36,7 +36,7 @@ def add_compare_options(parser: ArgumentParser) -> None:
     words = f"LIST: some of {', '.join(_PROPERTY_NAMES)}, {_ALL_PROPERTIES}; separated by commas"
     add = parser.add_argument_group("which properties of A and B are compared", words).add_argument
     add("--compare", metavar="LIST", type=converter_for_argparse(_parse_properties), default=None,
-        help="compare A and B by these properties; without content, no file is read. Lines: only A, only B, "
+        help="compare A and B by these properties; files are read only for content. Lines printed: only A, only B, "
         "differ in ...")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=converter_for_argparse(parse_non_negative), default=0,
         help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond)")  # fmt: skip
@@ -66,7 +66,9 @@ def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonA
         return None
     if values.create or values.manifest:
         option = "--create" if values.create else "--manifest"
-        raise RequestRefused(f"--compare takes two trees, and {option} one: leave one of them out; see pverify --help")
+        raise RequestRefused(
+            f"--compare takes two trees, and {option} takes one tree: leave one option out; see pverify --help"
+        )
     if "mtime" not in values.compare and any(word.partition("=")[0] == "--modify-window" for word in words):
         raise RequestRefused("--modify-window is for times, which are not compared: add mtime to --compare")
     for name, path in values.output:
@@ -88,7 +90,7 @@ def _parse_properties(text: str) -> frozenset[str]:
     for word in words:
         if word not in (*_PROPERTY_NAMES, _ALL_PROPERTIES):
             if os.path.lexists(text):
-                raise ValueError("is a path; what is compared comes first, as in --compare size,mtime A B")
+                raise ValueError("is a path; write properties before the paths, as in --compare size,mtime A B")
             raise ValueError(
                 f"'{printable_path(os.fsencode(word))}' is not one of "
                 f"{', '.join((*_PROPERTY_NAMES, _ALL_PROPERTIES))}"
@@ -122,10 +124,10 @@ def _parse_path_class_and_file(text: str) -> tuple[str, bytes]:
         raise ValueError(f"write CLASS:FILE, where CLASS is {known}")
     if name not in names:
         raise ValueError(
-            f"'{printable_path(os.fsencode(name))}' is no class of paths: {known}{similar_choice_hint(name, names)}"
+            f"'{printable_path(os.fsencode(name))}' is not one of {known}{similar_choice_hint(name, names)}"
         )
     if not colon or not file:
         raise ValueError(f"write {name}:FILE")
     if file == "-" or file.endswith("/"):
-        raise ValueError(f"write {name}:FILE, with the name of a file")
+        raise ValueError(f"FILE is not the name of a file: write {name}:FILE")
     return name, os.fsencode(file)

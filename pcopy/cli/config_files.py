@@ -4,7 +4,7 @@ Rules:
 
 - A file that exists but cannot be read or is not trusted is an error. It is never skipped.
 - A process of root trusts a file only if root owns the file and no other user may write to it, and the same holds for
-  all directories and symbolic links on its path: whoever may change the file decides what root copies.
+  all directories and symbolic links on its path: a user who may change the file decides what root copies.
 """
 
 from __future__ import annotations

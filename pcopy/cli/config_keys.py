@@ -356,7 +356,7 @@ def _checked_path_value(action: Action, text: str) -> str:
     Raise ``ValueError`` if the value is a path and begins with ``~`` (only a shell expands that), or is ``-``.
     """
     if action.metavar in _PATH_METAVARS and text.startswith("~"):
-        raise ValueError(f"{printable_path(os.fsencode(text))}: only a shell knows what ~ is; write the path in full")
+        raise ValueError(f"{printable_path(os.fsencode(text))}: only a shell expands ~; write the path in full")
     if action.metavar in _PATH_METAVARS and text == "-":
-        raise ValueError("-: name a file; standard streams are for the command line")
+        raise ValueError("-: name a file; standard streams can only be named on the command line")
     return text

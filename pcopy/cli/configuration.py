@@ -216,7 +216,7 @@ def parse_with_config_files(
             values, _ = parser.parse_known_args(some, values)
         if settings and values.verbose and not values.quiet:
             listed = ", ".join(f"{setting.name} ({setting.origin})" for setting in settings)
-            print_error(program.name, f"set by files: {listed}")
+            print_error(program.name, f"options set by configuration files: {listed}")
         values.filter_origins = _origins_of_filter_options(counting)
         return make(values)
 

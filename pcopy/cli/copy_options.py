@@ -70,17 +70,17 @@ def add_common_options(parser: ArgumentParser, program: str) -> None:
     add = everyday.add_argument
     add_ranks_option(everyday, program, "copy", parse_ranks)
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
-        help="replace files only if the source is newer, or of equal time and another size; the same as "
+        help="replace files only if the source is newer, or has the same time but another size; the same as "
         "--existing newer")  # fmt: skip
     add("--existing", metavar="WHAT", type=converter_for_argparse(_parse_existing_file_policy), default=None,
         help="when to replace existing files: replace (always), changed (if size or contents differ; contents "
-        "are compared where only times differ; other metadata are set), newer (as -u), skip (never), fail (never; "
+        "are compared if only times differ; metadata are set in any case), newer (as -u), skip (never), fail (never; "
         f"they count as failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
     add("--checksum", action="store_true",
         help="keep existing files whose contents are equal, whatever their times; replace others")  # fmt: skip
     add("--inplace", metavar="HOW", nargs="?", choices=INPLACE_CHOICES, const=INPLACE_CHOICES[0], default=None,
         help="write over existing files instead of replacing them by new ones; --inplace=sequential: write all files "
-        "under their own names, each in order by one rank, for a DST that cannot rename")  # fmt: skip
+        "under their own names, each by one rank from start to end, for a DST that cannot rename")  # fmt: skip
     add("-L", "--dereference", action="store_true", help="follow symbolic links: copy the items that they lead to")
     add("-x", "--one-file-system", action="store_true",
         help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
@@ -89,8 +89,8 @@ def add_common_options(parser: ArgumentParser, program: str) -> None:
     add("--force", action="store_true", help="go on where DST seems to have too little free space or inodes")
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
-        help=f"accepted, without effect, as are -{' -'.join(IGNORED_LETTERS.replace('t', ''))}, and t "
-        "in a bundle: trees are copied whole, with all attributes, by default")  # fmt: skip
+        help=f"accepted without effect (also -{' -'.join(IGNORED_LETTERS.replace('t', ''))}, and t in a "
+        "bundle of letters), since trees are copied whole, with all attributes, by default")  # fmt: skip
     add(*[f"-{letter}" for letter in IGNORED_LETTERS], dest="archive", action="store_true", help=SUPPRESS)
 
 
@@ -112,8 +112,8 @@ def add_attribute_options(parser: ArgumentParser) -> None:
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=converter_for_argparse(parse_non_negative),
         default=_COPY_DEFAULTS.modify_window,
-        help="times that differ by at most SECONDS are equal (default 0: only equal times, and those that DST has "
-        "rounded down)")  # fmt: skip
+        help="times that differ by at most SECONDS count as equal (default 0: only the same time, also if DST has "
+        "rounded it down)")  # fmt: skip
 
 
 def add_verification_options(parser: ArgumentParser) -> None:
@@ -122,9 +122,9 @@ def add_verification_options(parser: ArgumentParser) -> None:
     add("--verify", action="store_true",
         help="read copies back from storage and compare them with SRC; also files that --existing changed or "
         "--checksum has kept, but not those that -u or --existing skip has kept")  # fmt: skip
-    add("--repair", action="store_true", help="as --verify, and copy again the items that differ")
-    add("--signature", metavar="FILE", help="write the signature of the dataset, one digest of it all, for pverify")
-    add("--manifest", metavar="FILE", help="write a manifest, a line with a digest for each item, for pverify")
+    add("--repair", action="store_true", help="like --verify; also copy again the items that differ")
+    add("--signature", metavar="FILE", help="write a signature (one digest of the whole dataset) to FILE, for pverify")
+    add("--manifest", metavar="FILE", help="write a manifest (a line with a digest for each item) to FILE, for pverify")
     add("--hash", choices=(*ALGORITHM_NAMES, "none"), metavar="HOW", default=None,
         help="digest while copying: xxh3-128 (detects accidents; the default where a digest is needed), "
         "blake3 (resists forgery), none (the default elsewhere)")  # fmt: skip
@@ -141,12 +141,12 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         default=_COPY_DEFAULTS.block_size,
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
     add("--reflink", choices=REFLINK_CHOICES, metavar="WHEN", default=_COPY_DEFAULTS.reflink,
-        help="share contents with the source where both are on one file system that can: auto (default), never, "
+        help="share contents with the source if both are on one file system that supports it: auto (default), never, "
         "always (files that cannot be shared fail)")  # fmt: skip
     add("--direct", action="store_true",
-        help="copy files above 4 MiB without the page cache (O_DIRECT), and read back so when verifying")  # fmt: skip
+        help="copy files above 4 MiB, and read them back to verify, without the page cache (O_DIRECT)")  # fmt: skip
     add("--drop-cache", action="store_true",
-        help="drop files above 4 MiB, source and copy, from the page cache when they are copied")  # fmt: skip
+        help="after copying a file above 4 MiB, drop source and copy from the page cache")  # fmt: skip
     add("--fsync", action="store_true", help="write each file to stable storage before it gets its name")
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on stable storage")
     add("--max-errors", metavar="N", type=converter_for_argparse(parse_non_negative), default=_COPY_DEFAULTS.max_errors,
@@ -161,12 +161,12 @@ def add_lustre_options(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("Lustre", "where DST is on another file system, these have no effect").add_argument
     add("--stripe", metavar="HOW", type=converter_for_argparse(parse_stripe), default=None,
         help="layout of new files: preserve (the source's; default), auto (by size), inherit (the default of the "
-        "directory in DST), or COUNT[:SIZE], stripes and bytes of each (-1: on all OSTs)")  # fmt: skip
+        "directory in DST), or COUNT[:SIZE]: number of stripes (-1: on all OSTs), bytes of each")  # fmt: skip
     add("--stripe-table", metavar="TABLE", type=converter_for_argparse(parse_stripe_table), default=None,
         help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
     add("--stripe-affinity", action="store_true", help="split files so that each part lies on one OST")
     add(
         "--group-lock",
         action="store_true",
-        help="let the ranks that write to the same file share a group lock of Lustre, as --direct does, too",
+        help="let the ranks that write to the same file share a group lock of Lustre (also done with --direct)",
     )

@@ -87,7 +87,7 @@ def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_se
     newer, older = values.newer_than, values.older_than
     patterns = tuple(line for lines in values.patterns or () for line in lines)
     if len(patterns) > MAX_PATTERNS:
-        raise RequestRefused(f"there are {len(patterns):,} patterns, and {MAX_PATTERNS:,} may be given")
+        raise RequestRefused(f"there are {len(patterns):,} patterns, but at most {MAX_PATTERNS:,} may be given")
     if patterns and all(line.startswith(b"!") for line in patterns):
         included = printable_path(patterns[-1][1:])
         alone = f"--exclude '*' --include '*/' --include '{included}'"
@@ -181,7 +181,7 @@ def _nanoseconds_since_epoch(text: str, now: int) -> int:
     try:
         return round(datetime.fromisoformat(text).timestamp()) * 10**9
     except (ValueError, OverflowError, OSError):
-        raise ValueError("neither an age as in 7d or 12h, nor a date as in 2026-11-24 or 2026-11-24T18:00") from None
+        raise ValueError("neither an age such as 7d or 12h nor a date such as 2026-11-24 or 2026-11-24T18:00") from None
 
 
 def _line_of_exclude_pattern(text: str) -> Sequence[bytes]:
@@ -222,7 +222,9 @@ def _lines_of_pattern_file(text: str) -> Sequence[bytes]:
         raise ValueError("the file is too large: a file of patterns may have at most 16 MiB")
     lines = [line for _, line in islice(patterns_in_file(contents), MAX_PATTERNS + 1)]
     if len(lines) > MAX_PATTERNS:
-        raise ValueError(f"more than {MAX_PATTERNS:,} patterns; list the paths instead, with --from or --files-from")
+        raise ValueError(
+            f"the file has more than {MAX_PATTERNS:,} patterns, the limit: list the paths with --from or --files-from"
+        )
     return lines
 
 

@@ -74,7 +74,7 @@ def add_job_options(parser: ArgumentParser) -> None:
     from pcopy.jobs.lifecycle import CheckpointSettings
     from pcopy.tools.arguments import ONLY_UNFINISHED_JOB
 
-    add = parser.add_argument_group("jobs that go on after an interruption").add_argument
+    add = parser.add_argument_group("resuming jobs after an interruption").add_argument
     defaults = CheckpointSettings()
     add("--resume", metavar="JOB|DIR", nargs="?", type=converter_for_argparse(_parse_path),
         const=ONLY_UNFINISHED_JOB, default=None,
@@ -91,7 +91,7 @@ def add_job_options(parser: ArgumentParser) -> None:
         "(default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)")  # fmt: skip
     add("--checkpoint-interval", metavar="SECONDS", type=converter_for_argparse(parse_seconds),
         default=defaults.interval,
-        help="longest time between two checkpoints (default 60); the first come sooner")  # fmt: skip
+        help="longest time between two checkpoints (default 60); the first ones come sooner")  # fmt: skip
     add("--checkpoint-store", choices=CHECKPOINT_STORE_CHOICES, metavar="HOW", default=defaults.store,
         help="where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in "
         "--spool), pickle (the same with plain files), lmdb (in a database from the start)")  # fmt: skip
@@ -139,7 +139,7 @@ def requested_job_command(
         return StoredJobRequest()
     mode = modes[0]
     if len(modes) > 1:
-        raise RequestRefused(f"--{mode} and --{modes[1]}: one at a time; see pcopy --help")
+        raise RequestRefused(f"--{mode} and --{modes[1]} cannot be given together: leave one out; see pcopy --help")
     discard, change = None, ControlRequest()
     if mode == "control":
         change, operands = job_control_request(operands), ()

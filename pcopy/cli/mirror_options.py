@@ -28,7 +28,7 @@ def add_mirror_options(parser: ArgumentParser) -> None:
         "whose file system is not mounted")  # fmt: skip
 
     add("--backup", metavar="DIR",
-        help="move items that are replaced or deleted to DIR, at the same path below it; DIR is below DST unless it "
+        help="move items to the same path below DIR before they are replaced or deleted; DIR is below DST unless it "
         "begins with a slash, and must be on the file system of DST")  # fmt: skip
 
 

@@ -111,7 +111,7 @@ ADVICE_OF_PVERIFY = UnknownOptionAdvice(
         "-o": "write --compare LIST --output CLASS:FILE",
         **dict.fromkeys(("-l", "--lite"), "write --compare size,mtime"),
         **dict.fromkeys(("-i", "--itemize-changes"), "write --compare all: lines name what differs"),
-        "--brief": "lines name what differs, and never how: leave it out",
+        "--brief": "pverify lists only which items differ: leave it out",
         **dict.fromkeys(("-a", "--archive"), "write --compare all"),
         "--delete": "pverify changes nothing; --compare and --output only-b:FILE list what A lacks",
         "--dry-run": "pverify changes nothing; leave it out",
@@ -146,7 +146,7 @@ ADVICE_OF_PRM = UnknownOptionAdvice(
     },
 )
 
-_MODE_ADVICE = "is a mode of chmod: write who it is for, as in a-w, or --mode=-w"
+_MODE_ADVICE = "is a mode of chmod: write for whom, as in a-w for -w, or write --mode=-w"
 
 ADVICE_OF_PCHMOD = UnknownOptionAdvice(
     "pchmod",
@@ -184,7 +184,9 @@ ADVICE_OF_PSTRIPE = UnknownOptionAdvice(
     },
 )
 
-_USE_LAUNCHER = "one process of each host works: start it by mpiexec or srun, and leave this out"
+_USE_LAUNCHER = (
+    "the launcher sets the processes, one on each host: start pbcast with mpiexec or srun, and leave this out"
+)
 
 ADVICE_OF_PBCAST = UnknownOptionAdvice(
     "pbcast",
@@ -238,9 +240,9 @@ ADVICE_OF_PTAR = UnknownOptionAdvice(
         **dict.fromkeys(("-r", "--append", "-u", "--update", "-A", "--catenate", "--concatenate", "--delete"),
             "ptar makes archives anew; use tar"),
         **dict.fromkeys(("-j", "--bzip2", "-J", "--xz", "--lzma", "-Z", "--compress", "--lzip", "--lzop"),
-            "use tar, which runs that program; or write -z or --zstd"),
+            "use tar, which supports this compression; or write -z or --zstd"),
         **dict.fromkeys(("-I", "--use-compress-program", "--lz4"),
-            "write -z or --zstd, or use tar, which runs that program"),
+            "write -z or --zstd, or use tar, which supports this compression"),
         "-X": "write --exclude-from FILE",
         **dict.fromkeys(("--exclude-vcs", "--exclude-caches", "--exclude-backups", "--exclude-tag", "--exclude-ignore",
             "--exclude-vcs-ignores", "--exclude-caches-all", "--exclude-caches-under", "--exclude-ignore-recursive",
@@ -306,7 +308,8 @@ ADVICE_OF_PWALK = UnknownOptionAdvice(
         "--dry-run": "pwalk changes nothing; leave it out",
         "--log": "write --output FILE",
         **dict.fromkeys(
-            ("-L", "-H", "--follow"), "symbolic links are not followed; for one of them write its name and /"
+            ("-L", "-H", "--follow"),
+            "symbolic links are not followed; to follow one, write its name with a slash, as in LINK/",
         ),
         "-P": "pwalk does that by default; leave it out",
         **dict.fromkeys(("-O1", "-O2", "-O3", "-D"), "pwalk has no levels of optimization; leave it out"),

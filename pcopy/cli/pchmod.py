@@ -76,9 +76,9 @@ exit status:
         add = parser.add_argument_group("what is changed").add_argument
         add("--mode", metavar="MODE", default=None,
             help="the mode, as in chmod (u+rwX,go-w; 0750), if it is not written before PATH")  # fmt: skip
-        add("--reference", metavar="FILE", default=None, help="the mode of FILE, as in chmod")
+        add("--reference", metavar="FILE", default=None, help="set the mode of FILE, as in chmod")
         add("--owner", metavar="USER[:GROUP]", type=converter_for_argparse(parse_owner), default=_UNCHANGED_OWNER,
-            help="the owner (a name or a number), and perhaps the group, as in chown")  # fmt: skip
+            help="the owner (a name or a number), and optionally the group, as in chown")  # fmt: skip
         add(
             "--group",
             metavar="GROUP",
@@ -134,7 +134,9 @@ def _requested_mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _M
         return _ModeAndPaths("", paths)
     if os.path.lexists(paths[0]):
         name = printable_path(paths[0])
-        raise RequestRefused(f"{name}: is a mode, and also an existing path; write --mode {name} or ./{name}")
+        raise RequestRefused(
+            f"{name}: is both a mode and an existing path; write --mode {name} for the mode, ./{name} for the path"
+        )
     return _ModeAndPaths(first, paths[1:])
 
 

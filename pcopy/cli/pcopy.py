@@ -284,8 +284,9 @@ def _requested_digest_algorithm(values: Namespace) -> str:
     if values.hash == "none" and dependent:
         raise RequestRefused(f"--{dependent[0]} needs digests, which --hash none leaves out; see pcopy --help")
     if values.no_sync and (values.verify or values.repair):
+        option = "--verify" if values.verify else "--repair"
         raise RequestRefused(
-            "--verify reads copies back from storage, and --no-sync does not write them there: leave one out"
+            f"{option} reads copies from storage, but with --no-sync the copies may not be stored yet: leave one out"
         )
     if values.hash in (None, "none"):
         return DEFAULT_ALGORITHM if dependent else ""
@@ -303,7 +304,7 @@ def _policy_for_existing_files(values: Namespace) -> str:
         return str(policy or ("changed" if values.mirror else Options().existing))
     if policy not in (None, "changed"):
         raise RequestRefused(
-            f"--checksum decides by contents, --existing {policy} does not: leave one out; see pcopy --help"
+            f"--checksum compares contents, --existing {policy} does not: leave one out; see pcopy --help"
         )
     return "changed"
 

@@ -98,10 +98,13 @@ exit status:
             values.blocks = tuple(block for block in DEFAULT_BLOCK_SIZES if block <= values.size) or (values.size,)
         if any(block > values.size for block in values.blocks):
             raise RequestRefused(
-                f"--size {values.size} is less than a block of {max(values.blocks)} bytes: see --blocks"
+                f"--size {values.size}: less than the largest block ({max(values.blocks)} bytes); increase --size, or "
+                "name smaller blocks with --blocks"
             )
         if values.direct and any(block % _MEMORY_PAGE_SIZE for block in values.blocks):
-            raise RequestRefused(f"--direct needs blocks of whole pages ({_MEMORY_PAGE_SIZE} bytes): see --blocks")
+            raise RequestRefused(
+                f"--direct: block sizes must be multiples of a memory page ({_MEMORY_PAGE_SIZE} bytes); see --blocks"
+            )
         if values.in_flight is not None and values.in_flight > 1 and backend_name() != "c":
             raise RequestRefused(f"--in-flight {values.in_flight} needs the C backend, which is not in use here")
         most = values.in_flight or (DEFAULT_MAX_IN_FLIGHT if backend_name() == "c" else 1)
@@ -125,14 +128,14 @@ exit status:
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is measured").add_argument
         add("--tests", metavar="LIST", type=converter_for_argparse(parse_measurement_names), default=(),
-            help=f"measure only these, separated by commas: {', '.join(BENCHMARK_TEST_NAMES)} "
+            help=f"tests to run, separated by commas: some of {', '.join(BENCHMARK_TEST_NAMES)} "
             "(default: all)")  # fmt: skip
         add("--files", metavar="N", type=converter_for_argparse(parse_positive), default=DEFAULT_NUMBER_OF_FILES,
-            help=f"files that each rank makes at most (default {DEFAULT_NUMBER_OF_FILES:,})")  # fmt: skip
+            help=f"maximum number of files created per rank (default {DEFAULT_NUMBER_OF_FILES:,})")  # fmt: skip
         add("--size", metavar="SIZE",
             type=converter_for_argparse(lambda text: parse_positive_size(text, "a file holds")),
         default=DEFAULT_FILE_SIZE,
-            help="bytes that each rank writes at most (default 32M)")  # fmt: skip
+            help="maximum number of bytes written per rank (default 32M)")  # fmt: skip
         add("--blocks", metavar="LIST", type=converter_for_argparse(parse_block_sizes), default=DEFAULT_BLOCK_SIZES,
             help="bytes of one write or read, or several sizes, separated by commas (default 64K,1M,8M)")  # fmt: skip
         add(
@@ -144,7 +147,7 @@ exit status:
         add("--time", metavar="SECONDS", type=converter_for_argparse(parse_seconds), default=DEFAULT_SECONDS,
             help=f"longest duration of each measurement (default {DEFAULT_SECONDS})")  # fmt: skip
         add("--repeat", metavar="N", type=converter_for_argparse(parse_positive), default=DEFAULT_REPEATS,
-            help=f"make all measurements N times; the median of each counts (default {DEFAULT_REPEATS})")  # fmt: skip
+            help=f"make all measurements N times, and use the median of each (default {DEFAULT_REPEATS})")  # fmt: skip
         how = parser.add_argument_group("operation")
         add_ranks_option(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
         how.add_argument(
@@ -152,7 +155,8 @@ exit status:
             metavar="N",
             type=converter_for_argparse(parse_in_flight_count),
             default=None,
-            help=f"operations in progress in each rank: 1, 4 and so on up to N (default {DEFAULT_MAX_IN_FLIGHT})",
+            help="measure with 1, 4 and so on up to N operations in progress in each rank "
+            f"(default {DEFAULT_MAX_IN_FLIGHT})",
         )
         add_termination_option(how)
         add_output_options(parser)
@@ -167,7 +171,7 @@ def parse_measurement_names(text: str) -> tuple[str, ...]:
     chosen = tuple(text.split(","))
     for name in chosen:
         if name not in BENCHMARK_TEST_NAMES:
-            raise ValueError(f"'{name}' is no test; they are {', '.join(BENCHMARK_TEST_NAMES)}")
+            raise ValueError(f"'{name}' is not one of {', '.join(BENCHMARK_TEST_NAMES)}")
     return chosen
 
 

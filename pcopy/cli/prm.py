@@ -64,8 +64,8 @@ exit status:
         self.add_path_list_options(add, "removed")
         add("--dry-run", action="store_true", help="list what would be removed, and how much; change nothing")
         add("-r", "-R", "--recursive", action="store_true",
-            help="remove directories that --from lists with all their contents, not only if they are empty by then; "
-            "a PATH is always removed with its contents")  # fmt: skip
+            help="with --from: remove each listed directory with its contents; without -r, only if the list leaves it "
+            "empty; a PATH without --from is always removed with its contents")  # fmt: skip
         add_filter_options(parser, done="removed", older_help="only items, also directories, with an mtime before WHEN")
         self.add_process_and_limit_options(parser, "remove")
         add_output_options(parser, has_item_log=True)

@@ -384,7 +384,8 @@ def _joined_with_values(words: Sequence[str], parser: ArgumentParser) -> list[st
         if word == "--progress" and following not in PROGRESS_CHOICES:
             if following.isdigit() and not os.path.lexists(following):
                 raise RequestRefused(
-                    f"--progress {following}: for a time between lines write --progress-interval {following}"
+                    f"--progress {following}: not one of {', '.join(PROGRESS_CHOICES)}; to set the seconds between "
+                    f"lines, write --progress-interval {following}"
                 )
             word = f"--progress={PROGRESS_CHOICES[0]}"
         elif word == "--inplace" and has_inplace:  # Its value can only be joined with "=": the next word is an operand.

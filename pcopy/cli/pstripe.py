@@ -58,11 +58,11 @@ exit status:
         tree = self.tree_arguments(values, paths, "examined")
         if values.stripe == "preserve":
             raise RequestRefused(
-                "--stripe preserve: files have the layout that they have; write auto, inherit or COUNT[:SIZE]"
+                "--stripe preserve: pstripe would keep the layout of all files; write auto, inherit or COUNT[:SIZE]"
             )
         if values.dry_run and not values.stripe:
             raise RequestRefused(
-                "--dry-run can only be given with --stripe; without that, nothing is changed; see pstripe --help"
+                "--dry-run can only be given with --stripe; without --stripe, nothing is changed; see pstripe --help"
             )
         refuse_unused_stripe_table(values)
         return StripeArguments(tree, stripe=values.stripe or "", stripe_table=values.stripe_table or "")
@@ -70,8 +70,8 @@ exit status:
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is changed").add_argument
         add("--stripe", metavar="HOW", type=converter_for_argparse(parse_stripe), default=None,
-            help="give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE], stripes and "
-            "bytes of each (-1: on all OSTs)")  # fmt: skip
+            help="give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE]: COUNT stripes "
+            "(-1: on all OSTs) of SIZE bytes each")  # fmt: skip
         add("--stripe-table", metavar="TABLE", type=converter_for_argparse(parse_stripe_table), default=None,
             help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
         add("--dry-run", action="store_true", help="print how many files would get another layout; change nothing")

@@ -28,9 +28,9 @@ class PsyncCommandLine(PcopyCommandLine):
     usage = "\n       ".join((main_usage, *(line.replace("pcopy", "psync", 1) for line in JOB_COMMAND_USAGES)))
     description = """\
 Makes DST equal to SRC, with several processes at once: copies what is new or
-has changed, and then deletes from DST what SRC lacks. It is pcopy --mirror;
-all options of pcopy can be given but those that compress, and --files-from
-and -0.
+has changed, and then deletes from DST what SRC lacks. It is pcopy --mirror,
+with all options of pcopy except those that compress or decompress files, and
+except --files-from and -0.
 
   SRC/     a directory with a trailing slash: DST is to be equal to it
   SRC      with -T the same; a single file replaces DST

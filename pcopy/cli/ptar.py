@@ -119,9 +119,9 @@ exit status:
         from pcopy.launch.tool import ToolEntryPoint
 
         if self._operation_letter == "x":
-            from pcopy.tools.extract import UNPACK_TOOL, UnpackJob
+            from pcopy.tools.extract import UNPACK_TOOL, ExtractJob
 
-            return ToolEntryPoint(UNPACK_TOOL, lambda words: self.parse_command_line(words, UnpackJob))
+            return ToolEntryPoint(UNPACK_TOOL, lambda words: self.parse_command_line(words, ExtractJob))
         if self._operation_letter == "t":
             from pcopy.tools.sign_archive import SIGN_ARCHIVE_TOOL, SignArchiveJob
 
@@ -200,22 +200,23 @@ exit status:
             "--extract",
             "--get",
             action="store_true",
-            help="unpack an archive, or the MEMBERs of it and all below",
+            help="unpack an archive, or only its MEMBERs and all below them",
         )
         add("-t", "--list", action="store_true", help="list an archive; -v: with modes, owners, sizes and times")
         add("-f", "--file", metavar="ARCHIVE", default=None, help="the archive's file")
         add("-C", "--directory", metavar="DIR", default=None,
-            help="-c: PATHs are below DIR; -x: members go there (default: the current directory)")  # fmt: skip
+            help="-c: PATHs are relative to DIR; -x: unpack into DIR (default: the current directory)")  # fmt: skip
         add("-T", "--files-from", metavar="FILE", dest="listing", default=None,
-            help="-c: archive what FILE lists, and nothing else (-: standard input): a path below DIR on each line, or "
-            "a listing that pwalk has saved; a directory with all that is in it; -x, -t: the MEMBERs")  # fmt: skip
+            help="-c: archive only what FILE lists (-: standard input), each directory with all that is in it; FILE "
+            "has a path below DIR on each line, or is a listing that pwalk has saved; -x, -t: FILE lists the "
+            "MEMBERs")  # fmt: skip
         add("-0", "--null", dest="nul", action="store_true",
             help="the paths in -T end with a NUL, as find -print0 writes them")  # fmt: skip
         add("--strip-components", metavar="N", type=converter_for_argparse(parse_non_negative), default=0,
             help="-x: leave out the first N components of each name")  # fmt: skip
         add("--sparse-limit", metavar="N", type=converter_for_argparse(parse_non_negative), default=None,
-            help="-x and -t: accept sparse members with up to N stretches of data, 16 bytes of memory each (default "
-            "4194304; 0: any number)")  # fmt: skip
+            help="-x and -t: accept sparse members with up to N stretches of data (default 4194304; 0: any number); "
+            "each stretch takes 16 bytes of memory")  # fmt: skip
         add("--numeric-owner", action="store_true", help="use numbers for owners and groups, not names")
         add("--sort", choices=("name", "none"), metavar="HOW", default="name",
             help="no effect: members are always in the order of their names")  # fmt: skip
@@ -226,14 +227,14 @@ exit status:
             help="-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read any "
             "zstd")  # fmt: skip
         for words in (("-p", "--preserve-permissions", "--same-permissions"), ("-S", "--sparse")):
-            add(*words, action="store_true", help="no effect: that is the default")
+            add(*words, action="store_true", help="no effect: on by default")
         for word in ("--acls", "--xattrs", "--same-owner"):
-            add(word, action="store_true", help="no effect: that is the default")
+            add(word, action="store_true", help="no effect: on by default")
         add("--format", choices=("pax", "posix"), metavar="FORMAT", default="pax", help="no effect: pax is written")
         add("--one-file-system", action="store_true", help="-c: leave out what is mounted below PATH")
         add("--signature", metavar="FILE", default=None,
-            help="-c: write the signature of PATH, with which pverify compares what was unpacked; -t: write that of "
-            "the archive's contents, which are read for it")  # fmt: skip
+            help="-c: write the signature of PATH to FILE, for pverify to check the unpacked tree; -t: read the "
+            "contents of the archive, and write their signature to FILE")  # fmt: skip
         add_digest_options(add)
         add("--dry-run", action="store_true",
             help="-c and -x: list what would be archived or unpacked; change nothing")  # fmt: skip
@@ -313,7 +314,7 @@ def _refuse_unused_options(values: Namespace, mode: str) -> None:
     for name in ("errors", "log") if mode == "list" else ():
         if getattr(values, name) is not None:
             raise RequestRefused(
-                f"--{name} can only be given with -c or -x; what -t cannot read goes to standard error: leave it out"
+                f"--{name} can only be given with -c or -x: leave it out; -t reports errors on standard error"
             )
     if values.resume and values.no_sync:
         raise RequestRefused("--resume continues from what is on stable storage; leave out --no-sync")
@@ -337,7 +338,7 @@ def _member_list_path(values: Namespace, mode: str, paths: Sequence[bytes]) -> b
         raise RequestRefused(f"-T lists what is {what}: leave out {operand}, or add it to the list; see ptar --help")
     if mode == "create" and values.signature:
         raise RequestRefused(
-            "--signature describes one PATH, and no list: ptar -t --signature computes it from the archive"
+            "--signature describes one PATH, not a list (-T): write it later, with ptar -t --signature"
         )
     return os.fsencode(name)
 

@@ -48,11 +48,11 @@ pverify [options] SIGNATURE PATH
        pverify [options] --compare LIST [--output CLASS:FILE]... A B
        pverify [options] --create SIGNATURE [--manifest MANIFEST] PATH"""
     description = """\
-Checks whether files and directory trees have the contents that they should.
+Checks whether files and directory trees have the contents that they should have.
 
   SIGNATURE PATH   does PATH still have this signature?
   --manifest ...   which items of PATH differ from the manifest?
-  A B              do two directories, or two files, hold the same?
+  A B              do two directories, or two files, have the same contents?
   --compare ...    do they agree in the properties of a list?
   --create ...     write the signature (and the manifest) of PATH
 
@@ -123,11 +123,11 @@ exit status:
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is compared").add_argument
         add("--create", metavar="SIGNATURE", help="write the signature of PATH to this file")
-        add("--manifest", metavar="MANIFEST", help="compare with this manifest; with --create: write it")
+        add("--manifest", metavar="MANIFEST", help="compare with MANIFEST; with --create: write MANIFEST")
         add(
             "--force",
             action="store_true",
-            help="replace existing files that --create, --manifest (with --create) and --output name",
+            help="let --create, --output and (with --create) --manifest replace existing files",
         )
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are read whole by default")
         add_digest_options(add)
@@ -138,7 +138,7 @@ exit status:
         add_limit_options(how)
         add_in_flight_option(how)
         how.add_argument("--direct", action="store_true", help="read without the page cache (O_DIRECT)")
-        how.add_argument("--drop-cache", action="store_true", help="drop what was read from the page cache")
+        how.add_argument("--drop-cache", action="store_true", help="drop files from the page cache after they are read")
         quiet = "no progress; errors and differences are shown all the same"
         add_output_options(
             parser, quiet=quiet, json="differences and the summary as JSON, an object a line", has_errors_file=False

@@ -125,11 +125,14 @@ exit status:
         ``listing`` is the value of ``--from``, and ``paths`` are the operands.
         """
         if requested_selection(values, ()).has_filters:
-            raise RequestRefused("--from lists single items, to which filters do not apply: write tests, as -path")
+            raise RequestRefused(
+                "filters cannot be used with --from, which lists single items: use a test such as -path instead"
+            )
         super().refuse_conflicts_with_path_list(values, listing, paths)
         walks = {"-maxdepth", "-mindepth", "-xdev", "-mount", "-prune"}.intersection(values.expression)
         if walks:
-            raise RequestRefused(f"{min(walks)}: with --from no directory is entered; leave it out")
+            test = min(walks)
+            raise RequestRefused(f"{test}: no effect with --from, which enters no directory; leave {test} out")
 
     def arguments_from_options(
         self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
@@ -148,14 +151,14 @@ exit status:
             raise RequestRefused(f"--page {printable_path(os.fsencode(values.page))}: the name must end in .html")
         if values.json and not (outputs or values.summary):
             raise RequestRefused(
-                "--json prints a summary, and a list is requested; write --json-lines, --summary, or --output"
+                "--json prints a summary, not a list: add --summary or --output, or write --json-lines for a list"
             )
         if values.json_lines and (values.json or values.summary):
             both = "--json" if values.json else "--summary"
             raise RequestRefused(f"{both} and --json-lines: both would be printed; leave one out")
         if expression.ls and (outputs or values.summary or values.json_lines or values.print0):
             raise RequestRefused(
-                "-ls prints lines for people; leave out --output, --summary, --json-lines and --print0, or -ls"
+                "-ls prints lines for people: leave out -ls, or all of --output, --summary, --json-lines and --print0"
             )
         if b"" in outputs:
             raise RequestRefused("--output: the empty string names no file")
@@ -180,18 +183,19 @@ exit status:
         self.add_path_list_options(add, "listed")
         add = parser.add_argument_group("what is written").add_argument
         add("-o", "--output", metavar="FILE", action="append", default=[],
-            help="write the list to FILE, not to standard output; its name ends in .jsonl (a saved listing), "
+            help="write the list to FILE, not to standard output; FILE must end in .jsonl (a saved listing), "
             ".csv, .parquet, .txt or .lst (paths alone); may be given several times")  # fmt: skip
         add("--summary", action="store_true",
             help="instead of a list, print how much there is: by type, size, age, depth, user and group; the largest "
             "files, directories and trees; what is unusual; on Lustre how files lie on its servers")  # fmt: skip
         add("--page", metavar="FILE", default=None,
-            help="write the summary to FILE, too, as a page with pictures; its name ends in .html")  # fmt: skip
-        add("--json-lines", action="store_true", help="print JSON lines, as in a FILE that ends in .jsonl")
-        add("--print0", action="store_true", help="end each path with a NUL instead of a newline, as -print0")
+            help="write the summary also to FILE, a page with pictures; FILE must end in .html")  # fmt: skip
+        add("--json-lines", action="store_true", help="print JSON lines, the format of a FILE that ends in .jsonl")
+        add("--print0", action="store_true", help="end each path with a NUL instead of a newline, like -print0")
         add("--fields", metavar="LIST", type=converter_for_argparse(_parse_fields), default=None,
-            help="fields of JSON lines, CSV and Parquet besides path and type: some of mode, uid, gid, size, "
-            "allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns; or none (default: all)")  # fmt: skip
+            help="fields of JSON lines, CSV and Parquet besides path and type, separated by commas: none, or some of "
+            "mode, uid, gid, size, allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns "
+            "(default: all)")  # fmt: skip
         add("--sort", metavar="KEY", type=converter_for_argparse(_parse_sort_key), default=None,
             help="sort the list by KEY: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime or "
             "ctime; in descending order with a - before KEY, as in --sort=-size")  # fmt: skip

@@ -57,6 +57,6 @@ def compression_option_fields(values: Namespace, existing: str) -> dict[str, Any
     for name in ("signature", "manifest"):
         if values.decompress and getattr(values, name):
             raise RequestRefused(
-                f"--{name} describes SRC, and --decompress changes contents: run pverify --create on DST"
+                f"--{name} describes SRC, not the files that --decompress writes: run pverify --create on DST instead"
             )
     return {"compress": values.compress or "", "decompress": values.decompress}

@@ -1,8 +1,8 @@
 """Upward half of the barrier at the end of a job, along the tree of ranks: child ranks report that they are ready.
 
-With the message Ready each rank sends its parent a final report (bytes, such as its errors and statistics), combined
-with those of its subtree. So rank 0 receives the reports of all ranks. The engine does not interpret the reports; the
-function that combines them also limits their size.
+With a ``SubtreeReadyMessage`` each rank sends its parent a final report (bytes, such as its errors and statistics),
+combined with those of its subtree. So rank 0 receives the reports of all ranks. The engine does not interpret the
+reports; the function that combines them also limits their size.
 """
 
 from __future__ import annotations

@@ -65,12 +65,12 @@ class CheckpointSchedule:
         """
         return self._epochs.journal is not None and self._epochs.journal.must_wait_for_storage
 
-    def is_checkpoint_due(self, rank: int, report: CounterSums | None, now: float) -> bool:
+    def advance_to_due_checkpoint(self, rank: int, report: CounterSums | None, now: float) -> bool:
         """Return True if this rank must make a cut now: end its epoch (part of the run) and pass its records on to be
         written.
 
         Every rank does so when its journal has gathered too many records, or cannot record tasks any longer. Rank 0
-        also does so at regular times.
+        also does so at regular times; when such a time has come, this method sets the next one.
 
         Args:
             rank: this rank.

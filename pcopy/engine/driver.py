@@ -255,7 +255,8 @@ class RankDriver:
         if node.state is RankState.BARRIER and before is not RankState.BARRIER:
             for rank in range(node.size):
                 if rank not in (node.parent, node.rank):
-                    # A rank that has received Close may disconnect before this rank receives its own.
+                    # A rank that has received ``CloseTransportMessage`` may disconnect before this rank receives its
+                    # own.
                     self._transport.expect_end_of_connection(rank)
 
     def _report_sums(self, node: RankStateMachine) -> None:

@@ -137,7 +137,7 @@ class RankStateMachine:
         return self._phase_end.is_job_over or self.state not in (RankState.WAITING, RankState.WORKING)
 
     def restore_tasks(self, phase: int, tasks: Iterable[Task], counts: Sequence[int]) -> None:
-        """Add the tasks and counts with which this rank continues a resumed job; called before ``start``.
+        """Add the tasks and counts with which this rank continues a resumed job; called before ``begin_job``.
 
         The tasks may include some of earlier phases: they had ended there, but their effect was only in memory
         (deferred completion, see ``pcopy.engine.ticket.TaskOutcome``). These run again in ``phase``.
@@ -219,7 +219,7 @@ class RankStateMachine:
             self._answer_requests(now)
         if self.state is RankState.WORKING and self.begun_tasks.has_room and not len(self.queue):
             self._check_phase_end_or_request_tasks(now)
-        if self.state is RankState.WORKING and self.cut_schedule.is_checkpoint_due(
+        if self.state is RankState.WORKING and self.cut_schedule.advance_to_due_checkpoint(
             self.rank, self.counter_tree.latest_sums, now
         ):
             self._epochs.enter_next_epoch(self.phase)

@@ -3,8 +3,8 @@
 st_dev is not suitable: two hosts that mount one file system may give it different device numbers. So ranks send each
 other *mount codes*. A directory has the code of its parent if it is on the same device. Otherwise it is a mount point.
 Its code is then made from its path, which is the same on all hosts, and from properties of its file system
-(``MountRootIdentity.label``), because two hosts may have mounted different file systems at one path while the job ran.
-Each rank learns which device has which code as it walks the tree.
+(``MountRootIdentity.host_independent_file_system_id``), because two hosts may have mounted different file systems at
+one path while the job ran. Each rank learns which device has which code as it walks the tree.
 
 A file on another device than its directory is a mount point of its own, or lies on an overlay, which belongs to one
 host. Its code is made from its device number, so that all hard links of one file have one code.
@@ -67,8 +67,8 @@ class MountCodeTable:
             path: path of the directory below the root.
             device: its st_dev on this host.
             parent_code: mount code of the directory that contains it.
-            label: bytes that identify the file system if ``path`` is a mount point (``MountRootIdentity.label``); empty
-                if no rank has opened it yet.
+            label: bytes that identify the file system if ``path`` is a mount point
+                (``MountRootIdentity.host_independent_file_system_id``); empty if no rank has opened it yet.
         """
         if self._devices.get(parent_code) == device:
             return parent_code

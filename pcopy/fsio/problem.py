@@ -84,7 +84,7 @@ class Problem(OSError):
 
     @classmethod
     def from_packed_tuple(cls, packed: PackedProblem) -> Problem:
-        """Return the problem of which ``packed``, a tuple, was made by the property of that name."""
+        """Return the problem that the tuple ``packed`` describes; the property ``problem_as_tuple`` has made it."""
         operation, number, text, on_source, changed, again = packed
         return cls(operation, number, text=text, on_source=on_source, changed=changed, may_retry=again)
 

@@ -120,14 +120,14 @@ def determine_if_close_sets_mtime(directory: int, device: int, temporary: bytes)
             is_mtime_set_on_close[device] = False
         return
     try:
-        is_mtime_set_on_close[device] = _does_close_change_mtime(made, device)
+        is_mtime_set_on_close[device] = _test_whether_close_changes_mtime(made, device)
     except OSError:  # the files that are copied next meet the same error and report it
         return
     finally:
         remove_item_if_present(directory, temporary)
 
 
-def _does_close_change_mtime(made: int, device: int) -> bool:
+def _test_whether_close_changes_mtime(made: int, device: int) -> bool:
     """Write to the new file ``made`` (a descriptor), set its times to the past and close it. Return True if closing has
     changed the modification time. ``device`` is the st_dev of the file system. Raise ``OSError``.
     """

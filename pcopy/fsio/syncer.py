@@ -185,7 +185,9 @@ def _is_mounted_read_only(descriptor: int) -> bool:
     return b"ro" in _mountinfo_of(descriptor)[1].split(b",")
 
 
-_HELPER_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
+_HELPER_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve_sync_requests; serve_sync_requests()"
+)
 """The helper's program text. Its argument is the directory from which the package is imported."""
 _IMPORT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _DESCRIPTOR_FORMAT = struct.Struct("=i")

@@ -117,7 +117,8 @@ def send_control_request(
     ranks = int(progress["ranks"])
     if wanted.active is not None and not 1 <= wanted.active <= ranks:
         raise RequestRefused(
-            f"active={wanted.active}: the job has {count_with_noun(ranks, 'rank', 'ranks')}; write a number up to that"
+            f"active={wanted.active}: the job has {count_with_noun(ranks, 'rank', 'ranks')}; write a number from 1 to "
+            f"{ranks}"
         )
     order = os.urandom(8).hex()
     with_order = {"id": order, "run": run, **wanted.changes}
@@ -162,10 +163,8 @@ def _wait_for_answer_in_progress_file(
         _refuse_unless_running(path)
         time.sleep(_PROGRESS_READ_INTERVAL)
     raise RequestPartlyRefused(
-        f"{printable_path(path)}: the job has not answered for {CONTROL_ANSWER_TIMEOUT:.0f} s: it may be finishing, "
-        "or its "
-        "storage "
-        "hangs; pcopy --jobs shows the time of its last report"
+        f"{printable_path(path)}: the job has not answered for {CONTROL_ANSWER_TIMEOUT:.0f} s: it may be finishing, or "
+        "its storage hangs; pcopy --jobs shows the time of its last report"
     )
 
 

@@ -83,7 +83,7 @@ def _counters_in_file(file: int) -> tuple[memoryview, int]:
     """
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise OSError(errno.EEXIST, "something else has its name")
+        raise OSError(errno.EEXIST, "another item has the name of the counter file")
     if status.st_size != _COUNTERS_FORMAT.size:
         os.truncate(file, 0)
         os.write(file, bytes(_COUNTERS_FORMAT.size))  # Allocate the blocks before the file is mapped.

@@ -251,9 +251,7 @@ def _superseded_jobs_notice(found: Sequence[ListedJob]) -> list[str]:
     also = f" (nor have {older} older ones)" if older > 1 else " (nor has an older one)" if older else ""
     return [
         f"{_unfinished_job_text(found[0])}{also} with this destination: {resume_command(found[0].path)} would resume "
-        "it "
-        "instead; "
-        f"{they_are} discarded when this one ends with status 0"
+        f"it instead; {they_are} discarded when this one ends with status 0"
     ]
 
 
@@ -414,6 +412,6 @@ def _destination_moved_error(listed: ListedJob, file: JobFile, new: Root) -> Req
     if lock_holders_if_any(listed.path):
         state, advice = "is still copying", "wait for its end; if it is stopped, resume it"
     return RequestRefused(
-        f"job {name} {state} {source} to {began}, and now that the latter exists, the same command would copy to "
-        f"{now}: {advice} ({resume_command(listed.path)}), or discard it (pcopy --discard {name})"
+        f"job {name} {state} {source} to {began}, and since {began} exists now, the same command would copy to "
+        f"{now}: {advice} ({resume_command(listed.path)}), or discard the job (pcopy --discard {name})"
     )

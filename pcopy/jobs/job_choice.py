@@ -110,7 +110,7 @@ def _adding_job_name_to_error(path: bytes) -> Iterator[None]:
             roots = listed.file.roots if listed.file else ()
             if any(real in (source_path(root), root.target, target_path(root)) for root in roots):
                 raise NoJobInDirectoryError(
-                    f"{none}; job {job_name(listed.path)} copies from or to it: was that meant?"
+                    f"{none}; did you mean job {job_name(listed.path)}, which copies from or to this directory?"
                 ) from None
         raise
 
@@ -196,15 +196,14 @@ def _discard_locked_job(
             report(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {error}")
         except RequestRefused as refused:
             raise RequestRefused(
-                f"{refused}, so that the job's temporary files can be removed, too; if it no longer exists, remove "
-                f"{printable_path(path)}"
+                f"{refused}, so that the job's temporary files can be removed, too; if that file system no longer "
+                f"exists, remove {printable_path(path)}"
             ) from None
         else:
             for target in missing_or_replaced_targets(job.file):
                 report(
-                    f"{printable_path(target)}: missing, or not the directory that the job copied to; if that was "
-                    "moved, "
-                    f"temporary files (.pcopy-{job.file.name}-*) may be left in it"
+                    f"{printable_path(target)}: missing, or not the directory that the job copied to; if the original "
+                    f"directory was moved, temporary files (.pcopy-{job.file.name}-*) may be left in that directory"
                 )
             remove_temporaries(job)
         for name in remove_job(job, lock):

@@ -39,7 +39,7 @@ JOB_STATES = (JOB_RUNNING, JOB_STOPPED, JOB_FAILED_ITEMS, JOB_NOT_ALL_WRITTEN, J
 
 _JOB_FILE_BEGINNING = b"pcopy job "
 _NONCE_LINE_BEGINNING = b' "nonce": '
-"""Beginning of the line that contains the field ``nonce``: ``encode`` writes each field on a line of its own."""
+"""Beginning of the line that contains the field ``nonce``: ``encode_job`` writes each field on a line of its own."""
 
 
 def job_name(path: bytes) -> str:
@@ -96,8 +96,8 @@ class JobRoot(NamedTuple):
 
 
 class _JobFileStructureError(ValueError):
-    """Error: the JSON object in a job file has another structure than ``encode`` gives it; the text names the field,
-    for users.
+    """Error: the JSON object in a job file has another structure than ``encode_job`` gives it; the text names the
+    field, for users.
     """
 
 
@@ -211,7 +211,7 @@ def encode_job(job: JobFile) -> bytes:
 
 
 def decode_job(contents: bytes) -> JobFile:
-    """Return the job whose file has these ``contents``, which ``encode`` wrote.
+    """Return the job whose file has these ``contents``, which ``encode_job`` wrote.
 
     Raise ``JobFileVersionError`` if another version wrote it, and any other ``ValueError``, with the reason, if the
     contents are damaged or are no job.
@@ -231,7 +231,7 @@ def decode_job(contents: bytes) -> JobFile:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError("not what pcopy writes: its contents have another structure") from None
     if not job.name.isalnum() or job.state not in JOB_STATES or not job.roots or job.runs < 1:
-        raise ValueError("not what pcopy writes: a name, a state, roots or runs that no job has")
+        raise ValueError("not what pcopy writes: the name, the state, the roots or the number of runs is invalid")
     return job
 
 
@@ -265,7 +265,7 @@ def _checked_json_text(contents: bytes) -> bytes:
             f"version {printable_path(version)} of pcopy's jobs; this pcopy reads version {JOB_FORMAT_VERSION}", roots
         )
     if not is_whole:
-        raise ValueError("damaged: its digest does not fit")
+        raise ValueError("damaged: its digest does not match its contents")
     return body
 
 
@@ -273,7 +273,7 @@ def _job_from_object(primitives: Mapping[str, Any]) -> JobFile:
     """Return the job that ``primitives``, the parsed JSON object of a job file, describe.
 
     Raise ``_JobFileStructureError``, or any exception that unexpected values cause, if the object has another structure
-    than ``encode`` gives it.
+    than ``encode_job`` gives it.
     """
     fields = {name: _from_json_value(value) for name, value in primitives.items()}
     for name, kind in _FIELD_TYPES.items():
@@ -282,7 +282,7 @@ def _job_from_object(primitives: Mapping[str, Any]) -> JobFile:
         if not isinstance(fields[name], kind):
             raise _JobFileStructureError(f"the field {name} has a wrong type")
     if not all(isinstance(path, bytes) for path in fields["above"]):
-        raise _JobFileStructureError("the field above has a wrong type")
+        raise _JobFileStructureError("the field 'above' has a wrong type")
     for path, (_, _, _, _) in fields["mounts"]:
         if not isinstance(path, bytes):
             raise _JobFileStructureError("the field mounts has a wrong type")
@@ -380,7 +380,7 @@ def _from_json_value(primitives: Any) -> Any:
     if kind == "bytes":
         return inner.encode("utf-8", "surrogateescape")
     if kind != "map":
-        raise _JobFileStructureError(f"no kind of value: {printable_path(os.fsencode(kind))}")
+        raise _JobFileStructureError(f"unknown kind of value: {printable_path(os.fsencode(kind))}")
     return {key: _from_json_value(one) for key, one in inner.items()}
 
 

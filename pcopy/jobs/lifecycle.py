@@ -333,8 +333,7 @@ def _refuse_job_directory_in_roots(directory: bytes, roots: Sequence[Root]) -> N
         if is_in_tree(real, tree):
             raise RequestRefused(
                 f"{printable_path(directory)}: lies in {printable_path(tree)}, which is copied from or to; name "
-                "another directory "
-                "for the job, outside of it (--checkpoint DIR)"
+                "another directory for the job, outside of SRC and DST (--checkpoint DIR)"
             )
 
 

@@ -212,7 +212,7 @@ def refuse_file_in_source(option: str, file: bytes, roots: Sequence[Root], effec
         if is_in_tree(real, source_path(root)):
             raise RequestRefused(
                 f"{option} {printable_path(file)}: lies in {printable_path(root.source_shown)}, which {effect}; name "
-                "another"
+                "another file"
             )
 
 
@@ -253,7 +253,7 @@ def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
         except FileNotFoundError:
             if follow and os.path.lexists(stem):
                 raise RequestRefused(
-                    f"{printable_path(path)}: a symbolic link that leads nowhere, which cannot be followed"
+                    f"{printable_path(path)}: a symbolic link that leads nowhere, so -L cannot follow the link"
                 ) from None
             advice = (
                 _remote_path_advice(path)
@@ -384,7 +384,9 @@ def _refuse_equal_targets(
     directory, which several sources need.
     """
     if no_target_directory:
-        raise RequestRefused("--no-target-directory takes one SRC; leave it out to copy several into a directory")
+        raise RequestRefused(
+            "--no-target-directory takes one SRC; to copy several SRC into a directory, leave the option out"
+        )
     if destination.directory is None:
         problem = "not a directory"
         if destination.entry is None:
@@ -409,8 +411,7 @@ def _equal_target_names_error(first: _SourceArgument, second: _SourceArgument, t
     """
     return RequestRefused(
         f"{printable_path(first.argument)} and {printable_path(second.argument)}: both would go to "
-        f"{printable_path(target)}; "
-        "copy them one after the other, or to different directories"
+        f"{printable_path(target)}; copy them one after the other, or to different directories"
     )
 
 
@@ -436,7 +437,8 @@ def _target_of_source(
             )
     elif not source.item and destination.entry is not None:
         raise RequestRefused(
-            f"{given}: not a directory, but {printable_path(source.argument)} is one; remove it or name another DST"
+            f"{given}: not a directory, but {printable_path(source.argument)} is one; remove {given} or name another "
+            "DST"
         )
     elif source.item and destination.has_slash:
         raise RequestRefused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
@@ -473,7 +475,7 @@ def _refuse_copy_onto_itself(
         raise RequestRefused(f"{given} and {target}: {reason}; name another DST")
     if source.item:
         if existing is not None and existing == source.link_target:
-            raise RequestRefused(f"{target}: {given} is a link to it and would replace it; name another DST")
+            raise RequestRefused(f"{target}: would be replaced by {given}, a link to this file; name another DST")
     elif source.identity in ancestors:
         is_elsewhere = source.identity[0] not in {root.target_id[0], (existing or root.target_id)[0]}
         if not (stays and is_elsewhere):

@@ -252,7 +252,7 @@ def _check_recorded_target(job: JobFile, root: JobRoot) -> None:
         difference = str(error.strerror)
     raise RequestRefused(
         f"{printable_path(target_path(root))}: not the directory that job {job.name} copies to: {difference}; "
-        "put that back, or discard the job (pcopy --discard) and start anew"
+        "put the original directory back, or discard the job (pcopy --discard) and start a new one"
     )
 
 
@@ -279,7 +279,7 @@ def _refuse_different_directory(
     if differing:
         raise RequestRefused(
             f"{printable_path(path)}: not the directory that job {job.name} began with: {'; '.join(differing)}; "
-            "mount what was there, or start anew"
+            "mount what was there, or start a new job"
         )
 
 

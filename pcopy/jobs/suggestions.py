@@ -148,7 +148,7 @@ def _suggest_expanded_path(path: bytes) -> str:
     real = os.path.expanduser(path) if sign == b"~" else os.path.expandvars(path)
     suggestion = f"; {printable_path(real)} does" if real != path and os.path.lexists(real) else ""
     quotes = "quotes" if sign == b"~" else "single quotes"
-    return f"a shell does not replace {sign.decode()} in {quotes}{suggestion or ': write the path in full'}"
+    return f"a shell does not expand {sign.decode()} in {quotes}{suggestion or ': write the path in full'}"
 
 
 def _suggest_stripped_path(path: bytes) -> str:
@@ -193,10 +193,8 @@ def _explain_shell_pattern(path: bytes) -> str:
         return ""
     for existing in _names_in_small_directory(directory):
         if not existing.startswith(".") and fnmatchcase(existing, os.fsdecode(name)):
-            return (
-                f"{printable_path(os.path.join(directory, os.fsencode(existing)))} does: a shell replaces no patterns "
-                "in quotes"
-            )
+            shown = printable_path(os.path.join(directory, os.fsencode(existing)))
+            return f"{shown} does: a shell does not expand patterns in quotes"
     return "no name matches this pattern, so the shell has left it as it is"
 
 

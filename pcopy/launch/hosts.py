@@ -65,12 +65,13 @@ def checked_rank_descriptions(messages: Sequence[Sequence[Any]]) -> list[RankDes
     for rank, described in enumerate(hellos):
         if described.task_format != hellos[0].task_format:
             raise RequestRefused(
-                f"rank {rank} on {described.host} packs tasks as version {described.task_format}, rank 0 on "
-                f"{hellos[0].host} as version {hellos[0].task_format}: all hosts need the same pcopy"
+                f"rank {rank} on {described.host} uses version {described.task_format} of the task format, rank 0 on "
+                f"{hellos[0].host} version {hellos[0].task_format}: all hosts need the same version of pcopy"
             )
         if described.arguments_digest != hellos[0].arguments_digest:
             raise RequestRefused(
-                f"rank {rank} on {described.host} was started with other arguments than rank 0: start one job at a time"
+                f"rank {rank} on {described.host} was started with other arguments than rank 0: start all ranks with "
+                "the same arguments"
             )
     return hellos
 
@@ -112,7 +113,8 @@ def check_directory_is_same_on_all_hosts(
             if not required:
                 return
             raise RequestRefused(
-                f"{printable_path(path)}: cannot be written to, so other hosts cannot verify that they see it: {error}"
+                f"{printable_path(path)}: cannot be written to ({error}), so other hosts cannot verify that they see "
+                "the same directory"
             )
         contents = group.gather(_read_probe_file(directory, name) if group.rank in readers else "")
     finally:

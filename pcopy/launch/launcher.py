@@ -96,7 +96,9 @@ def identify_launcher(environment: Mapping[str, str]) -> LauncherInfo:
     for name in _rank_count_variables(environment):
         value = environment[name]
         if not (value.isascii() and value.isdecimal()) or not int(value):
-            raise RequestRefused(f"{name}={value}: not a number of ranks; unset it, or start pcopy by its launcher")
+            raise RequestRefused(
+                f"{name}={value}: not a number of ranks; unset {name}, or start pcopy by the launcher that sets {name}"
+            )
         sizes[int(value)] = name
     if len(sizes) > 1:
         assignments = " and ".join(f"{name}={size}" for size, name in sizes.items())

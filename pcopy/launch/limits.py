@@ -51,8 +51,8 @@ RATE_GROWTH_AFTER_WAIT = 1.5
 """
 
 REPORTS_UNTIL_RECEIVED = 4
-"""If a rank has reported this number of times in succession that it had to wait because of its limit, rank 0 has
-certainly received the first report.
+"""Number of reports in succession, each about a wait of this rank for ``--bwlimit`` or ``--oplimit``, after which rank
+0 has certainly received the first one.
 """
 
 

@@ -440,7 +440,7 @@ def _changed_mount_error(path: bytes, name: str, now: str, then: str) -> Request
     """
     return RequestRefused(
         f"{printable_path(path)}: is not what it was when job {name} began: {now}; then: {then}; "
-        "mount or unmount there, or discard the job (pcopy --discard) and start anew"
+        "restore the earlier mounts, or discard the job (pcopy --discard) and start a new one"
     )
 
 

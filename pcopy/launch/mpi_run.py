@@ -175,8 +175,7 @@ def _initialise_mpi(launch: LauncherInfo, words: Sequence[str], command: ToolEnt
     patience = MPI_INIT_TIMEOUT + launch.size * MPI_INIT_TIMEOUT_PER_RANK
     text = (
         f"{command.tool.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.mpi_library_name()}) has "
-        "not "
-        f"found all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
+        f"not found all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
     )
     transport = mpi.initialise_mpi(patience, text if is_reporting_rank(os.environ) else "")
     if transport.size != launch.size:

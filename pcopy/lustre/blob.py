@@ -171,7 +171,7 @@ def parse_layout(blob: bytes) -> ParsedLayout:
         _, size, generation, state, entries, more_mirrors = _COMPOSITE_FORMAT.unpack_from(blob)
         if not 0 < entries <= _MAX_COMPONENTS or size > len(blob):
             raise InvalidLayoutError(
-                f"a layout of {len(blob)} bytes says that it has {entries} components in {size} bytes"
+                f"the header of a layout of {len(blob)} bytes is invalid: {entries} components in {size} bytes"
             )
         components = tuple(
             _parse_composite_layout_entry(blob, _COMPOSITE_FORMAT.size + index * _COMPONENT_FORMAT.size)
@@ -294,7 +294,7 @@ def _parse_plain_layout(blob: bytes, at: int, end: int) -> LayoutComponent:
     """
     magic = _read_magic(blob, at)
     if magic == COMPOSITE_MAGIC:
-        raise InvalidLayoutError("a composite layout within another")
+        raise InvalidLayoutError("a component of a composite layout must not be composite itself")
     _, pattern, size, count, offset = _PLAIN_FORMAT.unpack_from(blob, at)
     at += _PLAIN_FORMAT.size
     pool = b""
@@ -314,7 +314,9 @@ def _parse_composite_layout_entry(blob: bytes, at: int) -> LayoutComponent:
     """
     number, flags, start, end, offset, size = _COMPONENT_FORMAT.unpack_from(blob, at)
     if offset + size > len(blob) or start > end:
-        raise InvalidLayoutError(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
+        raise InvalidLayoutError(
+            f"a component is invalid: start {start} exceeds end {end}, or its data at offset {offset} exceed the layout"
+        )
     inner = _parse_plain_layout(blob, offset, offset + size)
     osts = inner.osts if flags & INITIALISED_FLAG else ()
     return inner._replace(osts=osts, start=start, end=end, flags=flags, component_id=number)

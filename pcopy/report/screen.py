@@ -311,8 +311,8 @@ class ProgressScreen:
     def _report_write_error(self, file: JsonLinesFile, error: OSError) -> None:
         """Print that ``file`` cannot be written and is not complete, and close it."""
         self._print_line(
-            f"{self._program}: {printable_path(file.path)}: cannot write the {file.name}: {error.strerror}; it is not "
-            "complete"
+            f"{self._program}: {printable_path(file.path)}: cannot write the {file.name}: {error.strerror}; the "
+            "file is not complete"
         )
         with contextlib.suppress(OSError):  # close() may raise the same error again.
             file.close()

@@ -2,8 +2,8 @@
 
 Rules:
 - If the terminal, or the reader of a pipe, goes away, the job does not end, and no traceback is printed.
-- A pipe without a reader does not change the exit status: whoever closed it does not want the output. But if the
-  summary cannot be written because a disk is full, the status must not be 0.
+- A pipe without a reader does not change the exit status: the program that closed it does not want the output. But if
+  the summary cannot be written because a disk is full, the status must not be 0.
 - If standard output was closed when the program started, the status changes only for a program whose only purpose is
   its output.
 - Descriptors 0 to 2 that are closed are opened on /dev/null before any other file is opened. Otherwise a file that is

@@ -85,7 +85,7 @@ class DirectoryHasher:
         If the child is out of order, or if its type or digest is invalid, raise ``ValueError`` and do not add it.
         """
         if name <= self._last:
-            raise ValueError(f"{name!r} comes after {self._last!r}")
+            raise ValueError(f"{name!r} is listed after {self._last!r}: names must be unique and sorted by bytes")
         if kind not in TYPE_BYTES or len(digest) != self._size:
             raise ValueError(f"{name!r} has type {kind!r} and a digest of {len(digest)} bytes")
         self._hasher.update(b"%b%b%b%b" % (kind, len(name).to_bytes(4, "big"), name, digest))
@@ -100,7 +100,7 @@ class DirectoryHasher:
         if not names:
             return b""
         if names[0] <= self._last or not all(map(lt, names, islice(names, 1, None))):
-            raise ValueError(f"names from {names[0]!r} on are out of order")
+            raise ValueError(f"names from {names[0]!r} on are out of order: names must be unique and sorted by bytes")
         if kinds.strip(_ALL_TYPE_BYTES) or {*map(len, digests)} != {self._size}:
             raise ValueError(f"names from {names[0]!r} on have types {kinds!r}, or digests of another size")
         begins = map(_CHILD_HEADER.pack, kinds, map(len, names))

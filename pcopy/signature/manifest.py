@@ -184,17 +184,21 @@ def _read_first_line(stream: BinaryIO) -> tuple[DigestAlgorithm, int]:
     if fields[0] != MANIFEST_MAGIC or len(fields) < 2:
         raise ValueError(f"line 1: it does not begin with {MANIFEST_MAGIC.decode()} and a version")
     if fields[1] != MANIFEST_VERSION:
-        known = f"this pcopy knows {MANIFEST_VERSION.decode()}"
+        known = f"this pcopy knows version {MANIFEST_VERSION.decode()}"
         if _DECIMAL_NUMBER_PATTERN.fullmatch(fields[1]) and int(fields[1]) > int(MANIFEST_VERSION):
-            raise ValueError(f"line 1: it has version {fields[1].decode()} of the format, and {known}: use a newer one")
-        raise ValueError(f"line 1: there is no such version of the format, {known}")
+            raise ValueError(
+                f"line 1: it has version {fields[1].decode()} of the format, but {known}: use a newer pcopy"
+            )
+        raise ValueError(f"line 1: there is no such version of the format; {known}")
     if len(fields) != 4:
         raise ValueError("line 1: an algorithm and a block size should follow the version, and nothing else")
     name = fields[2].decode("ascii", "replace")
     if name not in ALGORITHM_NAMES:
         raise ValueError(f"line 1: its algorithm is none of {', '.join(ALGORITHM_NAMES)}")
     if not _DECIMAL_NUMBER_PATTERN.fullmatch(fields[3]) or not is_valid_block_size(int(fields[3])):
-        raise ValueError("line 1: its block size is no power of two from 64 KiB to 4 EiB in decimal digits")
+        raise ValueError(
+            "line 1: its block size must be a power of two from 64 KiB to 4 EiB, written in decimal digits"
+        )
     return digest_algorithm_named(name), int(fields[3])
 
 
@@ -271,7 +275,7 @@ class _EntryVerifier:
         """
         fields = line.split(b" ", 3)
         if len(fields) != 4:
-            raise ValueError("it does not consist of type, digest, size and path")
+            raise ValueError("the line does not consist of type, digest, size and path")
         kind, digits, number, path = fields
         if kind not in TYPE_BYTES:
             raise ValueError("its type is none of f, d, l, p, c and b")
@@ -285,7 +289,7 @@ class _EntryVerifier:
             path = _ESCAPE_SEQUENCE.sub(_unescaped_character, path)
         entry = ManifestEntry(kind, unhexlify(digits), size, path)
         if kind != FILE and size:
-            raise ValueError("its size must be 0, because it is no regular file")
+            raise ValueError("its size must be 0, because the item is not a regular file")
         if (kind == FILE and (entry.digest == self._empty_file_digest) == bool(size)) or (
             kind == FIFO and entry.digest != self._fifo_digest
         ):
@@ -309,12 +313,15 @@ class _EntryVerifier:
                 self._verify_completed_directory()
             if not self._open:
                 raise ValueError(
-                    f"the directory of {printable_path(path)} is not listed, or not directly followed by its entries"
+                    f"the directory of {printable_path(path)} is not listed, or entries outside of that "
+                    "directory are listed between the two"
                 )
             try:
                 self._open[-1].hasher.add_child(entry.kind, name, entry.digest)
             except ValueError:
-                raise ValueError(f"{printable_path(path)} is out of order, or comes twice") from None
+                raise ValueError(
+                    f"{printable_path(path)} is out of order, or listed twice: names must be sorted by bytes"
+                ) from None
         if entry.kind == DIRECTORY:
             hasher = DirectoryHasher(self._algorithm)
             self._open.append(_DirectoryBeingVerified(hasher, entry.digest, self._line, len(self._directory)))
@@ -330,8 +337,7 @@ class _EntryVerifier:
         if done.hasher.digest() != done.digest:
             raise ValueError(
                 f"the digest of {printable_path(self._directory or ROOT_PATH)} (line {done.line}) does not match its "
-                "entries: "
-                "the manifest is damaged or truncated"
+                "entries: the manifest is damaged or truncated"
             )
         self._directory = self._directory[: done.parent_length]
 

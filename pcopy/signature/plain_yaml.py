@@ -101,7 +101,7 @@ def _syntax_hint(lines: Sequence[str]) -> str:
     if any(_ASSIGNMENT.match(line) for line in lines):
         return "; write key: value"
     sign = next(filter(None, map(_SPECIAL_START.search, lines)), None)
-    return f"; write a value that begins with {sign[1]} in quotes" if sign else ""
+    return f"; write quotes around a value that begins with {sign[1]}" if sign else ""
 
 
 def _checked_yaml_events(events: Iterable[Event]) -> Iterator[Event]:
@@ -113,11 +113,11 @@ def _checked_yaml_events(events: Iterable[Event]) -> Iterator[Event]:
     for event in events:
         line = _line_of_event(event)
         if getattr(event, "anchor", None) is not None and not isinstance(event, AliasEvent):
-            raise YamlError("it uses YAML's anchors (&); write a value that begins with & in quotes", line)
+            raise YamlError("it uses YAML's anchors (&); write quotes around a value that begins with &", line)
         if getattr(event, "tag", None) is not None:
-            raise YamlError("it uses YAML's tags (!); write a value that begins with ! in quotes", line)
+            raise YamlError("it uses YAML's tags (!); write quotes around a value that begins with !", line)
         if isinstance(event, AliasEvent):
-            raise YamlError("it uses YAML's aliases (*); write a value that begins with * in quotes", line)
+            raise YamlError("it uses YAML's aliases (*); write quotes around a value that begins with *", line)
         yield event
 
 

@@ -145,7 +145,8 @@ def _parse_signature(contents: bytes) -> DatasetSignature:
     version = _number_value_of_key(values, "version")
     if version > SIGNATURE_VERSION:
         raise ValueError(
-            f"it has version {version} of the format, and this pcopy knows {SIGNATURE_VERSION}: use a newer one"
+            f"it has version {version} of the format, but this pcopy knows version {SIGNATURE_VERSION}: "
+            "use a newer pcopy"
         )
     if version != SIGNATURE_VERSION:
         raise ValueError(f"there is no version {version} of the format")
@@ -171,8 +172,8 @@ def _text_value_of_key(values: dict[str, YamlValue], key: str) -> str:
         raise ValueError(f"it lacks the key {key}")
     value = values[key]
     if not isinstance(value, str):
-        raise ValueError(f"{key} is not a single value")
-    return str(value)  # a plain string, not a Scalar: it is sent to other ranks
+        raise ValueError(f"{key} is not a single value, but a list or a mapping")
+    return str(value)  # a plain string, not a ``YamlString``: it is sent to other ranks
 
 
 def _number_value_of_key(values: dict[str, YamlValue], key: str) -> int:

@@ -141,5 +141,5 @@ def _read_run(run: _SortedRun) -> Iterator[SortRecord]:
         length = int.from_bytes(packed, "big")
         frame = run.spool.read(length)
         if len(packed) + len(frame) < _LENGTH_SIZE + length:
-            raise OSError(errno.EIO, "a temporary file has become shorter")
+            raise OSError(errno.EIO, "a temporary file is shorter than the data that were written to it")
         yield from marshal.loads(frame)

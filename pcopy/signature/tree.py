@@ -85,7 +85,7 @@ class ContentHasher:
         negative.
         """
         if count < 0:
-            raise ValueError(f"a hole of {count} bytes")
+            raise ValueError(f"a hole cannot have {count} bytes")
         block_size = self._block_size
         if self._filled:
             head = min(block_size - self._filled, count)

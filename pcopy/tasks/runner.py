@@ -86,8 +86,9 @@ class TaskRunner:
             rank.shared_instance(TargetFileSystems)
 
     def __call__(self, task: Task) -> TaskGenerator:
-        """Run ``task`` and return its ``Outcome`` (new tasks and counts). Yield from time to time, so that the rank can
-        handle messages. If the task is cancelled before it ends, the outcome contains the same task again as a new one.
+        """Run ``task`` and return its ``TaskOutcome`` (new tasks and counts). Yield from time to time, so that the rank
+        can handle messages. If the task is cancelled before it ends, the outcome contains the same task again as a new
+        one.
         """
         value = self._unpacked_task(task)
         if (

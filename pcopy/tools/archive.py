@@ -175,7 +175,9 @@ class ArchiveJob(TarJob):
             roots = tuple(_root_for_path(path, arguments.directory, archive) for path in arguments.paths)
         signs = bool(arguments.options.signature)
         if signs and len(roots) > 1:
-            raise RequestRefused("--signature describes one PATH: archive the directory that holds them all")
+            raise RequestRefused(
+                "--signature describes one PATH: archive the directory that contains all of these paths"
+            )
         itemize = self.output.is_reporting_each_item or self.prints_items
         options = arguments.options._replace(umask=umask_of_user(), itemize=itemize, archive_file=archive)
         check_output_and_signature_files(() if self._listed else roots, options, arguments.output, copies=False)
@@ -204,7 +206,8 @@ class ArchiveJob(TarJob):
         if self._leftovers and not self.job.options.resumes:
             print_error(
                 "ptar",
-                "an interrupted run has left a part of this archive, which is not used: --resume would continue it",
+                "a part of this archive, which an interrupted run has left, is not used: with --resume ptar would "
+                "continue it",
             )
         chosen, named = self.job.options.compress_as, _compression_by_extension(self.arguments.archive)
         if named and named != chosen:
@@ -310,7 +313,7 @@ class ArchiveJob(TarJob):
             self.remarks.append(f"{text}: it can be read as one stream only")
 
     def _write_index(self, rank: Rank, layout: ArchiveLayout, status: os.stat_result) -> None:
-        """Write the index, a file beside the archive, if readers need it. Otherwise remove the index of an older
+        """Write the index, a file next to the archive, if readers need it. Otherwise remove the index of an older
         archive.
 
         The index lists offsets at which a reader can begin, so that several ranks can read the archive. It is needed if
@@ -447,7 +450,8 @@ def _refuse_concurrent_creation(directory: bytes, temporary: bytes, archive: byt
         raise RequestRefused(f"{printable_path(archive)}: cannot be created: {problem.strerror}") from None
     if is_made:
         raise RequestRefused(
-            f"{printable_path(archive)}: another ptar is creating it; wait for its end, or stop it first"
+            f"{printable_path(archive)}: another ptar is creating this archive; wait until that ptar ends, or "
+            "stop it first"
         )
 
 

@@ -114,8 +114,8 @@ class UnpackedTree:
                     yield RemainingMember(each, refused.strerror or "", None)
 
     def _conflicting_names(self) -> ConflictingNames:
-        """Compare the names of all members, and return the conflicts: which members cannot exist beside others, or are
-        replaced by later ones.
+        """Compare the names of all members, and return the conflicts: which members cannot exist together with others,
+        or are replaced by later ones.
 
         Also add to the members the hard links: it is known now to which member each of them leads.
         """

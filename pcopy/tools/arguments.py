@@ -378,7 +378,7 @@ def refuse_changed_arguments(
         raise RequestRefused(
             f"{printable_path(arguments.checkpoint.directory)}: holds an unfinished job with other arguments "
             f"(different: {', '.join(different)}): name another directory, "
-            f"or resume it: {resume_command(stored.path)}"
+            f"or resume that job: {resume_command(stored.path)}"
         )
 
 
@@ -409,6 +409,6 @@ def options_of_resumed_job(stored: Options, new: Options, given_options: frozens
     options = stored._replace(**fields, itemize=new.itemize)
     if options.verify and not options.sync:
         raise RequestRefused(
-            "--no-sync leaves nothing on storage that the job's --verify could read back: leave it out"
+            "--no-sync leaves nothing on storage that the job's --verify could read back: leave out --no-sync"
         )
     return options

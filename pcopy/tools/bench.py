@@ -183,7 +183,9 @@ class BenchJob(UnrecordedJob):
                 f"{printable_path(arguments.directory)}: is not a directory; name one on the file system to be measured"
             )
         if not os.access(root.target, os.W_OK | os.X_OK):
-            raise RequestRefused(f"{printable_path(arguments.directory)}: no permission to create files in it")
+            raise RequestRefused(
+                f"{printable_path(arguments.directory)}: no permission to create files in it; name another directory"
+            )
         options = Options(termination=arguments.termination, sync=False, dry_run=arguments.dry_run)
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
         self.steps: list[BenchmarkStep] = []
@@ -206,8 +208,8 @@ class BenchJob(UnrecordedJob):
         needed = self._data_bytes + self._file_count * BYTES_PER_EMPTY_FILE
         if free.bytes < needed:
             raise RequestRefused(
-                f"{printable_path(root.target_shown)}: {format_size(needed)} are needed at a time, and "
-                f"{format_size(free.bytes)} are free; choose a smaller --size or fewer --files"
+                f"{printable_path(root.target_shown)}: up to {format_size(needed)} are needed at the same time, and "
+                f"only {format_size(free.bytes)} are free; choose a smaller --size or fewer --files"
             )
         if 0 <= free.inodes < self._file_count + 2 * ranks:
             raise RequestRefused(
@@ -225,12 +227,9 @@ class BenchJob(UnrecordedJob):
         seconds = sum(step.microseconds for step in measured) / 1e6
         return (
             f"{count_with_noun(len(measured), 'measurement', 'measurements')} of up to "
-            f"{format_seconds(self.arguments.seconds)}, "
-            f"{format_seconds(seconds)} together; at a time up to "
-            f"{count_with_noun(self._file_count, 'empty file', 'empty files')} "
-            f"and {format_size(self._data_bytes)} of data, all below {printable_path(self._private_directory_path)}, "
-            "which is "
-            "removed at the end"
+            f"{format_seconds(self.arguments.seconds)}, {format_seconds(seconds)} together; at a time up to "
+            f"{count_with_noun(self._file_count, 'empty file', 'empty files')} and {format_size(self._data_bytes)} of "
+            f"data, all below {printable_path(self._private_directory_path)}, which is removed at the end"
         )
 
     @property

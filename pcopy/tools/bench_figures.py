@@ -168,8 +168,7 @@ def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
         together = " one file together" if shared else ""
         yield (
             f"{_TEST_VERBS[BenchmarkTest(test)]}{together} is fastest with {_ranks_and_in_flight_text(best)} and "
-            "blocks of "
-            f"{format_size(best.step.block_bytes)}: {format_size(best.rate)}/s"
+            f"blocks of {format_size(best.step.block_bytes)}: {format_size(best.rate)}/s"
         )
 
 

@@ -193,7 +193,7 @@ class BroadcastJob(UnrecordedJob):
             **common_json_values(ended.totals, _SHOWN_COUNTERS, seconds, ranks, ended.status),
             "sources": len(self._files),
             "dry_run": self.dry_run,
-            "bytes_per_second": round(_write_rate(ended.totals, seconds)),
+            "bytes_per_second": round(_bytes_written_per_second(ended.totals, seconds)),
         }
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
@@ -208,12 +208,12 @@ class BroadcastJob(UnrecordedJob):
             yield f"{sources} of {format_size(self._size)} would be sent to {hosts}{failed}"
             return
         yield f"{sources} to each host: {totals.found:,} begun = {' + '.join(sums)}"
-        rate, ways = format_size(_write_rate(totals, seconds)), count_with_noun(ranks, "rank", "ranks")
+        rate, ways = format_size(_bytes_written_per_second(totals, seconds)), count_with_noun(ranks, "rank", "ranks")
         written = f"{format_size(totals.bytes)} written in {format_seconds(seconds)}"
         yield f"{written}: {rate}/s on all hosts together, with {ways}"
 
 
-def _write_rate(totals: JobCounters, seconds: float) -> float:
+def _bytes_written_per_second(totals: JobCounters, seconds: float) -> float:
     """Return the bytes per second that all hosts together wrote."""
     return totals.bytes / seconds if seconds > 0 else 0.0
 

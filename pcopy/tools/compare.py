@@ -129,13 +129,12 @@ class CompareJob(VerifyJobBase):
             item = next(root for root in roots if root.item)
             raise RequestRefused(
                 f"{printable_path(item.source_shown)}: is not a directory, and --output lists the contents of "
-                "directories: "
-                "leave it out"
+                "directories: leave out --output"
             )
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
-        if self._is_everything_excluded(totals):
+        if self._note_if_everything_excluded(totals):
             return EXIT_REFUSED
         differences = rank.shared_instance(CollectedDifferences)
         self._counts_by_bits = {bits: number for bits, number in differences.numbers.items() if bits}
@@ -187,8 +186,8 @@ class CompareJob(VerifyJobBase):
                         continue
                     if end in path:
                         raise RequestRefused(
-                            f"{printable_path(path)} has a newline in it: give -0, and -0 to the pcopy or prm "
-                            "that reads the list"
+                            f"{printable_path(path)} has a newline in it: give -0, and also give -0 to the "
+                            "pcopy or prm that reads the list"
                         )
                     stream.write(path + end)
         except RequestRefused as refused:

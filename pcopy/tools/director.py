@@ -393,7 +393,7 @@ class CopyDirector(JobDirector):
 
         Roots that are single items of the same directory, are copied to the same directory, and keep their names share
         tasks of up to ``NAMES_PER_BATCH`` names. Such a task has the number of its first root; the other roots are
-        found by name (``SourceAndTargetDirectories.root_of``). Each other root has a task of its own.
+        found by name (``SourceAndTargetDirectories.root_of_single_file``). Each other root has a task of its own.
         """
         roots = self._job.roots
         if self._job.options.compresses_or_decompresses_files or self._job.listed:

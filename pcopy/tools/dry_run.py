@@ -117,6 +117,7 @@ class DryRunJob(CopyJob):
         self._dry_run_sink: DryRunSink | None = None
 
     def _is_space_sufficient(self, roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
+        """Record whether the space is sufficient, for the report of the dry run. Return True to continue."""
         try:
             self._is_sufficient = super()._is_space_sufficient(roots, options, ahead) or None
         except InsufficientSpace as lacking:

@@ -22,7 +22,7 @@ from pcopy.tasks.archive.contents import ArchiveContents, ArchiveNotSeekable
 from pcopy.tasks.archive.extract_members import SpawnExtractTasks
 from pcopy.tasks.archive.extract_parts import FilesBeingExtracted
 from pcopy.tasks.archive.finish_members import ExtractedDirectoryToFinishLastNote
-from pcopy.tasks.archive.name_conflicts import CompareMemberNamesTask, ResolveLinksTask
+from pcopy.tasks.archive.name_conflicts import CompareMemberNames, ResolveLinks
 from pcopy.tasks.archive.one_stream import decompress_to_unnamed_file
 from pcopy.tasks.archive.open_archive import archive_content_version, open_archive
 from pcopy.tasks.archive.phases import (
@@ -49,7 +49,7 @@ from pcopy.tools.outputs import check_output_files, umask_of_user
 from pcopy.walk.saved_listing import PathListReader
 
 
-class UnpackDirector(TarDirector):
+class ExtractDirector(TarDirector):
     """Director of ``ptar -x``: the object on rank 0 that chooses the phases of the job and their first tasks.
 
     The phases in their order:
@@ -67,15 +67,13 @@ class UnpackDirector(TarDirector):
         if phase == 0:
             return [NewTask(phase, encode_task(FindSpansToRead()), SCAN_COST, True, 0)]
         if phase in (COMPARE_NAMES, UNPACK):
-            task = CompareMemberNamesTask() if phase == COMPARE_NAMES else SpawnExtractTasks()
+            task = CompareMemberNames() if phase == COMPARE_NAMES else SpawnExtractTasks()
             return [NewTask(phase, encode_task(task), 0, owner=rank) for rank in ranks]
         if phase in (RESOLVE_LINKS, SEAL):
             return [
                 NewTask(
                     phase,
-                    encode_task(
-                        ResolveLinksTask() if phase == RESOLVE_LINKS else ExtractedDirectoryToFinishLastNote(b"")
-                    ),
+                    encode_task(ResolveLinks() if phase == RESOLVE_LINKS else ExtractedDirectoryToFinishLastNote(b"")),
                     0,
                     owner=0,
                 )
@@ -100,13 +98,13 @@ class UnpackDirector(TarDirector):
         }
 
 
-class UnpackTool(UnrecordedJobTool):
+class ExtractTool(UnrecordedJobTool):
     """The program ``ptar -x``."""
 
     name = "ptar"
     writes_to_targets = True
     done_word = "unpacked"
-    make_director = UnpackDirector
+    make_director = ExtractDirector
 
     def remove_temporary_files(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
         rank.shared_instance(FilesBeingExtracted).remove_unfinished_files()
@@ -115,11 +113,11 @@ class UnpackTool(UnrecordedJobTool):
         return "sync" if phase == SYNC else "copy"
 
 
-UNPACK_TOOL = UnpackTool()
-"""The only instance of ``UnpackTool``."""
+UNPACK_TOOL = ExtractTool()
+"""The only instance of ``ExtractTool``."""
 
 
-class UnpackJob(TarJob):
+class ExtractJob(TarJob):
     """The job of ``ptar -x`` on rank 0."""
 
     item_verb, stopped_text = "unpacked", "repeat the command to unpack everything again"
@@ -233,7 +231,9 @@ def arguments_with_listed_members(arguments: ArchiveArguments) -> ArchiveArgumen
             if len(names) >= MAX_LISTED_NAMES or size > MAX_LISTED_BYTES:
                 is_long = size > MAX_LISTED_BYTES
                 limit = f"{MAX_LISTED_BYTES:,} bytes of names" if is_long else f"{MAX_LISTED_NAMES:,} names"
-                raise listing.error_at_line(number, f"more than {limit}: unpack all, or write --include")
+                raise listing.error_at_line(
+                    number, f"the list has more than {limit}: leave the list out, or select members by --include"
+                )
             names.append(name)
         if not names:
             raise RequestRefused(f"{listing.name}: lists nothing, so there is nothing to take")

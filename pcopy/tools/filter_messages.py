@@ -65,7 +65,10 @@ def refuse_empty_selection(roots: Sequence[Root], options: Options, ahead: Preli
             return
     if ahead.is_complete and looking.has_excluded:
         sources = printable_path(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources"
-        raise RequestRefused(f"{sources}: the filters select nothing in it: {_empty_selection_reason(options.select)}")
+        them = "it" if len(roots) == 1 else "them"
+        raise RequestRefused(
+            f"{sources}: the filters select nothing in {them}: {_empty_selection_reason(options.select)}"
+        )
 
 
 def excluded_items_text(number: int, filters: Sequence[str], suffix: str = "", options_name: str = "filters") -> str:

@@ -130,7 +130,7 @@ class VerifyJobBase(PreparedJob):
         super().__init__(arguments.ranks, arguments.in_flight, arguments.output)
         self._remarks: list[str] = []
 
-    def _is_everything_excluded(self, totals: JobCounters) -> bool:
+    def _note_if_everything_excluded(self, totals: JobCounters) -> bool:
         """Return True if the filters have excluded everything; in this case also add a remark for the user that says
         so.
         """

@@ -50,7 +50,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
     if arguments.output.metrics or arguments.output.reports:
         option = "--metrics" if arguments.output.metrics else "--report"
         raise RequestRefused(
-            f"{option} describes the work of several ranks, but a single process lists this archive: leave it out"
+            f"{option} describes the work of several ranks, but a single process lists this archive: leave out {option}"
         )
     arguments = arguments_with_listed_members(arguments)
     path, stream = checked_archive_path(arguments, equivalent_tar_options(arguments))

@@ -40,8 +40,7 @@ def check_deletion_is_intended(arguments: CopyArguments, roots: Sequence[Root], 
         target_inside = shell_quoted(os.path.join(arguments.destination, os.path.basename(source)))
         raise RequestRefused(
             f"{printable_path(source)}: with {option} SRC needs a trailing slash, so that it is clear which directory "
-            "becomes equal to it. "
-            f"For {destination} itself: {command} {shell_quoted(source + b'/')} {destination}; "
+            f"becomes equal to SRC. For {destination} itself: {command} {shell_quoted(source + b'/')} {destination}; "
             f"for a directory in it: {command} {shell_quoted(source + b'/')} {target_inside}"
         )
     target = target_path(root)
@@ -53,8 +52,7 @@ def check_deletion_is_intended(arguments: CopyArguments, roots: Sequence[Root], 
     if not arguments.options.delete_all and _is_empty_directory(root.source):
         raise RequestRefused(
             f"{printable_path(source)}: is empty, and {option} would delete all that is in {printable_path(target)}: "
-            "is its file system "
-            "mounted? If this is intended, use --delete-all"
+            "is its file system mounted? If this is intended, use --delete-all"
         )
 
 
@@ -146,7 +144,10 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
     given = f"--backup {printable_path(directory)}"
     path = _real_path(os.path.join(parent, directory), given)
     if any(is_in_tree(target_path(root), path) for root in roots):
-        raise RequestRefused(f"{given}: {printable_path(target_path(roots[0]))} lies in it; name another directory")
+        raise RequestRefused(
+            f"{given}: is or contains {printable_path(target_path(roots[0]))}, the target of the copy; "
+            "name another directory"
+        )
     for root in roots:
         if not root.item and is_in_tree(path, root.source):
             raise RequestRefused(
@@ -163,8 +164,8 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
         raise RequestRefused(f"{given}: {printable_path(existing)} is not a directory")
     if status.st_dev != target_status.st_dev:
         raise RequestRefused(
-            f"{given}: is not on the file system of {printable_path(parent)}: nothing can be moved there; name a "
-            "directory on it"
+            f"{given}: is not on the file system of {printable_path(parent)}: replaced items cannot be moved "
+            "there; name a directory on that file system"
         )
     if existing == path and (strangers := reason_others_may_write(status)):
         raise RequestRefused(
@@ -172,7 +173,7 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
             "name a directory that you own and that only you may write to, or one that does not exist"
         )
     if (twin := next(_sources_copied_to_path(path, roots), None)) is not None:
-        raise RequestRefused(f"{given}: {printable_path(twin)} is to be copied there; name another directory")
+        raise RequestRefused(f"{given}: {printable_path(twin)} would be copied to that path; name another directory")
     return path
 
 

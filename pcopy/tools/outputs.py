@@ -311,7 +311,7 @@ def _refuse_unless_regular(path: bytes, status: os.stat_result, output: str) -> 
 
     if stat.S_ISDIR(status.st_mode):
         within = os.path.join(path, b"errors.jsonl" if output == "errors" else output.encode())
-        raise RequestRefused(f"{printable_path(path)}: is a directory; name a file, as {printable_path(within)}")
+        raise RequestRefused(f"{printable_path(path)}: is a directory; name a file, such as {printable_path(within)}")
     kind = output.partition(" ")[0]
     if why := reason_path_cannot_be_replaced(path, status.st_mode, _OUTPUT_NOUNS.get(kind, f"a {kind}")):
         raise RequestRefused(f"{printable_path(path)}: {why}")
@@ -405,7 +405,7 @@ def write_signature_file(job: Job, sign: SignatureState) -> str:
     """
     options = job.options
     if sign.manifest_error is not None:  # An old manifest is unchanged. So is an old signature, which fits it.
-        return _write_error_text("manifest", options.manifest, sign.manifest_error)
+        return _text_of_write_error("manifest", options.manifest, sign.manifest_error)
     if not options.signature:
         return ""
     from pcopy.signature.signature_file import DatasetSignature, write_signature
@@ -423,11 +423,11 @@ def write_signature_file(job: Job, sign: SignatureState) -> str:
     try:
         write_signature(options.signature, signature, options.umask, job.temporary_name_id)
     except (OSError, RequestRefused) as error:
-        return _write_error_text("signature", options.signature, error)
+        return _text_of_write_error("signature", options.signature, error)
     return ""
 
 
-def _write_error_text(output: str, path: bytes, error: Exception) -> str:
+def _text_of_write_error(output: str, path: bytes, error: Exception) -> str:
     """Return the message that the output called ``output`` could not be written to ``path`` because of ``error``."""
     if isinstance(error, RequestRefused):  # The text of the error contains the path.
         return f"the {output} could not be written: {error}"

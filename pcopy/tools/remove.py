@@ -180,7 +180,7 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
     if path != stripped and not stat.S_ISDIR(status.st_mode):
         if stat.S_ISLNK(status.st_mode):
             raise RequestRefused(
-                f"{printable_path(path)}: is a symbolic link; to remove that, leave out the slash: "
+                f"{printable_path(path)}: is a symbolic link; to remove the link, leave out the slash: "
                 f"{shell_quoted(stripped)}"
             )
         raise RequestRefused(
@@ -192,8 +192,8 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
         if called := never_removed.get(_device_and_inode(status)):
             raise RequestRefused(f"{printable_path(path)}: is {called}, which is never removed")
         if status.st_dev != parent_status.st_dev:
-            advice = "another file system is mounted there, or it is a subvolume; unmount or delete that"
-            raise RequestRefused(f"{printable_path(path)}: {advice}, or name what is in it")
+            advice = "is a mount point or a subvolume; unmount the file system or delete the subvolume"
+            raise RequestRefused(f"{printable_path(path)}: {advice}, or name what is in the directory")
     return Root(
         directory,
         directory,

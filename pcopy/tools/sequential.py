@@ -34,7 +34,7 @@ def options_for_destination(options: Options, path: bytes) -> tuple[Options, lis
         if options.existing in EXISTING_CHOICES_THAT_KEEP:
             raise RequestRefused(f"{why}, and {message_refusing_existing_choice(options.existing)}")
         if options.backup:
-            raise RequestRefused(f"{why}, and --backup would rename what is replaced: leave it out")
+            raise RequestRefused(f"{why}, and --backup would rename what is replaced: leave out --backup")
         notices.append(f"{why}: each file is written under its own name, in order, by one rank")
         options = options._replace(sequential=True)
     return options._replace(preserve=options.preserve._replace(sparse=False)), notices

@@ -231,7 +231,6 @@ class FreeSpaceWarningSink(ForwardingProgressSink):
             if remaining > free:
                 self.receive_notice(
                     f"{printable_path(self._target)}: {format_size(remaining)} remain to be copied and "
-                    f"{format_size(free)} "
-                    "are free: unless files have holes or replace others, the job will stop when the space is used up; "
-                    "it can be resumed"
+                    f"{format_size(free)} are free: unless files have holes or replace others, the job will stop when "
+                    "the space is used up; it can be resumed"
                 )

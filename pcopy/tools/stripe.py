@@ -176,7 +176,9 @@ def _root_for_path(path: bytes) -> Root:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise RequestRefused(f"{printable_path(path)}: {error.strerror}; check its mode, and those above it") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: {error.strerror}; check its mode, and the modes of the directories above it"
+        ) from None
     if kind != LUSTRE_TYPE:
         raise RequestRefused(f"{printable_path(path)}: is not on Lustre: there are no layouts to report or to change")
     return root

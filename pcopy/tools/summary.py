@@ -118,7 +118,7 @@ def summary_lines(
     if status != EXIT_OK:
         lines.append(_OUTCOME_LINE_BY_STATUS.get(status, f"ended with status {status}"))
         if status == EXIT_STOPPED and totals.found == totals.copied + totals.skipped + totals.failed:
-            lines[-1] += ": all items are done, but the job is not: the last sync, for instance, is missing"
+            lines[-1] += ": no item is waiting, but the job is not finished (for example, the last sync is missing)"
     return lines
 
 
@@ -260,4 +260,6 @@ def halt_reason_text(reason: HaltMessage, may_be_cut_short: bool) -> str:
     """
     text = stop_message(reason)
     exception = "; but what an earlier run was writing when it ended early may be cut short" if may_be_cut_short else ""
-    return text if reason.code == SYNC_FAILED_CODE else f"{text}; every file that has been copied is whole{exception}"
+    return (
+        text if reason.code == SYNC_FAILED_CODE else f"{text}; every file that has been copied is complete{exception}"
+    )

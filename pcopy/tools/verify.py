@@ -157,7 +157,7 @@ class VerifyJob(VerifyJobBase):
         """Return the exit status, after writing the signature of ``--create``, or after comparing the signatures and
         printing the differences.
         """
-        if self._is_everything_excluded(totals):
+        if self._note_if_everything_excluded(totals):
             return EXIT_REFUSED
         sign = rank.shared_instance(SignatureState)
         digest, tally = sign.signatures[0]
@@ -281,7 +281,8 @@ def _is_first_path_a_signature_file(first: bytes, second: bytes) -> bool:
     if _do_first_bytes_meet_condition(second, looks_like_signature):
         given = _pverify_command_text(second, first)
         raise RequestRefused(
-            f"{printable_path(second)}: is a signature, which comes before what is compared with it: {given}"
+            f"{printable_path(second)}: is a signature; name the signature first, and then what is compared "
+            f"with it: {given}"
         )
     if os.path.isdir(first) and _do_first_bytes_meet_condition(second, looks_like_manifest):
         raise RequestRefused(
@@ -345,7 +346,8 @@ def _check_manifest_argument(manifest: bytes, path: bytes) -> None:
     ):
         given = _pverify_command_text(b"--manifest", path, manifest)
         raise RequestRefused(
-            f"{printable_path(path)}: is the manifest, which comes before what is compared with it: {given}"
+            f"{printable_path(path)}: is the manifest; name the manifest first, and then what is compared "
+            f"with it: {given}"
         )
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise RequestRefused(f"{printable_path(manifest)}: is not a regular file; put the manifest into one")

@@ -236,8 +236,8 @@ class WalkJob(TreeJob):
 
     @property
     def _reads_sizes(self) -> bool:
-        """True if the walk must read the sizes of items. For a list of paths alone it need not, and then saves a
-        stat(2) per item.
+        """True if the walk must read the sizes of items. If the output consists of paths alone, sizes are not needed,
+        and the walk saves a stat(2) per item.
         """
         return bool(columns_to_stat(self.wish) & SIZE_COLUMN)
 

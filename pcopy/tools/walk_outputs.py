@@ -352,11 +352,11 @@ class TextListWriter:
 
     def _paths_ended_by_newlines(self, part: bytes) -> bytes:
         """Return ``part`` with newlines instead of the NUL bytes after the paths. Raise ``RequestRefused`` if a path
-        contains a newline: whoever reads the list would take it for two paths.
+        contains a newline: a program that reads the list would take it for two paths.
         """
         if b"\n" in part:
             path = next(path for path in part.split(b"\0") if b"\n" in path)
-            advice = "write --print0, which ends paths with a NUL, or a list that ends in .jsonl"
+            advice = "use --print0, which ends paths with a NUL, or name a list whose name ends in .jsonl"
             raise RequestRefused(
                 f"{printable_path(self.path)}: not written: {printable_path(path)} has a newline in it; {advice}"
             )

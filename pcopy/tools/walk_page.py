@@ -49,7 +49,7 @@ def walk_summary_html_page(values: JsonValues, sources: Sequence[bytes]) -> str:
         *_chart_sections(sums),
         *_table_sections(sums),
         _unusual_items_section(sums),
-        *_lustre_sections(sums),
+        *_lustre_report_sections(sums),
         _page_footer(),
     )
     title = "pwalk: " + ", ".join(map(printable_path, sources[:3]))
@@ -234,7 +234,7 @@ def _unusual_items_section(sums: JsonValues) -> Markup:
     )
 
 
-def _lustre_sections(sums: JsonValues) -> list[Markup]:
+def _lustre_report_sections(sums: JsonValues) -> list[Markup]:
     """Return the sections on each Lustre file system: the use of its OSTs, and the layouts."""
     return [
         part

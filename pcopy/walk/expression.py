@@ -129,7 +129,7 @@ class _ExpressionParser:
         if self._at < len(self._words):
             word = self._words[self._at]
             if word == ",":
-                raise ValueError(",: pwalk does not support it; write two commands")
+                raise ValueError(",: pwalk does not support this operator; write two commands")
             raise ValueError(
                 f"{_printable_word(word)}: nothing opens this bracket"
                 if word == ")"
@@ -315,7 +315,7 @@ def _parse_natural_number(value: str) -> int:
 def _parse_signed(value: str) -> tuple[str, int]:
     sign, digits = _split_sign(value)
     if not re.fullmatch(r"[0-9]{1,20}", digits):
-        raise ValueError("a whole number is expected, or one after + (more) or - (less)")
+        raise ValueError("a whole number is expected, alone or after + (more) or - (less)")
     return sign, int(digits)
 
 
@@ -336,7 +336,9 @@ def _parse_size(value: str) -> ExpressionTree:
     try:
         sign, number = _parse_signed(value[:-1] if unit else value)
     except ValueError:
-        raise ValueError("a number is expected, as 100M: c for bytes, k, M, G; + for more, - for less") from None
+        raise ValueError(
+            "a number is expected, such as 100M (units: c for bytes, k, M, G), alone or after + (more) or - (less)"
+        ) from None
     unit = unit or 512
     if sign == "+":
         return ("between", "size", number * unit + 1, None)
@@ -366,7 +368,7 @@ def _parse_age(value: str, unit: int) -> tuple[str, int]:
     """
     sign, number = _split_sign(value)
     if not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", number) or len(number) > 18:
-        raise ValueError("a number is expected, or one after + (older) or - (younger)")
+        raise ValueError("a number is expected, alone or after + (older) or - (younger)")
     whole, _, part = number.partition(".")
     fraction = int(part or 0) * unit // 10 ** len(part) if part else 0
     return sign, int(whole or 0) * unit + fraction
@@ -383,7 +385,7 @@ def _parse_date(value: str) -> int:
     try:
         return round(datetime.fromisoformat(value).timestamp() * 10**6) * 1000
     except (ValueError, OverflowError, OSError):
-        raise ValueError("a date is expected, as 2026-11-24 or 2026-11-24T18:00, or @SECONDS since 1970") from None
+        raise ValueError("a date is expected, such as 2026-11-24 or 2026-11-24T18:00, or @SECONDS since 1970") from None
 
 
 def _parse_user(value: str) -> int:

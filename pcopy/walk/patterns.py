@@ -90,7 +90,9 @@ def _pattern_for_pathspec_library(pattern: bytes) -> tuple[str, dict[str, str]]:
         if pattern[at : at + 1] == b"[":
             regex, at = _regex_of_bracket_expression(pattern, at + 1)
         elif token is None:
-            raise ValueError("a backslash before a slash or at the end: write \\\\ for a literal backslash")
+            raise ValueError(
+                "a backslash before a slash or at the end is not allowed: write \\\\ for a literal backslash"
+            )
         else:
             at = token.end()
             if token["byte"] is None:
@@ -158,7 +160,7 @@ def checked_option_pattern(pattern: bytes, *, includes: bool = False) -> bytes:
     """
     if includes and pattern.startswith(b"!"):
         raise ValueError(
-            "begins with !, but --include takes patterns without it; for a name that begins with ! write \\!"
+            "begins with !, but --include takes patterns without a leading !; for a name that begins with ! write \\!"
         )
     if not pattern.strip():
         raise ValueError(_MATCHES_NOTHING)
@@ -200,8 +202,6 @@ def _check_pattern(line: bytes) -> None:
     """
     if line[:2] in (b"- ", b"+ "):
         option = "--exclude" if line.startswith(b"-") else "--include"
-        advice = (
-            f"write {option} with what follows the blank; a name that begins like this is written \\{line[:1].decode()}"
-        )
+        advice = f"write {option} with what follows the blank; if a name begins like this, write \\{line[:1].decode()}"
         raise ValueError(f"a rule in rsync's form: {advice}")
     translate_gitignore_pattern(line)

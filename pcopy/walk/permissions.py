@@ -26,7 +26,7 @@ def parse_permissions(mode: str, *, directory: bool) -> int:
     for clause in mode.split(","):
         found = _CLAUSE.fullmatch(clause)
         if found is None:
-            raise ValueError("an octal mode is expected, as 0644, or a symbolic one, as u=rw,g+w")
+            raise ValueError("an octal mode is expected, such as 0644, or a symbolic one, such as u=rw,g+w")
         for operator, letters in _ACTION.findall(found[2]):
             bits = _apply_symbolic_mode_action(bits, found[1], operator, letters, directory=directory)
     return bits

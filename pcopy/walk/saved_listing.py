@@ -184,7 +184,7 @@ class PathListReader:
                 self.directory = self._read_header()
             for beginning, kind in _MISTAKEN_FORMATS.items():
                 if self._beginning.startswith(beginning):
-                    raise RequestRefused(f"{self.name}: {kind}; write one that pwalk reads again: --output LIST.jsonl")
+                    raise RequestRefused(f"{self.name}: {kind}; write a list with pwalk --output LIST.jsonl")
         except BaseException:
             self._source.close()
             raise
@@ -323,7 +323,7 @@ class PathListReader:
         except (TypeError, ValueError, NoBase64):
             raise self.error_at_line(number, f"{key} is not base64") from None
         if not path or b"\0" in path:
-            raise self.error_at_line(number, f"{key} is not a valid path")
+            raise self.error_at_line(number, f"{key} is not a valid path: it is empty or has a NUL")
         return path
 
     def _parse_listing_line(self, number: int, line: bytes) -> ListedItem:
@@ -366,7 +366,7 @@ class PathListReader:
         except UnicodeEncodeError:
             path = b""
         if not path or b"\0" in path:
-            raise self.error_at_line(number, "path is not a valid path")
+            raise self.error_at_line(number, "path is not a valid path: it is empty, has a NUL or is not valid Unicode")
         return path
 
     def _parse_mode(self, number: int, item: dict[str, Any]) -> int | None:

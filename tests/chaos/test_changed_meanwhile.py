@@ -155,7 +155,7 @@ def test_resume_refuses_another_item_at_the_path_of_the_created_copy(
     assert refused.returncode == REFUSED, show(refused)
     (line,) = refused.stderr.splitlines()
     assert line.startswith(b"pcopy: %s: not the directory that job " % os.fsencode(copy)), line
-    assert b"(pcopy --discard) and start anew" in line
+    assert b"(pcopy --discard) and start a new one" in line
     assert [path for path in sorted(area.rglob("*")) if "state" not in path.parts] == [
         path for path in before if "state" not in path.parts
     ]

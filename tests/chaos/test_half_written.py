@@ -184,7 +184,7 @@ def test_file_without_metadata_and_with_its_mark_counts_as_one_failure(area: Pat
     fault.check()
     reported = summary(run)
     assert (run.returncode, reported["failed"], reported["files"], reported["bytes"]) == (1, 1, 0, 0), show(run)
-    assert "its mark of incompleteness cannot be removed: removexattr" in run.stderr.decode(), show(run)
+    assert "the mark that the file is incomplete cannot be removed: removexattr" in run.stderr.decode(), show(run)
     assert is_marked(target)
     reported = summary(succeed("--resume", "--json", ranks=2, env=env))
     assert (reported["failed"], reported["files"], reported["bytes"]) == (0, 1, SIZES[size])

@@ -51,7 +51,7 @@ def check_outputs_of_a_resume(tree: Path, area: Path, arguments: list[Argument],
     for words in (arguments, ["--resume", area / "job"]):
         run = pcopy(*words, ranks=2, env=env)
         assert run.returncode == REFUSED, show(run)
-        assert run.stderr == b"pcopy: %s: is a directory; name a file, as %s/signature\n" % (
+        assert run.stderr == b"pcopy: %s: is a directory; name a file, such as %s/signature\n" % (
             (os.fsencode(area / "sig"),) * 2
         )
     (area / "sig").rmdir()

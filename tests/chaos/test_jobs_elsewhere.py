@@ -63,7 +63,7 @@ def test_printed_resume_command_is_quoted_for_the_shell(tree: Path, area: Path, 
     read = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
     assert read == b"pcopy\0--resume\0%s\0" % bytes(job)
     other = refused("--checkpoint", job, *BUSY, tree, area / "other", env=env)
-    advice = f"(different: DST): name another directory, or resume it: {command}\n"
+    advice = f"(different: DST): name another directory, or resume that job: {command}\n"
     assert advice in other.stderr.decode(), show(other)
     succeed("--resume", job, ranks=2, env=env)
     check_equal(tree, area / "copy")

@@ -122,7 +122,7 @@ def test_missing_run_directory_is_refused(job: Path) -> None:
 def test_base_of_another_rank_or_run_is_refused(job: Path) -> None:
     (job / "run-1" / "base-0").replace(job / "run-1" / "base-1")
     (job / "run-1" / "base-0").write_bytes((job / "run-1" / "base-1").read_bytes())
-    refused(job, "base-1: damaged at byte 0: the file was written for run 1, rank 0")
+    refused(job, "base-1: damaged at byte 0: the file was written for run 1, rank 0, not for run 1, rank 1")
 
 
 def pickled(*values: Any) -> bytes:
@@ -146,7 +146,7 @@ HEAD = ("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 2, -1, ())
         ((HEAD, 0, 0), "the record says that 0 tasks were written, but the file has more or fewer"),
         ((HEAD, 0, [tuple(FIRST[0])]), "the record says that 0 tasks were written, but the file has more or fewer"),
         ((HEAD, [tuple(FIRST[0])], 0), "the record says that 0 tasks were written, but the file has more or fewer"),
-        ((HEAD, [tuple(FIRST[0])]), "it ends after 1 tasks"),
+        ((HEAD, [tuple(FIRST[0])]), "the file ends after 1 tasks"),
         ((HEAD, [7], 1), "not a task"),
         ((HEAD, "tasks", 0), "neither tasks nor their number"),
         ((("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 3, -1, ()), 0), "was written for 3 ranks, but the run has 2"),
@@ -166,10 +166,10 @@ def test_base_with_invalid_contents_is_refused(job: Path, values: tuple[Any, ...
             "version 7 of pcopy-checkpoint; this pcopy reads version 6; end the job",
         ),
         (("pcopy-checkpoint", 1, 1, 2), "version 1 of pcopy-checkpoint; this pcopy reads version 6; end the job"),
-        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 1), "not the number of a run"),
-        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 1, 0), "not the number of a run"),
-        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 0, 2), "not the number of a run"),
-        (("pcopy-checkpoint", JOB_FORMAT_VERSION, "1", 2), "not the number of a run"),
+        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 1), "does not consist of the number of a run"),
+        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 1, 0), "does not consist of the number of a run"),
+        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 0, 2), "does not consist of the number of a run"),
+        (("pcopy-checkpoint", JOB_FORMAT_VERSION, "1", 2), "does not consist of the number of a run"),
         (("pcopy-checkpoint", "1", 1, 2), "the file does not have the format"),
         ((), "the file does not have the format"),
         (1, "the file does not have the format"),

@@ -58,7 +58,7 @@ def test_count_file_with_a_second_hard_link_is_not_written(tmp_path: Path) -> No
     os.link(other, tmp_path / "deleted-0")
     reported: list[str] = []
     assert deletion_counters_getter(job, 0, reported.append)() is None
-    assert [line for line in reported if "something else has its name" in line] == reported != []
+    assert [line for line in reported if "another item has the name of the counter file" in line] == reported != []
     assert other.read_bytes() == b"precious"
 
 

@@ -180,7 +180,7 @@ def test_job_file_with_invalid_body_is_refused(body: bytes, area: Path) -> None:
 def test_unknown_kind_of_value_in_job_file_is_refused() -> None:
     body = encode_job(job_of(some_root())).partition(b"\n")[2].replace(b'"map"', b'"mop"', 1)
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
-    with pytest.raises(ValueError, match="no kind of value: mop"):
+    with pytest.raises(ValueError, match="unknown kind of value: mop"):
         decode_job(b"pcopy job 6 %s\n%s" % (digest, body))
 
 

@@ -107,7 +107,7 @@ class TestPrecedence:
         assert parse("--stripe", "auto").options.stripe_table == "1G=8"
         files(user="verify: true\n")
         assert not parse("--no-sync").options.verify
-        assert "--no-sync does not write them there: leave one out (verify: " in _both(files)
+        assert "--no-sync the copies may not be stored yet: leave one out (verify: " in _both(files)
 
     def test_empty_files_are_accepted(self, files: Files) -> None:
         files("", "# nothing\n", "---\n...\n")
@@ -183,7 +183,7 @@ REFUSED = {
     "verbose: 3": "verbose: write 0, 1 or 2, not 3",
     "errors:": "errors: has no value: write one, or leave the line out",
     "errors: ~": "errors: has no value: write one, or leave the line out",
-    "errors: ~/errors": "errors: ~/errors: only a shell knows what ~ is; write the path in full",
+    "errors: ~/errors": "errors: ~/errors: only a shell expands ~; write the path in full",
     "pcopy: true": "pcopy: is not a mapping of keys to values",
     "yes: true": "yes: cannot be set by a file; write --yes on the command line",
     "resume: job": "resume: cannot be set by a file; write --resume on the command line",
@@ -192,10 +192,10 @@ REFUSED = {
     "first: 1": "the key first comes twice",
     "pcopy: {ranks: 1, ranks: 2}": "the key ranks comes twice",
     "ranks: &a 1": "it uses YAML's anchors (&)",
-    "exclude: *tmp": "it uses YAML's aliases (*); write a value that begins with * in quotes",
-    "exclude: *.tmp": "; write a value that begins with * in quotes",
-    "exclude: [a, *.tmp]": "; write a value that begins with * in quotes",
-    "- @x": "; write a value that begins with @ in quotes",
+    "exclude: *tmp": "it uses YAML's aliases (*); write quotes around a value that begins with *",
+    "exclude: *.tmp": "; write quotes around a value that begins with *",
+    "exclude: [a, *.tmp]": "; write quotes around a value that begins with *",
+    "- @x": "; write quotes around a value that begins with @",
     "ranks = 2": "; write key: value",
     "ranks: !!int 1": "it uses YAML's tags (!)",
     "x: !!python/object/apply:os.system [false]": "it uses YAML's tags (!)",

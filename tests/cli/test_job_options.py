@@ -177,9 +177,9 @@ class TestJobOptions:
             assert f"cannot be given with {mode[0]}: it copies nothing" in refusal(*mode, option)
 
     def test_only_one_job_request_is_accepted(self) -> None:
-        assert "--resume and --jobs: one at a time" in refusal("--jobs", "--resume")
-        assert "--resume and --discard: one at a time" in refusal("--resume", "--discard", "j")
-        assert "--jobs and --discard: one at a time" in refusal("--discard", "j", "--jobs")
+        assert "--resume and --jobs cannot be given together: leave one out" in refusal("--jobs", "--resume")
+        assert "--resume and --discard cannot be given together: leave one out" in refusal("--resume", "--discard", "j")
+        assert "--jobs and --discard cannot be given together: leave one out" in refusal("--discard", "j", "--jobs")
         for argv in (["--discard"], ["--discard", "j", "--older-than", "7d"]):
             assert "--discard: name jobs, or give --older-than AGE, and not both" in refusal(*argv)
         assert "--older-than cannot be given with --resume" in refusal("--resume", "--older-than", "7d")

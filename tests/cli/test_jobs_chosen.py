@@ -196,7 +196,7 @@ def test_damaged_job_is_discarded(area: Path, state: Path) -> None:
     jobs.discard_job(b"aaa", removed.append, reported)
     assert not removed and not os.listdir(state)
     (line,) = reported
-    assert "its digest does not fit" in line and "(.pcopy-aaa-*) may be left" in line
+    assert "its digest does not match its contents" in line and "(.pcopy-aaa-*) may be left" in line
 
 
 def test_job_of_another_version_is_discarded_without_that_advice(area: Path, state: Path) -> None:

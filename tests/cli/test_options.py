@@ -237,7 +237,7 @@ def test_unknown_attribute_is_refused_with_the_list_of_known_ones() -> None:
         (["-apz", "a", "b"], "-z in -apz: pcopy does not compress"),
         (["-za", "a", "b"], "-z in -za: pcopy does not compress"),
         (["-p4", "a", "b"], "-4 in -p4: an unknown option"),
-        (["-avn", "a", "b"], "-n/--ranks: a: not a number of processes (rsync's -n: --dry-run;"),
+        (["-avn", "a", "b"], "-n/--ranks: a: not a number of processes (rsync's -n is --dry-run here;"),
         (["--progress=c", "a", "b"], "c: not one of auto"),
         (["--progress", "none", "b"], "DST is missing after b"),
         (["--dele=x", "a", "b"], "unknown option --dele;"),
@@ -297,10 +297,10 @@ def test_ptar_reads_a_negative_number_as_a_value(option: str) -> None:
         ("", "write CLASS:FILE, where CLASS is"),
         ("common", "write common:FILE"),
         ("common:", "write common:FILE"),
-        ("common:lists/", "write common:FILE, with the name of a file"),
+        ("common:lists/", "FILE is not the name of a file: write common:FILE"),
         (
             "only:x",
-            "'only' is no class of paths: common, only-a, only-b, differ or differ-in-PROPERTY; the nearest is only-",
+            "'only' is not one of common, only-a, only-b, differ or differ-in-PROPERTY; the nearest is only-",
         ),
     ],
 )

@@ -235,10 +235,10 @@ def test_hard_link_to_the_source_in_the_destination_is_refused() -> None:
 
 def test_link_does_not_replace_its_own_target() -> None:
     os.symlink("../file", "out/link")
-    assert "a link to it" in refusal("out/link", "file")
+    assert "would be replaced by out/link, a link to this file; name another DST" in refusal("out/link", "file")
     os.symlink("out/only", "only")
     Path("out/only").touch()
-    assert "a link to it" in refusal("only", "out")
+    assert "would be replaced by only, a link to this file; name another DST" in refusal("only", "out")
     assert route("file", "out/link") == (".", "file", "out", "link")
 
 

@@ -61,7 +61,10 @@ def test_summary_of_a_job_that_stopped() -> None:
     assert lines[0] == "1,300 found = 1,240 copied + 3 skipped + 7 failed + 50 not reached"
     assert lines[-1] == "stopped early (status 75)"
     last = summary_lines(TOTALS, 1.0, 4, 75)[-1]
-    assert last.startswith("stopped early (status 75): all items are done, but the job is not: ")
+    assert last == (
+        "stopped early (status 75): no item is waiting, but the job is not finished "
+        "(for example, the last sync is missing)"
+    )
 
 
 def test_summary_for_programs() -> None:

@@ -197,7 +197,7 @@ def test_write_error_of_the_errors_file_is_reported_once() -> None:
     screen.close()
     assert stream.getvalue().splitlines() == [
         "pcopy: item 0: open: Permission denied (EACCES)",
-        "pcopy: /dev/full: cannot write the errors file: No space left on device; it is not complete",
+        "pcopy: /dev/full: cannot write the errors file: No space left on device; the file is not complete",
         "pcopy: item 1: open: Permission denied (EACCES)",
     ]
 
@@ -325,11 +325,11 @@ class Terminal(io.StringIO):
 now = 0.0
 stream = Terminal()
 screen = open_progress_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(), stream, lambda: now)
-screen.progress("copying", JobCounters(found=1), ())
-screen.failures([Failure(b"a", "open", 13, "")])
+screen.receive_progress("copying", JobCounters(found=1), ())
+screen.receive_failures([Failure(b"a", "open", 13, "")])
 assert "rich" not in sys.modules
 now = 1.0
-screen.progress("copying", JobCounters(found=1), ())
+screen.receive_progress("copying", JobCounters(found=1), ())
 assert "rich" in sys.modules
 assert "copying" in stream.getvalue()
 """

@@ -30,8 +30,8 @@ def signals() -> Iterator[StopSignalHandler]:
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
-        (HaltMessage("SIGTERM", 15), "stopped by SIGTERM; every file that has been copied is whole"),
-        (HaltMessage("too many errors"), "stopped early: too many errors; every file that has been copied is whole"),
+        (HaltMessage("SIGTERM", 15), "stopped by SIGTERM; every file that has been copied is complete"),
+        (HaltMessage("too many errors"), "stopped early: too many errors; every file that has been copied is complete"),
         (
             HaltMessage("the destination could not be synced: Input/output error", SYNC_FAILED_CODE),
             "stopped early: the destination could not be synced: Input/output error",

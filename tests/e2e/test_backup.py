@@ -158,9 +158,12 @@ def test_resume_backs_up_files_saved_before_or_during_the_job(area: Path) -> Non
 REFUSALS: dict[str, tuple[list[str], bytes]] = {
     "another file system": (["--backup", "/proc/x", "{}/source/", "{}/copy"], b"not on the file system of"),
     "in the source": (["--backup", "{}/source/old", "{}/source/", "{}/copy"], b"lies in"),
-    "where the source has something": (["--backup", "a", "{}/source/", "{}/copy"], b"source/a is to be copied there"),
-    "around DST": (["--backup", "{}", "{}/source/", "{}/copy"], b"lies in it"),
-    "DST": (["--backup", ".", "{}/source/", "{}/copy"], b"lies in it"),
+    "where the source has something": (
+        ["--backup", "a", "{}/source/", "{}/copy"],
+        b"source/a would be copied to that path",
+    ),
+    "around DST": (["--backup", "{}", "{}/source/", "{}/copy"], b"is or contains"),
+    "DST": (["--backup", ".", "{}/source/", "{}/copy"], b"is or contains"),
     "a file": (["--backup", "{}/copy/a/small", "{}/source/", "{}/copy"], b"not a directory"),
     "in place": (["--backup", "old", "--inplace", "{}/source/", "{}/copy"], b"--inplace"),
     "empty": (["--backup", "", "{}/source/", "{}/copy"], b"empty string"),

@@ -74,7 +74,8 @@ def test_verbose_run_prints_options_set_by_files(area: Path, source: Path) -> No
     run = pcopy("-v", "--fsync", source, area / "copy", env=env)
     assert run.returncode == 0, show(run)
     file = f"{area}/user/pcopy.yaml"
-    assert run.stderr.decode().splitlines()[0] == f"pcopy: set by files: ranks ({file}:1), exclude ({file}:3)"
+    expected = f"pcopy: options set by configuration files: ranks ({file}:1), exclude ({file}:3)"
+    assert run.stderr.decode().splitlines()[0] == expected
     assert sorted(os.listdir(area / "copy")) == ["one"]
     assert pcopy("-T", source, area / "copy", env=env).stderr == b""
 

@@ -90,7 +90,7 @@ WRONG = {
     "size of 63 bits": (header(b"m", size_field=b"\x80\0\0\0\x7f" + b"\xff" * 7), b"a member of 9223372036854775807"),
     "size in pax": (pax((b"size", b"9999999999999999999")) + header(b"m"), b"m: extract: at byte"),
     "negative size": (header(b"m", size_field=b"\xff" * 12), b"a negative size"),
-    "minus in a size": (header(b"m", size_field=b"-0000000001\0"), b"a field that should be a number"),
+    "minus in a size": (header(b"m", size_field=b"-0000000001\0"), b"a header field should be a number"),
     "pax of 8 GiB": (header(b"p", b"x", 0o77777777777), b"headers of 8,589,934,591 bytes"),
     "long name of 2**62": (header(b"p", b"L", size_field=b"\x80\0\0\0\x40" + bytes(7)), b"headers of"),
     "global of 2**90": (header(b"p", b"g", size_field=TOO_MUCH), b"too large"),

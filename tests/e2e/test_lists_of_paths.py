@@ -62,9 +62,9 @@ def test_name_with_newline_is_not_written_to_a_list_of_lines(tree: Path, area: P
         reported = run(
             "pwalk", "-q", "--output", "old.lst", "--output", "other.jsonl", *words, "doc", area=area, ranks=2
         )
-        assert reported.returncode == 2 and "doc/new\\nline has a newline in it; write --print0" in reported.stderr, (
-            reported
-        )
+        assert (
+            reported.returncode == 2 and "doc/new\\nline has a newline in it; use --print0, which" in reported.stderr
+        ), reported
         assert sorted(os.listdir(area)) == ["doc", "old.lst"] and not (area / "old.lst").read_bytes()
     assert run("pwalk", "-q", "--print0", "--output", "old.lst", "doc", area=area).returncode == 0
     assert b"doc/new\nline\0" in (area / "old.lst").read_bytes()
@@ -76,7 +76,7 @@ def test_input_that_is_not_a_list_of_paths_is_refused(tree: Path, area: Path) ->
     subprocess.run(["tar", "--format=pax", "-cf", "a.tar", "doc"], cwd=area, check=True)
     (area / "lines").write_text(run("ptar", "-t", "--json", "-f", "a.tar", area=area).stdout)
     cases: dict[tuple[str, ...], str] = {
-        ("pcopy", "--files-from", "a.csv", "doc", "copy"): "a.csv: is CSV, not a list of paths; write one",
+        ("pcopy", "--files-from", "a.csv", "doc", "copy"): "a.csv: is CSV, not a list of paths; write a list",
         ("prm", "--yes", "--from", "a.csv"): "a.csv: is CSV",
         ("pwalk", "--from", "lines"): "lines: is JSON without the first line of a saved listing",
         ("pchmod", "--from", "a.tar", "0"): "a.tar: line 1: ",

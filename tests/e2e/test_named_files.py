@@ -170,7 +170,7 @@ QUICK = {"pdbench": ("--time", "0.01", "--files", "1", "--size", "64K", "--tests
 """Options that make a run of a program short."""
 
 EXCEPT_CONFIG = [row for row in TABLE if not row.endswith(" --config")]
-"""Root reads a configuration file only from directories that only root can write: tests/cli/test_config_files.py."""
+"""Root reads a configuration file only from directories that only root can write: tests/cli/test_configuration.py."""
 
 
 def _reset(place: Path, named: FileOption) -> None:

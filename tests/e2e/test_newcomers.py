@@ -51,7 +51,7 @@ MISTAKES = {
         ["-czf", "a.tar", "--zstd", "data"], "--zstd: not allowed with argument -z/--gzip", "ptar"
     ),
     "a depth of du": Mistake(["--max-depth=2", "data"], "--max-depth: write -maxdepth N after PATH", "pwalk"),
-    "nothing to compare": Mistake(["--compare", "data", "results"], "data: is a path; what is compared", "pverify"),
+    "nothing to compare": Mistake(["--compare", "data", "results"], "data: is a path; write properties", "pverify"),
     "sizes alone": Mistake(["--size-only", "data", "results"], "--size-only: write --compare size", "pverify"),
     "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
     "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
@@ -65,16 +65,16 @@ MISTAKES = {
     "-a of tar": Mistake(["-caf", "x.tar", "data"], "write -z or --zstd", "ptar"),
     "-h of chown": Mistake(["-hR", "0", "data"], "-h: the owner of a link in a tree is its own", "pchmod"),
     "a dot before the group": Mistake(
-        ["--owner", "nosuch.", "data"], "there is no user nosuch., and a colon", "pchmod"
+        ["--owner", "nosuch.", "data"], "there is no user nosuch.; write a colon before the group: USER:GROUP", "pchmod"
     ),
     "a new name for what is sent": Mistake(["file", "data/new"], "the last argument must be a directory", "pbcast"),
     # Shells
     "a pattern that matches nothing": Mistake(["data/*.h5", "archive"], "data/*.h5: does not exist; no name matches"),
-    "a pattern in quotes": Mistake(["resu*", "archive"], "results does: a shell replaces no patterns in quotes"),
+    "a pattern in quotes": Mistake(["resu*", "archive"], "results does: a shell does not expand patterns in quotes"),
     "a tilde in quotes": Mistake(
-        ["~/in-home", "archive"], "a shell does not replace ~ in quotes; TOP/home/in-home does"
+        ["~/in-home", "archive"], "a shell does not expand ~ in quotes; TOP/home/in-home does"
     ),
-    "a variable in quotes": Mistake(["$HOME/in-home", "archive"], "replace $ in single quotes; TOP/home/in-home does"),
+    "a variable in quotes": Mistake(["$HOME/in-home", "archive"], "expand $ in single quotes; TOP/home/in-home does"),
     "an unknown variable in quotes": Mistake(["${RUN}/x", "archive"], "in single quotes: write the path in full"),
     "a space behind": Mistake(["results ", "archive"], "results does: write it without the space around it"),
     "DOS line ends": Mistake(
@@ -116,9 +116,15 @@ MISTAKES = {
     ),
     "make's -j": Mistake(["-j4", "results", "archive"], "write -n N"),
     "dcp's --progress": Mistake(["--progress", "10", "data", "new"], "write --progress-interval 10"),
-    "standard output for errors": Mistake(["--errors", "-", "data", "new"], "--errors -: name a file; -vv shows"),
-    "standard output for the log": Mistake(["--log=-", "data", "new"], "--log -: name a file"),
-    "standard output for metrics": Mistake(["--metrics=-", "data", "new"], "--metrics -: name a file"),
+    "standard output for errors": Mistake(
+        ["--errors", "-", "data", "new"], "--errors -: standard output is not possible: name a file; -vv shows"
+    ),
+    "standard output for the log": Mistake(
+        ["--log=-", "data", "new"], "--log -: standard output is not possible: name a file"
+    ),
+    "standard output for metrics": Mistake(
+        ["--metrics=-", "data", "new"], "--metrics -: standard output is not possible: name a file"
+    ),
     # Options
     "a slip in an option": Mistake(["--verfy", "results", "archive"], "--verfy; the nearest is --verify"),
     "an abbreviation": Mistake(["--sig", "x", "results", "archive"], "--sig; the nearest is --signature"),
@@ -140,7 +146,9 @@ MISTAKES = {
     "an unknown user": Mistake(["--chown", "nosuchuser", "results", "archive"], "there is no user nosuchuser"),
     "stripes in another form": Mistake(["--stripe", "8,4M", "results", "archive"], "COUNT[:SIZE] such as 8 or 8:4M"),
     # Report, list and configuration files
-    "a directory for errors": Mistake(["--errors", "archive", "file", "new"], "name a file, as archive/errors.jsonl"),
+    "a directory for errors": Mistake(
+        ["--errors", "archive", "file", "new"], "name a file, such as archive/errors.jsonl"
+    ),
     "errors in no directory": Mistake(
         ["--errors", "archiv/e", "file", "new"], "archiv does not exist; archive does: was that meant?"
     ),
@@ -182,7 +190,7 @@ MISTAKES = {
     "a slip in a job to change": Mistake(["--control", "JOC", "pause"], "JOB is one: was that meant? A job of --check"),
     "no job at all like it": Mistake(["--resume", "zz"], "pcopy --jobs lists all unfinished jobs"),
     "a destination in a job's place": Mistake(
-        ["--resume", "kept.copy"], "; job JOB copies from or to it: was that meant?"
+        ["--resume", "kept.copy"], "; did you mean job JOB, which copies from or to this directory?"
     ),
     "SRC and DST with --resume": Mistake(["--resume", "results", "archive"], "--resume takes a job, not SRC and DST"),
 }

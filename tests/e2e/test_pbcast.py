@@ -380,7 +380,7 @@ def test_signal_leaves_no_partial_file(area: Path, files: list[Path]) -> None:
         (("nothing", "copies"), ["nothing: No such file or directory"]),
         (("fifo", "copies"), ["fifo: is not a regular file"]),
         (("file", "other/file", "copies"), ["would get the same name"]),
-        (("-n", "4", "file", "copies"), ["start it by mpiexec"]),
+        (("-n", "4", "file", "copies"), ["start pbcast with mpiexec"]),
         (("-r", "directory", "copies"), ["tar"]),
         (("--fsync", "--no-sync", "file", "copies"), ["leave one out"]),
     ],

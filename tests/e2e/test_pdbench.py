@@ -233,7 +233,7 @@ def test_full_file_system_is_reported_and_cleaned_up(area: Path) -> None:
     with mounted("tmpfs", area, 2 << 20, "nr_inodes=1k") as place:
         (place / "kept").write_bytes(b"kept")
         words = ("--in-flight", "1", "--blocks", "64K", "--time", "5")
-        assert_refused(pdbench(*words, place, ranks=1), "are needed at a time", "smaller --size")
+        assert_refused(pdbench(*words, place, ranks=1), "are needed at the same time", "smaller --size")
         assert_refused(pdbench(*words, "--size", "64K", "--files", "2000", place, ranks=1), "2,000 files", "fewer")
         await_file = f"while ! test -e {place}/.pdb*/data.0; do sleep 0.01; done"
         fill = subprocess.Popen(["sh", "-c", f"{await_file}; head -c 1700K /dev/zero >{place}/filled"])
@@ -254,10 +254,10 @@ def test_full_file_system_is_reported_and_cleaned_up(area: Path) -> None:
         (("",), ["empty string"]),
         (("nowhere",), ["nowhere: No such file or directory"]),
         (("file",), ["file: is not a directory"]),
-        (("--tests", "chmod", "."), ["'chmod' is no test", "create"]),
+        (("--tests", "chmod", "."), ["'chmod' is not one of ", "create"]),
         (("--in-flight", "65", "."), ["from 1 to 64"]),
         (("--time", "0", "."), ["above 0"]),
-        (("--blocks", "1000", "--direct", "."), ["whole pages"]),
+        (("--blocks", "1000", "--direct", "."), ["block sizes must be multiples of a memory page"]),
         (("--svg", "picture.png", "."), ["must end in .svg"]),
         (("-B", "."), ["write --direct"]),
         (("--size", "64K", "--blocks", "64K,1M", "."), ["--size 65536", "--blocks"]),

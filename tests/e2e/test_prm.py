@@ -200,7 +200,7 @@ def test_directories_mounted_during_the_run_are_kept(
 def test_removal_of_a_mount_point_is_refused(with_mounts: Path) -> None:
     run = prm("--yes", with_mounts / "0/other")
     assert run.returncode == 2
-    assert b"another file system is mounted there" in run.stderr
+    assert b"is a mount point or a subvolume; unmount the file system or delete the subvolume" in run.stderr
     run = prm("--yes", with_mounts / "1/same")
     assert run.returncode == 1
     assert (with_mounts / "1/same/inner/canary").exists()

@@ -25,7 +25,7 @@ REFUSED = {
     "../here/../here": "is the working directory, which is never removed",
     "../../around": "is a directory above the working directory, which is never removed",
     "inner/..": ".. is never removed",
-    "link/": "is a symbolic link; to remove that, leave out the slash",
+    "link/": "is a symbolic link; to remove the link, leave out the slash",
     "file/": "is not a directory; to remove it, leave out the slash",
     "": "a path is the empty string",
 }
@@ -126,9 +126,10 @@ def test_refusal_of_a_subvolume_says_that_it_may_be_one(on: Place) -> None:
     for path in (around / "other", around / "tree/inner"):
         subprocess.run(["btrfs", "-q", "subvolume", "create", path], check=True)
     run = prm("--yes", around / "other")
-    assert run.returncode == 2 and b"or it is a subvolume; unmount or delete that, or name what" in run.stderr, show(
-        run
-    )
+    assert (
+        run.returncode == 2
+        and b"is a mount point or a subvolume; unmount the file system or delete the subvolume, or name" in run.stderr
+    ), show(run)
     run = prm("--yes", around / "tree")
     assert (
         run.returncode == 1

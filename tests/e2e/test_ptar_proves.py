@@ -174,7 +174,7 @@ def test_refusals(tmp_path: Path) -> None:
     archive = made_of(tmp_path / "a", [member("f", b"x")])
     for words, why in (
         (["-t", "--signature", archive], b"is no signature"),
-        (["-x", "--signature", "s"], b"-c and -t"),
+        (["-x", "--signature", "s"], b"--signature can only be given with -c or -t"),
         (["-t", "--errors", "e"], b"--errors can only be given with -c or -x"),
         (["-t", "--signature", "s", "--log", "l"], b"--log can only be given with -c or -x"),
         (["-t", "--report", "r.json"], b"--report describes the work of several ranks"),

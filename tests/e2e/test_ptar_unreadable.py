@@ -177,9 +177,9 @@ def test_damaged_list_of_incomplete_files_is_an_error(tree: Path) -> None:
     for words in (("-t",), ("-x", "-C", tree.parent)):
         done = ptar(*words, "-f", archive)
         assert done.returncode == 1, show(done)
-        assert b"the list of incomplete files at its end is damaged" in done.stderr, show(done)
+        assert b"the list of incomplete files at the end of the archive is damaged" in done.stderr, show(done)
     done = ptar("-t", "-f", archive, "tree/absent")
-    assert b"the list of incomplete files at its end is damaged" in done.stderr, show(done)
+    assert b"the list of incomplete files at the end of the archive is damaged" in done.stderr, show(done)
     assert b"tree/absent" in done.stderr, show(done)
 
 

@@ -182,7 +182,7 @@ SIGNATURES: dict[str, Corruption] = {
     "torn": (lambda data: re.sub(rb'(signature: "?\w{20})\w+', rb"\1", data), "32 hexadecimal digits"),
     "binary": (lambda data: bytes(range(256)), "is not UTF-8"),
     "other-format": (lambda data: data.replace(b"pcopy-signature", b"pcopy-whatever"), "format is not"),
-    "newer": (lambda data: data.replace(b"version: 1", b"version: 2"), "use a newer one"),
+    "newer": (lambda data: data.replace(b"version: 1", b"version: 2"), "use a newer pcopy"),
     "other-algorithm": (lambda data: data.replace(b"xxh3-128", b"xxh3-64"), "algorithm is none of"),
     "odd-block-size": (lambda data: data.replace(b"4194304", b"4194305"), "block_size"),
     "manifest": (lambda data: b"#pcopy-manifest 1 xxh3-128 4194304\n", "compare with it by pverify --manifest "),
@@ -216,7 +216,7 @@ MANIFESTS: dict[str, Corruption] = {
     "cut-at-a-line": (lambda data: data[: data.rindex(b"\n", 0, -1) + 1], "is damaged or truncated"),
     "cut-in-a-line": (lambda data: data[:-3], "is truncated"),
     "digest-changed": (lambda data: data[:-40] + data[-40:].replace(b"0", b"1").replace(b"a", b"b"), "damaged"),
-    "newer": (lambda data: data.replace(b"manifest 1 ", b"manifest 2 "), "use a newer one"),
+    "newer": (lambda data: data.replace(b"manifest 1 ", b"manifest 2 "), "use a newer pcopy"),
     "signature": (lambda data: b"format: pcopy-signature\nversion: 1\n", "is a signature; compare with it by"),
     "binary": (lambda data: bytes(range(256)) * 99, "as a manifest: "),
 }

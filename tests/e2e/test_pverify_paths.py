@@ -53,7 +53,10 @@ def test_removed_working_directory_is_an_error_only_for_relative_paths(area: Pat
 def test_unexpected_exception_is_an_internal_error(area: Path, tree: Path, program: str) -> None:
     """Python's own status 1 would mean failed items or differences."""
     line, environment = command()
-    script = f"from pcopy.cli import {program}, script; {program}.{program.upper()}.parse = None; script.{program}()"
+    script = (
+        f"from pcopy.cli import {program}, script; "
+        f"{program}.{program.upper()}.parse_command_line = None; script.{program}()"
+    )
     run = subprocess.run([line[0], "-c", script, tree, tree], env=environment, capture_output=True, check=False)
     assert (run.returncode, run.stdout) == (70, b""), run
     assert run.stderr.startswith(b"Traceback ") and b"TypeError" in run.stderr
@@ -330,7 +333,7 @@ def test_signature_as_second_path_is_refused_with_the_right_order(area: Path, tr
     (area / "file").write_bytes(b"contents")
     for first in (tree, area / "file", area / "manifest"):
         run = pverify(first, area / "sig")
-        assert_error(run, f"{area}/sig: is a signature, which comes before")
+        assert_error(run, f"{area}/sig: is a signature; name the signature first")
         assert f"pverify {area}/sig {first}\n".encode() in run.stderr, show(run)
     compare = f"pverify --manifest {area}/manifest {tree}\n"
     assert_error(pverify(tree, area / "manifest"), compare)

@@ -258,8 +258,8 @@ REFUSED = {
     ("--from", "nowhere"): "--from nowhere: does not exist",
     ("--from", "list", ".", "list"): "name at most one directory",
     ("--from", "list", "list"): "list: is not a directory",
-    ("--from", "list", "-maxdepth", "1"): "-maxdepth: with --from no directory is entered",
-    ("--from", "list", "--exclude", "x"): "write tests, as -path",
+    ("--from", "list", "-maxdepth", "1"): "-maxdepth: no effect with --from, which enters no directory",
+    ("--from", "list", "--exclude", "x"): "use a test such as -path instead",
     ("--summary", "--json-lines"): "--summary and --json-lines: both would be printed",
 }
 

@@ -58,7 +58,7 @@ def test_signal_ends_the_run_in_order(area: Path, source: Path, number: signal.S
         run.send_signal(number)
         out, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == 128 + number
-        assert b"pcopy: stopped by %s; every file that has been copied is whole\n" % number.name.encode() in err
+        assert b"pcopy: stopped by %s; every file that has been copied is complete\n" % number.name.encode() in err
         assert b"--resume" not in err
         assert b"not reached" in out
         assert run.survivors() == []
@@ -78,7 +78,7 @@ def test_stopped_job_is_resumed_by_the_printed_command(
         run.send_signal(number)
         out, err = run.process.communicate(timeout=GRACE)
         assert run.process.returncode == STOPPED, err
-        assert b"pcopy: stopped by %s; every file that has been copied is whole\n" % number.name.encode() in err
+        assert b"pcopy: stopped by %s; every file that has been copied is complete\n" % number.name.encode() in err
         assert b"not reached" in out
         assert run.survivors() == []
     assert not (copy / "source").exists()
@@ -141,7 +141,7 @@ def test_interrupt_before_the_job_starts_prints_no_traceback(monkeypatch: pytest
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(PCOPY, "_run", interrupted)
+    monkeypatch.setattr(PCOPY, "_run_command_line", interrupted)
     assert PCOPY.main(["a", "b"]) == 128 + signal.SIGINT
 
 

@@ -42,7 +42,7 @@ HANG = 30.0
 """Seconds after which a job counts as hanging."""
 
 LONG = b"sleep 10000"
-"""A task of 10 s in slices of a millisecond: whoever waits for it has failed."""
+"""A task of 10 s in slices of a millisecond: a test that waits for it has failed."""
 
 
 class Listening:

@@ -283,7 +283,7 @@ def test_abort_is_sent_immediately_but_waiting_task_closes_after_its_ticket() ->
     stage = Stage(TWO, begin(b"cf", b"bw"), *[nothing] * 4000)  # more than the time for which it tells others
 
     def heard() -> list[Message]:
-        assert "Abort" in [type(message).__name__ for message in stage.said]
+        assert "AbortMessage" in [type(message).__name__ for message in stage.said]
         assert stage.tickets[b"b"][0].cancelled == 1
         assert "b/" not in stage.reported
         return stage.done(b"b")

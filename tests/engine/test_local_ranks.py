@@ -250,9 +250,9 @@ def test_children_die_with_their_parent() -> None:
     # They hold the pipe's writing end and look at nothing, so that only their death closes it.
     script = (
         "import os, signal, time; from pcopy.engine.transports.local import fork_ranks\n"
+        "from pcopy.engine.messages import SubtreeReadyMessage\n"
         "transport = fork_ranks(3)\n"
-        "if transport.rank:\n"
-        "    [transport.send(0, __import__('pcopy.engine.messages').engine.messages.SubtreeReady()), time.sleep(60)]\n"
+        "if transport.rank: transport.send(0, SubtreeReadyMessage()); time.sleep(60)\n"
         "heard = 0\n"
         "while heard < 2: heard += len(transport.poll(10))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -274,7 +274,7 @@ def test_64_ranks_raise_soft_limit_of_open_files() -> None:
         "    transport.send(0, SubtreeReadyMessage())\n"
         "    transport.close(); os._exit(0 if heard >= {transport.rank - 1} else 1)\n"
         "while len(heard) < 63: heard.update(sender for sender, _ in transport.poll(10))\n"
-        "transport.close(); transport.children.reap(10); print(sorted(heard) == list(range(1, 64)))\n"
+        "transport.close(); transport.children.reap_children(10); print(sorted(heard) == list(range(1, 64)))\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
@@ -326,7 +326,7 @@ def test_forking_ranks_imports_no_heavy_module() -> None:
         "transport = fork_ranks(2)\n"
         "if transport.rank: os._exit(0)\n"
         "print(sorted({'ctypes', 'mpi4py', 'multiprocessing', 'asyncio', 'subprocess'} & set(sys.modules)))\n"
-        "transport.close(); transport.children.reap(10)\n"
+        "transport.close(); transport.children.reap_children(10)\n"
     )
     assert done.stdout == "[]\n", done
 

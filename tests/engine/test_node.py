@@ -151,12 +151,12 @@ def test_job_aborted_at_any_event_ends_on_all_ranks(job: Simulation) -> None:
 
 
 def check_aborted(job: Simulation) -> None:
-    """All ranks know of it, unless they had been told to close."""
+    """All ranks know of it, unless they had received the order to close."""
     job.run()
     states = {node.state for node in job.nodes}
     if job.interrupted_in in (None, RankState.CLOSED):
         check_complete(job)
-    elif job.interrupted_in is RankState.BARRIER:  # some may have been told to close before they heard of it
+    elif job.interrupted_in is RankState.BARRIER:  # some may have received the order to close earlier
         assert states <= {RankState.CLOSED, RankState.ABORTED}
     else:
         assert states == {RankState.ABORTED}
@@ -245,7 +245,7 @@ def test_termination_is_detected_soon_after_last_task() -> None:
 
 
 def test_counters_are_awaited_when_latency_exceeds_interval() -> None:
-    """A round trip that takes longer than the progress interval mustn't be asked for anew for ever."""
+    """A round trip that takes longer than the progress interval must not be repeated without end."""
     limits = SMALL._replace(progress_interval=0.01)
     job = Simulation((Planned(-1, 0), Planned(0, 1)), 30, 4, limits=limits, network=Network(0.1, 0.2)).run()
     check_complete(job)

@@ -109,7 +109,7 @@ class Seat:
 
 
 def sizes(transport: MessageTransport) -> Generator[None, None, Any]:
-    """Who am I, of how many, who says so to whom, and which destinations are refused?"""
+    """Check rank number, size, senders of messages, and refused destinations."""
     seat = Seat(transport)
     refused = []
     for destination in (transport.rank, transport.size, -1):

@@ -1,4 +1,6 @@
-"""``Make`` creates small files from memory, in every backend. An error is the result of its row and leaves no file."""
+"""``CreateSmallFilesBatch`` creates small files from memory, in every backend. An error is the result of its row and
+leaves no file.
+"""
 
 from __future__ import annotations
 

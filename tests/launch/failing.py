@@ -84,7 +84,7 @@ def make_lock_late() -> None:
         (rank._RankRunner, "_acquire_rank_lock", lambda *_: None),  # as of a rank that had no task
         (CopyDirector, "status", status_and_stop),
         (CopyDirector, "next_phase", next_and_note),
-        (CheckpointSchedule, "is_checkpoint_due", is_due),
+        (CheckpointSchedule, "advance_to_due_checkpoint", is_due),
         (directories, "remove_job_files", clear_slowly),
         (rank, "EngineLimits", partial(EngineLimits, last_checkpoint_cut_timeout=0.2)),
     ]

@@ -82,7 +82,7 @@ def test_requested_striping_is_packed() -> None:
         (b"garbage!", "unknown type of layout"),
         (plain(4, MIB)[:20], "cut short"),
         ((0x0BD70BD0).to_bytes(4, "little") + bytes(60), "foreign"),
-        (composite((2**64 - 1, plain(2, MIB)))[:60], "says that it has"),
+        (composite((2**64 - 1, plain(2, MIB)))[:60], "header of a layout of 60 bytes is invalid"),
     ],
 )
 def test_invalid_layout_is_rejected_with_the_reason(blob: bytes, why: str) -> None:

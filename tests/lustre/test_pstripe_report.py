@@ -67,7 +67,7 @@ def test_report_uses_the_stripe_table(lustre: Lustre) -> None:
     ("words", "why"),
     [
         ([], "PATH expected"),
-        (["--stripe", "preserve", "x"], "files have the layout that they have"),
+        (["--stripe", "preserve", "x"], "pstripe would keep the layout of all files"),
         (["--dry-run", "x"], "can only be given with --stripe"),
         (["--stripe-table", "1", "x"], "can only be given with --stripe auto"),
         (["--stripe", "4", "--stripe-table", "1", "x"], "can only be given with --stripe auto"),

@@ -53,7 +53,9 @@ def test_stripe_affinity_has_no_effect_if_stripes_are_not_whole_blocks(lustre: L
     words = ["--stripe", "4:3M", "--stripe-affinity", "--verify", "--block-size", "1M", "--json"]
     reported = done(lustre, "-n", 2, *words, source, target)
     assert json.loads(reported.stdout)["warnings"] == 1
-    assert b"--stripe-affinity has no effect: its stripe size must be a power of two times" in reported.stderr
+    assert (
+        b"--stripe-affinity has no effect: the stripe size of the file must be a power of two times" in reported.stderr
+    )
     assert subprocess.run(["cmp", source, target], check=False).returncode == 0
 
 

@@ -93,7 +93,7 @@ CUTS = (
     Rule(
         "any rank cuts when its journal has gathered many facts",
         "commit.py",
-        "CheckpointSchedule.is_checkpoint_due",
+        "CheckpointSchedule.advance_to_due_checkpoint",
         "journal.needs_checkpoint",
         "journal.needs_checkpoint and not rank",
         (EPOCHS + "test_any_rank_cuts_when_its_journal_needs_a_cut",),
@@ -101,7 +101,7 @@ CUTS = (
     Rule(
         "only rank 0 cuts at regular times",
         "commit.py",
-        "CheckpointSchedule.is_checkpoint_due",
+        "CheckpointSchedule.advance_to_due_checkpoint",
         "rank or now < self._next_cut",
         "now < self._next_cut",
         (TIME,),
@@ -125,7 +125,7 @@ CUTS = (
     Rule(
         "the time between two cuts grows, up to the interval",
         "commit.py",
-        "CheckpointSchedule.is_checkpoint_due",
+        "CheckpointSchedule.advance_to_due_checkpoint",
         "min(2 * self._interval, self._longest_interval)",
         "self._longest_interval",
         (EARLY,),
@@ -133,7 +133,7 @@ CUTS = (
     Rule(
         "no epoch begins at a regular time while two are not on storage",
         "commit.py",
-        "CheckpointSchedule.is_checkpoint_due",
+        "CheckpointSchedule.advance_to_due_checkpoint",
         "self._epochs.number - (report.durable_epoch if report else 0) <= MAX_EPOCHS_NOT_DURABLE",
         "True",
         (EPOCHS + "test_no_cut_is_made_while_two_epochs_are_not_durable",),
@@ -255,7 +255,7 @@ COMMITS = (
     Rule(
         "a rank that cannot record abandons the records",
         "commit.py",
-        "CheckpointSchedule.is_checkpoint_due",
+        "CheckpointSchedule.advance_to_due_checkpoint",
         "journal.needs_checkpoint or self._epochs.must_abandon_records",
         "journal.needs_checkpoint",
         (ALL_GIVE_UP,),

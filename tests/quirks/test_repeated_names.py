@@ -102,7 +102,7 @@ class Batches:
 
 
 def listed(backend: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
-    """All names with their inode numbers, as a ``Listing`` yields them."""
+    """All names with their inode numbers, as a ``DirectoryListing`` yields them."""
 
     def waited(*_: object) -> TicketGenerator[ListNamesResult]:
         return backend.next()

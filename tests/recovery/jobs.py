@@ -67,7 +67,7 @@ phase, and without that few of the others would be interrupted in it.
 
 
 class Job:
-    """One job. ``play`` raises ``Found`` if its result is wrong.
+    """One job. ``play`` raises ``WrongResult`` if its result is wrong.
 
     ``events`` describe the events of the job; a campaign checks by them that all kinds of events occur. ``calls`` is
     the number of system calls of all runs, ``starting`` that of their starts.
@@ -108,7 +108,9 @@ class Job:
         """True if a record of the job has been on stable storage."""
 
     def play(self) -> None:
-        """Run the job until it ends, with its interruptions, and check the result. Raise ``Found`` if it is wrong."""
+        """Run the job until it ends, with its interruptions, and check the result. Raise ``WrongResult`` if it is
+        wrong.
+        """
         self._begin_afresh()
         ends = 0
         while True:

@@ -231,7 +231,7 @@ class Run:
         self.status: int | None = None
         self.totals = JobCounters()
         self.is_complete = False
-        """Have the ranks done all, and rank 0 but to tell of it?"""
+        """True if the ranks have done everything, and only the report of rank 0 remains."""
         self.sink = Sink()
         self.signals = [StopSignalHandler() for _ in range(size)]
         self.nodes: list[RankStateMachine] = []
@@ -240,7 +240,7 @@ class Run:
         self.name = ""
         self.number = 0
         self.has_no_job = False
-        """Is there nothing to resume?"""
+        """True if there is no job to resume."""
         self._words = words
         self._network = Network(world, size, latency)
 

@@ -152,7 +152,7 @@ def _cut_alone(node: RankStateMachine, interval: float, random: Random) -> None:
 
     _put(node, "_send", lambda destination, message: outbox.append((destination, message)))
     _put(node, "_send_all", send_all)
-    _put(node.cut_schedule, "is_checkpoint_due", is_due)
+    _put(node.cut_schedule, "advance_to_due_checkpoint", is_due)
 
 
 def _put(where: object, name: str, value: Any) -> None:
@@ -225,7 +225,7 @@ def _unpinned() -> list[Change]:
     def ignore(pins: PinnedDescriptors, descriptor: int) -> None:
         pass
 
-    return [(PinnedDescriptors, name, ignore) for name in ("pin", "unpin")]
+    return [(PinnedDescriptors, name, ignore) for name in ("pin_descriptor", "unpin_descriptor")]
 
 
 def _without_run(job: str, run: int, rank: int, *, hidden: bool) -> TemporaryNameGenerator:

@@ -52,7 +52,7 @@ class RankWake(SimulatedWake):
 
 
 class DriverWake:
-    """What the driver waits for; ``told`` is what the rank itself would have it wait for, if anything."""
+    """What the driver waits for; ``reported`` is what the rank itself would have it wait for, if anything."""
 
     def __init__(self, wake: RankWake, reported: WakeDescriptor | None) -> None:
         self._wake, self._told = wake, reported

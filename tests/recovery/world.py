@@ -53,7 +53,7 @@ class Strand:
         self.client = client
         self.is_over = False
         self.has_begun = False
-        """Is its start over?"""
+        """True once it has started."""
         self.waits = 0
         """The number of its wait: what would end an earlier one comes too late."""
         self.over = Signal(world)

@@ -224,7 +224,7 @@ def changed(key: str, value: str) -> Callable[[], bytes]:
         (lambda: b"? " + b"k" * 101 + b"\n: 1\n", "a key of more than"),
         (lambda: BY_HAND + b"#" * MAX_SIGNATURE_SIZE, "more than 1048576 bytes"),
         (changed("format", "pcopy-manifest"), "its format is not pcopy-signature"),
-        (changed("version", "2"), "version 2 of the format, and this pcopy knows 1: use a newer one"),
+        (changed("version", "2"), "version 2 of the format, but this pcopy knows version 1: use a newer pcopy"),
         (changed("version", "0"), "no version 0"),
         (changed("version", "1.0"), "version is not a whole number"),
         (changed("algorithm", "md5"), "its algorithm is none of xxh3-128, blake3"),

@@ -20,7 +20,7 @@ class Edit(NamedTuple):
     """In ``pcopy/<file>``, the ``operation`` of ``function`` becomes ``replacement``.
 
     Args:
-        function: qualified name of a function or a class (``LinkOrSpecialFile.send``); empty for the module.
+        function: qualified name of a function or a class (``MessageOutbox.send``); empty for the module.
         operation: an expression, or successive statements. It occurs once in the function; an empty one stands for the
             end of the function.
         replacement: an expression in place of one, or statements in place of statements; empty to remove them.

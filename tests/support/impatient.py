@@ -1,4 +1,6 @@
-"""pcopy with shorter silence limits: ``impatient.py LOOK,HANGING,HANGING_ON_STOP,NO_ANSWER PYTHON -m pcopy ...``."""
+"""pcopy with shorter silence limits: ``impatient.py CHECK,OWN_SILENCE,SILENCE_AFTER_SIGNAL,NO_ANSWER PYTHON -m pcopy
+...``.
+"""
 
 from __future__ import annotations
 

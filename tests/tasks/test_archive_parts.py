@@ -19,7 +19,7 @@ from tests.support.command import show
 
 CHUNK = 1000
 RANK: Any = SimpleNamespace(
-    has_digests=False, is_processed_in_chunks=lambda size: size >= 2 * CHUNK, chunk_size_of_file=lambda size: CHUNK
+    computes_digests=False, is_processed_in_chunks=lambda size: size >= 2 * CHUNK, chunk_size_of_file=lambda size: CHUNK
 )
 
 

@@ -84,7 +84,7 @@ class Spawned:
     def __init__(self) -> None:
         self.ranges: defaultdict[int | None, list[tuple[int, int]]] = defaultdict(list)
 
-    def spawn(self, task: CopyChunk | DistributeChunks, cost: int = 0, *, owner: int | None = None) -> None:
+    def spawn_task(self, task: CopyChunk | DistributeChunks, cost: int = 0, *, owner: int | None = None) -> None:
         if isinstance(task, CopyChunk):
             self.ranges[owner] += task.byte_ranges()
             return

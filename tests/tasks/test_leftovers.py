@@ -33,7 +33,7 @@ def finished(area: Path, owner: int) -> int:
 
 def cleared(target: int) -> str:
     """Remove the leftovers as an ordinary user, in a child process. Return the error, or an empty string."""
-    rank: Any = SimpleNamespace(remove_leftovers=lambda target: remove_leftover_temporary_files(target, JOB, 2))
+    rank: Any = SimpleNamespace(remove_leftover_files=lambda target: remove_leftover_temporary_files(target, JOB, 2))
     child = os.fork()
     if child == 0:
         status = 1

@@ -22,7 +22,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.directories.finish_dir import DirFailedNote, FailedDirectories, FinishDir
+from pcopy.tasks.directories.finish_dir import DirectoryFailedNote, FailedDirectories, FinishDir
 from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.report_failures import ReportFailures
 from pcopy.tasks.runner import TaskRunner, make_task_outcome
@@ -144,7 +144,7 @@ def test_item_created_by_a_later_run_is_the_jobs_own() -> None:
 
 def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: Rank) -> None:
     """It fails there again, before anything else can fail it, so that it is recorded as failed already."""
-    failing = DirFailedNote(here(context), UNREADABLE.problem_as_tuple, None)
+    failing = DirectoryFailedNote(here(context), UNREADABLE.problem_as_tuple, None)
     totals: list[int] = [0] * len(JobCounters._fields)
     totals[counts.DIRECTORIES] = 1
     outcome = run(context, Task((1, 0, 1), Phase.FINISH, encode_task(failing), 0, False, 0))

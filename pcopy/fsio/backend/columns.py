@@ -344,7 +344,7 @@ class ItemStatusColumns:
     @classmethod
     def status_columns_from_bytes(cls, packed: bytes, number: int, mask: int) -> ItemStatusColumns:
         """Return ``number`` rows with the columns of ``mask`` from ``packed``, a string of bytes that
-        ``ItemStatusColumns.packed`` has made. Raise ``ValueError`` if its length does not match.
+        ``status_columns_as_bytes`` has made. Raise ``ValueError`` if its length does not match.
         """
         rows = cls.with_unset_columns(number, mask)
         start = 0

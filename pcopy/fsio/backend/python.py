@@ -41,7 +41,7 @@ FILES_PER_POLL = 8
 """Number of files that one ``poll`` copies, reads, creates, changes or removes."""
 
 NAMES_PER_POLL = 32
-"""Number of names for which one ``poll`` reads the status, compares attributes, or makes a trial call."""
+"""Number of names for which one ``poll`` reads the status, compares attributes, or makes one call of a benchmark."""
 
 Result = TypeVar("Result")
 

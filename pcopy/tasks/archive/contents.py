@@ -204,7 +204,7 @@ class ArchiveContents:
                 raise ValueError("it is not a regular file")
             # In a directory like /tmp, any user could have created the file with the name of the index.
             if index_status.st_uid not in (status.st_uid, os.geteuid(), 0):
-                raise ValueError("it is owned by another user than the archive")
+                raise ValueError("its owner must be you, root or the owner of the archive")
             with open(descriptor, "rb", closefd=False) as stream:
                 contents = self._table.content_size if self._table else None if self._is_gzip else status.st_size
                 return read_index(stream, status.st_size, status.st_mtime_ns, contents)
@@ -224,7 +224,7 @@ class ArchiveContents:
                 "gzip", f"its index {printable_path(self._path + INDEX_SUFFIX)} is not used: {error}"
             ) from None
         if index is None or not len(index.frames):
-            raise self._not_seekable_error("gzip", "there is no index next to it that says where its parts are")
+            raise self._not_seekable_error("gzip", "the archive has no index file that says where its parts are")
         if any(compressed > MAX_COMPRESSED_PART_BYTES or size > MAX_FRAME_SIZE for compressed, size in index.frames):
             raise self._not_seekable_error(
                 "gzip", f"its parts are too large: at most {MAX_FRAME_SIZE:,} bytes of contents are allowed"

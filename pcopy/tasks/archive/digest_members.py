@@ -69,17 +69,17 @@ def unpack_digested_member(value: bytes) -> DigestedMember | ArchiveDamage:
 
 class FindSpansToDigest(TaskKind, code=182, doing="looking for members", is_note=False):
     """Task of rank 0: divide the archive into spans (ranges of bytes with some members each), and spawn a
-    ``DigestArchiveSpanTask`` for each.
+    ``DigestArchiveSpan`` for each.
     """
 
     def subject(self) -> None:
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
-        yield from spawn_span_tasks(rank, result, DigestArchiveSpanTask)
+        yield from spawn_span_tasks(rank, result, DigestArchiveSpan)
 
 
-class DigestArchiveSpanTask(TaskKind, code=183, doing="reading members", is_note=False):
+class DigestArchiveSpan(TaskKind, code=183, doing="reading members", is_note=False):
     """Task that reads and digests the members that begin at the offset ``start`` or later, and before ``end``."""
 
     start: int
@@ -146,7 +146,7 @@ class ArchiveSpanDigester:
             problem = f"{met.operation}: {met.strerror}"
         self._rank.throttle.bytes.take_tokens(
             found.stored
-        )  # ``DigestArchiveSpanTask`` waits for the throttle before the next member
+        )  # ``DigestArchiveSpan`` waits for the throttle before the next member
         self._rank.counters[counts.MOVED] += found.stored
         self._records.append(_count_digested(result, DigestedMember(found, item, problem)))
         return False
@@ -193,7 +193,7 @@ def spawn_digest_parts(rank: Rank, result: TaskResult, found: FoundMember) -> No
     )
     for part, start in enumerate(starts):
         size = min(chunk, member.size - start)
-        task = DigestMemberPartTask(
+        task = DigestMemberPart(
             found.offset, part, found.data + start, size, _pack_extents(member.extents), rank.number
         )
         result.spawn_task(task, size)
@@ -206,7 +206,7 @@ def _pack_extents(extents: Extents | None) -> bytes:
     return marshal.dumps(None if extents is None else extents.as_bytes)
 
 
-class DigestMemberPartTask(TaskKind, code=184, doing="reading a part of a member", is_note=False):
+class DigestMemberPart(TaskKind, code=184, doing="reading a part of a member", is_note=False):
     """Task that digests one part of a large member.
 
     Fields:

@@ -1,4 +1,4 @@
-"""Extraction: ``SpawnExtractTasks`` divides the members that a rank owns into tasks; each ``ExtractMembersTask``
+"""Extraction: ``SpawnExtractTasks`` divides the members that a rank owns into tasks; each ``ExtractMembers``
 extracts some members of one directory.
 
 A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
@@ -34,7 +34,7 @@ from pcopy.tasks.archive.extracting import MemberExtractor
 from pcopy.tasks.archive.finish_members import spawn_directory_finish_task
 from pcopy.tasks.archive.forecast import preview_extracted_members
 from pcopy.tasks.archive.found_members import FoundMembers
-from pcopy.tasks.archive.link_members import CreateHardLinksTask
+from pcopy.tasks.archive.link_members import CreateExtractedHardLinks
 from pcopy.tasks.archive.make_members import make_simple_members
 from pcopy.tasks.archive.members_to_extract import (
     NO_SIMPLE_MEMBERS,
@@ -78,7 +78,7 @@ class SpawnExtractTasks(TaskKind, code=145, doing="sorting members", is_note=Fal
         result.spawn_tasks_lazily(tasks, EXTRACT_BATCH_BYTES // 4, expands=False)
 
 
-def _extraction_tasks(found: DirectoryMembers) -> Iterator[ExtractMembersTask]:
+def _extraction_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
     """Generator: yield the tasks that extract the members in ``found``: those of one directory, or some of them.
 
     A task gets some of the simple members (regular files without special metadata), which are created in batches, and
@@ -98,7 +98,7 @@ def _extraction_tasks(found: DirectoryMembers) -> Iterator[ExtractMembersTask]:
     for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
         some = simple.selected_members(part) if len(part) < len(simple) else simple
         packed = marshal.dumps([rest[at] for at in of_rest])
-        yield ExtractMembersTask(packed, others, found.path, pack_names(some.names), some.packed)
+        yield ExtractMembers(packed, others, found.path, pack_names(some.names), some.packed)
         others = 0
 
 
@@ -115,7 +115,7 @@ def _ranges_of_batch_size(sizes: Sequence[int]) -> Iterator[range]:
         yield range(start, len(sizes))
 
 
-class ExtractMembersTask(TaskKind, code=146, doing="unpacking", is_note=False):
+class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
     """Task that extracts some members of the directory ``path``.
 
     Fields:
@@ -218,16 +218,16 @@ def _extract_one_by_one(
             )
     if links:
         packed = marshal.dumps([each.pack_as_bytes() for each in links])
-        result.spawn_task(CreateHardLinksTask(packed), len(links) * CALL_COST, phase=MAKE_LINKS)
+        result.spawn_task(CreateExtractedHardLinks(packed), len(links) * CALL_COST, phase=MAKE_LINKS)
 
 
-def _remaining_task(path: bytes, members: Sequence[MemberToExtract], simple: SimpleMemberColumns) -> ExtractMembersTask:
+def _remaining_task(path: bytes, members: Sequence[MemberToExtract], simple: SimpleMemberColumns) -> ExtractMembers:
     """Return a task that extracts the members of directory ``path`` that remain: ``members``, and ``simple`` ones."""
     values = marshal.dumps([each.pack_as_bytes() for each in members])
-    return ExtractMembersTask(values, 0, path, pack_names(simple.names), simple.packed)
+    return ExtractMembers(values, 0, path, pack_names(simple.names), simple.packed)
 
 
-def _handle_directory_open_failure(rank: Rank, result: TaskResult, task: ExtractMembersTask, problem: Problem) -> None:
+def _handle_directory_open_failure(rank: Rank, result: TaskResult, task: ExtractMembers, problem: Problem) -> None:
     """Handle the error ``problem``: the directory of ``task`` could not be opened or created.
 
     If another item has the name of the directory, the task is spawned again for a later phase (UNPACK_AGAIN): the

@@ -72,13 +72,11 @@ def spawn_extract_parts(rank: Rank, result: TaskResult, directory: int, each: Me
     )
     for start in range(0, size, chunk):
         end = min(start + chunk, size)
-        part = ExtractFilePartTask(
-            each.path, each.name, temporary, made, size, each.data, start, end, rank.number, shown
-        )
+        part = ExtractFilePart(each.path, each.name, temporary, made, size, each.data, start, end, rank.number, shown)
         result.spawn_task(part, end - start)
 
 
-class ExtractFilePartTask(TaskKind, code=180, doing="unpacking a part of", is_note=False):
+class ExtractFilePart(TaskKind, code=180, doing="unpacking a part of", is_note=False):
     """Task that extracts the bytes from ``start`` to ``end`` of a large file.
 
     Fields:

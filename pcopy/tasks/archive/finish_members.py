@@ -30,13 +30,13 @@ def spawn_directory_finish_task(rank: Rank, result: TaskResult, member: MemberTo
     if can_enter_with_mode(
         extracted_member_metadata(owner_id_lookup(numeric=rank.options.numeric_owner), member.member)
     ):
-        result.spawn_task(FinishExtractedDirectoryTask(value), phase=FINISH)
+        result.spawn_task(FinishExtractedDirectory(value), phase=FINISH)
     else:
         result.count(counts.FOR_SEAL)
         result.spawn_task(ExtractedDirectoryToFinishLastNote(value), owner=0)
 
 
-class FinishExtractedDirectoryTask(TaskKind, code=148, doing="finishing", is_note=False):
+class FinishExtractedDirectory(TaskKind, code=148, doing="finishing", is_note=False):
     """Task that gives one extracted directory its metadata. ``value`` is the directory, a packed
     ``MemberToExtract``.
     """

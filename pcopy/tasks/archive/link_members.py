@@ -30,7 +30,7 @@ _LINK_REFUSED_TEXT = "the file system refuses this hard link: the name is a copy
 """Warning about a hard link that the file system refuses."""
 
 
-class CreateHardLinksTask(TaskKind, code=147, doing="making hard links", is_note=False):
+class CreateExtractedHardLinks(TaskKind, code=147, doing="making hard links", is_note=False):
     """Task that creates hard links to extracted items.
 
     ``values`` are the links, all of one directory, as packed ``MemberToExtract``.
@@ -47,7 +47,7 @@ class CreateHardLinksTask(TaskKind, code=147, doing="making hard links", is_note
         for number, value in enumerate(values):
             if number and time.monotonic() > until:
                 rest = values[number:]
-                result.spawn_task(CreateHardLinksTask(marshal.dumps(rest)), len(rest) * CALL_COST)
+                result.spawn_task(CreateExtractedHardLinks(marshal.dumps(rest)), len(rest) * CALL_COST)
                 break
             each = MemberToExtract.unpack(value)
             place = directory_place_in_target(each.path)

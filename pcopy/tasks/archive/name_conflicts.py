@@ -35,7 +35,7 @@ _LINKS_PER_NOTE = 256
 """Number of links that are sent in one message."""
 
 
-class CompareMemberNamesTask(TaskKind, code=154, doing="comparing names", is_note=False):
+class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=False):
     """Task of each rank: report conflicts between members, for the names that this rank owns.
 
     It compares the members of a name with its marks: they say whether other members use the name as a directory, or as
@@ -100,7 +100,7 @@ class LinksToResolve:
         self.links.close()
 
 
-class ResolveLinksTask(TaskKind, code=157, doing="following hard links", is_note=False):
+class ResolveLinks(TaskKind, code=157, doing="following hard links", is_note=False):
     """Task of rank 0: find out what the links refer to, and send the results to the ranks that own their
     directories.
     """

@@ -34,7 +34,7 @@ class WantedNames:
         """Return True if any name was given."""
         return bool(self._numbers)
 
-    def is_wanted(self, name: bytes) -> bool:
+    def match_wanted_name(self, name: bytes) -> bool:
         """Return True if the user has named the member ``name`` or a directory above it. Add the names that match to
         those that were found.
         """
@@ -58,7 +58,7 @@ class WantedNames:
         is another one. If the name leads out of the target, True is returned without applying the filters, so that the
         caller reports the member.
         """
-        if self._numbers and not self.is_wanted(member.name if original_name is None else original_name):
+        if self._numbers and not self.match_wanted_name(member.name if original_name is None else original_name):
             return False
         try:
             selected = is_selected_by_filters(member, safe_member_path(member.name), selection)

@@ -77,7 +77,9 @@ class ContentVersionColumns:
 
 
 def unpack_versions(packed: bytes, number: int) -> list[FileContentVersion]:
-    """Return the ``number`` versions in the bytes ``packed``, which ``ContentVersionColumns.packed`` has returned."""
+    """Return the ``number`` versions in the bytes ``packed``, which ``ContentVersionColumns.versions_as_bytes`` has
+    returned.
+    """
     return list(
         map(
             FileContentVersion._make,
@@ -88,7 +90,7 @@ def unpack_versions(packed: bytes, number: int) -> list[FileContentVersion]:
 
 def split_versions(packed: bytes, number: int, slices: Sequence[slice]) -> list[bytes]:
     """Return the versions in the bytes ``packed`` in parts, one for each of the slices ``slices``. ``packed`` and each
-    part are in the form of ``ContentVersionColumns.packed``; ``number`` is the number of versions.
+    part are in the form of ``ContentVersionColumns.versions_as_bytes``; ``number`` is the number of versions.
     """
     rows = ItemStatusColumns.status_columns_from_bytes(packed, number, VERSION_COLUMNS)
     return [rows.rows_in_range(each.start, each.stop).status_columns_as_bytes() for each in slices]

@@ -83,7 +83,7 @@ class PackedItemOutcomes(NamedTuple):
 
 
 class ItemOutcome(NamedTuple):
-    """What was done with one item, as the receiver on rank 0 gets it (``Sink.items``).
+    """What was done with one item, as the receiver on rank 0 gets it (``ProgressSink.items``).
 
     Fields:
         action: word for the action, such as "copy".

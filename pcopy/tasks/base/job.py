@@ -128,7 +128,7 @@ class Options(NamedTuple):
     files_from: bytes = b""
     nul_separated: bool = False
     itemize: bool = False
-    """True if rank 0 is told what was done with each item (``-vv``, ``--log``)."""
+    """True if rank 0 receives what was done with each item (``-vv``, ``--log``)."""
     bwlimit: int = 0
     oplimit: int = 0
     delete: bool = False

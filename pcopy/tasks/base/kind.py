@@ -393,8 +393,8 @@ class ItemTask(TaskKind):
         return {place for place, _ in self.item.names}
 
     def with_first_run(self, since: tuple[int, int]) -> Self:
-        """Return the task with ``since`` (number and start time of a run) as ``first_run`` in the directory of each
-        name of the item.
+        """Return a copy of the task in which the directories of all names of the item have ``since`` (number and start
+        time of a run) as their ``first_run``.
         """
         names = tuple((place._replace(first_run=since), name) for place, name in self.item.names)
         return self._replace(item=self.item._replace(names=names))

@@ -156,7 +156,7 @@ class ReportSums:
         return sorted(self._slowest, reverse=True)
 
     def merge(self, packed: bytes) -> None:
-        """Add the sums of other ranks. ``packed`` are the bytes into which ``packed`` has packed them."""
+        """Add the sums of other ranks. ``packed`` is the result of ``sums_as_bytes`` there."""
         ranks, sizes, slowest = load_primitives(packed)
         self.ranks += (RankWorkStatistics(*each) for each in ranks)
         for outcome, columns in sizes.items():
@@ -172,8 +172,8 @@ class ReportSums:
 
     @classmethod
     def from_packed_bytes(cls, packed: bytes) -> ReportSums:
-        """Return the sums in the bytes ``packed``, which ``packed`` has returned. If ``packed`` is empty, return empty
-        sums.
+        """Return the sums in the bytes ``packed``, which ``sums_as_bytes`` has returned. If ``packed`` is empty, return
+        empty sums.
         """
         sums = cls()
         if packed:

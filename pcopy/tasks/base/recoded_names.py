@@ -13,7 +13,7 @@ COMPRESSED_SUFFIX = b".zst"
 """Suffix of a file that zstd has compressed. Compression adds it to the name, decompression removes it."""
 
 
-def recoded_name(options: Options, name: bytes) -> bytes | None:
+def recoded_file_name(options: Options, name: bytes) -> bytes | None:
     """Return the name of the copy of the regular file ``name`` if the file is compressed (it gets the suffix) or
     decompressed (it loses the suffix). Return None if the file is copied unchanged.
     """
@@ -33,7 +33,7 @@ def recoded_target_name(job: Job, place: Place, name: bytes) -> bytes | None:
     without the suffix.
     """
     root = job.roots[place.root]
-    return recoded_root_name(job.options, root) if root.item else recoded_name(job.options, name)
+    return recoded_root_name(job.options, root) if root.item else recoded_file_name(job.options, name)
 
 
 def roots_with_recoded_names(job: Job) -> tuple[Root, ...]:
@@ -56,7 +56,7 @@ def recoded_root_name(options: Options, root: Root) -> bytes | None:
     """Return the name of the copy of ``root``, a single regular file, if it is compressed or decompressed; None if it
     is copied unchanged.
     """
-    new_name = recoded_name(options, root.item)
+    new_name = recoded_file_name(options, root.item)
     if new_name is None:
         return None
     stem = root.name.removesuffix(COMPRESSED_SUFFIX)

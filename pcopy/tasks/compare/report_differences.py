@@ -1,4 +1,4 @@
-"""ReportDifferences: sends rank 0 the items that differ or that only one side has; rank 0 sorts them by path.
+"""Sends to rank 0 the items that differ or that only one side has; rank 0 sorts them by path.
 
 Only such items are sent, and a limited number at a time (``pcopy.tasks.report_items``). If there are very many, rank 0
 stores them in a temporary file.

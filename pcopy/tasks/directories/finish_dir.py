@@ -1,6 +1,6 @@
 """Tasks that *finish* target directories: they give them their final metadata (owner, mode, ACLs, times) once
-everything in them was copied. They are ``FinishDir``, ``FinishDirLastNote`` and ``FinishDirsLast``. ``DirFailedNote``
-counts directories as failed.
+everything in them was copied. They are ``FinishDir``, ``FinishDirLastNote`` and ``FinishDirsLast``.
+``DirectoryFailedNote`` counts directories as failed.
 
 Directories can be finished in any order, because setting the mode and times of a child does not change its parent. The
 exception are directories whose final mode denies their owner the search permission. They are finished last, in the
@@ -147,7 +147,7 @@ class DirectoriesToFinishLast(list[tuple[TaskId, FinishDir]]):
         super().__init__()
 
 
-class DirFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True):
+class DirectoryFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True):
     """Note (message in the form of a short task) that a directory has failed with ``problem``. It goes to the rank that
     counts the failures of this directory.
 
@@ -202,7 +202,7 @@ def report_failed_directory(
             job.
         phase: the phase in which the note to the owner of the directory runs; the current one by default.
     """
-    result.spawn_task(DirFailedNote(place, problem.problem_as_tuple, retry), phase=phase)
+    result.spawn_task(DirectoryFailedNote(place, problem.problem_as_tuple, retry), phase=phase)
 
 
 def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Problem | None) -> None:

@@ -24,7 +24,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.recoded_names import recoded_name, recoded_target_name
+from pcopy.tasks.base.recoded_names import recoded_file_name, recoded_target_name
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.existing import ExistingItem, item_status_or_none
@@ -128,7 +128,7 @@ def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: by
             return any(
                 all(
                     item_status_or_none(inner_target, candidate) is None
-                    for candidate in {item, recoded_name(rank.options, item) or item}
+                    for candidate in {item, recoded_file_name(rank.options, item) or item}
                 )
                 and not rank.is_changed_since_job_start(wanted := source_item_status(inner_source, item))
                 and (place.root, os.path.join(inner.path, item)) not in rank.job.own

@@ -46,7 +46,8 @@ class RemoveIncompleteMarks(DirectoryTask, code=17, doing="syncing overwritten f
                     result.warn_about_item(
                         place,
                         name,
-                        f"its mark of incompleteness cannot be removed: {problem.operation}: {problem.strerror}",
+                        f"the mark that the file is incomplete cannot be removed: {problem.operation}: "
+                        f"{problem.strerror}",
                     )
                     continue
                 present = target_status(rank, place, name)

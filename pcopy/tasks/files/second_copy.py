@@ -32,7 +32,7 @@ def copy_target_item(rank: Rank, directory: int, name: bytes, present: os.stat_r
         return _copy_target_file(rank, directory, name, present, to, new_name)
     try:
         node = read_link_or_special_file(directory, name, present.st_ino, _PRESERVE_ALL)
-    except Problem as problem:  # raised anew: read_node says that the source failed, but this item is in the target
+    except Problem as problem:  # It says that the source failed, but this item is in the target.
         raise Problem(problem.operation, problem.errno or 0, text=problem.strerror or "") from problem
     with NewLinkOrSpecialFile.create_link_or_special_file(to, new_name, node, is_temporary=True) as new:
         new.apply_metadata(node.attributes, _PRESERVE_ALL, rank.options.umask)

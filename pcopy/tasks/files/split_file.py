@@ -226,9 +226,12 @@ def _can_chunk_by_ost(rank: Rank, result: TaskResult, file: ChunkedFile, stripes
     blocks = stripes.stripe_size // rank.options.block_size
     why = ""
     if rank.computes_digests and (stripes.stripe_size % rank.options.block_size or blocks & (blocks - 1)):
-        why = f"its stripe size must be a power of two times --block-size ({format_size(rank.options.block_size)})"
+        why = (
+            "the stripe size of the file must be a power of two times --block-size "
+            f"({format_size(rank.options.block_size)})"
+        )
     elif file.version.size > MAX_STRIPES * stripes.stripe_size:
-        why = f"it has more than {MAX_STRIPES:,} stripes"
+        why = f"the file has more than {MAX_STRIPES:,} stripes"
     if why:
         result.warn_once(place, name, f"--stripe-affinity has no effect: {why}")
     return not why

@@ -26,7 +26,7 @@ from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.recoded_names import recoded_name, recoded_target_name
+from pcopy.tasks.base.recoded_names import recoded_file_name, recoded_target_name
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, ContentInfo, Item, Place
 from pcopy.tasks.files.existing import (
@@ -128,7 +128,7 @@ def must_be_recoded_by_rank_0(rank: Rank, item: Item) -> bool:
     if not rank.number or not rank.options.files_from:
         return False
     place, name = item.names[0]
-    new_name = recoded_name(rank.options, name)
+    new_name = recoded_file_name(rank.options, name)
     return new_name is not None and len(new_name) <= _LONGEST_NAME and _is_source_item_selected(rank, place, new_name)
 
 

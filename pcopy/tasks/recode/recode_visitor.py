@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pcopy.fsio.backend.columns import pack_names
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.recoded_names import recoded_name
+from pcopy.tasks.base.recoded_names import recoded_file_name
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, Item, Place
 from pcopy.tasks.copying import MAX_BATCH_BYTES, MAX_BATCH_FILES, CopyVisitor
@@ -68,7 +68,7 @@ class RecodeVisitor(CopyVisitor):
         recoded: list[int] = []
         others: list[int] = []
         for row in rows:
-            (others if recoded_name(options, names[row]) is None else recoded).append(row)
+            (others if recoded_file_name(options, names[row]) is None else recoded).append(row)
             if links[row] > 1:
                 self._result.warn_once(
                     self._place, names[row], "it has several hard links: each of its names becomes a separate file"

@@ -1,6 +1,6 @@
 """Sends what a walk finds to rank 0: as bytes to be written, or as status columns of the items.
 
-``FoundItemsNote`` carries the output. With ``FoundItemsAcknowledgement`` rank 0 acknowledges it, so that a rank does
+``FoundItemsNote`` carries the output. With ``FoundItemsAcknowledgedNote`` rank 0 acknowledges it, so that a rank does
 not send more than rank 0 can write.
 """
 
@@ -78,11 +78,11 @@ class FoundItemsNote(NoteDiscardedOnResume, code=103, doing="reporting found ite
         size = sum(map(len, self.parts)) + sum(map(_byte_count_to_acknowledge, self.packed))
         _write_to_sink(rank, self.parts, self.packed)
         acknowledge_received_amount_when_due(
-            rank, result, self.sender, size, UnacknowledgedBytes, FoundItemsAcknowledgement
+            rank, result, self.sender, size, UnacknowledgedBytes, FoundItemsAcknowledgedNote
         )
 
 
-class FoundItemsAcknowledgement(NoteDiscardedOnResume, code=104, doing="continuing the walk"):
+class FoundItemsAcknowledgedNote(NoteDiscardedOnResume, code=104, doing="continuing the walk"):
     """Message to a rank that has sent output to rank 0: rank 0 has processed ``number`` bytes of it, so the rank may
     send as many more.
     """
@@ -137,7 +137,7 @@ class OutputBuffer:
 
 
 def _byte_count_to_acknowledge(packed: PackedItems) -> int:
-    """Return the number of bytes that these packed items count as: so many must rank 0 acknowledge."""
+    """Return the size of ``packed`` in bytes, which rank 0 acknowledges when it has processed the items."""
     return len(packed[1]) + len(packed[2]) + len(packed[4])
 
 
