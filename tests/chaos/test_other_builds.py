@@ -21,7 +21,7 @@ for module in pkgutil.walk_packages(tasks.__path__, "pcopy.tasks."):
 
 ANOTHER_KIND = '''
 
-class ReadEntrails(PlaceTask, code=199, doing="reading the entrails of", is_note=False):
+class ReadEntrails(DirectoryTask, code=199, doing="reading the entrails of", is_note=False):
     """A kind that no build has yet."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:

@@ -1,19 +1,22 @@
 """Edits of pcopy's source code, for tests that remove a rule.
 
 An edit names a function and an operation in it. It does not depend on line numbers, comments and line breaks. An edit
-whose function or operation no longer exists is an error.
+whose function or operation no longer exists is an error, and so is a replacement with a name that does not exist.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Stale(Exception):
-    """The function of an edit does not exist, or does not have its operation exactly once."""
+    """The function of an edit does not exist, does not have its operation exactly once, or gets a name that does not
+    exist.
+    """
 
 
 class Edit(NamedTuple):
@@ -48,7 +51,28 @@ def edited(source: str, edit: Edit) -> str:
     if len(places) != 1:
         raise Stale(f"{edit.file}: {edit.function or 'the module'} has {len(places)} times: {edit.operation}")
     places[0].put(content)
+    if unknown := _undefined_names(tree) - _undefined_names(ast.parse(source)):
+        raise Stale(f"{edit.file}: {edit.replacement!r} uses names that do not exist: {', '.join(sorted(unknown))}")
     return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _undefined_names(tree: ast.AST) -> set[str]:
+    """Return the names that the module uses and does not bind anywhere. A replacement with such a name would only
+    raise ``NameError``, which shows nothing about the rule.
+    """
+    used, bound = set[str](), set(dir(builtins))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+            bound.add(node.name)
+    return used - bound
 
 
 def edit_file(package: Path, edit: Edit) -> None:

@@ -42,7 +42,7 @@ def put(queue):
         ("Queue.put", "self.size += 1\nself.items.append(item)", "self.add()", "        self.add()"),
         ("Queue.get", "self.size -= 1", "", "        pass"),
         ("Queue.get", "self.items.pop()", "None", "        return None"),
-        ("Queue.get", "", "more()", "        more()"),
+        ("Queue.get", "", "self.put(None)", "        self.put(None)"),
     ],
     ids=["constant", "field", "expression over two lines", "statements", "removed", "expression", "end of function"],
 )
@@ -66,3 +66,9 @@ def test_edit_applies_to_its_function_only(function: str, operation: str, replac
 def test_edit_without_exactly_one_place_fails(function: str, operation: str) -> None:
     with pytest.raises(Stale):
         edited(SOURCE, Edit("file", function, operation, "None"))
+
+
+@pytest.mark.parametrize("replacement", ["missing_name", "None if missing_name else item"])
+def test_replacement_with_a_name_that_does_not_exist_fails(replacement: str) -> None:
+    with pytest.raises(Stale, match="uses names that do not exist: missing_name"):
+        edited(SOURCE, Edit("file", "Queue.get", "self.items.pop()", replacement))
