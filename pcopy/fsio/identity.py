@@ -5,7 +5,8 @@ consists of the mount code (a number for the file system, ``pcopy.fsio.mounts``)
 bytes. Any later item with the same inode number has another mark. The mark is made from the file handle
 (name_to_handle_at(2)), which contains the inode's generation, or Lustre's FID: nobody can choose it, any user may read
 it, and all hosts get the same. If the file system has no handles, the mark is made from the time of birth, which comes
-from a coarse clock. If it has neither, the mark is empty, and two identities with the same number cannot be told apart.
+from a coarse clock. If it has neither, the mark is empty, and two identities with the same number cannot be
+distinguished.
 
 ``identity_of_open_item`` and ``identity_mark_of`` take an open descriptor, O_PATH or not (some 3 us). While a
 descriptor is open, its inode number is not reused; so a name with the same st_dev and st_ino leads to that very item.

@@ -34,7 +34,7 @@ _SLEEP_STEP_SECONDS = 0.02
 """A longer pause is divided into steps of this many seconds, so that the rank can process messages in between."""
 
 WAIT_ANNOUNCEMENT_DELAY = 2.0
-"""Seconds after which the user is told that pcopy waits for another program. A program that was started normally needs
+"""Seconds after which pcopy reports that it waits for another program. A program that was started normally needs
 less time.
 """
 

@@ -194,7 +194,7 @@ _DESCRIPTOR_FORMAT = struct.Struct("=i")
 _RESULT_FORMAT = struct.Struct("=i")
 """Format of one result in an answer: an errno, 0 for success, or ``_NOTHING_SYNCED``.
 
-An answer has one result, or one for each file. The helper's first message, a single result without a request, tells
+An answer has one result, or one for each file. The helper's first message, a single result without a request, means
 that it runs.
 """
 

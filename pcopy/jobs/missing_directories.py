@@ -114,7 +114,7 @@ class MissingDirectories:
     def add_large_file(self, temporary: bytes, places: Iterator[Place], phase: int) -> None:
         """Record that a remaining task copies a large file, whose chunks are written by other tasks.
 
-        ``is_chunk_obsolete`` tells these whether their chunk must still be written.
+        ``is_chunk_obsolete`` returns whether their chunk must still be written.
 
         Args:
             temporary: name of the temporary file; the tasks for chunks of the file know no other name.
@@ -194,7 +194,7 @@ class MissingDirectories:
             yield self.new_task(note, owner=0)
 
     def tasks_reporting_copied_inode(self, item: Item, made: ItemCopy) -> Iterator[Task]:
-        """Yield a task that tells the rank which collects the hard links of the inode ``item`` that there is a copy,
+        """Yield a task that informs the rank which collects the hard links of the inode ``item`` of its copy,
         ``made``.
 
         Names that a scan finds then become hard links of this copy.

@@ -446,9 +446,9 @@ def _target_of_source(
         try:
             return os.path.realpath(destination.parent, strict=True), destination.name
         except FileNotFoundError:
-            told = _remote_path_advice(destination.argument) or suggestion_for_missing_directory(destination.parent)
+            advice = _remote_path_advice(destination.argument) or suggestion_for_missing_directory(destination.parent)
             raise RequestRefused(
-                f"{given}: its directory {printable_path(destination.parent)} does not exist; {told}"
+                f"{given}: its directory {printable_path(destination.parent)} does not exist; {advice}"
             ) from None
 
 

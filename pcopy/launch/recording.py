@@ -20,7 +20,7 @@ from pcopy.tasks.base.job import JobCounters, ProgressSink
 
 class JobRecorders:
     """The recorders of a job that the user has asked for: objects that write the files of ``--metrics`` and
-    ``--report``. Tells them when the job begins and how it ends.
+    ``--report``. Informs them when the job begins and how it ends.
     """
 
     def __init__(self, output_options: OutputOptions) -> None:

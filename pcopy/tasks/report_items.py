@@ -43,8 +43,8 @@ class ReportItems(NoteDiscardedOnResume, code=71, doing="reporting outcomes of i
 
 
 class AcknowledgeReportedItems(NoteDiscardedOnResume, code=72, doing="receiving an acknowledgement"):
-    """Note (message in the form of a short task) with which rank 0 tells a rank that it has received ``number`` more
-    items from it.
+    """Note (message in the form of a short task) with which rank 0 acknowledges to a rank ``number`` more items that
+    it has received from it.
     """
 
     number: int

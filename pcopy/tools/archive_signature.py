@@ -171,7 +171,7 @@ def _path_part_of_key(record: SortRecord) -> bytes:
 def _records_with_sorter_number(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:
     """Return an iterator over all records of ``sorter``, sorted by key, as (key, ``mark``, value).
 
-    The number ``mark`` tells the records of several sorters apart after they are merged.
+    The number ``mark`` distinguishes the records of several sorters after they are merged.
     """
     return ((key, mark, value) for key, value in sorter.sorted())
 

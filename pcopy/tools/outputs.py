@@ -147,8 +147,8 @@ def check_comparison_lists(
 ) -> None:
     """Raise ``RequestRefused`` unless the lists of ``pverify --compare --output`` can be written to ``paths``.
 
-    A list consists of paths only, so an older list cannot be told from another file. Therefore an existing file that is
-    not empty is replaced only with ``force``.
+    A list consists of paths only, so an older list cannot be distinguished from another file. Therefore an existing
+    file that is not empty is replaced only with ``force``.
     """
     lists = {f"output ({number})": path for number, path in enumerate(paths, 1)}
     _refuse_equal_outputs({**{name: path for name, path in _output_paths(output_options).items() if path}, **lists})

@@ -56,8 +56,8 @@ class History:
         if not self.waiting:
             return
         taken = list(self.waiting)[pick % len(self.waiting)]
-        settled = [each for each in self.waiting if each != taken and owner == self.waiting[each].owner != ANY_RANK]
-        for each in (taken, *settled):
+        completed = [each for each in self.waiting if each != taken and owner == self.waiting[each].owner != ANY_RANK]
+        for each in (taken, *completed):
             while self.spawned_in[each] > self.epoch(rank):
                 self.cut(rank)
         for _ in range(children):
@@ -66,11 +66,11 @@ class History:
             self.tasks[made.id] = self.waiting[made.id] = made
             self.spawned_in[made.id] = self.epoch(rank)
             self.windows[rank].add_spawned_task(made)
-        for each in (taken, *settled):
+        for each in (taken, *completed):
             del self.waiting[each]
             self.done_in[each] = self.epoch(rank)
         self.counted[taken] = (1, pick, children)
-        self.windows[rank].add_done_task(taken, self.counted[taken], settled)
+        self.windows[rank].add_done_task(taken, self.counted[taken], completed)
 
     def write(self, job: Path, durable: Iterable[int]) -> int:
         """Writes as many records of each rank as ``durable`` says; returns the least, the epoch that counts."""

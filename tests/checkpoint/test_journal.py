@@ -20,11 +20,11 @@ class Storage:
     """Stands for the destination and the job directory: calls fail from the given one on, and are remembered."""
 
     def __init__(self, *, syncs: float = float("inf"), appends: float = float("inf")) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self._left = {"sync": syncs, "append": appends}
 
     def _call(self, name: str) -> None:
-        self.told.append(name)
+        self.calls.append(name)
         self._left[name] -= 1
         if self._left[name] < 0:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -33,13 +33,13 @@ class Storage:
         self._call("sync")
 
     def store_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
-        self.told.append("begin")
+        self.calls.append("begin")
 
     def append(self, record: EpochTaskRecord) -> None:
         self._call("append")
 
     def remove_job(self) -> None:
-        self.told.append("withdraw")
+        self.calls.append("withdraw")
 
     def close(self) -> None:
         """Nothing to be closed."""
@@ -63,7 +63,7 @@ def test_each_epoch_is_synced_and_then_recorded() -> None:
         journal.end_epoch(epoch, 0)
     assert wait_until(lambda: journal.durable_epoch == 3)
     journal.close(5)
-    assert storage.told == ["sync", "append"] * 3
+    assert storage.calls == ["sync", "append"] * 3
     assert not journal.has_lost_data
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_synced_or_recorded_after_lost_data(good: int) -> None:
     for epoch in range(1, 5):
         journal.end_epoch(epoch, 0)
     journal.close(5)
-    assert storage.told == ["sync", "append"] * good + ["sync"]
+    assert storage.calls == ["sync", "append"] * good + ["sync"]
     assert journal.has_lost_data
     assert journal.data_loss_reason == "the destination could not be synced: Input/output error"
     assert journal.durable_epoch == good
@@ -85,7 +85,7 @@ def test_base_is_stored_before_the_first_sync() -> None:
     journal.record_initial_tasks(0, ())
     journal.end_epoch(1, 0)
     journal.close(5)
-    assert storage.told == ["begin", "sync"]
+    assert storage.calls == ["begin", "sync"]
 
 
 def test_job_can_be_removed_after_a_failed_record(good: int) -> None:
@@ -94,13 +94,13 @@ def test_job_can_be_removed_after_a_failed_record(good: int) -> None:
     for epoch in range(1, 5):
         journal.end_epoch(epoch, 0)
     assert wait_until(lambda: journal.has_failed)
-    assert storage.told == ["sync", "append"] * (good + 1)
+    assert storage.calls == ["sync", "append"] * (good + 1)
     assert not journal.has_lost_data
     assert journal.durable_epoch == good
     assert journal.warning is not None
     journal.abandon_records()
     journal.close(5)
-    assert storage.told[-1] == "withdraw"
+    assert storage.calls[-1] == "withdraw"
     assert journal.durable_epoch == ABANDONED_EPOCH
 
 
@@ -110,7 +110,7 @@ def test_abandoned_journal_records_nothing_and_does_not_warn() -> None:
     journal.abandon_records()
     journal.end_epoch(1, 0)
     journal.close(5)
-    assert storage.told == ["withdraw"]
+    assert storage.calls == ["withdraw"]
     assert journal.durable_epoch == ABANDONED_EPOCH
     assert journal.warning is None
 
@@ -126,7 +126,7 @@ def test_journal_abandoned_during_a_sync_records_nothing() -> None:
     journal.end_epoch(1, 0)
     assert wait_until(lambda: journal.durable_epoch == ABANDONED_EPOCH)
     journal.close(5)
-    assert storage.told == ["withdraw"]
+    assert storage.calls == ["withdraw"]
 
 
 def test_stopping_job_does_not_wait_for_a_failed_journal() -> None:
@@ -142,4 +142,4 @@ def test_stopping_job_does_not_wait_for_a_failed_journal() -> None:
         "but until the job is gone that is not kept any more"
     )
     journal.close(5)
-    assert storage.told == ["withdraw"]
+    assert storage.calls == ["withdraw"]

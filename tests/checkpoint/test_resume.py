@@ -238,9 +238,9 @@ def test_counts_are_subtracted_by_label(area: Path, ranks: int) -> None:
             EpochTaskRecord(2, rank, ranks, 1, 0, (0, 1) if rank else (0, 0, 4), b"", (), ((b"0/b", ((1, 1),)),)[:rank])
         )
         writer.close()
-    mended = Mended(b"0/a")
-    assert write_next_run(job, 2, replacement=mended, open_spool=open_spool).counts == (104, 20 + ranks - 1, 4)
-    assert {each.id for each in mended.seen} == {task(1).id, task(2).id}
+    updated = Mended(b"0/a")
+    assert write_next_run(job, 2, replacement=updated, open_spool=open_spool).counts == (104, 20 + ranks - 1, 4)
+    assert {each.id for each in updated.seen} == {task(1).id, task(2).id}
     assert [each.id for each in chain(*bases(job, 3, 2))] == [task(70).id]
     assert write_next_run(job, 1, replacement=Mended(b"0/a", b"0/b"), open_spool=open_spool).counts == (100, 20, 4)
 

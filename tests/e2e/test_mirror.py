@@ -197,8 +197,8 @@ def test_item_that_cannot_be_deleted_fails_and_others_are_deleted(trees: Path) -
     assert sorted(os.listdir(trees / "copy/extra")) == ["deep", "fifo", "link"]
 
 
-@pytest.mark.parametrize("mended", [True, False])
-def test_resumed_job_retries_failed_deletions(trees: Path, mended: bool) -> None:
+@pytest.mark.parametrize("repaired", [True, False])
+def test_resumed_job_retries_failed_deletions(trees: Path, repaired: bool) -> None:
     """The items were already counted against ``--max-delete``."""
     require_root("become somebody else")
     for path in [trees / "copy", trees / "outside", *(trees / "copy").rglob("*")]:
@@ -209,12 +209,12 @@ def test_resumed_job_retries_failed_deletions(trees: Path, mended: bool) -> None
     run = pcopy(*words, f"{trees}/source/", trees / "copy", user=NOBODY)
     first = summary(run)
     assert (run.returncode, first["deleted"], first["failed"]) == (1, 3, 3), show(run)
-    if mended:
+    if repaired:
         os.chown(trees / "copy/extra", NOBODY, NOBODY)
     run = pcopy("--json", "--resume", job, user=NOBODY)
     reported = summary(run)
     assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
-    if mended:
+    if repaired:
         assert (run.returncode, reported["failed"], reported["found"]) == (0, 0, first["found"] - 3), show(run)
         assert not (trees / "copy/extra").exists()
     else:

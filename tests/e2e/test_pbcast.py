@@ -36,8 +36,8 @@ mkdir -p "$PLACE/d"
 eval "$CHANGE"
 "$@"
 status=$?
-cd "$PLACE/d" && find . -type f -exec sha256sum {} + >"$TOLD/h$PMI_RANK"
-ls -Al --time-style=full-iso >"$TOLD/ls$PMI_RANK"
+cd "$PLACE/d" && find . -type f -exec sha256sum {} + >"$REPORTED/h$PMI_RANK"
+ls -Al --time-style=full-iso >"$REPORTED/ls$PMI_RANK"
 exit $status
 ' sh "$@"
 """
@@ -66,7 +66,7 @@ class Hosts(NamedTuple):
         """
         env = {
             "PLACE": str(self.place),
-            "TOLD": str(self.reported),
+            "REPORTED": str(self.reported),
             "CHANGE": change,
             "SHARED": "yes" if shared else "",
         }
@@ -221,9 +221,15 @@ def test_source_that_changes_while_it_is_read_fails_on_all_hosts(
     """The older copies are kept and other files are sent. Reads are slow; the file changes after the first one."""
     require_strace()
     large = next(path for path in files if path.name == "large")
-    await_read = 'while ! grep -q . "$TOLD/begun" 2>/dev/null; do sleep 0.01; done'
+    await_read = 'while ! grep -q . "$REPORTED/begun" 2>/dev/null; do sleep 0.01; done'
     change = f'echo old >"$PLACE/d/large"; [ $PMI_RANK != 0 ] || {{ ({await_read}; echo >>"$LARGE") & }}'
-    env = {"PLACE": str(hosts.place), "TOLD": str(hosts.reported), "CHANGE": change, "SHARED": "", "LARGE": str(large)}
+    env = {
+        "PLACE": str(hosts.place),
+        "REPORTED": str(hosts.reported),
+        "CHANGE": change,
+        "SHARED": "",
+        "LARGE": str(large),
+    }
     trace = ["strace", "-f", "-qq", "-o", hosts.reported / "begun", "-P", large]
     trace += ["-e", "trace=pread64", "-e", "inject=pread64:delay_exit=200ms"]
     wrap = [HYDRA, "-n", "2", "sh", "-c", HOST, "sh", *trace]

@@ -156,7 +156,7 @@ def _one_rank(size: int, first: list[NewTask], directory: Path, stopping: int) -
             settled.append((now, time.process_time()))
         if _reasons:
             return _reasons[0]
-        return HaltMessage("told to") if rank == stopping and now > begun + 0.2 else None
+        return HaltMessage("requested") if rank == stopping and now > begun + 0.2 else None
 
     driver = RankDriver(
         node,

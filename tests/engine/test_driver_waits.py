@@ -194,13 +194,13 @@ def test_rank_with_only_waiting_tasks_sleeps_until_wake() -> None:
 
 def test_task_is_recorded_only_after_it_is_complete() -> None:
     def nothing_told() -> list[Message]:
-        assert stage.journal.told == []
+        assert stage.journal.calls == []
         assert stage.node.counters == [0]
         return stage.done(b"a")
 
     stage = Stage(TWO, begin(b"axwxw"), nothing_told, nothing_told, *END)
     ends(stage)
-    assert [fact[0] for fact in stage.journal.told][:3] == ["spawned", "spawned", "done"]
+    assert [fact[0] for fact in stage.journal.calls][:3] == ["spawned", "spawned", "done"]
 
 
 def test_note_that_waits_for_ticket_aborts_job() -> None:
@@ -231,7 +231,7 @@ def test_stop_lets_waiting_task_end_and_drops_runnable_one() -> None:
     assert re.fullmatch(r"bw(as)+a/bsbxbwb\.b/", stage.reported)
     assert stage.node.counters == [1]
     assert stage.node.dropped_count == 2  # a, and what b has left
-    assert [fact[0] for fact in stage.journal.told] == ["spawned", "done"]
+    assert [fact[0] for fact in stage.journal.calls] == ["spawned", "done"]
 
 
 def test_stop_drops_task_that_runs_too_long_after_its_ticket() -> None:

@@ -1,4 +1,4 @@
-"""A phase of a job that is kept is over once it is on storage; so is a job that is told to stop."""
+"""A phase of a job that is kept is over once it is on storage; so is a job that is requested to stop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_phase_starts_only_when_all_ranks_are_durable() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.hear(1, EpochMarker(2))
     said = answer(root, root.hear(1, CreditReturnMessage(0, CREDITS_PER_MESSAGE)), 0, 0.1)
-    assert journal.told[-2:] == [("cut", 1, 0), ("cut", 2, 0)]
+    assert journal.calls[-2:] == [("cut", 1, 0), ("cut", 2, 0)]
     assert not any(isinstance(message, StartPhaseMessage) for _, message in said)
     journal.durable_epoch = 2
     said = answer(root, wait(root, 0.2), 1, 0.3)  # rank 1 has more to do
@@ -65,14 +65,14 @@ def test_all_ranks_abandon_their_journals_once_one_fails() -> None:
     spoken.node.perform_due_actions(0.1)
     spoken.node.perform_due_actions(0.2)
     spoken.hear(2, EpochMarker(3), EpochMarker(ABANDONED_EPOCH))
-    assert journal.told[-1] == ("gave up",)
-    assert journal.told.count(("gave up",)) == 1
+    assert journal.calls[-1] == ("gave up",)
+    assert journal.calls.count(("gave up",)) == 1
     assert journal.cuts == [1]
     said = spoken.hear(0, CounterQuery(1, (0,)))
     assert heard(said, 3)[0] == EpochMarker(ABANDONED_EPOCH)
     other, journal = working(3, 7)
     other.hear(1, EpochMarker(ABANDONED_EPOCH))
-    assert journal.told == [("gave up",)]
+    assert journal.calls == [("gave up",)]
     assert heard(without(other.hear(1, CounterQuery(1, (0,)))), 1)[0] == EpochMarker(ABANDONED_EPOCH)
 
 
@@ -81,7 +81,7 @@ def test_stopping_job_keeps_its_records_although_journal_failed() -> None:
     spoken.hear(0, HaltMessage("signal"))
     journal.has_failed = True
     spoken.node.perform_due_actions(0.1)
-    assert journal.told == []
+    assert journal.calls == []
 
 
 def test_phase_waits_until_records_of_abandoned_job_are_removed() -> None:
@@ -91,7 +91,7 @@ def test_phase_waits_until_records_of_abandoned_job_are_removed() -> None:
     answer(root, root.hear(1, CreditReturnMessage(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     journal.durable_epoch = 2
     said = root.hear(1, EpochMarker(ABANDONED_EPOCH))
-    assert journal.told[-1] == ("gave up",)
+    assert journal.calls[-1] == ("gave up",)
     said = answer(root, wait(root, 0.2), ABANDONED_EPOCH, 0.3)
     assert not any(isinstance(message, StartPhaseMessage) for _, message in said)
     journal.durable_epoch = ABANDONED_EPOCH

@@ -28,29 +28,29 @@ class FakeJournal:
         self.has_failed = False
         self.needs_checkpoint = False
         self.must_wait_for_storage = False
-        self.told: list[tuple[object, ...]] = []
+        self.calls: list[tuple[object, ...]] = []
 
     def record_initial_tasks(self, phase: int, tasks: Sequence[Task]) -> None:
-        self.told.append(("base", phase, len(tasks)))
+        self.calls.append(("base", phase, len(tasks)))
 
     def record_spawned_task(self, task: Task) -> None:
-        self.told.append(("spawned", task.id))
+        self.calls.append(("spawned", task.id))
 
     def record_done_task(
-        self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
     ) -> None:
-        self.told.append(("done", task.id, *settled))
+        self.calls.append(("done", task.id, *completed))
 
     def end_epoch(self, epoch: int, phase: int) -> None:
         self.needs_checkpoint = False
-        self.told.append(("cut", epoch, phase))
+        self.calls.append(("cut", epoch, phase))
 
     def abandon_records(self) -> None:
-        self.told.append(("gave up",))
+        self.calls.append(("gave up",))
 
     @property
     def cuts(self) -> list[int]:
-        return [int(str(fact[1])) for fact in self.told if fact[0] == "cut"]
+        return [int(str(fact[1])) for fact in self.calls if fact[0] == "cut"]
 
 
 def make(
@@ -85,7 +85,7 @@ def test_epoch_is_cut_when_marker_arrives() -> None:
     spoken, journal = working()
     spoken.node.finish_task(task(9, owner=1), TaskOutcome([NewTask(0, b"", 1)], (1,)), 0.0)
     spoken.hear(2, EpochMarker(2))
-    assert journal.told == [("spawned", (1, 1, 1)), ("done", (1, 0, 9)), ("cut", 1, 0)]
+    assert journal.calls == [("spawned", (1, 1, 1)), ("done", (1, 0, 9)), ("cut", 1, 0)]
     spoken.hear(2, EpochMarker(2))
     assert journal.cuts == [1]
 
@@ -128,7 +128,7 @@ def test_no_marker_is_sent_in_first_epoch() -> None:
 def test_new_job_records_its_first_tasks_as_base() -> None:
     spoken, journal = make(0, 1, Directions(first=3))
     spoken.node.begin_job(0.0)
-    assert journal.told == [("base", 0, 3)]
+    assert journal.calls == [("base", 0, 3)]
 
 
 def test_first_tasks_of_later_phases_are_recorded_as_spawned() -> None:
@@ -140,14 +140,14 @@ def test_first_tasks_of_later_phases_are_recorded_as_spawned() -> None:
     spoken.node.begin_job(0.0)
     spoken.node.perform_due_actions(0.0)
     assert spoken.node.phase == 1
-    assert journal.told == [("base", 0, 0), ("spawned", (1, 0, 1))]
+    assert journal.calls == [("base", 0, 0), ("spawned", (1, 0, 1))]
 
 
 def test_resumed_job_starts_with_remaining_tasks_and_counts() -> None:
     spoken, journal = make(0, 1, Directions(first=3))
     spoken.node.restore_tasks(0, [task(7)], (5,))
     spoken.node.begin_job(0.0)
-    assert journal.told == []
+    assert journal.calls == []
     assert spoken.node.take_task() == task(7)
     assert len(spoken.node.queue) == 0
     assert spoken.node.counters == [5]
@@ -174,12 +174,12 @@ def test_deferred_note_runs_in_resumed_phase() -> None:
 def test_deferred_note_is_not_recorded_until_it_is_completed() -> None:
     spoken, journal = working()
     spoken.node.finish_task(task(9, owner=1), TaskOutcome([NewTask(0, b"held", 1, owner=1)], is_deferred=True), 0.0)
-    assert journal.told == []
+    assert journal.calls == []
     follower = spoken.node.take_task()
     assert follower is not None
     assert follower.id[2] == UNRECORDED
     spoken.node.finish_task(follower, TaskOutcome([NewTask(0, b"", 1)], also_done=[(1, 0, 9)]), 0.0)
-    assert journal.told == [("spawned", (1, 1, 2)), ("done", follower.id, (1, 0, 9))]
+    assert journal.calls == [("spawned", (1, 1, 2)), ("done", follower.id, (1, 0, 9))]
 
 
 # When facts are cut.

@@ -119,7 +119,7 @@ def test_waiting_task_can_be_neither_finished_nor_dropped() -> None:
     for end in (spoken.node.finish_task, lambda *_: spoken.node.drop_task(task(1, owner=1), 0.0)):
         with pytest.raises(InvariantBroken, match="waits for a ticket"):
             end(task(1, owner=1), TaskOutcome((NewTask(0, b"", 1),), (1,)), 0.0)
-    assert (journal.told, spoken.node.counters) == ([], [0])
+    assert (journal.calls, spoken.node.counters) == ([], [0])
 
 
 @pytest.mark.parametrize("termination", ["tree", "ring"])
@@ -146,12 +146,12 @@ def test_cut_does_not_wait_for_ticket() -> None:
     journal = FakeJournal()
     spoken = waiting(journal)
     spoken.hear(2, EpochMarker(2))
-    assert journal.told == [("cut", 1, 0)]
+    assert journal.calls == [("cut", 1, 0)]
     journal.needs_checkpoint = True
     spoken.node.perform_due_actions(1.0)
     assert journal.cuts == [1, 2]
     spoken.node.begun_tasks.resume_task(task(1, owner=1))
     spoken.node.finish_task(task(1, owner=1), TaskOutcome([NewTask(0, b"", 1)], (1,)), 1.0)
-    assert journal.told[2:] == [("spawned", (1, 1, 1)), ("done", (1, 0, 1))]
+    assert journal.calls[2:] == [("spawned", (1, 1, 1)), ("done", (1, 0, 1))]
     spoken.hear(2, EpochMarker(4))
     assert journal.cuts == [1, 2, 3]

@@ -48,7 +48,7 @@ def holding(*payloads: bytes, expands: bool = False, limits: EngineLimits | None
     assert note is not None
     spoken.node.finish_task(note, TaskOutcome([NewTask(0, each, len(each), expands) for each in payloads], (7,)), 0.0)
     spoken.said()
-    journal.told.clear()
+    journal.calls.clear()
     return spoken, journal
 
 
@@ -79,14 +79,14 @@ def test_divided_task_is_recorded_as_done_without_counts() -> None:
     counters = list(spoken.node.counters)
     spoken.hear(2, TaskRequest(0, 1))
     portions = [("spawned", (1, 1, number)) for number in range(2, 6)]
-    assert journal.told == [*portions, ("done", (1, 1, 1))]
+    assert journal.calls == [*portions, ("done", (1, 1, 1))]
     assert spoken.node.counters == counters
 
 
 def test_no_task_is_divided_if_several_wait() -> None:
     spoken, journal = holding(b"abcd", b"efgh")
     assert given(spoken.hear(2, TaskRequest(0, 1))) == [b"abcd"]
-    assert journal.told == []
+    assert journal.calls == []
 
 
 def test_indivisible_task_is_kept_and_tried_once() -> None:
@@ -99,7 +99,7 @@ def test_indivisible_task_is_kept_and_tried_once() -> None:
     taken = spoken.node.take_task()
     assert taken is not None
     assert taken.payload == b"a"
-    assert journal.told == []
+    assert journal.calls == []
 
 
 def test_addressed_task_is_not_divided() -> None:
@@ -109,7 +109,7 @@ def test_addressed_task_is_not_divided() -> None:
     taken = spoken.node.take_task()
     assert taken is not None
     assert taken.payload == b"abcd"
-    assert journal.told == []
+    assert journal.calls == []
 
 
 def test_stolen_task_is_not_divided_before_its_first_slice() -> None:
@@ -132,7 +132,7 @@ def test_halted_rank_divides_and_gives_away_nothing() -> None:
     spoken, journal = holding(b"abcd")
     spoken.hear(0, HaltMessage("signal"))
     assert given(spoken.hear(2, TaskRequest(0, 1, 9.0))) == []
-    assert journal.told == []
+    assert journal.calls == []
 
 
 # What is begun.
@@ -148,7 +148,7 @@ def test_task_is_divided_when_it_starts_after_recent_request() -> None:
     spoken, journal = holding(b"x", b"abcd", b"efgh")
     spoken.hear(2, TaskRequest(0, 1))
     assert begun(spoken) == b"h"
-    assert journal.told[-1] == ("done", (1, 1, 3))
+    assert journal.calls[-1] == ("done", (1, 1, 3))
     assert [each.payload for each in spoken.node.queue._other_work.tasks][-3:] == [b"e", b"f", b"g"]
 
 

@@ -185,7 +185,7 @@ class Job:
             if self.interrupted and self.begun == self.after:
                 if self.interrupted == "fail":
                     raise ValueError("the reason of it all")
-                self.reason = HaltMessage("told to stop")
+                self.reason = HaltMessage("requested to stop")
             for _ in range(random.randint(0, 4)):
                 self.network.advance(random.choice((0.0, 0.0, 0.001, 0.01)))
                 if task.payload == b"note" or random.random() < 0.4:
@@ -255,7 +255,7 @@ class Journal:
     def record_spawned_task(self, task: Task) -> None: ...
 
     def record_done_task(
-        self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
     ) -> None:
         if task.id in self._job.divided:
             assert not any(counts)

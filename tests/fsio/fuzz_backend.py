@@ -19,7 +19,12 @@ from pcopy.fsio.preserve import PRESERVABLE_METADATA, PreservedMetadataKinds
 from pcopy.tasks.base.hashing import JobItemHasher
 from tests.fsio.backend_bench import BACKENDS, done
 
-_TOLD = (OutcomeCode.LACKS_METADATA, OutcomeCode.FAILED, OutcomeCode.SOURCE_FAILED, OutcomeCode.SOURCE_CHANGED)
+_CODES_WITH_PROBLEM = (
+    OutcomeCode.LACKS_METADATA,
+    OutcomeCode.FAILED,
+    OutcomeCode.SOURCE_FAILED,
+    OutcomeCode.SOURCE_CHANGED,
+)
 
 
 def batch_of(random: Random, source: int, target: int) -> CopySmallFilesBatch:
@@ -64,7 +69,7 @@ def main(backend_name: str, seed: str, *places: str) -> None:
         verdicts = result.verdicts
         for row, name in enumerate(unpack_names(batch.names)):
             code = OutcomeCode(verdicts.codes[row])
-            problem = verdicts.problem(row).problem_as_tuple if code in _TOLD else ()
+            problem = verdicts.problem(row).problem_as_tuple if code in _CODES_WITH_PROBLEM else ()
             is_whole = code in (OutcomeCode.DONE, OutcomeCode.LACKS_METADATA)
             bytes_and_digest = (verdicts.bytes[row], result.digests[row].hex()) if is_whole else ()
             excused = list(result.metadata_outcomes.get(row, ()))

@@ -26,7 +26,7 @@ def run(area: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench", "--scale", "tiny", "--rounds", "2", "--pcopy=-n 2", *words]
     command += ["--peers", "xcp"]
     environment = {**os.environ, "PATH": path, "XDG_STATE_HOME": str(area / "state")}
-    command += ["--memory", str(area), "--json", str(area / "told.json")]
+    command += ["--memory", str(area), "--json", str(area / "report.json")]
     return subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -43,7 +43,7 @@ def test_benchmark_records_times_of_all_commands(area: Path) -> None:
     put(area, "xcp", 'while [ $# -gt 2 ]; do shift; done; exec cp -rT "$1" "$2"')
     done = run(area, "--only", "small", "remove", "--fs", "tmpfs")
     assert done.returncode == 0, done.stderr
-    small, removed = json.loads((area / "told.json").read_text())
+    small, removed = json.loads((area / "report.json").read_text())
     assert {"cp -a", "rsync -a", "xcp", "pcopy -n 2"} <= small["ways"].keys()
     assert (small["fs"], small["files"], small["bytes"]) == ("tmpfs", 200, 200 * 4096)
     assert {len(way[time]) for way in small["ways"].values() for time in ("wall", "processor")} == {2}
@@ -64,7 +64,7 @@ def test_benchmark_on_a_slow_file_system_records_operation_counts(area: Path) ->
         pytest.skip("it takes root and libfuse3-dev")
     done = run(area, "--only", "latency-1", "--delay", "100", "--rounds", "1")
     assert done.returncode == 0, done.stderr
-    (reported,) = json.loads((area / "told.json").read_text())
+    (reported,) = json.loads((area / "report.json").read_text())
     assert reported["files"] == 100
     for way in reported["ways"].values():
         assert min(way["operations"]) > 10 * reported["files"]

@@ -21,7 +21,7 @@ FILE_SYSTEM = 0xEF53
 
 
 class Calls(Contents):
-    """All that is called by names, and what is told of items."""
+    """All calls by name, and the information that they return about items."""
 
     def ioctl(self, file: Any, request: int, argument: Any = 0) -> int:
         self._begin()

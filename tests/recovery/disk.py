@@ -9,7 +9,7 @@ were not synced
   like ext4's, in which an fsync takes along all that was before), or at random (``ANY``, stricter than any file system
   that we know: the name of a new file is on the disk once its directory was synced, and no sooner).
 
-What system calls make of it is told in ``calls``.
+``calls`` describes the system calls.
 """
 
 from __future__ import annotations

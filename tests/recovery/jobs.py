@@ -121,7 +121,7 @@ class Job:
                 end = self._draw_end() if ends <= self.resumes else NOWHERE
             run = self._run(end)
             self._runs += 1
-            self.messages += run.sink.told
+            self.messages += run.sink.messages
             self._is_kept = self._is_kept or bool(run.records)
             self._job = run.name or self._job
             if run.status in (0, 1):
@@ -243,7 +243,7 @@ class Job:
         if world.now > self._now + BETWEEN_STARTS / 2:
             trouble = trouble or f"it takes {world.now - self._now} s"
         if trouble:
-            raise WrongResult(f"{trouble}; {self.messages + run.sink.told}")
+            raise WrongResult(f"{trouble}; {self.messages + run.sink.messages}")
         return run
 
     def _draw_sizes(self) -> Sizes:

@@ -75,7 +75,7 @@ class Sizes(NamedTuple):
 
 @contextmanager
 def shrunk(sizes: Sizes) -> Iterator[Waits]:
-    """Makes runs of these sizes; what waits for tickets then is told."""
+    """Makes runs of these sizes; what waits for tickets then is reported."""
 
     waits = Waits(sizes.waits)
 
@@ -126,7 +126,7 @@ def _everywhere(name: str, real: Any, value: Any) -> list[Change]:
 def patched(changes: Sequence[Change]) -> Iterator[None]:
     """Gives attributes other values for a while. Raises ``AttributeError`` for one that is not there itself.
 
-    Only a builtin may be hidden from a module that has none of this name: who calls it is told by the module.
+    Only a builtin may be hidden from a module that has none of this name: the module identifies its caller.
     """
     before = []
     try:
@@ -159,16 +159,16 @@ class Sink:
     """What the job tells on rank 0."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def receive_progress(self, phase: str, totals: JobCounters, silent: Sequence[int]) -> None:
         pass
 
     def receive_failures(self, failures: Sequence[Failure]) -> None:
-        self.told += [f"{failure.path!r}: {failure.operation}: {failure.message}" for failure in failures]
+        self.messages += [f"{failure.path!r}: {failure.operation}: {failure.message}" for failure in failures]
 
     def receive_notice(self, text: str) -> None:
-        self.told.append(text)
+        self.messages.append(text)
 
 
 class Network:

@@ -30,7 +30,7 @@ from tests.recovery.ranks import Change, patched
 
 
 class Rules(NamedTuple):
-    """True: the rule is kept. What each says is told in docs/design/recovery.md."""
+    """True: the rule is kept. What each says is explained in docs/design/recovery.md."""
 
     new_ids: bool = True
     """1. Ids carry the run, so that none is used again."""
@@ -111,18 +111,20 @@ class _ByDescription(RemainingTasksFinder):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._told: dict[bytes, Task] = {}
+        self._described: dict[bytes, Task] = {}
         self._over: set[bytes] = set()
 
     def add_spawned_task(self, task: Task) -> None:
-        self._told[pack_task_id(task.id)] = task
+        self._described[pack_task_id(task.id)] = task
 
     def add_done_task_id(self, packed: bytes) -> None:
         self._over.add(packed)
 
     def remaining_tasks(self) -> Iterator[Task]:
-        done = {(task.phase, task.payload) for packed, task in self._told.items() if packed in self._over}
-        left = {(task.phase, task.payload): task for packed, task in self._told.items() if packed not in self._over}
+        done = {(task.phase, task.payload) for packed, task in self._described.items() if packed in self._over}
+        left = {
+            (task.phase, task.payload): task for packed, task in self._described.items() if packed not in self._over
+        }
         yield from (task for key, task in left.items() if key not in done)
 
 
@@ -183,10 +185,10 @@ def _not_held() -> list[Change]:
     def hold(result: TaskResult) -> None:
         pass
 
-    def settle(result: TaskResult, tasks: Iterable[TaskId]) -> None:
+    def complete(result: TaskResult, tasks: Iterable[TaskId]) -> None:
         pass
 
-    return [(TaskResult, "defer_task_completion", hold), (TaskResult, "complete_deferred_tasks", settle)]
+    return [(TaskResult, "defer_task_completion", hold), (TaskResult, "complete_deferred_tasks", complete)]
 
 
 def _by_rank() -> list[Change]:

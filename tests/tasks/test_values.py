@@ -169,8 +169,8 @@ def test_lazily_loaded_kind_is_imported_when_decoded() -> None:
         "    if child:\n        assert os.waitpid(child, 0)[1] == 0\n        continue\n"
         "    assert module not in sys.modules\n"
         "    try:\n        decode_task(pickle.dumps((code, *range(99))))\n"
-        "    except Exception as error:\n        told = str(error)\n"
-        "    print(code, KIND_BY_CODE[code].__module__, told, flush=True)\n"
+        "    except Exception as error:\n        message = str(error)\n"
+        "    print(code, KIND_BY_CODE[code].__module__, message, flush=True)\n"
         "    os._exit(0)\n"
     )
     reported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)

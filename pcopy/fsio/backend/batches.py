@@ -35,11 +35,11 @@ UNCHANGED_VALUE = 0xFFFFFFFF
 """Value for a mode, owner or group that is not to be changed: the -1 of chown(2) as 32 bits."""
 
 NAMES_PER_LISTING_BATCH = 2048
-"""Default for the largest number of names that one ``ListNamesBatch`` batch returns."""
+"""Default for the largest number of names that one ``ListNamesBatch`` returns."""
 
 
 class CopyPlan(IntEnum):
-    """How a file of a ``CopySmallFilesBatch`` batch is to be copied, as ``PlanCopiesBatch`` has decided."""
+    """How a file of a ``CopySmallFilesBatch`` is to be copied, as ``PlanCopiesBatch`` has decided."""
 
     NEW = 1
     """Create the file under its own name, which must be free."""
@@ -58,7 +58,7 @@ class CopyPlan(IntEnum):
 
 
 class BenchmarkOperation(IntEnum):
-    """The system call that is measured by pdbench, the benchmark of file systems. A ``BenchmarkCallsBatch`` batch makes
+    """The system call that is measured by pdbench, the benchmark of file systems. A ``BenchmarkCallsBatch`` makes
     this call for each of many names.
     """
 

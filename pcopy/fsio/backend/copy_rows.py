@@ -1,4 +1,4 @@
-"""Copies the files of a ``CopySmallFilesBatch`` batch in the Python backend, one after the other.
+"""Copies the files of a ``CopySmallFilesBatch`` in the Python backend, one after the other.
 
 System calls per file:
 
@@ -67,7 +67,7 @@ _DONE = int(OutcomeCode.DONE)
 
 
 class CopySmallFilesBatchProcessor:
-    """Copies the files of a ``CopySmallFilesBatch`` batch, whose rows are files, one after the other.
+    """Copies the files of a ``CopySmallFilesBatch``, whose rows are files, one after the other.
 
     The batch ends early if the target was full or read-only for two files without a successful copy in between.
     """

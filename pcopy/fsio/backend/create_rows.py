@@ -1,4 +1,4 @@
-"""Creates the files of a ``CreateSmallFilesBatch`` batch in the Python backend: from contents in memory, one after the
+"""Creates the files of a ``CreateSmallFilesBatch`` in the Python backend: from contents in memory, one after the
 other.
 """
 
@@ -19,7 +19,7 @@ _EMPTY_METADATA_OUTCOME = MetadataOutcome()
 
 
 class CreateSmallFilesBatchProcessor:
-    """A ``CreateSmallFilesBatch`` batch in progress: creates files from contents in memory. A row is one file."""
+    """A ``CreateSmallFilesBatch`` in progress: creates files from contents in memory. A row is one file."""
 
     is_target_full = False
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pcopy.fsio.backend.interface import ColumnSums
 
 MEMBER_ROW_FORMAT = Struct("=3Q2q4I")
-"""Format of a row of a ``ReadTarMembersBatch`` batch, that is, of one file to archive: inode, size, st_dev, mtime,
+"""Format of a row of a ``ReadTarMembersBatch``, that is, of one file to archive: inode, size, st_dev, mtime,
 ctime, mode, user, group, bytes of the member in the archive.
 """
 

@@ -59,7 +59,7 @@ _now = time.monotonic_ns
 
 
 class ListNamesBatchProcessor:
-    """A ``ListNamesBatch`` batch in progress: lists the next names of a directory. The directory is the only row of the
+    """A ``ListNamesBatch`` in progress: lists the next names of a directory. The directory is the only row of the
     batch.
     """
 
@@ -137,7 +137,7 @@ class ListNamesBatchProcessor:
 
 
 class StatNamesBatchProcessor:
-    """A ``StatNamesBatch`` batch in progress: reads the status of names in one directory."""
+    """A ``StatNamesBatch`` in progress: reads the status of names in one directory."""
 
     is_target_full = False
 
@@ -189,7 +189,7 @@ class StatNamesBatchProcessor:
 
 
 class ReadSmallFilesBatchProcessor:
-    """A ``ReadSmallFilesBatch`` batch in progress: reads small files and computes their digests."""
+    """A ``ReadSmallFilesBatch`` in progress: reads small files and computes their digests."""
 
     is_target_full = False
 
@@ -306,7 +306,7 @@ class ChangeItemsBatchProcessor:
 
 
 class RemoveItemsBatchProcessor(ChangeItemsBatchProcessor):
-    """A ``RemoveItemsBatch`` batch in progress: removes items that are not directories, and empty directories."""
+    """A ``RemoveItemsBatch`` in progress: removes items that are not directories, and empty directories."""
 
     def __init__(self, batch: RemoveItemsBatch, result: RemoveItemsResult | None = None) -> None:
         self._batch = batch
@@ -338,7 +338,7 @@ class RemoveItemsBatchProcessor(ChangeItemsBatchProcessor):
 
 
 class CompareXattrsBatchProcessor:
-    """A ``CompareXattrsBatch`` batch in progress: compares the extended attributes of sources with those
+    """A ``CompareXattrsBatch`` in progress: compares the extended attributes of sources with those
     of their targets.
     """
 

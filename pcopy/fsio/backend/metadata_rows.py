@@ -42,7 +42,7 @@ _SET_GID_REFUSED_TEXT = "the set-gid bit was not set: only root and members of t
 
 
 class SetMetadataBatchProcessor(ChangeItemsBatchProcessor):
-    """A ``SetMetadataBatch`` batch in progress: each item gets its own values."""
+    """A ``SetMetadataBatch`` in progress: each item gets its own values."""
 
     def __init__(self, batch: SetMetadataBatch, result: BatchResult | None = None) -> None:
         self._batch = batch

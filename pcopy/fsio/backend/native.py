@@ -255,7 +255,7 @@ class NativeBackend:
         return NativeColumnSums(bounds)
 
     def _list_names(self, batch: ListNamesBatch) -> ListNamesResult:
-        """Carry out a ``ListNamesBatch`` batch immediately, and return its result: most directories take one system
+        """Carry out a ``ListNamesBatch`` immediately, and return its result: most directories take one system
         call.
         """
         listing = batch.listing_state or self._listing

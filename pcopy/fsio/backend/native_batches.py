@@ -453,8 +453,8 @@ def _native_set_metadata_batch(batch: SetMetadataBatch | SetUniformMetadataBatch
     )
 
     if isinstance(batch, SetMetadataBatch):
-        mended = BatchResult(BatchOutcomeColumns(len(batch)))
-        rows = NativeBatch(_lib.PK_UPDATE, batch, mended, lambda: SetMetadataBatchProcessor(batch, mended))
+        batch_result = BatchResult(BatchOutcomeColumns(len(batch)))
+        rows = NativeBatch(_lib.PK_UPDATE, batch, batch_result, lambda: SetMetadataBatchProcessor(batch, batch_result))
         rows.set_column_pointers(rows.batch.given, batch.rows, MODE_COLUMN)
         rows.set_column_pointers(rows.batch.wanted, batch.wanted, MODE_COLUMN | OWNER_COLUMN | GROUP_COLUMN)
         if batch.acls is not None:

@@ -1,4 +1,4 @@
-"""Carries out a ``BenchmarkCallsBatch`` batch, by which pdbench measures a file system, in the Python backend. Each row
+"""Carries out a ``BenchmarkCallsBatch``, by which pdbench measures a file system, in the Python backend. Each row
 is one system call with one name, or open and close of a file.
 """
 
@@ -23,7 +23,7 @@ _OPERATION_NAMES = {
 
 
 class BenchmarkCallsBatchProcessor:
-    """A ``BenchmarkCallsBatch`` batch in progress: makes one system call for each name, so that pdbench can measure a
+    """A ``BenchmarkCallsBatch`` in progress: makes one system call for each name, so that pdbench can measure a
     file system.
     """
 

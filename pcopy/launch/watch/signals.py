@@ -40,7 +40,7 @@ class StoppedBeforeStart(PcopyError):
 
 
 class SigintRepetitionFilter:
-    """Tells a second SIGINT, with which the user wants to end the process at once, from a repetition of the first one
+    """Distinguishes a second SIGINT, which must end the process at once, from a repetition of the first one
     within ``REPEATED_SIGINT_INTERVAL``.
     """
 

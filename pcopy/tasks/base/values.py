@@ -232,7 +232,7 @@ class UnnamedCopy(NamedTuple):
 
     Fields:
         temporary: the temporary name.
-        inode, mark: inode number, and the file handle or time of birth that tells the inode from a later one with the
+        inode, mark: inode number, and the file handle or time of birth that distinguishes it from a later one with the
             same number (``pcopy.fsio.identity``). A file of that name with other values is not touched.
     """
 

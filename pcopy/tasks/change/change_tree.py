@@ -126,15 +126,15 @@ class _TreeChanger(DirectoriesToEnter):
         """Change the contents of several sub-directories of ``parent`` in one call of the backend. Enter those that the
         backend cannot process one by one.
         """
-        mended = yield from self._change_directories_in_batch(parent, names, inodes)
-        for row, code in enumerate(mended.verdicts.codes):
+        batch_result = yield from self._change_directories_in_batch(parent, names, inodes)
+        for row, code in enumerate(batch_result.verdicts.codes):
             if code != OutcomeCode.DONE:
                 yield from self._enter_directory(parent, names[row], inodes[row])
                 continue
             self._result.count(counts.UNSCANNED, -1)
-            if row in mended.remaining:
+            if row in batch_result.remaining:
                 place = self._subdirectory_place(parent, names[row], inodes[row])
-                yield from self._change_remaining_items(place, mended.remaining[row])
+                yield from self._change_remaining_items(place, batch_result.remaining[row])
 
     def _change_directories_in_batch(
         self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]

@@ -209,25 +209,28 @@ class MetadataChangeVisitor:
             ]
             packed, rows = pack_names(names[row] for row in direct), rows.columns_of_selected_rows(direct)
         batch = SetUniformMetadataBatch(directory, packed, rows, intent.modes, intent.uid, intent.gid)
-        mended = yield from self._rank.execute_batch_counting_changes(batch, self._count_items_changed_without_stat)
-        codes = mended.verdicts.codes
+        batch_result = yield from self._rank.execute_batch_counting_changes(
+            batch, self._count_items_changed_without_stat
+        )
+        codes = batch_result.verdicts.codes
         if codes.count(OutcomeCode.DONE) + codes.count(OutcomeCode.SKIPPED) < len(rows):
             names = unpack_names(packed)
             for row, code in enumerate(codes):
                 if code == OutcomeCode.DECIDE_AGAIN:
                     other_names.append(names[row])
                 elif (
-                    code not in (OutcomeCode.DONE, OutcomeCode.SKIPPED) and mended.verdicts.errnos[row] != errno.ENOENT
+                    code not in (OutcomeCode.DONE, OutcomeCode.SKIPPED)
+                    and batch_result.verdicts.errnos[row] != errno.ENOENT
                 ):
                     self._result.count(counts.FOUND)
-                    self._report_failure(names[row], mended.verdicts.problem(row))
+                    self._report_failure(names[row], batch_result.verdicts.problem(row))
         return pack_names(other_names)
 
-    def _count_items_changed_without_stat(self, mended: SetUniformMetadataResult) -> None:
-        """Count the items that the backend has changed without a stat(2), and those that needed no change. ``mended``
-        is its result.
+    def _count_items_changed_without_stat(self, batch_result: SetUniformMetadataResult) -> None:
+        """Count the items that the backend has changed without a stat(2), and those that needed no change, from its
+        ``batch_result``.
         """
-        codes, seen = mended.verdicts.codes, mended.observed
+        codes, seen = batch_result.verdicts.codes, batch_result.observed
         done, unchanged = codes.count(OutcomeCode.DONE), codes.count(OutcomeCode.SKIPPED)
         if done + unchanged < len(codes):
             seen = seen.columns_of_selected_rows(
@@ -439,9 +442,9 @@ class MetadataChangeVisitor:
             problems.update((same[differing.rows[row]], problem) for row, problem in remaining.items())
         return problems
 
-    def _count_changed_items(self, mended: BatchResult) -> None:
-        """Count the items that a call of the backend has changed; ``mended`` is its result."""
-        self._result.count(counts.MENDED, mended.verdicts.codes.count(OutcomeCode.DONE))
+    def _count_changed_items(self, batch_result: BatchResult) -> None:
+        """Count the items that a call of the backend has changed; ``batch_result`` is its result."""
+        self._result.count(counts.MENDED, batch_result.verdicts.codes.count(OutcomeCode.DONE))
 
     def _report_failed_item_change(self, name: bytes, problem: Problem, size: int) -> None:
         """Report an item that could not be changed as failed. A missing item is ignored unless the user has

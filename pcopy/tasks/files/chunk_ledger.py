@@ -27,7 +27,7 @@ from pcopy.tasks.files.finish_file import (
 
 
 class LargeFileOpenedNote(ChunkedFileTask, code=13, doing="waiting for the chunks of", is_note=True):
-    """Note (message in the form of a short task) that tells the owner of a large file, the rank that collects the
+    """Note (message in the form of a short task) that informs the owner of a large file, the rank that collects the
     results, how many notes about its ``chunks`` to expect.
 
     The owner records digests and hosts for each part of ``chunk`` bytes. A part is a whole chunk; or, if a chunk

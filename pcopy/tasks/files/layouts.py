@@ -168,7 +168,7 @@ class ReportLayoutCounts(NoteDiscardedOnResume, code=21, doing="reporting layout
 
 
 class UsedLayoutsNote(NoteDiscardedOnResume, code=22, doing="receiving layouts of files"):
-    """Note (message in the form of a short task) that tells rank 0 how many files of one rank have got each Lustre
+    """Note (message in the form of a short task) that informs rank 0 how many files of one rank have got each Lustre
     layout. ``used`` has pairs (layout in words, number).
     """
 

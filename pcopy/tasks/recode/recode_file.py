@@ -75,7 +75,7 @@ class RecodeFile(ItemTask, code=171, doing="compressing or decompressing", is_no
 
 
 class RecodingStartedNote(RecodedFileTask, code=172, doing="waiting for the parts of", is_note=True):
-    """Message that tells the rank which has split a file how the file is divided. That rank then collects the results
+    """Message that informs the rank which has split a file how the file is divided. That rank then collects the results
     of the parts.
 
     In a resumed job, this task starts the file again. ``bounds``, ``table`` and ``span`` say how the file is divided:

@@ -66,7 +66,7 @@ class SplitFileForReading(FileReadingTask, code=43, doing="reading", is_note=Fal
     """Task that divides a large file into chunks (parts), and spawns a task for each chunk that reads it."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Spawn the tasks that read the chunks, and the note that tells this rank how many results it must collect."""
+        """Spawn the tasks that read the chunks, and the note from which this rank knows how many results to collect."""
         contents = self.contents
         size = contents.known.size
         chunk, writers = contents.chunk or rank.chunk_size_of_file(size), contents.writers
