@@ -1,8 +1,8 @@
-"""Generate the picture of a run in the README: ``python docs/draw_run.py > docs/run.svg``. It requires pyte (extra
-``docs``).
+"""Generate the picture of a run, ``docs/run.svg``, and the figure about it in the README: ``python docs/draw_run.py``.
+It requires pyte (extra ``docs``), and 9 GiB of memory in /dev/shm.
 
-All output in the picture comes from real runs on a pseudo-terminal: a copy that is interrupted with Ctrl-C when it is
-half done, the resumed copy, and a comparison. Of the progress bar, which is redrawn again and again, only the last
+All output in the picture comes from real runs on a pseudo-terminal: a copy that is interrupted with Ctrl-C when most of
+it is done, the resumed copy, and a comparison. Of the progress bar, which is redrawn again and again, only the last
 state is shown. The directory is displayed as /home/ann.
 """
 
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyte
 from rich.console import Console
@@ -27,7 +28,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS, LINES = 92, 40
 """The size of the terminal."""
-INTERRUPTED_AT = 45
+INTERRUPTED_AT = 70
 """The progress, in percent, at which the copy is interrupted."""
 
 _THEME = TerminalTheme(
@@ -62,12 +63,12 @@ def picture_lines() -> Iterator[Text]:
 
 def create_source(top: Path) -> None:
     """Create the tree to copy."""
-    for run in range(20):
+    for run in range(10):
         (top / f"run{run}").mkdir(parents=True)
         for number in range(200):
             (top / f"run{run}" / f"part{number}").write_bytes(bytes(9000))
-    for name in ("mesh.h5", "fields.h5"):
-        (top / name).write_bytes(bytes(800 << 20))
+    for number in range(64):
+        (top / f"fields{number:02}.h5").write_bytes(bytes(64 << 20))
 
 
 def command_output(top: Path, line: str, interrupted: bool = False) -> Iterator[Text]:
@@ -134,8 +135,22 @@ def style_of(cell: pyte.screens.Char) -> Style:
     return Style(color=None if cell.fg == "default" else f"#{cell.fg}" if is_number else cell.fg, bold=cell.bold)
 
 
+def with_figure_of_picture(readme: str, picture: str) -> str:
+    """Return the text of the README with the bytes that the resumed copy in the picture has copied, and their total."""
+    rest, total = bytes_of_resumed_copy(picture)
+    return re.sub("(?<=<!-- rest -->).*?(?=<!-- /rest -->)", f"{rest} of {total}", readme)
+
+
+def bytes_of_resumed_copy(picture: str) -> tuple[str, str]:
+    """Return the bytes that the resumed copy has copied, and those of the whole copy, as the picture shows them."""
+    shown = "".join(ElementTree.fromstring(picture).itertext()).replace("\u00a0", " ")
+    (rest,) = re.findall(r"([\d.]+ GiB) by this run", shown)
+    (total,) = re.findall(r"kept: .*? of ([\d.]+ GiB)", shown)
+    return rest, total
+
+
 def main() -> None:
-    """Print the picture."""
+    """Write the picture, and its figure into the README."""
     from rich._export_format import CONSOLE_SVG_FORMAT
 
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
@@ -143,7 +158,10 @@ def main() -> None:
         console.print(line, soft_wrap=True)
     form = re.sub(r"<style>.*?</style>", lambda _: f"<style>{_STYLES}</style>", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     form = re.sub(r"<!--.*?-->", "", form)
-    sys.stdout.write(console.export_svg(title="pcopy", theme=_THEME, code_format=form, unique_id="run"))
+    picture = console.export_svg(title="pcopy", theme=_THEME, code_format=form, unique_id="run")
+    (ROOT / "docs" / "run.svg").write_text(picture)
+    readme = ROOT / "README.md"
+    readme.write_text(with_figure_of_picture(readme.read_text(), picture))
 
 
 if __name__ == "__main__":

@@ -137,6 +137,9 @@ def render_bar(
             completed=reading.fraction or 0.0,
             width=room,
             animation_time=reading.elapsed,
+            complete_style="cyan",  # the default is a red, which looks like an error
+            finished_style="green",
+            pulse_style="cyan",
         )
         first = Table.grid(padding=(0, 1, 0, 0))
         first.add_row(Text(phase, no_wrap=True), bar, Text(right, no_wrap=True))

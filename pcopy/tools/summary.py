@@ -111,6 +111,8 @@ def summary_lines(
     )
     lines += deletion_and_warning_count_lines(totals)
     copied = _bytes_of_this_run(totals, earlier_bytes)
+    if earlier_bytes is not None and status in (EXIT_OK, EXIT_INCOMPLETE) and copied < totals.bytes:
+        lines.append(f"  kept: {format_size(totals.bytes - copied)} of {format_size(totals.bytes)}, from earlier runs")
     lines.append(
         f"{format_size(copied)}{'' if earlier_bytes is None else ' by this run'} in {format_seconds(seconds)}: "
         f"{format_size(_rate_per_second(copied, seconds))}/s with {count_with_noun(ranks, 'rank', 'ranks')}"

@@ -56,6 +56,21 @@ def test_resumed_run_reports_bytes_copied_by_itself(before: int, moved: int, now
     assert f"{now} by this run in 1.00 s: {now}/s with 2 ranks" in summary_lines(totals, 1.0, 2, 0, before)
 
 
+@pytest.mark.parametrize(
+    ("before", "status", "expected"),
+    [
+        (40 << 20, 0, ["  kept: 40.0 MiB of 100 MiB, from earlier runs"]),
+        (40 << 20, 1, ["  kept: 40.0 MiB of 100 MiB, from earlier runs"]),
+        (40 << 20, 75, []),
+        (0, 0, []),
+        (None, 0, []),
+    ],
+)
+def test_resumed_run_reports_bytes_kept_from_earlier_runs(before: int | None, status: int, expected: list[str]) -> None:
+    totals = JobCounters(found=1, files=1, bytes=100 << 20, moved=100 << 20)
+    assert [line for line in summary_lines(totals, 1.0, 2, status, before) if "kept" in line] == expected
+
+
 def test_summary_of_a_job_that_stopped() -> None:
     lines = summary_lines(TOTALS._replace(found=1300), 1.0, 4, 75)
     assert lines[0] == "1,300 found = 1,240 copied + 3 skipped + 7 failed + 50 not reached"

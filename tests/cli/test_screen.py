@@ -241,6 +241,16 @@ def test_bar_at_full_width() -> None:
     assert "100.0 %" in drawn(100, DONE)[0]
 
 
+@pytest.mark.parametrize("totals", [HALF, DONE, HALF._replace(unscanned=1)])
+def test_bar_is_not_red_which_would_look_like_an_error(totals: JobCounters) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=100, force_terminal=True, color_system="truecolor", _environ={})
+    console.print(render_bar("copying", ProgressGauge(0.0, JOB_STAGES).read(10.0, totals), (), 100))
+    colours = re.findall(r"\x1b\[([\d;]+)m", stream.getvalue())
+    assert {"36", "32"} & {*colours} or "38;2;0;128;128" in colours, colours
+    assert not any(re.match(r"(1;)?(31|91|38;2;2\d\d;\d{1,2};)", colour) for colour in colours), colours
+
+
 def test_least_important_details_are_omitted_first() -> None:
     reading = ProgressGauge(0.0, JOB_STAGES).read(10.0, HALF._replace(failed=1))
     lengths = [len(progress_details_line(reading, (4,), width)) for width in range(120)]

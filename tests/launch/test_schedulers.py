@@ -203,7 +203,7 @@ def test_mpiexec_script_resumes_the_job_when_started_again(launchers: Launchers,
 
 @pytest.mark.parametrize(
     ("page", "name"),
-    [("README.md", "slurm.sh"), *(("docs/operations/batch.md", f"{name}.sh") for name in ("slurm", "pbs", "mpiexec"))],
+    [("docs/operations/batch.md", f"{name}.sh") for name in ("slurm", "pbs", "mpiexec")],
 )
 def test_pages_show_the_scripts_verbatim(page: str, name: str) -> None:
     assert f"\n```sh\n{(EXAMPLES / name).read_text()}```\n" in (REPOSITORY / page).read_text()

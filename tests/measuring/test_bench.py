@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,10 +103,65 @@ def test_bare_c_program_stops_at_an_unsupported_item(area: Path) -> None:
     assert b"extended attributes of /file" in done.stderr
 
 
-def test_performance_page_matches_the_recorded_results() -> None:
+def test_performance_pages_match_the_recorded_results() -> None:
     results = json.loads((page.DOCS / "performance.json").read_text())
-    assert (page.DOCS / "performance.md").read_text() == page.performance_page(results), (
-        "python -m bench.page writes it again"
-    )
-    assert (page.DOCS / "performance.svg").read_text() == page.performance_chart(results)
+    generated = page.generated_files(results)
+    names = {str(path.relative_to(ROOT)) for path in generated}
+    assert {"README.md", "docs/performance.md", "docs/performance.svg", "docs/speed.svg"} <= names
+    for path, text in generated.items():
+        assert path.read_text() == text, f"{path.name}: python -m bench.page writes it again"
     assert len(results) > 10
+
+
+SECTION = re.compile(r"^### (.*)\n\n.*\n\n\| seconds .* / (.*?) \|.*\n.*---.*\n((?:\|.*\n)+)", re.MULTILINE)
+
+
+def sections_of_performance_page() -> dict[str, tuple[str, dict[str, float]]]:
+    """Return, by the anchor of each section, the way to which the others are compared, and the medians of all ways."""
+    text = (page.DOCS / "performance.md").read_text()
+    sections = {}
+    for heading, reference, table in SECTION.findall(text):
+        medians = {cells[1].strip(): float(cells[2]) for cells in (row.split("|") for row in table.splitlines())}
+        sections[re.sub("[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")] = reference.split(" |")[0], medians
+    return sections
+
+
+def seconds(cell: str) -> float | None:
+    """Return the time in a cell of a table in seconds; None if there is none."""
+    if cell == "-":
+        return None
+    value, unit = cell.split()
+    return float(value) / {"s": 1, "ms": 1000}[unit]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/comparison.md", "docs/performance.md"])
+def test_table_of_speeds_has_the_medians_of_the_sections_that_it_links_to(name: str) -> None:
+    sections = sections_of_performance_page()
+    rows = re.findall(
+        r"^\| \[(?:copy|compare|remove|create) .*?\]\((\S+)#(\S+)\) \| (.*) \|$", (ROOT / name).read_text(), re.M
+    )
+    assert len(rows) > 7
+    outcomes = []
+    for target, anchor, cells in rows:
+        assert ((ROOT / name).parent / target).resolve() == page.DOCS / "performance.md"
+        reference, medians = sections[anchor]
+        *times, outcome = (cell.strip(" *") for cell in cells.split(" | "))
+        usual, rsync, mpifileutils, ours = map(seconds, times)
+        assert ours is not None
+        shown = [time for time in (usual, rsync, mpifileutils, ours) if time is not None]
+        assert all(any(abs(time - median) <= 0.006 + median / 100 for median in medians.values()) for time in shown)
+        factor = medians[reference] / next(
+            median for way, median in medians.items() if abs(median - ours) <= 0.006 and re.match("p[a-z]+ -n 2", way)
+        )
+        outcomes.append(factor)
+        amount, _, word = outcome.partition("\N{MULTIPLICATION SIGN} as ")
+        if word:
+            assert word == ("fast" if factor > 1 else "long")
+            assert float(amount) == pytest.approx(
+                factor if factor > 1 else 1 / factor, rel=0.03 + 0.0005 / medians[reference]
+            )
+        else:
+            assert outcome == "equal"
+            assert factor == pytest.approx(1, abs=0.06)
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert outcomes[0] > 1 > outcomes[-1]

@@ -66,6 +66,7 @@ _VARIES = (
     (re.compile(r"\b[0-9a-f]{10}\b"), JOB),
     (re.compile(r"\b\d+ (of \d+), \d[\d.]* [KMGT]?i?B$", re.MULTILINE), r"N \1, N"),
     (re.compile(r"^\d[\d.]* [KMGT]?i?B by this run", re.MULTILINE), "N by this run"),
+    (re.compile(r"^  kept: \d[\d.]* [KMGT]?i?B of", re.MULTILINE), "  kept: N of"),
     (re.compile(r"\b\d[\d.,]* (s|(?:[KMGT]i)?B/s|items/s)(?![\w/])"), r"N \1"),
     (re.compile(r"\b\d+ ranks?\b"), "N ranks"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?"), "TIME"),
