@@ -63,6 +63,7 @@ STATUSES = (
     (r"^(?!docs/tutorial).*: pcopy --resume", {1}, "the job that the sandbox keeps has an item that fails"),
     (r"^docs/howto/differences.md: pverify results ", {1}, "there are differences"),
     (r"^docs/operations/suite.md: pverify ", {1}, "there are differences"),
+    (r"^docs/operations/examples.md: pverify --compare", {1}, "there are differences"),
     (r"^docs/tutorial.md: pverify results", {0, 1}, "a damage is shown"),
     (r"^docs/tutorial.md: timeout ", {75}, "it is stopped"),
     (r"^docs/tutorial.md: pcopy --resume", {0}, "its job can be finished"),
