@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import page, ways
+from bench import headlines, page, ways
 from bench.datasets import DATASETS_BY_NAME
 from bench.latency import can_mount, compiled_c_program
 from tests.support.oracle import differences
@@ -165,3 +165,32 @@ def test_table_of_speeds_has_the_medians_of_the_sections_that_it_links_to(name: 
             assert factor == pytest.approx(1, abs=0.06)
     assert outcomes == sorted(outcomes, reverse=True)
     assert outcomes[0] > 1 > outcomes[-1]
+
+
+@pytest.mark.parametrize(("differences", "cell"), [(0, "2.50 s"), (3, "2.50 s (the copy differs)")])
+def test_table_of_speeds_shows_a_measured_dcp(differences: int, cell: str) -> None:
+    (result,) = (
+        each
+        for each in json.loads((page.DOCS / "performance.json").read_text())
+        if (each["scenario"], each["fs"]) == ("small", "xfs")
+    )
+    dcp = {**result["ways"]["cp -a"], "wall": [2.5, 2.4, 9.0], "differences": differences}
+    rows = headlines.headlines([{**result, "ways": {**result["ways"], "dcp": dcp}}])
+    (line,) = headlines.speed_table(rows, "performance.md").splitlines()[2:]
+    assert line.split(" | ")[3] == cell
+
+
+def test_sentences_count_faster_and_slower_tasks() -> None:
+    """They are about the rows of the table, so that a new measurement changes both."""
+    text = (page.DOCS / "performance.md").read_text()
+    first = text.partition("\n\n")[2].partition("\n\n")[0]
+    results = re.findall(
+        r"^\| \[.* \| (?:\*\*)?([\d.]+)\N{MULTIPLICATION SIGN} as (fast|long)(?:\*\*)? \|$", text, re.MULTILINE
+    )
+    for number, word in (
+        (sum(word == "fast" for _, word in results), "faster"),
+        (sum(word == "long" for _, word in results), "slower"),
+    ):
+        assert re.search(rf"In {number} .*\*\*{word}\*\*", first), word
+    assert f"to {results[0][0]} times as fast" in first
+    assert f"to {results[-1][0]} times as long" in first
