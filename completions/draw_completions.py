@@ -134,13 +134,14 @@ def bash_script(program: ProgramCommandLine, options: list[Option]) -> str:
     lines += ["    esac", "    if [[ $cur == -* ]]; then"]
     lines += [f'        mapfile -t COMPREPLY < <(compgen -W "{known}" -- "$cur")', "        return", "    fi"]
     lines += ["    compopt -o filenames 2>/dev/null", '    mapfile -t COMPREPLY < <(compgen -f -- "$cur")', "}"]
-    return "\n".join([*lines, f"complete -F _{name} {name}", ""])
+    names = " ".join((name, *program.other_names))
+    return "\n".join([*lines, f"complete -F _{name} {names}", ""])
 
 
 def zsh_script(program: ProgramCommandLine, options: list[Option]) -> str:
     """Return the completion script for zsh."""
     name = program.name
-    lines = [f"#compdef {name}", f"# {_HEADER}", ""]
+    lines = [f"#compdef {' '.join((name, *program.other_names))}", f"# {_HEADER}", ""]
     if any(option.takes == "jobs" for option in options):
         lines += [f"_{name}_jobs() {{", "    local -a jobs"]
         lines += [f'    jobs=(${{(f)"$({_LIST_JOBS_COMMAND})"}})', "    compadd -a jobs", "}", ""]
@@ -194,6 +195,10 @@ def generated_files() -> dict[Path, str]:
         files[HERE / "bash" / program.name] = bash_script(program, options)
         files[HERE / "zsh" / f"_{program.name}"] = zsh_script(program, options)
         files[HERE / "fish" / f"{program.name}.fish"] = fish_script(program, options)
+        # Bash and fish look for a file with the name of the command, zsh looks for the names in the first line.
+        for name in program.other_names:
+            files[HERE / "bash" / name] = f'# {_HEADER}\n. "${{BASH_SOURCE[0]%/*}}/{program.name}"\n'
+            files[HERE / "fish" / f"{name}.fish"] = f"# {_HEADER}\ncomplete -c {name} -w {program.name}\n"
     return files
 
 

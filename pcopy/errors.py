@@ -34,8 +34,8 @@ The ranks send each other such a code with the message (``pcopy.engine.messages.
 number of the signal that stops the job, and 0 stands for any other reason.
 """
 
-ARCHIVE_FULL_CODE = -2
-"""Code for the reason why a job stops: an archive cannot be written because its file system is full."""
+NO_SPACE_CODE = -2
+"""Code for the reason why a job stops: the file system of the archive or of the destination is full."""
 
 
 class PcopyError(Exception):

@@ -21,7 +21,9 @@ from pcopy.tools.arguments import RemoveArguments, TreeProgramArguments
 from pcopy.tools.remove import RemoveJob
 
 ROOT = Path(__file__).resolve().parents[1]
-MANUALS = sorted((ROOT / "docs" / "man").glob("*.[15]"))
+ALIASES = {"pcopy-tar": "ptar"}
+"""Manual pages that refer to another page."""
+MANUALS = sorted(page for page in (ROOT / "docs" / "man").glob("*.[15]") if page.stem not in ALIASES)
 
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 
@@ -106,6 +108,19 @@ def test_manuals_format_without_warnings_and_name_this_version(page: Path) -> No
         pytest.skip("there is no groff here")
     done = run(["groff", "-man", "-ww", "-Tutf8", "-z", page])
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_manual_of_another_name_shows_the_page_of_the_program(name: str, tmp_path: Path) -> None:
+    pages = tmp_path / "man1"
+    pages.mkdir()
+    for each in (name, ALIASES[name]):
+        shutil.copy(ROOT / "docs" / "man" / f"{each}.1", pages)
+    assert len((pages / f"{name}.1").read_text().splitlines()) == 1
+    shown = [run(["man", "-P", "cat", "-M", tmp_path, each]) for each in (name, ALIASES[name])]
+    assert [(each.returncode, each.stderr) for each in shown] == [(0, "")] * 2
+    assert "create, list and extract tar archives" in " ".join(shown[0].stdout.split())
+    assert shown[0].stdout == shown[1].stdout
 
 
 def test_manual_of_configuration_files_lists_all_keys() -> None:

@@ -333,6 +333,9 @@ def generated_files() -> dict[Path, str]:
     pages = [page_of(program, common) for program in PROGRAMS]
     common.refuse_unused()
     manuals = {HERE / f"{page.name}.1": manual_page(page) for page in pages}
+    manuals |= {
+        HERE / f"{name}.1": f".so man1/{program.name}.1\n" for program in PROGRAMS for name in program.other_names
+    }
     references = {REFERENCE / f"{page.name}.md": reference_page(page) for page in pages}
     of_keys = {HERE / "pcopy.yaml.5": config_manual(), REFERENCE / "pcopy.yaml.md": config_reference()}
     return manuals | references | of_keys

@@ -113,7 +113,7 @@ def add_output_options(
     json: str = "the summary as JSON",
     has_errors_file: bool = True,
     has_item_log: bool = False,
-    verbose_items: str = "; -vv: the outcome of each item, too",
+    verbose: str = "",
 ) -> None:
     """Add the options about output (such as ``--quiet``) and configuration files to ``parser``.
 
@@ -124,7 +124,7 @@ def add_output_options(
         json: the help text of ``--json``.
         has_errors_file: True if the program can list the items that failed (``--errors``).
         has_item_log: True if the program can report the outcome of each item (``--log``).
-        verbose_items: the end of the help text of ``--verbose``: what it prints about items.
+        verbose: the help text of ``--verbose``, if it differs from that of most programs.
     """
     add = parser.add_argument_group("output").add_argument
     add("-q", "--quiet", action="store_true", help=quiet)
@@ -133,7 +133,9 @@ def add_output_options(
         "--verbose",
         action="count",
         default=0,
-        help=f"print more: which backend runs, when each phase begins{verbose_items if has_item_log else ''}",
+        help=verbose
+        or "print more: which backend runs, when each phase begins"
+        + ("; -vv: the outcome of each item, too" if has_item_log else ""),
     )
     if has_errors_file:
         add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")

@@ -46,7 +46,17 @@ COMMAND_LINE_ONLY_BY_PROGRAM: Mapping[str, Collection[str]] = {
     "psync": {"manifest"},
     "pverify": {"manifest"},
     "pstripe": {"stripe"},
-    "ptar": {"extract", "list", "file", "directory", "strip-components", "sparse-limit", "gzip", "zstd"},
+    "ptar": {
+        "extract",
+        "list",
+        "file",
+        "directory",
+        "strip-components",
+        "sparse-limit",
+        "gzip",
+        "zstd",
+        "auto-compress",
+    },
 }
 """Options that no configuration file can set for one program, although it may set them for others.
 

@@ -265,8 +265,6 @@ ADVICE_OF_PTAR = UnknownOptionAdvice(
         **dict.fromkeys(("-P", "--absolute-names"), "names never lead out of DIR; write -C DIR"),
         **dict.fromkeys(("-h", "--dereference"), "symbolic links are archived as such"),
         **dict.fromkeys(("--gunzip", "--ungzip"), "write -z; -x and -t need no option"),
-        **dict.fromkeys(("-a", "--auto-compress", "--no-auto-compress"),
-            "the archive's name has no effect: write -z or --zstd"),
         **dict.fromkeys(("-O", "--to-stdout", "--to-command"), "ptar unpacks into directories; use tar"),
         **dict.fromkeys(("--owner", "--group", "--mode", "--mtime"), "members have their files' metadata; use tar"),
         **dict.fromkeys(("-m", "--touch"), "times are those of the archive; use tar"),

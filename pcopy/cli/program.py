@@ -92,6 +92,8 @@ class ProgramCommandLine(ABC):
     """Single-letter options without a value, which may be bundled, as in ``-arv``."""
     value_letters = "n"
     """Single-letter options with a value, each of which may be the last one of a bundle."""
+    other_names: tuple[str, ...] = ()
+    """Further names under which the program is installed."""
     option_advice: UnknownOptionAdvice
     """The name of the program, and its advice to users who write options of other programs."""
     status_if_output_lost = errors.EXIT_INCOMPLETE

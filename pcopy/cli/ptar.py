@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 class PtarCommandLine(ProgramCommandLine):
     """The command line of ``ptar``."""
 
-    flag_letters = "cxtvzqhpS0"
+    flag_letters = "cxtvzaqhpS0"
     value_letters = "nfCT"
     option_advice = ADVICE_OF_PTAR
+    other_names = ("pcopy-tar",)
     usage = """\
 ptar -c -f ARCHIVE [options] PATH...
        ptar -x -f ARCHIVE [options] [MEMBER...]
@@ -48,6 +49,8 @@ ptar -c -f ARCHIVE [options] PATH...
     description = """\
 Makes tar archives of directory trees, unpacks and lists them. GNU tar and
 bsdtar read what it writes (pax format), and it reads what they write.
+Next to ARCHIVE, -c writes ARCHIVE.idx if readers need it: with this index many
+processes can read at once. The program is also installed as pcopy-tar.
 """
     examples = """\
 examples:
@@ -184,11 +187,12 @@ exit status:
             ranks=values.ranks,
             in_flight=checked_in_flight_count(values),
             options=options if mode == "extract" else _options_for_create_and_list(values, options),
-            output=output_options._replace(
-                verbose=2 if output_options.verbose and mode != "list" else output_options.verbose
-            ),
+            output=output_options,
             list_file=listing,
             nul_separated=values.nul,
+            is_compressed_by_name=mode == "create"
+            and not values.compress_as
+            and (values.auto_compress or not values.no_auto_compress),
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
@@ -226,6 +230,11 @@ exit status:
         add_one_of("--zstd", action="store_const", const="zstd", dest="compress_as",
             help="-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read any "
             "zstd")  # fmt: skip
+        add("-a", "--auto-compress", action="store_true",
+            help="-c: without -z and --zstd, the end of ARCHIVE's name chooses the compression: .tar.gz, .tgz, "
+            ".tar.zst or .tzst (default)")  # fmt: skip
+        add("--no-auto-compress", action="store_true",
+            help="-c: without -z and --zstd, do not compress, whatever the name of ARCHIVE is")  # fmt: skip
         for words in (("-p", "--preserve-permissions", "--same-permissions"), ("-S", "--sparse")):
             add(*words, action="store_true", help="no effect: on by default")
         for word in ("--acls", "--xattrs", "--same-owner"):
@@ -251,7 +260,12 @@ exit status:
         how.add_argument("--no-sync", action="store_true", help="do not wait until all is on stable storage")
         add_max_errors_option(how)
         add_termination_option(how)
-        add_output_options(parser, has_item_log=True, verbose_items="; and the outcome of each item but directories")
+        add_output_options(
+            parser,
+            has_item_log=True,
+            verbose="-c and -x: print the name of each member on standard output as it is done, and the summary on "
+            "standard error; -vv: also which backend runs, and when each phase begins",
+        )
 
 
 def _options_for_create_and_list(values: Namespace, options: Options) -> Options:
@@ -268,7 +282,7 @@ def _options_for_create_and_list(values: Namespace, options: Options) -> Options
     )
 
 
-_LETTERS_WITHOUT_DASH = "cxtvfpSzqh"
+_LETTERS_WITHOUT_DASH = "cxtvfpSzaqh"
 """Letters that may be written without a dash in the first word, as in ``tar cf``."""
 
 

@@ -15,7 +15,7 @@ from pcopy.archive.incomplete import encoded_archive_trailer
 from pcopy.archive.index import INDEX_SUFFIX, ArchiveIndex, joined_gzip_parts, pack_index
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import NewTask, Task
-from pcopy.errors import ARCHIVE_FULL_CODE, EXIT_INCOMPLETE, EXIT_OK, EXIT_STOPPED, RequestRefused
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_STOPPED, NO_SPACE_CODE, RequestRefused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.named_file import UntrustedFileError, examine_parent_directory, reason_path_cannot_be_replaced
@@ -30,27 +30,28 @@ from pcopy.launch.tool import JobResult, Tool
 from pcopy.report.streams import print_error
 from pcopy.signature.replacing import replacing_output_file
 from pcopy.tasks.archive.archive_file import (
+    NO_SPACE_ERRNOS,
     ArchiveFile,
     archive_job_name,
     is_archive_in_use,
     temporary_archive_name,
     unfinished_archive_files,
 )
-from pcopy.tasks.archive.compression import check_compression
+from pcopy.tasks.archive.compression import check_compression, compression_by_name, compression_chosen_by_name
 from pcopy.tasks.archive.frames import ArchiveFrameWriter
 from pcopy.tasks.archive.incomplete_files import IncompleteFiles
 from pcopy.tasks.archive.packing_visitor import ArchivingItemVisitor, DescribeRoot
 from pcopy.tasks.archive.phases import REPORT_PIECES, SYNC, WRITE_PIECES
 from pcopy.tasks.archive.piece_layout import ArchiveLayout, LayOutPieces, ReportPieces
 from pcopy.tasks.archive.sync_archive import SyncArchive
-from pcopy.tasks.archive.written_records import PieceRecords
+from pcopy.tasks.archive.written_records import PieceRecords, recorded_compression
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.job import Failure, Job, JobCounters, Root
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.listed.hand_out import DistributeListedPaths
 from pcopy.text import count_with_noun, printable_path
-from pcopy.tools.archive_common import TarDirector, TarJob
+from pcopy.tools.archive_common import TarDirector, TarJob, advice_after_stop, make_room_advice
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, UnrecordedJobTool
 from pcopy.tools.outputs import check_output_and_signature_files, umask_of_user, write_signature_file
@@ -131,7 +132,7 @@ class ArchiveTool(UnrecordedJobTool):
             dropped_tasks, since: not needed by this program.
         """
         archive, made = rank.shared_instance(ArchiveFile), rank.shared_instance(PieceRecords)
-        is_full = rank.stop_reason is not None and rank.stop_reason.code == ARCHIVE_FULL_CODE
+        is_full = rank.stop_reason is not None and rank.stop_reason.code == NO_SPACE_CODE
         if made.is_enabled and (rank.options.resumes or is_full):
             with suppress(Problem):  # Pieces that cannot be recorded are written again by the resumed run.
                 made.store_records()
@@ -178,14 +179,24 @@ class ArchiveJob(TarJob):
             raise RequestRefused(
                 "--signature describes one PATH: archive the directory that contains all of these paths"
             )
-        itemize = self.output.is_reporting_each_item or self.prints_items
-        options = arguments.options._replace(umask=umask_of_user(), itemize=itemize, archive_file=archive)
-        check_output_and_signature_files(() if self._listed else roots, options, arguments.output, copies=False)
-        check_compression(options.compress_as, options.block_size if signs else 0)
+        options = arguments.options._replace(
+            umask=umask_of_user(), itemize=self.is_reporting_items, archive_file=archive
+        )
         name = archive_job_name(archive)
-        _refuse_concurrent_creation(os.path.dirname(archive), temporary_archive_name(name), arguments.archive)
         self._leftovers = unfinished_archive_files(os.path.dirname(archive), name)
         """Paths of temporary files that an interrupted run with the same archive has left in its directory."""
+        self._continued_compression = recorded_compression(self._leftovers[1:]) if options.resumes else None
+        """The compression with which an interrupted run has begun the archive that is continued; None if it is unknown,
+        or if no run is continued.
+        """
+        if arguments.is_compressed_by_name:
+            if self._continued_compression is not None:
+                options = options._replace(compress_as=self._continued_compression)
+            else:
+                options = options._replace(compress_as=compression_chosen_by_name(arguments.archive))
+        check_output_and_signature_files(() if self._listed else roots, options, arguments.output, copies=False)
+        check_compression(options.compress_as, options.block_size if signs else 0)
+        _refuse_concurrent_creation(os.path.dirname(archive), temporary_archive_name(name), arguments.archive)
         if not (options.dry_run or supports_rename_and_random_writes(os.path.dirname(archive))):
             from pcopy.tools.sequential import (
                 refuse_file_system_without_rename,  # Imported here since few destinations need it.
@@ -203,19 +214,13 @@ class ArchiveJob(TarJob):
         """Print notices about an interrupted run, the compression, and names that differ in the archive."""
         if self.output.quiet:
             return
+        if text := self._compression_notice():
+            print_error("ptar", f"{printable_path(self.arguments.archive)}: {text}")
         if self._leftovers and not self.job.options.resumes:
             print_error(
                 "ptar",
                 "a part of this archive, which an interrupted run has left, is not used: with --resume ptar would "
                 "continue it",
-            )
-        chosen, named = self.job.options.compress_as, _compression_by_extension(self.arguments.archive)
-        if named and named != chosen:
-            actual_text = f"compressed with {chosen}" if chosen else "not compressed"
-            print_error(
-                "ptar",
-                f"{printable_path(self.arguments.archive)}: is {actual_text}, although its name says otherwise: "
-                "ptar does not choose the compression by the name",
             )
         for root in () if self.arguments.list_file else self.job.roots:
             given = root.source_shown.rstrip(b"/") or b"/"
@@ -226,6 +231,16 @@ class ArchiveJob(TarJob):
                     f"{printable_path(root.source_shown)}: is called {printable_path(name)} in the archive, as tar "
                     "does",
                 )
+
+    def _compression_notice(self) -> str:
+        """Return a text that says how the archive is compressed; empty if that is as expected."""
+        chosen, named = self.job.options.compress_as, compression_by_name(self.arguments.archive)
+        how = f"compressed with {chosen}" if chosen else "not compressed"
+        if self.arguments.is_compressed_by_name and self._continued_compression not in (None, named):
+            return f"{how}, as the interrupted run has begun it"
+        if self.arguments.is_compressed_by_name:
+            return f"{how}, as the name says (--no-auto-compress: not compressed)" if chosen else ""
+        return f"{how}, although the name ends as with {named}" if named not in ("", chosen) else ""
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         """Complete the archive, rename it to its final name, and write its index and the signature file. Return the
@@ -246,7 +261,10 @@ class ArchiveJob(TarJob):
             status, unset = archive.commit(name, 0o666 & ~options.umask)
         except Problem as problem:
             self.remarks.append(f"{printable_path(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
-            self.remarks.append(f"the archive was not created; {self._advice_to_continue}")
+            advice = self._advice_to_continue
+            if problem.errno in NO_SPACE_ERRNOS:
+                advice = f"{make_room_advice(rank.job.roots[0].target)}, then {advice}"
+            self.remarks.append(f"the archive was not created; {advice}")
             return EXIT_STOPPED
         is_right = self._sync_directory_and_report(rank, unset)
         self._write_index(rank, layout, status)
@@ -371,7 +389,7 @@ class ArchiveJob(TarJob):
     def report_job_result(self, ended: JobResult, ranks: int) -> int:
         if ended.halt is not None:
             self.remarks.insert(0, "the archive was not created; an older one with its name is unchanged")
-            self.stopped_text = self._advice_to_continue
+            self.stopped_text = advice_after_stop(ended.halt, self._advice_to_continue, self.job.roots[0].target)
         return super().report_job_result(ended, ranks)
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
@@ -384,12 +402,6 @@ class ArchiveJob(TarJob):
             number, pieces = self._pieces_written_before
             share = f"{number:,} of {count_with_noun(pieces, 'piece', 'pieces')} of the archive"
             yield f"resumed: {share} were written before, completely or in part"
-
-
-def _compression_by_extension(path: bytes) -> str:
-    """Return the compression that ``tar -a`` would choose by the extension of ``path``; "" if it would not compress."""
-    endings = {b"gz": "gzip", b"tgz": "gzip", b"zst": "zstd", b"tzst": "zstd", b"bz2": "bzip2", b"xz": "xz"}
-    return endings.get(path.rpartition(b".")[2], "")
 
 
 def _checked_archive_path(path: bytes) -> bytes:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 from pcopy.engine.messages import HaltMessage
-from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_STOPPED
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_STOPPED, NO_SPACE_CODE
 from pcopy.launch.tool import JobResult
+from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base.actions import ItemAction
-from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
-from pcopy.tasks.base.job import JobCounters, ProgressSink
+from pcopy.tasks.base.item_outcomes import TYPE_NAMES, ItemOutcome, PackedItemOutcomes
+from pcopy.tasks.base.job import ForwardingProgressSink, JobCounters, ProgressSink
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector
@@ -65,17 +68,38 @@ class TarJob(UnrecordedJob):
 
     def __init__(self, arguments: ArchiveArguments) -> None:
         output_options, dry_run = arguments.output, arguments.options.dry_run
-        if dry_run:
+        self.prints_names = output_options.verbose > 0 and not (dry_run or output_options.quiet)
+        """True if the name of each member is printed (``-v``). As with tar, names go to standard output. The summary
+        goes to standard error then. With ``--json`` it is the other way round.
+        """
+        # The names are all that -v prints. With -vv, phases and the backend are reported, too.
+        output_options = output_options._replace(verbose=max(0, output_options.verbose - 1))
+        if dry_run or (self.prints_names and not output_options.json):
             output_options = output_options_for_dry_run(output_options)
         super().__init__(arguments.ranks, arguments.in_flight, output_options, dry_run=dry_run)
+        self.is_summary_on_stderr = self.prints_names
         self.arguments = arguments
         self.prints_items = dry_run and not (output_options.json or output_options.quiet)
         """True if a line is printed on standard output for each item that would be created."""
 
+    @property
+    def is_reporting_items(self) -> bool:
+        """True if rank 0 needs the outcome of each item."""
+        return self.output.is_reporting_each_item or self.prints_items or self.prints_names
+
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
-        return super().job_event_sink(
-            DryRunItemLinesSink(screen, _are_items_to_be_created) if self.prints_items else screen
-        )
+        sink = screen
+        if self.prints_items:
+            sink = DryRunItemLinesSink(screen, are_items_created)
+        elif self.prints_names:
+            sink = MemberNamesSink(screen, self, sys.stderr if self.output.json else sys.stdout)
+        return super().job_event_sink(sink)
+
+    def member_name(self, path: bytes) -> bytes:
+        """Return the name of a member as tar prints it, without the slash at the end of a directory. ``path`` is the
+        path of the item as it is shown in messages.
+        """
+        return path
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         values = common_json_values(ended.totals, _SHOWN_COUNTERS, seconds, ranks, ended.status)
@@ -112,6 +136,41 @@ class TarJob(UnrecordedJob):
         return totals.bytes
 
 
-def _are_items_to_be_created(items: PackedItemOutcomes) -> bool:
-    """True if these items, which all have the same outcome, would be created or would replace existing ones."""
+class MemberNamesSink(ForwardingProgressSink):
+    """Receives outcomes on rank 0, and passes everything on. It also prints the name of each member that was archived
+    or unpacked, in a line as ``tar -v`` prints it.
+    """
+
+    def __init__(self, sink: ProgressSink, job: TarJob, stream: TextIO) -> None:
+        """Pass everything on to ``sink``, and print the names of the members of ``job`` on ``stream``."""
+        super().__init__(sink)
+        self._job = job
+        self._stream = stream
+
+    def items(self, items: Sequence[PackedItemOutcomes]) -> None:
+        for each in filter(are_items_created, items):
+            self._stream.write("".join(map(self._line_for_item, each.unpacked_outcomes())))
+        super().items(items)
+
+    def _line_for_item(self, item: ItemOutcome) -> str:
+        name = self._job.member_name(item.path)
+        if item.type == TYPE_NAMES[DIRECTORY]:
+            name = name.rstrip(b"/") + b"/"
+        return f"{printable_path(name)}\n"
+
+
+def are_items_created(items: PackedItemOutcomes) -> bool:
+    """True if these items, which all have the same outcome, are created, or replace existing ones."""
     return items.action in (ItemAction.COPY, ItemAction.REPLACE)
+
+
+def advice_after_stop(reason: HaltMessage, advice: str, directory: bytes) -> str:
+    """Return ``advice``, which says how to repeat a command that was stopped for ``reason``. If the file system of
+    ``directory``, to which the command writes, is full, the advice to make room precedes it.
+    """
+    return f"{make_room_advice(directory)}, then {advice}" if reason.code == NO_SPACE_CODE else advice
+
+
+def make_room_advice(directory: bytes) -> str:
+    """Return what to do if there is no space left on the file system of ``directory``, or a quota is exhausted."""
+    return f"make room in the file system of {printable_path(directory)}"

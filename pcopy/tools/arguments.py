@@ -214,6 +214,8 @@ class ArchiveArguments(NamedTuple):
     without that option. ``nul_separated`` is True if its paths end with a NUL byte.
     """
     nul_separated: bool = False
+    is_compressed_by_name: bool = False
+    """True if the name of a new archive chooses its compression (``pcopy.tasks.archive.compression``)."""
 
 
 class StripeArguments(NamedTuple):

@@ -8,7 +8,9 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
+from functools import cached_property
 
+from pcopy.archive.reader import FoundMember, read_archive_members
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
 from pcopy.fsio.copy_methods import keeps_times_on_close
@@ -24,7 +26,7 @@ from pcopy.tasks.archive.extract_parts import FilesBeingExtracted
 from pcopy.tasks.archive.finish_members import ExtractedDirectoryToFinishLastNote
 from pcopy.tasks.archive.name_conflicts import CompareMemberNames, ResolveLinks
 from pcopy.tasks.archive.one_stream import decompress_to_unnamed_file
-from pcopy.tasks.archive.open_archive import archive_content_version, open_archive
+from pcopy.tasks.archive.open_archive import archive_content_version, open_archive, owner_id
 from pcopy.tasks.archive.phases import (
     COMPARE_NAMES,
     FINISH,
@@ -42,7 +44,7 @@ from pcopy.tasks.base.job import Job, JobCounters, Root
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFileSystems
 from pcopy.text import printable_path, shell_quoted
-from pcopy.tools.archive_common import TarDirector, TarJob
+from pcopy.tools.archive_common import TarDirector, TarJob, advice_after_stop
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import UnrecordedJobTool
 from pcopy.tools.outputs import check_output_files, umask_of_user
@@ -138,7 +140,7 @@ class ExtractJob(TarJob):
         check_output_files(self.output, (root,), "is unpacked into")
         options = arguments.options._replace(
             umask=umask_of_user(),
-            itemize=self.output.is_reporting_each_item or self.prints_items,
+            itemize=self.is_reporting_items,
             sync=arguments.options.sync and not self.dry_run,
             archive_file=archive,
             archive_version=archive_content_version(os.stat(archive)),
@@ -199,11 +201,39 @@ class ExtractJob(TarJob):
         self.incomplete_text = "some requested members are not in the archive"
         return EXIT_INCOMPLETE
 
+    def member_name(self, path: bytes) -> bytes:
+        """Return the path below DIR, with the ``./`` with which tar begins the names of an archive of ``.``."""
+        directory = self.arguments.directory.rstrip(b"/")
+        below = path[len(directory) :].lstrip(b"/") if directory or self.arguments.directory else path
+        return self._name_prefix + below
+
+    @cached_property
+    def _name_prefix(self) -> bytes:
+        """``./`` if the name of the first member begins so; otherwise empty. Names are compared without it."""
+        path = self.job.options.archive_contents or self.job.options.archive_file
+        try:
+            descriptor = open_archive(path)
+        except Problem:
+            return b""
+        try:
+            for first in read_archive_members(ArchiveContents(descriptor, path).read, owner_id):
+                return b"./" if isinstance(first, FoundMember) and first.member.name.startswith(b"./") else b""
+        except (Problem, ArchiveNotSeekable):
+            pass  # The job itself reports errors of the archive.
+        finally:
+            os.close(descriptor)
+        return b""
+
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         return {**super().json_summary(ended, seconds, ranks), "sequential": self.job.options.sequential}
 
     def print_resume_advice(self) -> None:
-        print_error("ptar", "repeat the command to unpack everything again")
+        print_error("ptar", self.stopped_text)
+
+    def report_job_result(self, ended: JobResult, ranks: int) -> int:
+        if ended.halt is not None:
+            self.stopped_text = advice_after_stop(ended.halt, self.stopped_text, self.job.roots[0].target)
+        return super().report_job_result(ended, ranks)
 
 
 MAX_LISTED_NAMES = 1_000_000

@@ -66,6 +66,8 @@ class UnrecordedJob(PreparedJob):
     """True if ``summary_lines`` says itself how many items were left out by filters, and where the filters are set.
     If False, ``report_job_result`` adds such a line.
     """
+    is_summary_on_stderr = False
+    """True if the summary for people is printed on standard error, because standard output contains something else."""
 
     def __init__(self, ranks: int, in_flight: int, output_options: OutputOptions, *, dry_run: bool = False) -> None:
         super().__init__(ranks, in_flight, output_options)
@@ -102,7 +104,7 @@ class UnrecordedJob(PreparedJob):
                 lines.append(f"  {excluded}")
             if ended.status != EXIT_OK:
                 lines.append(self._unsuccessful_outcome_line(ended.status))
-            print("\n".join(lines), flush=True)
+            print("\n".join(lines), file=sys.stderr if self.is_summary_on_stderr else sys.stdout, flush=True)
         return ended.status
 
     def _unsuccessful_outcome_line(self, status: int) -> str:

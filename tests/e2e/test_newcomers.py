@@ -62,7 +62,7 @@ MISTAKES = {
     "-q after a test": Mistake(["data", "-type", "f", "-q"], "short options stand before the first test", "pwalk"),
     "a key with a dash": Mistake(["--sort", "-size", "data"], "write --sort=-size", "pwalk"),
     "links of tar": Mistake(["-chf", "x.tar", "data"], "-h: symbolic links are archived as such", "ptar"),
-    "-a of tar": Mistake(["-caf", "x.tar", "data"], "write -z or --zstd", "ptar"),
+    "-a of tar": Mistake(["-caf", "x.tar.xz", "data"], "name the archive x.tar.zst, or x.tar and run xz x.tar", "ptar"),
     "-h of chown": Mistake(["-hR", "0", "data"], "-h: the owner of a link in a tree is its own", "pchmod"),
     "a dot before the group": Mistake(
         ["--owner", "nosuch.", "data"], "there is no user nosuch.; write a colon before the group: USER:GROUP", "pchmod"

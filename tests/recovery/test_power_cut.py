@@ -153,6 +153,7 @@ WITHOUT_CASES = {
     "pchmod": "it makes no file",
     "pstripe": "it syncs each copy and reads it back before the layouts are exchanged; it needs Lustre",
     "pdbench": "it removes what it makes",
+    "pcopy-tar": "it is ptar under another name",
 }
 """Programs of which no file can look whole after a loss of power and not be, and why."""
 

@@ -25,22 +25,22 @@ def made(tree: Path, name: str, *more: Argument, ranks: int = 2, status: int = 0
     return archive
 
 
-def interrupt(tree: Path, *more: Argument, ranks: int, calls: int, call: str = "fsync") -> None:
+def interrupt(tree: Path, *more: Argument, ranks: int, calls: int, call: str = "fsync", name: str = "a.tar") -> None:
     """Kill a rank of a run at its ``calls``-th call; each record takes two calls of fsync. The other ranks end by
     themselves.
     """
     require_strace()
     wrap = [*STRACE, "-o", "/dev/null", "-e", f"trace={call}"]
     wrap += ["-e", f"inject={call}:signal=SIGKILL:when={calls}"]
-    words: list[Argument] = ["-c", "-q", *SOON, "-f", tree.parent / "a.tar", "-C", tree.parent, *more, "tree"]
+    words: list[Argument] = ["-c", "-q", *SOON, "-f", tree.parent / name, "-C", tree.parent, *more, "tree"]
     done = ptar(*words, ranks=ranks, wrap=wrap)
     assert done.returncode != 0, show(done)
-    assert not (tree.parent / "a.tar").exists()
+    assert not (tree.parent / name).exists()
     assert left(tree.parent)
 
 
-def go_on(tree: Path, *more: Argument, ranks: int, **options: Any) -> dict[str, Any]:
-    archive = tree.parent / "a.tar"
+def go_on(tree: Path, *more: Argument, ranks: int, name: str = "a.tar", **options: Any) -> dict[str, Any]:
+    archive = tree.parent / name
     done = ptar("-c", "--json", "--resume", "-f", archive, "-C", tree.parent, *more, "tree", ranks=ranks, **options)
     assert done.returncode == 0, show(done)
     assert left(tree.parent) == []

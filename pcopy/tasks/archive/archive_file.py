@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy import libc
-from pcopy.errors import ARCHIVE_FULL_CODE
+from pcopy.errors import NO_SPACE_CODE
 from pcopy.fsio.close import close_ignoring_errors, closing_descriptor
 from pcopy.fsio.named_file import open_parent_directory
 from pcopy.fsio.problem import Problem, errors_as_problem
@@ -74,7 +74,7 @@ def stop_job_on_archive_error(rank: Rank, action: str, problem: Problem) -> None
     system is full, the exit status says so.
     """
     archive = printable_path(rank.options.archive_file)
-    code = ARCHIVE_FULL_CODE if problem.errno in NO_SPACE_ERRNOS else 0
+    code = NO_SPACE_CODE if problem.errno in NO_SPACE_ERRNOS else 0
     rank.request_stop(f"{archive}: the archive cannot be {action}: {problem.operation}: {problem.strerror}", code)
 
 

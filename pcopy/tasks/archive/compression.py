@@ -4,10 +4,12 @@ so that its bytes depend only on its own contents.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from pcopy.errors import RequestRefused
 from pcopy.fsio.seekable_zstd import compress_frame
+from pcopy.text import printable_path, shell_quoted
 
 MAX_COMPRESSED_BLOCK_SIZE = 32 << 20
 """Largest ``--block-size`` in bytes for a compressed archive. A larger one is refused: a frame must hold a whole block
@@ -15,6 +17,39 @@ of the signature.
 """
 COMPRESSION_LEVELS = {"zstd": 3, "gzip": 6}
 """Compression levels by method. They are the default levels of the programs zstd and gzip."""
+_COMPRESSION_BY_SUFFIX = {
+    **dict.fromkeys((b".gz", b".tgz", b".taz"), "gzip"),
+    **dict.fromkeys((b".zst", b".tzst"), "zstd"),
+    **dict.fromkeys((b".xz", b".txz"), "xz"),
+    **dict.fromkeys((b".bz2", b".tbz", b".tbz2", b".tz2"), "bzip2"),
+    **dict.fromkeys((b".lz4", b".tlz4"), "lz4"),
+    **dict.fromkeys((b".lzma", b".tlz"), "lzma"),
+    b".lz": "lzip",
+    b".lzo": "lzop",
+    **dict.fromkeys((b".Z", b".taZ", b".tZ"), "compress"),
+}
+"""The compression that each suffix of an archive's name stands for."""
+
+
+def compression_by_name(path: bytes) -> str:
+    """Return the compression that the suffix of ``path`` stands for: a key of ``COMPRESSION_LEVELS``, or another
+    program; empty if the suffix stands for none.
+    """
+    return _COMPRESSION_BY_SUFFIX.get(os.path.splitext(path)[1], "")
+
+
+def compression_chosen_by_name(path: bytes) -> str:
+    """Return the compression of a new archive ``path`` whose name chooses it: a key of ``COMPRESSION_LEVELS``, or empty
+    for none. Raise ``RequestRefused`` if ptar does not have the compression that the name stands for.
+    """
+    method = compression_by_name(path)
+    if not method or method in COMPRESSION_LEVELS:
+        return method
+    stem = os.path.splitext(path)[0].removesuffix(b".tar") + b".tar"
+    raise RequestRefused(
+        f"{printable_path(path)}: ptar does not compress with {method}: name the archive {printable_path(stem)}.zst, "
+        f"or {printable_path(stem)} and run {method} {shell_quoted(stem)} afterwards"
+    )
 
 
 def check_compression(method: str, block_size: int) -> None:

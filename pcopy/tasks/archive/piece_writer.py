@@ -27,6 +27,7 @@ from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem, source_changed_problem
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import READ_FLAGS, open_source_file_to_read
+from pcopy.signature.items import DIRECTORY as DIRECTORY_TYPE
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_file_digest, symlink_digest, type_byte
 from pcopy.tasks.archive.descriptions import ItemToArchive, check_matches_description, unpack_item_to_archive
@@ -324,6 +325,11 @@ class PieceMemberReader:
         """
         member = described.member
         if member.kind == DIRECTORY:
+            # --dry-run lists only the items that are not directories.
+            if self._rank.options.itemize and not self._rank.options.dry_run:
+                self._result.item_recorder.record_item_outcome(
+                    ItemAction.COPY, self._place_of_parent_directory(described), described.name, DIRECTORY_TYPE
+                )
             report_missing_metadata(self._result, self._place_of_parent_directory(described), described)
             return
         if member.kind == HARD_LINK_MEMBER:

@@ -9,7 +9,7 @@ archive is only used if all frames before it are used, too (``ArchiveFrameWriter
 Each rank writes one file of records. Before a resumed run writes anything to the archive, it merges these files into
 one, without the records of pieces that it does not have itself. Otherwise a record could remain although its bytes are
 overwritten. Each block of records in such a file contains the inode number of the archive and its mark (file handle or
-time of birth), so that records of another archive are not used.
+time of birth), so that records of another archive are not used. It also contains the compression of the archive.
 """
 
 from __future__ import annotations
@@ -77,6 +77,18 @@ def digest_of_descriptions(runs: Iterable[bytes | SimpleFiles]) -> bytes:
     if together:
         digest.update(merged_files(together).properties_as_digest_input)
     return digest.digest()
+
+
+def recorded_compression(paths: Iterable[bytes]) -> str | None:
+    """Return the compression with which an interrupted run has begun an archive (empty: none); None if no record says
+    so. ``paths`` are the files that the run has left, with its files of records among them.
+    """
+    for path in paths:
+        with suppress(RequestRefused, ValueError, EOFError, TypeError, OSError):
+            for frame in read_record_frames(path):
+                _, method, _ = marshal.loads(frame.payload)
+                return str(method)
+    return None
 
 
 class PieceRecords:
@@ -188,12 +200,16 @@ class PieceRecords:
             )
         end = self._file.tell()
         try:
-            write_record_frame(self._file, marshal.dumps((self._identity_in_records(), records)))
+            write_record_frame(self._file, self._packed_frame(records))
             sync_file_if_supported(self._file.fileno())
         except OSError:
             self._file.seek(end)
             self._file.truncate()
             raise
+
+    def _packed_frame(self, records: list[PieceRecord]) -> bytes:
+        """Return the contents of a block with ``records``."""
+        return marshal.dumps((self._identity_in_records(), self._rank.options.compress_as, records))
 
     def _reserve_space(self) -> None:
         """Reserve space for records with a file that has no name (O_TMPFILE).
@@ -263,9 +279,7 @@ class PieceRecords:
             self.remove_record_files([temporary])
             with replacing_file(self._directory, self._merged_name, temporary) as stream:
                 for at in range(0, len(usable), RECORDS_PER_FRAME):
-                    write_record_frame(
-                        stream, marshal.dumps((self._identity_in_records(), usable[at : at + RECORDS_PER_FRAME]))
-                    )
+                    write_record_frame(stream, self._packed_frame(usable[at : at + RECORDS_PER_FRAME]))
         except OSError as error:
             raise _problem_of_storing_records(error) from error
         self.remove_record_files(name for name in names if name != self._merged_name)
@@ -315,7 +329,7 @@ class PieceRecords:
         accepted = self._archive_identity, (*self._archive_identity, boot_id())
         with suppress(RequestRefused, ValueError, EOFError, TypeError):
             for frame in read_record_frames(b"/proc/self/fd/%d/%b" % (self._directory, name)):
-                identity, records = marshal.loads(frame.payload)
+                identity, _, records = marshal.loads(frame.payload)
                 if identity not in accepted:
                     return
                 yield from records

@@ -16,7 +16,7 @@ from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import HaltMessage
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.errors import SYNC_FAILED_CODE, SYNC_FAILED_TEXT, InvariantBroken
+from pcopy.errors import NO_SPACE_CODE, SYNC_FAILED_CODE, SYNC_FAILED_TEXT, InvariantBroken
 from pcopy.fsio.backend.batches import CopySmallFilesResult, CreateSmallFilesResult, FileOperationBatch
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, FileOperationBackend, TicketCancelled, await_ticket
 from pcopy.fsio.close import is_mtime_set_on_close
@@ -526,7 +526,7 @@ class Rank(SourceAndTargetDirectories):
         in_a_row = tuple(each for number, each in self._consecutive_shortages() if number != errno.EROFS)
         where = space_failures.charge_description(charged, self.path_for_display(place, name, on_source=False))
         if why := space_failures.reason_to_stop(in_a_row, lacks, where):
-            self.request_stop(f"{os.strerror(problem.errno)}: {why}")
+            self.request_stop(f"{os.strerror(problem.errno)}: {why}", NO_SPACE_CODE)
         return lacks or f"in {where}; the file system has room"
 
     def _consecutive_shortages(self) -> tuple[tuple[int, Any], ...]:
@@ -540,7 +540,8 @@ class Rank(SourceAndTargetDirectories):
 
         Args:
             reason: the reason in words.
-            code: kind of the reason: the number of a signal, ``SYNC_FAILED_CODE``, or 0 for any other reason.
+            code: kind of the reason: the number of a signal, ``SYNC_FAILED_CODE``, ``NO_SPACE_CODE``, or 0 for any
+                other reason.
         """
         self.stop_reason = self.stop_reason or HaltMessage(reason, code)
 
