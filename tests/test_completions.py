@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -93,10 +94,42 @@ def in_bash(place: Path, *words: str, program: str = "pcopy") -> list[str]:
         (["--progress", "b"], ["bar"]),
         (["results", "two"], ["two words"]),
         (["-a", ""], ["bin", "list.txt", "results", "two words"]),
+        (["--preserve", "m"], ["mode"]),
+        (["--preserve", "mode,acl,x"], ["mode,acl,xattr"]),
+        (["--no-preserve", "=", "mode,m"], []),
     ],
 )
 def test_bash_completes(words: list[str], offered: list[str], place: Path) -> None:
     assert sorted(in_bash(place, *words)) == sorted(offered)
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "offered"),
+    [
+        ("pwalk", ["results", "-na"], ["-name"]),
+        ("pwalk", ["results", "-type", ""], ["b", "c", "d", "p", "f", "l", "s"]),
+        ("pwalk", ["results", "-type", "f,d,"], [f"f,d,{letter}" for letter in "bcpls"]),
+        ("pwalk", ["results", "-newer", "li"], ["list.txt"]),
+        ("pwalk", ["results", "-user", "roo"], ["root"]),
+        ("pwalk", ["results", "-name", ""], []),
+        ("pwalk", ["results", "-size", "+1G", "-mti"], ["-mtime"]),
+        ("pwalk", ["--fields", "mode,siz"], ["mode,size"]),
+        ("pverify", ["--compare", "size,mt"], ["size,mtime"]),
+        ("pdbench", ["--tests", "stat,st"], []),
+        ("ptar", ["-x"], ["-x"]),
+    ],
+)
+def test_bash_completes_tests_and_lists(program: str, words: list[str], offered: list[str], place: Path) -> None:
+    assert sorted(in_bash(place, *words, program=program)) == sorted(offered)
+
+
+@pytest.mark.parametrize("shell", ["zsh/_ptar", "fish/ptar.fish"])
+def test_descriptions_are_not_cut_after_the_operation(shell: str) -> None:
+    """Such as ``-c: archive only what FILE lists``."""
+    text = (COMPLETIONS / shell).read_text()
+    assert "-c: PATHs are relative to DIR" in text
+    assert "-c: archive only what FILE lists" in text
+    assert re.findall(r"[\['](?:-[cxt](?:, | and )?)+[\]']", text) == []
 
 
 def test_bash_offers_the_options_of_the_help(place: Path) -> None:
@@ -116,6 +149,14 @@ def test_bash_offers_the_options_of_the_help(place: Path) -> None:
         ("pcopy --discard 0", [JOB]),
         ("pcopy --errors li", ["list.txt"]),
         ("pverify --cr", ["--create"]),
+        ("pcopy --preserve mode,ow", ["mode,ownership"]),
+        ("pcopy --preserve=mode,ow", ["--preserve=mode,ownership"]),
+        ("pcopy --preserve mode,mo", []),
+        ("pverify --compare size,mt", ["size,mtime"]),
+        ("pwalk results -na", ["-name"]),
+        ("pwalk results -type f,d,", [f"f,d,{letter}" for letter in "bclps"]),
+        ("pwalk results -newer li", ["list.txt"]),
+        ("pcopy-tar --extr", ["--extract"]),
     ],
 )
 def test_fish_completes(line: str, offered: list[str], place: Path) -> None:
@@ -139,6 +180,13 @@ def test_fish_completes(line: str, offered: list[str], place: Path) -> None:
         ("pcopy --discard 0", f"pcopy --discard {JOB}"),
         ("pverify --cr", "pverify --create"),
         ("pcopy --errors li", "pcopy --errors list.txt"),
+        ("pcopy --preserve mode,ow", "pcopy --preserve mode,ownership"),
+        ("pcopy --preserve=mode,ow", "pcopy --preserve=mode,ownership"),
+        ("pverify --compare size,mt", "pverify --compare size,mtime"),
+        ("pwalk results -na", "pwalk results -name"),
+        ("pwalk results -newer li", "pwalk results -newer list.txt"),
+        ("pwalk --fields mode,si", "pwalk --fields mode,size"),
+        ("pcopy-tar --extr", "pcopy-tar --extract"),
     ],
 )
 def test_zsh_completes(typed: str, completed: str, place: Path) -> None:
@@ -158,6 +206,12 @@ def test_zsh_completes(typed: str, completed: str, place: Path) -> None:
     finally:
         os.close(terminal)
         os.waitpid(process, 0)
+
+
+@pytest.mark.parametrize("name", ["zsh/_ptar", "fish/ptar.fish"])
+def test_letters_of_ptar_are_not_completed_to_one_with_a_digit(name: str) -> None:
+    """``-x`` followed by a tab would become ``-x0``."""
+    assert re.findall(r"(?:-s |[{,'])-?0\b.*null", (COMPLETIONS / name).read_text()) == []
 
 
 def read_until(terminal: int, wanted: str) -> str:

@@ -2,7 +2,7 @@
 complete -c prm -l yes -d 'do not ask'
 complete -c prm -s f -l force -d 'do not ask, and ignore a PATH that does not exist'
 complete -c prm -l from -r -F -d 'only what FILE lists is removed'
-complete -c prm -s 0 -l null -d 'the paths in --from end with a NUL, as find -print0 writes them'
+complete -c prm -l null -d 'the paths in --from end with a NUL, as find -print0 writes them'
 complete -c prm -l dry-run -d 'list what would be removed, and how much'
 complete -c prm -s r -s R -l recursive -d 'with --from'
 complete -c prm -l exclude -r -f -d 'leave out items that match'

@@ -10,7 +10,7 @@ import grp
 import math
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -120,11 +120,14 @@ _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 """Seconds per unit of an age, by the letter that follows the number."""
 
 
-def converter_for_argparse(convert: Any) -> Any:
+def converter_for_argparse(convert: Any, list_words: Callable[[], Iterable[str]] | None = None) -> Any:
     """Return a function for argparse that converts as ``convert`` does, and whose error message contains the reason.
 
     ``convert`` raises ``ValueError`` with the reason. argparse discards that text; so the returned function raises
     ``ArgumentTypeError`` instead, whose text argparse prints.
+
+    ``list_words`` is given for an option whose value is a comma-separated list. It returns the words that the list may
+    contain; command-line completion calls it.
     """
     import argparse
 
@@ -136,6 +139,7 @@ def converter_for_argparse(convert: Any) -> Any:
                 f"{printable_path(os.fsencode(text))}: {error}" if text else str(error)
             ) from None
 
+    converted.list_words = list_words  # type: ignore[attr-defined]
     return converted
 
 

@@ -35,7 +35,7 @@ def add_compare_options(parser: ArgumentParser) -> None:
     """Add the options of a comparison by properties to ``parser``."""
     words = f"LIST: some of {', '.join(_PROPERTY_NAMES)}, {_ALL_PROPERTIES}; separated by commas"
     add = parser.add_argument_group("which properties of A and B are compared", words).add_argument
-    add("--compare", metavar="LIST", type=converter_for_argparse(_parse_properties), default=None,
+    add("--compare", metavar="LIST", type=converter_for_argparse(_parse_properties, _property_words), default=None,
         help="compare A and B by these properties; files are read only for content. Lines printed: only A, only B, "
         "differ in ...")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=converter_for_argparse(parse_non_negative), default=0,
@@ -79,6 +79,11 @@ def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonA
 
     wanted = sum(1 << at for at, word in enumerate(_PROPERTY_NAMES) if word in values.compare or word == "type")
     return ComparisonArguments(wanted, values.modify_window, tuple(values.output), values.nul_separated)
+
+
+def _property_words() -> tuple[str, ...]:
+    """Return the words that the list of ``--compare`` may contain."""
+    return (*_PROPERTY_NAMES, _ALL_PROPERTIES)
 
 
 def _parse_properties(text: str) -> frozenset[str]:

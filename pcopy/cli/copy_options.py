@@ -48,6 +48,11 @@ def _parse_existing_file_policy(text: str) -> str:
     return text
 
 
+def _attribute_names() -> tuple[str, ...]:
+    """Return the words that the list of ``--preserve`` may contain."""
+    return (*PRESERVABLE_METADATA, "all")
+
+
 def _parse_attributes(option: str, text: str) -> tuple[str, Sequence[str]]:
     """Return ``option`` ("preserve" or "no_preserve") and the attributes in ``text``, a comma-separated list.
 
@@ -102,10 +107,10 @@ def add_attribute_options(parser: ArgumentParser) -> None:
     )
     add = parser.add_argument_group("what copies keep", words).add_argument
     add("--preserve", metavar="LIST", action="append",
-        type=converter_for_argparse(partial(_parse_attributes, "preserve")),
+        type=converter_for_argparse(partial(_parse_attributes, "preserve"), _attribute_names),
         help="keep these attributes only (default: all)")  # fmt: skip
     add("--no-preserve", dest="preserve", metavar="LIST", action="append",
-    type=converter_for_argparse(partial(_parse_attributes, "no_preserve")),
+    type=converter_for_argparse(partial(_parse_attributes, "no_preserve"), _attribute_names),
         help="keep all attributes but these")  # fmt: skip
     add("--chown", metavar="USER:GROUP", type=converter_for_argparse(parse_owner),
         default=_COPY_DEFAULTS.preserve.chown,

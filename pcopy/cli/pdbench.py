@@ -127,7 +127,8 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is measured").add_argument
-        add("--tests", metavar="LIST", type=converter_for_argparse(parse_measurement_names), default=(),
+        add("--tests", metavar="LIST", default=(),
+            type=converter_for_argparse(parse_measurement_names, lambda: BENCHMARK_TEST_NAMES),
             help=f"tests to run, separated by commas: some of {', '.join(BENCHMARK_TEST_NAMES)} "
             "(default: all)")  # fmt: skip
         add("--files", metavar="N", type=converter_for_argparse(parse_positive), default=DEFAULT_NUMBER_OF_FILES,

@@ -192,7 +192,7 @@ exit status:
             help="write the summary also to FILE, a page with pictures; FILE must end in .html")  # fmt: skip
         add("--json-lines", action="store_true", help="print JSON lines, the format of a FILE that ends in .jsonl")
         add("--print0", action="store_true", help="end each path with a NUL instead of a newline, like -print0")
-        add("--fields", metavar="LIST", type=converter_for_argparse(_parse_fields), default=None,
+        add("--fields", metavar="LIST", type=converter_for_argparse(_parse_fields, _listing_field_names), default=None,
             help="fields of JSON lines, CSV and Parquet besides path and type, separated by commas: none, or some of "
             "mode, uid, gid, size, allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns "
             "(default: all)")  # fmt: skip

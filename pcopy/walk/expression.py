@@ -46,6 +46,15 @@ ARGUMENT_COUNTS = {
 is not listed here, has one.
 """
 
+ARGUMENT_WORDS = {
+    "-type": tuple(_TYPE_LETTERS),
+    **dict.fromkeys(("-newer", "-anewer", "-cnewer", "-samefile"), "FILE"),
+    **dict.fromkeys(("-user", "-group"), "NAME"),
+}
+"""For the completion of command lines: the words that the comma-separated list after a test may contain, or a word for
+the kind of its argument.
+"""
+
 ADVICE_FOR_UNSUPPORTED_TESTS = {
     **dict.fromkeys(("-exec", "-execdir", "-ok", "-okdir"), "pwalk runs no commands; write -print0 | xargs -0"),
     "-delete": "pwalk changes nothing; write --output LIST.jsonl, and prm --from LIST.jsonl",
