@@ -28,7 +28,7 @@ ORDER = (
 )  # fmt: skip
 """The folders of the package, each above those that it may import."""
 
-UNDER_ALL = ("background", "errors", "fast_named_tuple", "libc", "text", "units", "__init__")
+UNDER_ALL = ("background", "errors", "fast_named_tuple", "libc", "text", "units", "old_python", "__init__")
 """Modules that every folder may import."""
 
 BARE = ("engine", "fsio")
