@@ -127,25 +127,42 @@ def current_traceback() -> str:
     return format_exc()
 
 
-def resource_error_text(error: OSError | MemoryError | ImportError) -> str:
-    """Return a message of one line: why the system has refused a resource (``error``), and which path or function
-    needed it.
+_REMEDIES = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer ranks (-n)",
+    errno.ENFILE: "the host has no more open files: end other programs, or use fewer ranks (-n)",
+    errno.ENOMEM: "free some memory, or use fewer ranks (-n)",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u), or use fewer ranks (-n)",
+}
+"""What users can do if the system has refused a resource without a path, by errno."""
 
-    The function is the innermost one of pcopy in the traceback of ``error``.
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+
+
+def resource_error_text(error: OSError | MemoryError | ImportError) -> str:
+    """Return a message of one line: the path or the operation for which the system has refused a resource, why
+    (``error``), and what to do, as far as these are known.
+
+    It names no function, module or file of pcopy, since these mean nothing to users.
     """
-    where, trace = "pcopy", error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        folder, _, file = code.co_filename.rpartition("/")
-        if "/pcopy" in folder:
-            where = f"{code.co_name} of {file}, line {trace.tb_lineno}"
-        trace = trace.tb_next
     if isinstance(error, ImportError):
-        return f"{error} (in {where})"
+        return _unreadable_installation_text() if _is_own_module(error) else str(error)
     number = error.errno if isinstance(error, OSError) and error.errno else errno.ENOMEM
     text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
     operation = getattr(error, "operation", "")  # of a Problem (pcopy.fsio.problem)
     path = error.filename if isinstance(error, OSError) else None
-    if operation and path:
-        return f"{printable_path(os.fsencode(path))}: {operation}: {text}"
-    return f"{text} in {operation or where}"
+    if isinstance(path, str) and path.startswith(f"{_PACKAGE_DIRECTORY}/"):
+        return f"{_unreadable_installation_text()}: {text}"
+    shown = printable_path(os.fsencode(path)) if isinstance(path, (str, bytes)) and path else ""
+    remedy = "" if shown else _REMEDIES.get(number, "")
+    return ": ".join(filter(None, (shown, operation, text))) + (f"; {remedy}" if remedy else "")
+
+
+def _is_own_module(error: ImportError) -> bool:
+    """True if the module that cannot be imported is one of pcopy."""
+    return (error.name or "").partition(".")[0] == "pcopy"
+
+
+def _unreadable_installation_text() -> str:
+    """Return the message for a file of pcopy that is missing or cannot be read."""
+    directory = printable_path(os.fsencode(_PACKAGE_DIRECTORY))
+    return f"{directory}: files of pcopy are missing or cannot be read; check the directory, or install pcopy again"

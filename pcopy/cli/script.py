@@ -79,9 +79,18 @@ def _run_and_exit(program: str) -> None:
 
         status = import_module(f"pcopy.cli.{program}").main()
     except (OSError, MemoryError, ImportError) as error:  # A module or a shared library cannot be loaded.
-        os.write(2, f"{program}: {str(error) or 'no memory'}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{program}: {_load_error_text(error)}\n".encode(errors="backslashreplace"))
         status = EXIT_REFUSED
     if "mpi4py" in sys.modules:  # MPI libraries register exit handlers, which os._exit() would skip
         sys.exit(status)
     # Skip the interpreter's cleanup, which takes time: everything is written and closed.
     os._exit(status)
+
+
+def _load_error_text(error: OSError | MemoryError | ImportError) -> str:
+    """Return the message for ``error``, because of which the program cannot be loaded."""
+    try:
+        from pcopy.errors import resource_error_text
+    except (OSError, MemoryError, ImportError):
+        return "files of pcopy are missing or cannot be read; install pcopy again"
+    return f"cannot begin: {resource_error_text(error)}"

@@ -39,7 +39,10 @@ def backend_name() -> str:
     except ImportError as error:
         if wanted:
             advice = "unset it, or reinstall pcopy where there is a C compiler"
-            raise RequestRefused(f"{variable}=c, but the C backend is not installed here ({error}): {advice}") from None
+            reason = str(error).partition(".so: ")[2] or "it was not built"
+            raise RequestRefused(
+                f"{variable}=c, but the C backend is not installed here ({reason}): {advice}"
+            ) from None
         return "python"
     return "c"
 
