@@ -49,7 +49,7 @@ class JobRecorders:
             tool.name,
             tool.done_word,
             tool.writes_to_targets,
-            tool.stages,
+            tool.stages_of_job(setup.job),
             setup.job,
             hosts,
             backends_text(group.descriptions),

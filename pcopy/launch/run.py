@@ -39,7 +39,7 @@ from pcopy.launch.tool import JobResult, PreparedJob, Tool, ToolEntryPoint
 from pcopy.launch.watch.signals import StoppedBeforeStart, StopSignalHandler
 from pcopy.launch.watch.watchdog import NoticePipe
 from pcopy.report.bar import open_progress_screen
-from pcopy.report.screen import OutputOptions, ProgressScreen
+from pcopy.report.screen import ProgressScreen
 from pcopy.report.streams import print_error
 from pcopy.report.unexpected import missing_package_text
 from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
@@ -174,7 +174,7 @@ def _run_prepared_job(
         try:
             _create_job_directory(preparation, keeping, ranks, signals)
             opened = run_on_rank_0(
-                ranks, lambda: preparation and _open_progress_screen_and_recorders(tool, preparation.output, stack)
+                ranks, lambda: preparation and _open_progress_screen_and_recorders(tool, preparation, stack)
             )
             screen, recording = opened or (None, None)
             if not screen:
@@ -210,14 +210,15 @@ def _run_prepared_job(
 
 
 def _open_progress_screen_and_recorders(
-    tool: Tool, output_options: OutputOptions, stack: ExitStack
+    tool: Tool, preparation: PreparedJob, stack: ExitStack
 ) -> tuple[ProgressScreen, JobRecorders | None]:
     """On rank 0: return the object that shows progress on the terminal, and the recorders of ``--metrics`` and
     ``--report`` (None if there are none). Raise ``RequestRefused`` if a file cannot be created.
 
     ``stack`` closes the screen at the end, and removes the created files if the job is refused.
     """
-    screen = stack.enter_context(closing(open_progress_screen(tool.name, tool.stages, output_options, sys.stderr)))
+    output_options, stages = preparation.output, tool.stages_of_job(preparation.job)
+    screen = stack.enter_context(closing(open_progress_screen(tool.name, stages, output_options, sys.stderr)))
     stack.push(partial(_remove_created_files, screen))
     if not (output_options.metrics or output_options.reports):
         return screen, None

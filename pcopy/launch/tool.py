@@ -102,6 +102,10 @@ class Tool:
         """Return the name of a phase, for users."""
         return phase_name(phase)
 
+    def stages_of_job(self, job: Job) -> StagesByPhase:
+        """Return what is counted as progress in each phase of ``job``."""
+        return self.stages
+
     def initial_counts(self, job: Job) -> list[int]:
         """Return the counters before the first task. Each source that is a directory is counted as found and not yet
         scanned; items below it are counted when they are found.

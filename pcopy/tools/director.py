@@ -72,6 +72,30 @@ read, an item that was read counts as copied.
 """
 
 
+def _per_pair(stage: ProgressStage) -> ProgressStage:
+    """Return ``stage`` for a job that reads two trees: an item and its counterpart count as one, and so do their
+    bytes.
+    """
+
+    def measure(totals: JobCounters) -> WorkDone:
+        done = stage.measure(totals)
+        is_over = done.items == done.items_total  # If the trees have an odd number of items, the last one is no pair.
+        return WorkDone(
+            (done.items + is_over) // 2,
+            (done.items_total + 1) // 2,
+            done.bytes // 2,
+            done.bytes_total // 2,
+            done.moved // 2,
+            done.is_total_known,
+        )
+
+    return stage._replace(measure=measure)
+
+
+PAIR_STAGES: StagesByPhase = {phase: _per_pair(stage) for phase, stage in JOB_STAGES.items()}
+"""The stages of a job that compares two trees by reading both."""
+
+
 def stages_of_single_walk(name: str) -> StagesByPhase:
     """Return the stages of a program that walks trees once and transfers no data: a single one, for the phase
     ``name``.

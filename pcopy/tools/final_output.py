@@ -123,7 +123,7 @@ class VerifyJobBase(PreparedJob):
     failed_text: str
     """End of the text "N of M items could not be ..." for items that failed, such as "compared"."""
     excluded_suffix = ""
-    """Text after the number of items that filters excluded.
+    """Text after a number of items that failed, were found or were excluded by filters.
 
     It is needed if two trees are compared: then an item may count twice, and the text says so.
     """
@@ -148,7 +148,7 @@ class VerifyJobBase(PreparedJob):
         if ended.halt is not None:
             self._remarks.append(stop_message(ended.halt))
         elif totals.failed:
-            found = count_with_noun(totals.found, "item", "items")
+            found = count_with_noun(totals.found, "item", "items") + self.excluded_suffix
             self._remarks.append(f"{totals.failed:,} of {found} could not be {self.failed_text}")
         for remark in self._remarks:
             print_error("pverify", remark)

@@ -16,6 +16,7 @@ from pcopy.jobs.paths import absolute_path
 from pcopy.jobs.source_argument import cannot_examine_error, root_for_reading
 from pcopy.jobs.spool import TMPDIR_ADVICE
 from pcopy.launch.tool import CompleteJob, JobResult, PreparedJob, Tool
+from pcopy.report.progress_gauge import StagesByPhase
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT_PATH, SYMLINK
 from pcopy.signature.manifest import ManifestReader, looks_like_manifest
@@ -35,7 +36,7 @@ from pcopy.tasks.sign.children import DatasetCounts
 from pcopy.tasks.sign.signing import SignatureState
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import VerifyArguments
-from pcopy.tools.director import JOB_STAGES, JobDirector
+from pcopy.tools.director import JOB_STAGES, PAIR_STAGES, JobDirector
 from pcopy.tools.final_output import VerifyJobBase
 from pcopy.tools.outputs import check_output_and_signature_files, umask_of_user, write_signature_file
 from pcopy.tools.summary import common_json_values
@@ -67,6 +68,10 @@ class VerifyTool(Tool):
         from pcopy.tools.compare import CompareDirector
 
         return CompareDirector(rank, complete, unfinished)
+
+    def stages_of_job(self, job: Job) -> StagesByPhase:
+        """Return the stages: if two trees are read, an item and its counterpart are counted once."""
+        return PAIR_STAGES if len(job.roots) > 1 and not job.options.compare else self.stages
 
     def initial_counts(self, job: Job) -> list[int]:
         """Return the counters (``JobCounters``) before the first task. Without ``--compare``, directories that are
@@ -106,10 +111,17 @@ class VerifyJob(VerifyJobBase):
         self._expected: DatasetSignature | None = None
         self._describes_link = False  # True if the signature or manifest describes only a symbolic link.
         self._found_signature: str | None = None
+        self._tallies: list[DatasetCounts] = []
+        """The numbers of items and bytes of each tree that was read; empty until the trees are compared."""
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._verified_paths_and_options(arguments)
         self.excluded_suffix = " of A and B together" if len(paths) > 1 else ""
         roots = tuple(root_for_reading(path, follow=not self._describes_link) for path in paths)
+        if len({bool(root.item) for root in roots}) > 1:  # the name of a file; empty for a directory
+            first, second = map(printable_path, paths)
+            raise RequestRefused(
+                f"{first} and {second}: one is a directory, the other a file; name two directories, or two files"
+            )
         check_output_and_signature_files(roots, options, arguments.output, copies=False)
         if arguments.create and not arguments.force:
             for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
@@ -162,6 +174,7 @@ class VerifyJob(VerifyJobBase):
         sign = rank.shared_instance(SignatureState)
         digest, tally = sign.signatures[0]
         self._found_signature = digest.hex()
+        self._tallies = [sign.signatures[side][1] for side in range(len(self.job.roots))]
         if self.arguments.create:
             trouble = write_signature_file(self.job, sign)
             if trouble:
@@ -244,11 +257,24 @@ class VerifyJob(VerifyJobBase):
         if self._found_signature is not None and len(self.job.roots) == 1 and not self.job.against:
             lines.append(f"signature {self._found_signature} ({self.job.options.hash})")
         if ended.halt is None:  # Otherwise the counters are incomplete; only the reason is printed.
-            size = ended.totals.bytes
-            rate = size / elapsed if elapsed > 0 else 0
-            items = count_with_noun(ended.totals.copied, "item", "items")
-            lines.append(f"{items} of {format_size(size)} in {format_seconds(elapsed)}: {format_size(rate)}/s")
+            rate = ended.totals.bytes / len(self.job.roots) / elapsed if elapsed > 0 else 0
+            lines.append(f"{self._read_items_text(ended.totals)} in {format_seconds(elapsed)}: {format_size(rate)}/s")
         return lines
+
+    def _read_items_text(self, totals: JobCounters) -> str:
+        """Return how many items of how many bytes were read. If two trees hold the same, an item and its counterpart
+        are counted once; if they differ, each tree has its own numbers.
+        """
+        together = items_of_size_text(totals.copied, totals.bytes)
+        if len(self.job.roots) == 1:
+            return together
+        if not self._tallies:  # Something could not be read.
+            return f"{together} in A and B together"
+        first, second = self._tallies
+        if first == second:
+            return items_of_size_text((totals.copied + 1) // 2, first.bytes)
+        texts = [items_of_size_text(sum(tally) - tally.bytes, tally.bytes) for tally in (first, second)]
+        return f"{texts[0]} in A and {texts[1]} in B,"
 
     def _json_summary(self, ended: JobResult, elapsed: float, ranks: int) -> dict[str, object]:
         return {
@@ -259,6 +285,11 @@ class VerifyJob(VerifyJobBase):
             **common_json_values(ended.totals, _SHOWN_COUNTERS, elapsed, ranks, ended.status),
             "bytes_per_second": round(ended.totals.bytes / elapsed) if elapsed > 0 else 0,
         }
+
+
+def items_of_size_text(items: int, size: int) -> str:
+    """Return a text such as "7 items of 1.20 MiB"."""
+    return f"{count_with_noun(items, 'item', 'items')} of {format_size(size)}"
 
 
 def _is_first_path_a_signature_file(first: bytes, second: bytes) -> bool:
