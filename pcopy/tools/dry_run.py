@@ -142,7 +142,18 @@ class DryRunJob(CopyJob):
             print(json.dumps(self.json_values), flush=True)
         elif not self.output.quiet or ended.status:
             print("\n".join(self._summary_lines(ended, seconds, ranks)), flush=True)
+        elif forecast := self._space_forecast(ended, self._free_space_at_destination()):
+            self._print_message(f"{printable_path(self.job.roots[0].target)}: {forecast}")
         return ended.status
+
+    def _space_forecast(self, ended: JobResult, free: FreeSpace | None) -> str:
+        """Return what would happen to a copy for lack of ``free`` space; "" if nothing, or if that is unknown."""
+        if self._space_problem:
+            return f"{self._space_problem}: the copy would be refused without --force"
+        if free is None or ended.totals.bytes <= free.bytes or self._is_sufficient:
+            return ""
+        sizes = f"{format_size(ended.totals.bytes)} would be copied and {format_size(free.bytes)} are free"
+        return f"{sizes}: the copy would stop early, unless files have holes or replace others"
 
     def _dry_run_values(self) -> dict[str, object]:
         """Return the values of ``--json`` that only a dry run has, such as the histogram of file sizes."""
@@ -171,13 +182,12 @@ class DryRunJob(CopyJob):
         lines.append(f"  {', '.join(actions) or 'nothing'}")
         if rows := self._dry_run_sink.sizes.histogram_text_lines():
             lines += ["  sizes of the files to be copied:", *rows]
-        if (free := self._free_space_at_destination()) is not None:
+        free = self._free_space_at_destination()
+        if free is not None:
             inodes = f"{free.inodes:,} inodes" if free.inodes >= 0 else "no limit of inodes"
             lines.append(f"  free on {printable_path(self.job.roots[0].target)}: {format_size(free.bytes)}, {inodes}")
-        if self._space_problem:
-            lines.append(f"  {self._space_problem}: the copy would be refused without --force")
-        elif free is not None and totals.bytes > free.bytes and not self._is_sufficient:
-            lines.append("  which is too little, unless files have holes or replace others: the copy would stop early")
+        if forecast := self._space_forecast(ended, free):
+            lines.append(f"  {forecast}")
         lines.append(
             f"nothing was changed (--dry-run): {format_seconds(seconds)} with {count_with_noun(ranks, 'rank', 'ranks')}"
         )

@@ -46,6 +46,26 @@ def test_too_little_space_is_refused_with_both_figures(area: Path, small: Path) 
     assert run.returncode in (1, 75) and b"No space left" in run.stderr, show(run)
 
 
+@pytest.mark.parametrize("program", ["pcopy", "psync"])
+def test_quiet_dry_run_reports_too_little_space(area: Path, small: Path, program: str) -> None:
+    for number in range(6):
+        write(area / f"source/{number}", os.urandom(MIB))
+    refused = (
+        "too little space: about 6.00 MiB are needed and 4.00 MiB are free: the copy would be refused without --force"
+    )
+    stopped = (
+        "6.00 MiB would be copied and 4.00 MiB are free: the copy would stop early, unless files have holes or replace "
+        "others"
+    )
+    for options, forecast in (([], refused), (["--force"], stopped)):
+        dry = pcopy("--dry-run", "-q", *options, "source/", small, cwd=area, program=program)
+        assert (dry.returncode, dry.stdout, dry.stderr.decode()) == (0, b"", f"{program}: {small}: {forecast}\n")
+    (area / "fits").mkdir()
+    (area / "source/0").rename(area / "fits/0")
+    dry = pcopy("--dry-run", "-q", "fits/", small, cwd=area, program=program)
+    assert (dry.returncode, dry.stdout, dry.stderr) == (0, b"", b""), show(dry)
+
+
 def test_too_few_inodes_are_refused_with_both_figures(area: Path, small: Path) -> None:
     for number in range(30):
         write(area / f"source/{number}", b"")
