@@ -131,10 +131,10 @@ def render_bar(
     room = width - cell_len(phase) - len(right) - 2
     first: Table | Text
     if room >= _MIN_BAR_WIDTH:
-        is_known = reading.fraction is not None
+        is_known = reading.shown_fraction is not None
         bar = ProgressBar(
             total=1.0 if is_known else None,
-            completed=reading.fraction or 0.0,
+            completed=reading.shown_fraction or 0.0,
             width=room,
             animation_time=reading.elapsed,
             complete_style="cyan",  # the default is a red, which looks like an error
@@ -152,8 +152,9 @@ def render_bar(
 def progress_details_line(reading: ProgressSnapshot, silent: Sequence[int], width: int) -> str:
     """Return the second line of the bar, counts and rates, in up to ``width`` characters.
 
-    If there is not enough space, the less important values are omitted. The number of failures and the bytes always
-    remain, even if the line is longer than ``width`` then. ``silent``: ranks that have not answered lately.
+    If there is not enough space, the less important values are omitted. The number of failures and the value to which
+    the percentage refers (bytes or items) always remain, even if the line is longer than ``width`` then. ``silent``:
+    ranks that have not answered lately.
     """
     parts = {
         "failed": f"{reading.failed:,} failed" if reading.failed else "",
@@ -164,7 +165,7 @@ def progress_details_line(reading: ProgressSnapshot, silent: Sequence[int], widt
         "mean": mean_rate_text(reading),
         "elapsed": format_running_clock(reading.elapsed),
     }
-    for dropped in ("", "elapsed", "mean", "rate", "silent", "items"):
+    for dropped in ("", "elapsed", "mean", "rate", "silent", "items" if reading.is_mainly_bytes else "bytes"):
         parts[dropped] = ""
         line = ", ".join(filter(None, parts.values()))
         if len(line) <= width:

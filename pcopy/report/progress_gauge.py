@@ -63,6 +63,24 @@ class ProgressSnapshot(NamedTuple):
     is_scanning: bool
     is_measured: bool
 
+    @property
+    def is_mainly_bytes(self) -> bool:
+        """True if the stage will spend more time with the bytes of its files than with the number of its items."""
+        return self.bytes_found >= self.items_found * ITEM_WEIGHT_IN_BYTES
+
+    @property
+    def shown_fraction(self) -> float | None:
+        """The completed part, 0 to 1, of the bytes or of the items, whichever take longer; None while it is unknown.
+
+        The display contains both figures, so that users can check it. ``fraction`` is a mean of both.
+        """
+        if self.fraction in (None, 1.0):
+            return self.fraction
+        done, found = (
+            (self.bytes_done, self.bytes_found) if self.is_mainly_bytes else (self.items_done, self.items_found)
+        )
+        return min(done / found, _MAX_UNFINISHED_FRACTION)
+
 
 class WorkDone(NamedTuple):
     """Amount of work that a stage has done, and its total.
@@ -176,13 +194,14 @@ class ProgressGauge:
 
 
 def percent_text(reading: ProgressSnapshot) -> str:
-    """Return the completed part, such as ``45.2 %``, rounded down.
+    """Return the completed part, such as ``45.2 % of bytes`` or ``45.2 % of items``, rounded down.
 
     While the total is unknown, return ``scanning`` if it will become known, and an empty text if it will not.
     """
-    if reading.fraction is None:
+    fraction = reading.shown_fraction
+    if fraction is None:
         return "scanning" if reading.is_scanning else ""
-    return f"{int(reading.fraction * 1000) / 10:.1f} %"
+    return f"{int(fraction * 1000) / 10:.1f} % of {'bytes' if reading.is_mainly_bytes else 'items'}"
 
 
 def items_done_text(reading: ProgressSnapshot) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.report.progress_gauge import ITEM_WEIGHT_IN_BYTES, ProgressGauge, silent_ranks_text
+from pcopy.report.bar import progress_details_line
+from pcopy.report.progress_gauge import ITEM_WEIGHT_IN_BYTES, ProgressGauge, percent_text, silent_ranks_text
 from pcopy.tasks.base.job import JobCounters
 from pcopy.tools.director import JOB_STAGES
 
@@ -75,6 +76,28 @@ def test_small_files_count_by_number() -> None:
     assert reading.fraction == 0.25
     assert reading.remaining == pytest.approx(3.0)
     assert ITEM_WEIGHT_IN_BYTES > 0
+
+
+@pytest.mark.parametrize(
+    ("totals", "text", "figure"),
+    [
+        (JobCounters(found=28_574, found_bytes=616 << 20, moved=308 << 20), "0.0 % of items", "0 of 28,574 items"),
+        (JobCounters(found=1000, found_bytes=616 << 20, files=999), "99.9 % of bytes", "616 MiB of 616 MiB"),
+        (
+            JobCounters(found=4000, found_bytes=2 << 30, files=1000, moved=1 << 30, bytes=1),
+            "50.0 % of bytes",
+            "1.00 GiB of 2.00 GiB",
+        ),
+        (JobCounters(found=40, found_bytes=0, files=10), "25.0 % of items", "10 of 40 items"),
+        (JobCounters(found=40, found_bytes=40, files=40, bytes=40), "100.0 % of items", "40 of 40 items"),
+    ],
+)
+def test_percentage_is_that_of_a_figure_in_the_line_below(totals: JobCounters, text: str, figure: str) -> None:
+    if totals.files == 999:
+        totals = totals._replace(moved=totals.found_bytes)
+    reading = ProgressGauge(0.0, JOB_STAGES).read(1.0, totals)
+    assert percent_text(reading) == text
+    assert all(figure in progress_details_line(reading, (1,), width) for width in (1, 40, 60, 200))
 
 
 def test_silent_ranks_are_named() -> None:

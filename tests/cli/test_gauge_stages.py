@@ -45,7 +45,7 @@ def test_verification_starts_at_zero() -> None:
     assert reading.fraction == 0
     assert (reading.items_done, reading.items_found, reading.bytes_done) == (0, 10, 0)
     assert reading.rate == reading.mean_rate == 0
-    assert percent_text(reading) == "0.0 %"
+    assert percent_text(reading) == "0.0 % of bytes"
 
 
 def test_verification_has_its_own_rates_and_remaining_time() -> None:
@@ -158,7 +158,7 @@ def bar(phase: str, totals: JobCounters, width: int) -> list[str]:
 
 def test_plain_lines_of_each_stage() -> None:
     assert shown_by("verify", HALF, "plain") == (
-        "pcopy: 1:50 verify: 50.0 %, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
+        "pcopy: 1:50 verify: 50.0 % of bytes, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
     )
     assert shown_by("repair", HALF, "plain") == (
         "pcopy: 1:50 repair: 10 of 10 items, 1.00 GiB of 1.00 GiB, 0 B/s (mean 0 B/s)\n"
@@ -190,7 +190,7 @@ def test_bar_of_each_stage_fits_the_width(width: int) -> None:
 
 def test_bar_at_full_width() -> None:
     first, second = bar("verify", HALF, 100)
-    assert first.endswith("50.0 % 0:10 left")
+    assert first.endswith("50.0 % of bytes 0:10 left")
     assert second == "512 MiB of 1.00 GiB, 5 of 10 items, 51.2 MiB/s, mean 51.2 MiB/s, 1:50"
     first, second = bar("sign", PROVED, 100)
     assert set(first.removeprefix("sign ")) == {"━", " "}

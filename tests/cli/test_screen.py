@@ -69,7 +69,7 @@ def test_one_line_is_printed_each_interval() -> None:
     for _ in range(1000):
         screen.receive_progress("copying", HALF, ())
     assert stream.getvalue() == (
-        "pcopy: 0:10 copying: 50.0 %, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
+        "pcopy: 0:10 copying: 50.0 % of bytes, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
     )
     clock.now += 10
     screen.receive_progress("copying", HALF._replace(unscanned=3, failed=1), (2,))
@@ -235,10 +235,10 @@ def test_bar_has_two_lines_at_every_width(width: int, unscanned: int) -> None:
 def test_bar_at_full_width() -> None:
     first, second = drawn(100, HALF)
     assert first.startswith("copying ━━━")
-    assert first.endswith("50.0 % 0:10 left")
+    assert first.endswith("50.0 % of bytes 0:10 left")
     assert second == "512 MiB of 1.00 GiB, 5 of 10 items, 51.2 MiB/s, mean 51.2 MiB/s, 0:10"
     assert drawn(100, HALF._replace(unscanned=1))[0].endswith("scanning")
-    assert "100.0 %" in drawn(100, DONE)[0]
+    assert "100.0 % of bytes" in drawn(100, DONE)[0]
 
 
 @pytest.mark.parametrize("totals", [HALF, DONE, HALF._replace(unscanned=1)])
@@ -270,7 +270,7 @@ def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     clock.now += 0.5
     screen.receive_progress("copying", HALF, ())
     text = stream.getvalue()
-    assert "50.0 %" in text
+    assert "50.0 % of bytes" in text
     for _ in range(100):
         screen.receive_progress("copying", DONE, ())
     assert stream.getvalue() == text
