@@ -102,6 +102,7 @@ def _run_forked_rank(setup: RankSetup) -> NoReturn:
     ``os._exit`` skips Python's cleanup: the child must not close or flush files that its parent has opened.
     """
     status = EXIT_INTERNAL
+    setup.signals.last_message = None  # Rank 0 prints it.
     try:
         status = run_rank(setup).status
     except PcopyError as error:

@@ -397,6 +397,7 @@ class _RankRunner:
         watchdog = RankWatchdog(
             voice, self._heartbeat, lambda: current_activity(self._rank), oldest=partial(oldest_operation, backend.pool)
         )
+        watchdog.end_process = setup.signals.end_process
         if setup.job_directory is not None and journal is not None:
             try:
                 setup.job_directory.create_without_sync()

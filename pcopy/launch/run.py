@@ -28,6 +28,7 @@ from pcopy.fsio.durable import boot_ids_of_job
 from pcopy.jobs.lifecycle import CheckpointSettings, options_as_primitives, options_from_primitives, resume_command
 from pcopy.jobs.rank_store import wait_until_job_is_visible
 from pcopy.launch.group import RankGroup, backends_text, first_ranks_of_hosts, run_on_all_ranks, run_on_rank_0
+from pcopy.launch.interrupts import interrupted_line
 from pcopy.launch.mounts import (
     MountsBelowRoots,
     agree_on_mounts,
@@ -119,6 +120,8 @@ def run_job(command: ToolEntryPoint, words: Sequence[str], ranks: RankStarter) -
     agree.
     """
     signals = StopSignalHandler()
+    if ranks.rank == 0:
+        signals.last_message = partial(interrupted_line, command.tool.name)
     prepared: list[PreparedJob] = []  # filled on rank 0 only
     try:
         ranks.exchange_rank_descriptions(words)
@@ -174,7 +177,7 @@ def _run_prepared_job(
         try:
             _create_job_directory(preparation, keeping, ranks, signals)
             opened = run_on_rank_0(
-                ranks, lambda: preparation and _open_progress_screen_and_recorders(tool, preparation, stack)
+                ranks, lambda: preparation and _open_progress_screen_and_recorders(tool, preparation, stack, signals)
             )
             screen, recording = opened or (None, None)
             if not screen:
@@ -209,17 +212,25 @@ def _run_prepared_job(
     return status
 
 
+def _message_after_second_sigint(tool: Tool, preparation: PreparedJob, screen: ProgressScreen) -> str:
+    """Return what to print on standard error when a second SIGINT ends the job at once."""
+    before = screen.clearing_sequence or ("\n" if sys.stderr.isatty() else "")  # The terminal shows ^C.
+    return f"{before}{tool.name}: ended at once by a second SIGINT; {preparation.state_after_second_sigint}\n"
+
+
 def _open_progress_screen_and_recorders(
-    tool: Tool, preparation: PreparedJob, stack: ExitStack
+    tool: Tool, preparation: PreparedJob, stack: ExitStack, signals: StopSignalHandler
 ) -> tuple[ProgressScreen, JobRecorders | None]:
     """On rank 0: return the object that shows progress on the terminal, and the recorders of ``--metrics`` and
     ``--report`` (None if there are none). Raise ``RequestRefused`` if a file cannot be created.
 
-    ``stack`` closes the screen at the end, and removes the created files if the job is refused.
+    ``stack`` closes the screen at the end, and removes the created files if the job is refused. ``signals`` gets the
+    message for a second SIGINT.
     """
     output_options, stages = preparation.output, tool.stages_of_job(preparation.job)
     screen = stack.enter_context(closing(open_progress_screen(tool.name, stages, output_options, sys.stderr)))
     stack.push(partial(_remove_created_files, screen))
+    signals.last_message = partial(_message_after_second_sigint, tool, preparation, screen)
     if not (output_options.metrics or output_options.reports):
         return screen, None
     from pcopy.launch.recording import JobRecorders

@@ -175,6 +175,11 @@ class PreparedJob:
     def complete_preparation(self, ranks: int) -> None:
         """Complete the preparation for this number of ranks; raise ``RequestRefused``. Afterwards ``job`` is final."""
 
+    @property
+    def state_after_second_sigint(self) -> str:
+        """What is left of the job if a second SIGINT ends it at once, and how to continue, as part of a message."""
+        return "the job is not recorded: repeat the command"
+
     def print_job_start_notices(self) -> None:
         """Print what the job is about to do, just before its first task."""
 

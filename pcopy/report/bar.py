@@ -1,6 +1,10 @@
 """The progress bar of a running job, and the choice between the bar and the other displays: lines, JSON or nothing.
 
 The bar consists of two lines at the bottom of the terminal, with failures and notices above them. Rules:
+- Between two updates the cursor is at the beginning of the first line. If the terminal becomes narrower, it may break
+  the lines of the bar into more lines, or cut them. In both cases the bar is all that is below the cursor, so that an
+  update clears it completely.
+- Ctrl-Z clears the bar, because the shell prints below the cursor. The next update draws it again.
 - The package rich is imported when the bar is first drawn, so that short jobs are not delayed by the import.
 - No thread redraws the bar, because ranks are forked processes, and a fork is safe only in a process with one thread.
 - The cursor remains visible, so that a killed job leaves the terminal as it was.
@@ -10,6 +14,7 @@ The bar consists of two lines at the bottom of the terminal, with failures and n
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,12 +34,10 @@ from pcopy.report.progress_gauge import (
 from pcopy.report.screen import Clock, OutputOptions, ProgressJsonScreen, ProgressLinesScreen, ProgressScreen
 from pcopy.report.streams import TolerantRawStream
 from pcopy.tasks.base.job import JobCounters
-from pcopy.text import encodable_text
 from pcopy.units import format_running_clock
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, OverflowMethod
-    from rich.live import Live
 
     from pcopy.report.lines_file import JsonLinesFile
 
@@ -51,18 +54,28 @@ _MIN_BAR_WIDTH = 8
 """Minimum width of the bar in columns; on narrower terminals only the numbers are shown."""
 
 
+CLEAR_BAR = "\r\x1b[J"
+"""Control sequence that clears the bar, if the cursor is in its first line: from the beginning of that line on."""
+_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+"""Control sequences around the bar: a line that is too long, because the terminal has just become narrower, is cut."""
+_TO_FIRST_LINE = "\x1b[1A\r"
+"""Control sequence that moves the cursor from the second line of the bar to the beginning of the first one."""
+
+
 class ProgressBarScreen(ProgressScreen):
     """Shows progress as a bar on a terminal, and failures and notices above the bar."""
 
     console: Console | None = None
-    """rich's object for the terminal; created at the first update unless a test has set another one."""
-    _live_bar: Live | None = None
-    """rich's object that keeps the two lines of the bar at the bottom of the terminal; None before the first update."""
+    """rich's object that renders the bar; created at the first update unless a test has set another one."""
+    _bar = ""
+    """The bar on the terminal, with its control sequences; empty if none is shown."""
+
+    @property
+    def clearing_sequence(self) -> str:
+        return CLEAR_BAR if self._bar else ""
 
     def close(self) -> None:
-        live, self._live_bar = self._live_bar, None
-        if live is not None:
-            live.stop()
+        self._clear_bar()
         super().close()
 
     def _show_progress(self, phase: str, totals: JobCounters, reading: ProgressSnapshot, silent: Sequence[int]) -> None:
@@ -74,39 +87,57 @@ class ProgressBarScreen(ProgressScreen):
             reading: the progress computed from them.
             silent: ranks that have not answered lately.
         """
-        live = self._get_live_bar()
-        console = live.console
+        if self.console is None:
+            from rich.console import Console
+
+            self.console = Console(file=cast(TextIO, TolerantRawStream(self._stream)))
+        console = self.console
         picture = render_bar(
             self._phase_title(phase), reading, silent, console.width, ascii_only=console.options.ascii_only
         )
-        live.update(picture, refresh=True)
+        with console.capture() as capture:
+            console.print(picture, end="")
+        lines = capture.get().rstrip("\n")
+        if not self._bar:
+            self._clear_bar_on_suspension()
+        self._bar = f"{_NO_WRAP}{lines}{_WRAP}{_TO_FIRST_LINE}"
+        self._write_raw(f"{CLEAR_BAR}{self._bar}")
 
     def _write_line(self, line: str) -> None:
         """Print a line above the bar."""
-        if self._live_bar is None:
-            super()._write_line(line)
-            return
-        from rich.text import Text
+        shown, self._bar = self._bar, ""
+        if shown:
+            self._write_raw(CLEAR_BAR)
+        super()._write_line(line)
+        if shown:
+            self._bar = shown
+            self._write_raw(shown)
 
-        console = self._live_bar.console
-        console.print(Text(encodable_text(line, console.encoding)), soft_wrap=True)
+    def _clear_bar(self) -> None:
+        """Remove the bar from the terminal, if it is shown."""
+        shown, self._bar = self._bar, ""
+        if shown:
+            self._write_raw(CLEAR_BAR)
 
-    def _get_live_bar(self) -> Live:
-        """Return rich's object that keeps the two lines of the bar at the bottom of the terminal; create it at the
-        first call.
-        """
-        if self._live_bar is None:
-            from rich.console import Console
-            from rich.live import Live
+    def _clear_bar_on_suspension(self) -> None:
+        """Let SIGTSTP (Ctrl-Z) clear the bar before it stops the process, unless the process ignores the signal."""
 
-            drawing = TolerantRawStream(self._stream)
-            console = self.console or Console(file=cast(TextIO, drawing))
-            self._live_bar = Live(
-                console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-            )
-            self._live_bar.start()
-            console.show_cursor(True)
-        return self._live_bar
+        def clear_and_stop(number: int, frame: object) -> None:
+            with suppress(OSError, ValueError):  # Not by the stream: this may interrupt one of its methods.
+                os.write(self._stream.fileno(), CLEAR_BAR.encode() if self._bar else b"")
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTSTP)  # The process stops here, until SIGCONT arrives.
+            signal.signal(signal.SIGTSTP, clear_and_stop)
+
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            with suppress(ValueError):  # not in the main thread
+                signal.signal(signal.SIGTSTP, clear_and_stop)
+
+    def _write_raw(self, text: str) -> None:
+        """Write ``text``, which contains control sequences, to the terminal."""
+        stream = TolerantRawStream(self._stream)
+        stream.write(text)
+        stream.flush()
 
 
 def render_bar(

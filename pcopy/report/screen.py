@@ -180,6 +180,11 @@ class ProgressScreen:
         self.shows_items = False
         """True to print a line for each item (``-vv``)."""
 
+    @property
+    def clearing_sequence(self) -> str:
+        """Control sequence that removes the progress from the terminal if the process ends at once; may be empty."""
+        return ""
+
     def truncate_output_files(self) -> None:
         """Called when it is certain that the job runs: truncate the files of ``--errors`` and ``--log``."""
         for file in filter(None, self._files.values()):

@@ -368,6 +368,10 @@ class ArchiveJob(TarJob):
                 f"{printable_path(path)}: the index could not be written, and is not needed: {error.strerror}"
             )
 
+    @property
+    def state_after_second_sigint(self) -> str:
+        return f"the archive was not created; {self._advice_to_continue}"
+
     def print_resume_advice(self) -> None:
         print_error("ptar", f"the archive was not created; {self._advice_to_continue}")
 

@@ -480,6 +480,15 @@ class CopyJob(PreparedJob):
         if status != EXIT_OK:
             self._print_resume_command()
 
+    @property
+    def state_after_second_sigint(self) -> str:
+        directory = self.job_directory
+        if directory is None:
+            return super().state_after_second_sigint
+        if not directory.exists():
+            return "no checkpoint was stored: start it again"
+        return f"the job is kept; to go on: {resume_command(directory.checkpoint.directory)}"
+
     def print_resume_advice(self) -> None:
         if self.job_directory is not None:
             self.job_directory.exists()  # Updates ``is_created`` and ``was_removed``, which the advice depends on.

@@ -158,7 +158,8 @@ def bar(phase: str, totals: JobCounters, width: int) -> list[str]:
 
 def test_plain_lines_of_each_stage() -> None:
     assert shown_by("verify", HALF, "plain") == (
-        "pcopy: 1:50 verify: 50.0 % of bytes, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
+        "pcopy: 1:50 verify: 50.0 % of bytes, 5 of 10 items, 512 MiB of 1.00 GiB, "
+        "51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
     )
     assert shown_by("repair", HALF, "plain") == (
         "pcopy: 1:50 repair: 10 of 10 items, 1.00 GiB of 1.00 GiB, 0 B/s (mean 0 B/s)\n"

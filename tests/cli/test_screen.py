@@ -69,7 +69,8 @@ def test_one_line_is_printed_each_interval() -> None:
     for _ in range(1000):
         screen.receive_progress("copying", HALF, ())
     assert stream.getvalue() == (
-        "pcopy: 0:10 copying: 50.0 % of bytes, 5 of 10 items, 512 MiB of 1.00 GiB, 51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
+        "pcopy: 0:10 copying: 50.0 % of bytes, 5 of 10 items, 512 MiB of 1.00 GiB, "
+        "51.2 MiB/s (mean 51.2 MiB/s), 0:10 left\n"
     )
     clock.now += 10
     screen.receive_progress("copying", HALF._replace(unscanned=3, failed=1), (2,))
@@ -276,10 +277,12 @@ def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     assert stream.getvalue() == text
     screen.receive_failures([Failure(b"long" * 50, "open", errno.EACCES, "")])
     assert f"pcopy: {'long' * 50}: open: Permission denied (EACCES)\n" in stream.getvalue()
-    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "\x1b[?25l" not in text  # the cursor is never hidden
+    assert text.rindex("\x1b[?7h") > text.rindex("\x1b[?7l")
     screen.close()
+    text = stream.getvalue()
     screen.close()
-    assert stream.getvalue().endswith("\x1b[2K")
+    assert stream.getvalue() == text and text.endswith("\x1b[1A\r\r\x1b[J")
 
 
 @pytest.mark.parametrize(

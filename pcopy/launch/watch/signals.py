@@ -13,8 +13,10 @@ import os
 import signal
 import time
 from _queue import SimpleQueue
+from _thread import allocate_lock
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import suppress
+from typing import NoReturn, TypeVar
 
 from pcopy.background import BackgroundThread
 from pcopy.engine.messages import HaltMessage
@@ -30,6 +32,12 @@ ended.
 REPEATED_SIGINT_INTERVAL = 0.05
 """Two SIGINTs within this number of seconds count as one: timeout(1) sends each signal to the process, and again to its
 group.
+"""
+
+
+LAST_MESSAGE_TIMEOUT = 0.5
+"""After a second SIGINT: maximum seconds in which the last message must be printed. The terminal may be stopped
+(Ctrl-S), or the file system of the job directory may hang; then the process ends without the message.
 """
 
 
@@ -68,7 +76,10 @@ class StopSignalHandler:
     def __init__(self) -> None:
         self.reason: HaltMessage | None = None
         """The reason to stop; None until a signal arrives."""
+        self.last_message: Callable[[], str] | None = None
+        """Returns what to print on standard error when a second SIGINT ends the process; None: nothing is printed."""
         self._presses = SigintRepetitionFilter()
+        self._is_ending = allocate_lock()
         self._events: SimpleQueue[None] = (
             SimpleQueue()
         )  # reentrant: a signal handler may put an item into it at any moment
@@ -124,9 +135,29 @@ class StopSignalHandler:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
+    def end_process(self, number: int) -> NoReturn:
+        """End the process at once because of the signal ``number``, after printing ``last_message``.
+
+        Another thread prints it, because the interrupted code of this one may be printing, too. Two threads may call
+        this method at the same time: the first one ends the process.
+        """
+        if not self._is_ending.acquire(blocking=False):
+            time.sleep(2 * LAST_MESSAGE_TIMEOUT)
+        message, self.last_message = self.last_message, None
+
+        def print_message() -> None:
+            with suppress(Exception):  # The process must end in any case.
+                os.write(2, message().encode(errors="backslashreplace") if message else b"")
+
+        try:
+            with suppress(OSError):  # No thread can be started: print nothing.
+                BackgroundThread(print_message).join(LAST_MESSAGE_TIMEOUT)
+        finally:
+            os._exit(128 + number)
+
     def _handle_stop_signal(self, number: int, _: object) -> None:
         if number == signal.SIGINT and self._presses.register_sigint(time.monotonic()):
-            os._exit(128 + number)
+            self.end_process(number)
         if self.reason is None:
             self.reason = HaltMessage(signal.Signals(number).name, number)
             self._events.put(None)

@@ -127,6 +127,8 @@ class RankWatchdog:
         self._own_monitor = OwnRankSilenceMonitor(messages.rank, self._pace.own_silence)
         self._other_monitor = RankSilenceMonitor(self._pace.no_answer, MAX_SILENT_RANKS)
         self._presses = SigintRepetitionFilter()
+        self.end_process: Callable[[int], object] = lambda number: os._exit(128 + number)
+        """Ends the process because of a signal, whose number is the argument."""
         self._wake, self._waker = -1, -1
         self._mask: set[int] = set()
         self._stopping = False
@@ -191,7 +193,7 @@ class RankWatchdog:
             self._other_monitor.shorten_time_to_report_silence(self._pace.silence_after_signal)
         for number in signals:
             if number == signal.SIGINT and self._presses.register_sigint(time.monotonic()):
-                os._exit(128 + number)
+                self.end_process(number)
 
     def _check_signs_of_life(self) -> None:
         """Check whether this rank makes progress and, on rank 0, whether other ranks answer; print the reports that are
