@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pcopy.errors import RequestRefused
@@ -15,7 +16,7 @@ from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
-from pcopy.tasks.base.job import DeviceInode, JobCounters, Root
+from pcopy.tasks.base.job import DeviceInode, ItemFilters, JobCounters, Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.remove.listed import ListedRemovalVisitor
@@ -25,6 +26,7 @@ from pcopy.tools.arguments import RemoveArguments
 from pcopy.tools.director import BottomUpDirector, UnrecordedJobTool, stages_of_single_walk
 from pcopy.tools.summary import common_json_values, filter_origins_text, item_counts_lines, items_per_second_line
 from pcopy.tools.trees import TreeJob
+from pcopy.units import format_size
 
 if TYPE_CHECKING:
     from pcopy.jobs.path_list import SortedPathList
@@ -100,11 +102,14 @@ class RemoveJob(TreeJob):
             whole_directories=self.whole_directories,
         )
         if roots and not arguments.yes and not self.dry_run:
-            part = "what the filters select in " if self.tree.options.select.has_filters else ""
+            select = self.tree.options.select
+            part = "what the filters select in " if select.has_filters else ""
             _ask_before_removal(
-                _removal_description_of_roots(roots, part)
-                if self.path_list is None
-                else _removal_description_of_path_list(self.path_list, self.whole_directories)
+                lambda: (
+                    _removal_description_of_roots(roots, part) + removal_extent_text(roots, select)
+                    if self.path_list is None
+                    else _removal_description_of_path_list(self.path_list, self.whole_directories)
+                )
             )
             self.began = time.monotonic()
 
@@ -235,6 +240,35 @@ def _removal_description_of_roots(roots: Sequence[Root], part: str) -> str:
     return f"{part}{names}{more}{whole}"
 
 
+def removal_extent_text(roots: Sequence[Root], select: ItemFilters) -> str:
+    """Return how many items of how many bytes would be removed, in parentheses, for the question to the user.
+
+    The trees are walked until the limits of ``PreliminaryWalk`` (entries and seconds) are reached; then the text says
+    "at least". If there are filters, directories are not counted: they are removed only if nothing remains in them.
+    """
+    from pcopy.walk.preliminary_walk import PreliminaryWalk
+    from pcopy.walk.selection import ItemSelector
+
+    selection = ItemSelector(select)
+
+    def selects(path: bytes, status: os.stat_result) -> bool:
+        return selection.selects_item_at_path(path, status.st_mode, status.st_size, status.st_mtime_ns)
+
+    ahead, items, size = PreliminaryWalk(), 0, 0
+    for root in roots:
+        path = os.path.join(root.source, root.item)
+        try:
+            found = [(b"", os.lstat(path))]
+        except OSError:  # It was removed meanwhile.
+            continue
+        below = ahead.selected_items(path, selects, one_file_system=True) if stat.S_ISDIR(found[0][1].st_mode) else ()
+        for _, status in chain(found, below):
+            items += not (select.has_filters and stat.S_ISDIR(status.st_mode))
+            size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    least = "" if ahead.is_complete else "at least "
+    return f" ({least}{count_with_noun(items, 'item', 'items')} of {format_size(size)})"
+
+
 def _removal_description_of_path_list(paths: SortedPathList, whole: bool) -> str:
     """Return what is to be removed, for the question to the user, if the paths are in a list (``--from``).
 
@@ -248,16 +282,16 @@ def _removal_description_of_path_list(paths: SortedPathList, whole: bool) -> str
     )
 
 
-def _ask_before_removal(description: str) -> None:
-    """Ask the user on the terminal whether to remove ``description``. Raise ``RequestRefused`` unless the answer is
-    yes, or if standard input is no terminal.
+def _ask_before_removal(description: Callable[[], str]) -> None:
+    """Ask the user on the terminal whether to remove what ``description`` returns. Raise ``RequestRefused`` unless the
+    answer is yes, or if standard input is no terminal.
     """
     if sys.stdin is None or not sys.stdin.isatty():  # ``sys.stdin`` is None if the descriptor is closed.
         raise RequestRefused(
             "cannot ask for confirmation, since standard input is not a terminal; "
             "use --yes to remove without confirmation"
         )
-    sys.stderr.write(f"prm: remove {description}? [y/N] ")
+    sys.stderr.write(f"prm: remove {description()}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise RequestRefused("nothing was removed")

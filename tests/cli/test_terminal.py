@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import pyte
 import pytest
 from rich.console import Console
 
@@ -29,6 +28,8 @@ from pcopy.tasks.base.job import JobCounters
 from pcopy.tools.copy import COPY_TOOL
 from tests.support.command import REPOSITORY, command, succeed
 from tests.support.files import noise
+
+pyte = pytest.importorskip("pyte")
 
 MIB = 1 << 20
 LINES = 24

@@ -6,13 +6,19 @@ import os
 import pty
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from pcopy.tasks.base.job import Options, Root
+from pcopy.tools.remove import removal_extent_text
+from pcopy.walk import preliminary_walk
+from pcopy.walk.preliminary_walk import PreliminaryWalk
 from tests.e2e.test_prm import prm
 from tests.support.command import RUN, show
 from tests.support.faults import Fault
+from tests.support.files import write
 from tests.support.filesystems import Place
 
 REFUSED = {
@@ -97,10 +103,35 @@ def test_confirmation_is_requested_on_a_terminal(area: Path) -> None:
     assert b"nothing was removed" in reported
     assert b"\x1b" not in reported
     reported = run_with_answer(b"n\n", "--exclude", "*.o", "tree\n\x1b[2J", cwd=area)[1]
-    assert rb"remove what the filters select in tree\n\x1b[2J? [y/N]" in reported
+    assert rb"remove what the filters select in tree\n\x1b[2J (0 items of 0 B)? [y/N]" in reported
     assert run_with_answer(b"\x04", "tree\n\x1b[2J", cwd=area)[0] == 2
     status, reported = run_with_answer(b"y\n", "tree\n\x1b[2J", cwd=area)
     assert (status, os.listdir(area)) == (0, []), reported
+
+
+def test_question_states_how_much_would_be_removed(area: Path) -> None:
+    for number in range(40):
+        write(area / f"tree/{number % 7}/{number}.{'ab'[number % 2]}", bytes(number << 10))
+    (area / "tree/link").symlink_to("1")
+    write(area / "file", b"12345")
+    found = subprocess.run(["find", "tree", "-printf", "%y\n"], check=True, capture_output=True, cwd=area).stdout
+    items, size = len(found.splitlines()), sum(range(40)) << 10
+    asked = run_with_answer(b"n\n", "tree", cwd=area)[1]
+    assert f"remove tree, and all that is in it ({items} items of {size >> 10} KiB)? [y/N]".encode() in asked
+    asked = run_with_answer(b"n\n", "tree", "file", cwd=area)[1]
+    assert f" in them ({items + 1} items of {size >> 10} KiB)? [y/N]".encode() in asked
+    half = sum(number for number in range(40) if number % 2)
+    asked = run_with_answer(b"n\n", "--exclude", "*.a", "--exclude", "link", "tree", cwd=area)[1]
+    assert f"select in tree (20 items of {half} KiB)? [y/N]".encode() in asked
+    assert (area / "tree/0/0.a").exists()
+
+
+def test_question_does_not_wait_for_a_large_tree(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(9):
+        write(area / f"tree/{number}", b"1")
+    monkeypatch.setattr(preliminary_walk, "PreliminaryWalk", partial(PreliminaryWalk, entries=5))
+    root = Root(os.fsencode(area), os.fsencode(area), b"tree", b"tree", b"tree", b"tree", (1, 1), (1, 1))
+    assert removal_extent_text([root], Options().select) == " (at least 6 items of 5 B)"
 
 
 def test_option_yes_is_required_without_a_terminal(area: Path) -> None:

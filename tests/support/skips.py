@@ -43,7 +43,7 @@ KINDS = {
         r"no library of Open MPI",
         r"no Open MPI: .+",
         r"no Slurm: .+",
-        r"could not import '(blake3|mpi4py|zstandard|pyarrow|pcopy\.fsio\.backend\.\w+)': .+",
+        r"could not import '(blake3|mpi4py|zstandard|pyarrow|pyte|pcopy\.fsio\.backend\.\w+)': .+",
     ),
     "no program of CI": (
         rf"there is no ({'|'.join(NOT_PACKAGED)})( here)?",
