@@ -11,12 +11,13 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 
 from pcopy import __version__
 from pcopy.fsio.backend.choose import backend_name
+from pcopy.tasks.base.job import Options, ProgramOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pcopy"
@@ -208,6 +209,43 @@ def test_layers_below_the_programs_name_no_program(folder: str) -> None:
 def words_of(node: ast.Name | ast.Attribute | ast.arg | ast.keyword | ast.Constant) -> set[object]:
     """Return the identifier in a node, or the value of a constant."""
     return {getattr(node, field, None) for field in ("id", "attr", "arg", "value") if field in node._fields}
+
+
+OPTIONS_OF_FOLDERS = {
+    "archive": {"ArchiveOptions"},
+    "broadcast": {"BroadcastOptions"},
+    "change": {"ChangeOptions"},
+    "compare": {"CompareOptions"},
+    "remove": {"RemoveOptions"},
+    "stripe": {"StripeOptions"},
+    "walk": {"WalkOptions"},
+    "listed": {"RemoveOptions"},  # a listed item that is missing may be no failure
+    "files": {"ArchiveOptions", "StripeOptions"},  # code that copies files for other programs, too
+}
+"""The folders of tasks that name options of a program, and which."""
+FOLDERS_WITHOUT_COPY_OPTIONS = ("archive", "bench", "broadcast", "change", "compare", "sign", "stripe", "walk")
+"""Folders whose tasks belong to programs that have no options of a copy."""
+
+
+def test_tasks_read_only_the_options_of_their_own_program() -> None:
+    programs = {each.__name__ for each in get_args(ProgramOptions)}
+    assert programs == set().union(*OPTIONS_OF_FOLDERS.values(), {"CopyOptions"})
+    named: dict[str, set[str]] = {}
+    for path in sorted((PACKAGE / "tasks").glob("*/*.py")):
+        if path.parent.name == "base":
+            continue
+        found = {node.id if isinstance(node, ast.Name) else node.attr for node in ast.walk(ast.parse(path.read_text()))
+                 if isinstance(node, ast.Name | ast.Attribute)}  # fmt: skip
+        if found & programs:
+            named.setdefault(path.parent.name, set()).update(found & programs)
+        assert path.parent.name not in FOLDERS_WITHOUT_COPY_OPTIONS or "copy_options" not in found, path
+    assert named == OPTIONS_OF_FOLDERS
+
+
+def test_fields_of_the_options_have_different_names() -> None:
+    """Job files and reports contain both tuples in one object."""
+    for each in get_args(ProgramOptions):
+        assert set(Options._fields).isdisjoint(each._fields), each
 
 
 def test_all_parts_of_the_package_are_known() -> None:

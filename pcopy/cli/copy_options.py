@@ -28,7 +28,7 @@ from pcopy.cli.mistakes import similar_choice_hint
 from pcopy.fsio.data import REFLINK_CHOICES
 from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.signature.algorithms import ALGORITHM_NAMES
-from pcopy.tasks.base.job import EXISTING_CHOICES, Options
+from pcopy.tasks.base.job import EXISTING_CHOICES, CopyOptions, Options
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 IGNORED_LETTERS = "pdPltgoDHAXS"
 """Single-letter options of cp and rsync that are accepted without effect: pcopy does what they mean by default."""
 _ALL_ATTRIBUTES = "all"
-_COPY_DEFAULTS = Options()
+_DEFAULTS, _COPY_DEFAULTS = Options(), CopyOptions()
 
 
 def _parse_existing_file_policy(text: str) -> str:
@@ -113,7 +113,7 @@ def add_attribute_options(parser: ArgumentParser) -> None:
     type=converter_for_argparse(partial(_parse_attributes, "no_preserve"), _attribute_names),
         help="keep all attributes but these")  # fmt: skip
     add("--chown", metavar="USER:GROUP", type=converter_for_argparse(parse_owner),
-        default=_COPY_DEFAULTS.preserve.chown,
+        default=_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=converter_for_argparse(parse_non_negative),
         default=_COPY_DEFAULTS.modify_window,
@@ -143,7 +143,7 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         default=_COPY_DEFAULTS.chunk_size,
         help="large files are copied in chunks of this size (default: auto)")  # fmt: skip
     add("--block-size", metavar="SIZE", type=converter_for_argparse(parse_block_size),
-        default=_COPY_DEFAULTS.block_size,
+        default=_DEFAULTS.block_size,
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
     add("--reflink", choices=REFLINK_CHOICES, metavar="WHEN", default=_COPY_DEFAULTS.reflink,
         help="share contents with the source if both are on one file system that supports it: auto (default), never, "
@@ -154,7 +154,7 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         help="after copying a file above 4 MiB, drop source and copy from the page cache")  # fmt: skip
     add("--fsync", action="store_true", help="write each file to stable storage before it gets its name")
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on stable storage")
-    add("--max-errors", metavar="N", type=converter_for_argparse(parse_non_negative), default=_COPY_DEFAULTS.max_errors,
+    add("--max-errors", metavar="N", type=converter_for_argparse(parse_non_negative), default=_DEFAULTS.max_errors,
         help="stop after N failed items (default 0: never)")  # fmt: skip
     add_limit_options(tuning)
     add_in_flight_option(tuning)

@@ -33,7 +33,7 @@ def add_mirror_options(parser: ArgumentParser) -> None:
 
 
 def deletion_option_fields(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:
-    """Return the values of the options about deletion and backups as fields of ``Options`` (the options of a job).
+    """Return the values of the options about deletion and backups as fields of ``CopyOptions``.
 
     Args:
         values: the parsed options.

@@ -50,6 +50,7 @@ from pcopy.launch import interrupts
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.tasks.base.job import (
     EXISTING_CHOICES_THAT_KEEP,
+    CopyOptions,
     Options,
     PreservedMetadataKinds,
     message_refusing_existing_choice,
@@ -163,6 +164,7 @@ exit status:
                 f"DST is missing after {printable_path(paths[0])}: {self.main_usage}{hint}; see pcopy --help"
             )
         output_options, existing = output_settings(values), _policy_for_existing_files(values)
+        files_from = _path_of_path_list(values, words, self.parser)
         return CopyArguments(
             sources=paths[:-1],
             destination=paths[-1],
@@ -171,9 +173,6 @@ exit status:
             in_flight=checked_in_flight_count(values),
             options=Options(
                 preserve=_preserved_attributes(values.preserve or [])._replace(chown=values.chown),
-                existing=existing,
-                modify_window=values.modify_window,
-                chunk_size=values.chunk_size,
                 block_size=values.block_size,
                 sync=not values.no_sync,
                 max_errors=values.max_errors,
@@ -182,27 +181,32 @@ exit status:
                 hash=_requested_digest_algorithm(values),
                 signature=absolute_path(os.fsencode(values.signature)) if values.signature else b"",
                 manifest=absolute_path(os.fsencode(values.manifest)) if values.manifest else b"",
-                verify=values.verify or values.repair,
-                repair=values.repair,
                 direct=values.direct,
                 drop_cache=values.drop_cache,
+                termination=values.termination,
+                sequential=_is_sequential_inplace(values, existing),
+                one_file_system=values.one_file_system,
+                select=requested_selection(values, paths, deletes_selected=values.delete or values.mirror),
+                itemize=output_options.is_reporting_each_item,
+                dry_run=values.dry_run,
+            ),
+            copy_options=CopyOptions(
+                existing=existing,
+                modify_window=values.modify_window,
+                chunk_size=values.chunk_size,
+                verify=values.verify or values.repair,
+                repair=values.repair,
                 reflink=values.reflink,
                 fsync=values.fsync,
                 stripe=values.stripe or "",
                 stripe_table=values.stripe_table or "",
                 stripe_affinity=values.stripe_affinity,
                 group_lock=values.group_lock,
-                termination=values.termination,
                 checksum=values.checksum,
                 inplace=values.inplace == "parallel",
-                sequential=_is_sequential_inplace(values, existing),
                 dereference=values.dereference,
-                one_file_system=values.one_file_system,
-                files_from=_path_of_path_list(values, words, self.parser),
-                select=requested_selection(values, paths, deletes_selected=values.delete or values.mirror),
+                files_from=files_from,
                 nul_separated=values.nul_separated,
-                itemize=output_options.is_reporting_each_item,
-                dry_run=values.dry_run,
                 **deletion_option_fields(values, paths, self.name),
                 **_requested_compression(values, existing),
             ),
@@ -301,7 +305,7 @@ def _policy_for_existing_files(values: Namespace) -> str:
     """
     policy = values.existing
     if not values.checksum:
-        return str(policy or ("changed" if values.mirror else Options().existing))
+        return str(policy or ("changed" if values.mirror else CopyOptions().existing))
     if policy not in (None, "changed"):
         raise RequestRefused(
             f"--checksum compares contents, --existing {policy} does not: leave one out; see pcopy --help"
@@ -345,7 +349,7 @@ def _path_of_path_list(values: Namespace, words: Sequence[str], new_parser: Call
 
 
 def _requested_compression(values: Namespace, existing: str) -> dict[str, Any]:
-    """Return the values of ``--compress`` and ``--decompress`` as fields of ``Options``; empty if neither is given.
+    """Return the values of ``--compress`` and ``--decompress`` as fields of ``CopyOptions``; empty if neither is given.
 
     ``existing`` is the policy for existing files. Raise ``RequestRefused`` if other options cannot be combined with
     these two.

@@ -146,7 +146,7 @@ exit status:
     def arguments_from_options(
         self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]
     ) -> ArchiveArguments:
-        from pcopy.tasks.base.job import Options
+        from pcopy.tasks.base.job import ArchiveOptions, Options
         from pcopy.tools.arguments import ArchiveArguments
 
         modes = [mode for mode in ("create", "extract", "list") if getattr(values, mode)]
@@ -175,18 +175,28 @@ exit status:
             select=requested_selection(values, paths if mode == "create" else ()),
             bwlimit=values.bwlimit,
             oplimit=values.oplimit,
-            numeric_owner=values.numeric_owner,
-            strip_components=values.strip_components,
-            sparse_limit=Options().sparse_limit if values.sparse_limit is None else values.sparse_limit,
             dry_run=values.dry_run,
         )
+        archive_options = ArchiveOptions(
+            numeric_owner=values.numeric_owner,
+            strip_components=values.strip_components,
+            sparse_limit=ArchiveOptions().sparse_limit if values.sparse_limit is None else values.sparse_limit,
+        )
+        if mode != "extract":
+            options = _options_for_create_and_list(values, options)
+            archive_options = archive_options._replace(
+                compress_as=values.compress_as or "",
+                resumes=values.resume,
+                archive_interval=values.checkpoint_interval,
+            )
         return ArchiveArguments(
             os.fsencode(values.file),
             paths,
             directory=os.fsencode(values.directory or ""),
             ranks=values.ranks,
             in_flight=checked_in_flight_count(values),
-            options=options if mode == "extract" else _options_for_create_and_list(values, options),
+            options=options,
+            archive_options=archive_options,
             output=output_options,
             list_file=listing,
             nul_separated=values.nul,
@@ -276,9 +286,6 @@ def _options_for_create_and_list(values: Namespace, options: Options) -> Options
         block_size=values.block_size or options.block_size,
         signature=os.path.abspath(signature) if signature else b"",
         one_file_system=values.one_file_system,
-        compress_as=values.compress_as or "",
-        resumes=values.resume,
-        archive_interval=values.checkpoint_interval,
     )
 
 

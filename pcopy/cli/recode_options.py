@@ -31,7 +31,8 @@ The value is the reason, or what to do instead.
 
 
 def compression_option_fields(values: Namespace, existing: str) -> dict[str, Any]:
-    """Return the values of ``--compress`` and ``--decompress`` as fields of ``Options``; at least one of them is given.
+    """Return the values of ``--compress`` and ``--decompress`` as fields of ``CopyOptions``; at least one of them is
+    given.
 
     ``existing`` is the policy for existing files. Raise ``RequestRefused`` if other options cannot be combined with
     these two, or if the package zstandard is not installed.

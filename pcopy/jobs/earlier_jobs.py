@@ -37,20 +37,24 @@ from pcopy.jobs.lifecycle import resume_command
 from pcopy.jobs.lock import lock_holders_if_any
 from pcopy.jobs.paths import paths_in_trees, resolve_sources_and_targets, source_path, target_path
 from pcopy.jobs.roots import checked_roots_of_job, directory_identity, is_target_as_recorded
-from pcopy.tasks.base.job import Options, Root
+from pcopy.tasks.base.job import CopyOptions, Options, Root
 from pcopy.text import printable_path
-
-_SELECTION_OPTIONS = ("dereference", "one_file_system")
-"""Names of the options that decide which items a job copies from a source.
-
-A new job can replace an older one only if both have the same values of them.
-"""
 
 POLICIES_KEEPING_UNREAD_FILES = {"newer": "-u (--existing newer)", "skip": "--existing skip"}
 """Policies of ``--existing`` that keep a file without reading it, so that an incomplete file would remain.
 
 The value is the spelling of the option in messages.
 """
+
+
+class _SelectionOptions(NamedTuple):
+    """The options that decide which items a job copies from a source.
+
+    A new job can replace an older one only if both have the same values of them.
+    """
+
+    dereference: bool
+    one_file_system: bool
 
 
 class EarlierJobsDecision(NamedTuple):
@@ -69,9 +73,9 @@ class EarlierJobsDecision(NamedTuple):
 
 
 def decide_about_earlier_jobs(
-    roots: Sequence[Root], options: Options, *, has_default_directory: bool
+    roots: Sequence[Root], options: Options, copy_options: CopyOptions, *, has_default_directory: bool
 ) -> EarlierJobsDecision:
-    """Return what a new job, which copies ``roots`` (sources and targets) with ``options``, has to do about older
+    """Return what a new job, which copies ``roots`` (sources and targets) with these options, has to do about older
     unfinished jobs.
 
     ``has_default_directory``: True if the user has not named a job directory for the new job (``--checkpoint``).
@@ -84,28 +88,33 @@ def decide_about_earlier_jobs(
     except RequestRefused:
         return EarlierJobsDecision()  # The error is reported when the new job is recorded.
     notices, superseded = [], []
+    selection = _SelectionOptions(copy_options.dereference, options.one_file_system)
     for listed in found:
         if (file := listed.file) is None:
             if not listed.roots or _destinations_overlap(listed.roots, roots):
-                notices.append(_unreadable_job_notice(listed, options))
+                notices.append(_unreadable_job_notice(listed, copy_options))
             continue
         if (
             has_default_directory
             and len(roots) == len(file.roots) == 1
-            and _destination_has_moved(file, roots[0], options)
+            and _destination_has_moved(file, roots[0], selection)
         ):
             raise _destination_moved_error(listed, file, roots[0])
         if (
-            options.existing in POLICIES_KEEPING_UNREAD_FILES
+            copy_options.existing in POLICIES_KEEPING_UNREAD_FILES
             and _may_have_incomplete_files(listed.path, file, roots)
             and not lock_holders_if_any(listed.path)
         ):
             raise RequestRefused(
-                f"{_unfinished_job_text(listed)}, and {_incomplete_files_kept_text(options)}: resume it "
+                f"{_unfinished_job_text(listed)}, and {_incomplete_files_kept_text(copy_options)}: resume it "
                 f"({resume_command(listed.path)}), "
                 "or write --existing changed"
             )
-        if has_default_directory and _is_job_covered_by(file, roots, options) and not lock_holders_if_any(listed.path):
+        if (
+            has_default_directory
+            and _is_job_covered_by(file, roots, selection)
+            and not lock_holders_if_any(listed.path)
+        ):
             superseded.append(listed)
         else:
             notices += _overlapping_job_notice(listed, file, roots)
@@ -170,7 +179,9 @@ def _birth_time_of_directory(path: bytes) -> int:
     return 0
 
 
-def jobs_superseded_by_resume(job: StoredJob, roots: Sequence[Root], options: Options) -> EarlierJobsDecision:
+def jobs_superseded_by_resume(
+    job: StoredJob, roots: Sequence[Root], options: Options, copy_options: CopyOptions
+) -> EarlierJobsDecision:
     """Return the older jobs that are to be discarded after the resumed ``job`` has ended with status 0.
 
     They are the unfinished jobs whose sources and targets ``job`` also copies. A job is not included if its records
@@ -180,19 +191,20 @@ def jobs_superseded_by_resume(job: StoredJob, roots: Sequence[Root], options: Op
     if is_in_state_directory(job.path):
         with suppress(RequestRefused):
             found = unfinished_jobs(state_directory())
+    selection = _SelectionOptions(copy_options.dereference, options.one_file_system)
     superseded = [
         listed
         for listed in found
         if listed.path != job.path
         and listed.file
         and last_change_of_job(listed) < job.file.created
-        and _is_job_covered_by(listed.file, roots, options)
+        and _is_job_covered_by(listed.file, roots, selection)
         and not lock_holders_if_any(listed.path)
     ]
     return EarlierJobsDecision(tuple(_superseded_jobs_notice(superseded)), tuple(superseded))
 
 
-def _unreadable_job_notice(listed: ListedJob, options: Options) -> str:
+def _unreadable_job_notice(listed: ListedJob, options: CopyOptions) -> str:
     """Return the notice about the job ``listed``, which cannot be read and may have the same destination as the new
     job.
 
@@ -230,7 +242,7 @@ def _identity_of_directory(path: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _incomplete_files_kept_text(options: Options) -> str:
+def _incomplete_files_kept_text(options: CopyOptions) -> str:
     """Return the middle of an error message: the new job's ``options`` would keep incomplete files of an older job."""
     return (
         "what it was writing when it ended early may be cut short, which "
@@ -287,7 +299,7 @@ def _overlapping_job_notice(listed: ListedJob, file: JobFile, roots: Sequence[Ro
     return []
 
 
-def _destination_has_moved(file: JobFile, new: Root, options: Options) -> bool:
+def _destination_has_moved(file: JobFile, new: Root, selection: _SelectionOptions) -> bool:
     """True if the command of the older job, given again now, means the directory that the new job copies to.
 
     That is so if DST did not exist when the older job began, so that the job copied to DST itself. Now DST exists, and
@@ -296,6 +308,7 @@ def _destination_has_moved(file: JobFile, new: Root, options: Options) -> bool:
     Args:
         file: the job file of the older job, which has one source.
         new: the only source and target of the new job.
+        selection: options of the new job.
     """
     old = file.roots[0]
     if old.item or new.item or not old.name or not new.name:
@@ -305,7 +318,7 @@ def _destination_has_moved(file: JobFile, new: Root, options: Options) -> bool:
             directory_identity(target_path(old)).identity == new.target_id
             and is_target_as_recorded(old)
             and _is_same_source(old, new)
-            and _selects_same_items(file, options)
+            and _selects_same_items(file, selection)
             and are_same_paths(roots_of_repeated_command(file), [new])
         )
     return False
@@ -330,18 +343,18 @@ def are_same_paths(first: Sequence[Root], second: Sequence[Root]) -> bool:
     return ends[0] == ends[1]
 
 
-def _selects_same_items(file: JobFile, options: Options) -> bool:
-    """True if the new job (``options``) and the older one (``file``) select items from a source by the same options."""
-    return all(file.options.get(name) == getattr(options, name) for name in _SELECTION_OPTIONS)
+def _selects_same_items(file: JobFile, selection: _SelectionOptions) -> bool:
+    """True if the new job and the older one (``file``) select items from a source by the same options."""
+    return all(file.options.get(name) == value for name, value in selection._asdict().items())
 
 
-def _is_job_covered_by(file: JobFile, roots: Sequence[Root], options: Options) -> bool:
+def _is_job_covered_by(file: JobFile, roots: Sequence[Root], selection: _SelectionOptions) -> bool:
     """True if the new job copies all that the older job ``file`` was to copy, so that it can replace the older job.
 
     That is so if it copies all its sources to the same targets, and selects items by the same options. ``roots`` and
-    ``options`` are those of the new job.
+    ``selection`` are those of the new job.
     """
-    return _selects_same_items(file, options) and all(
+    return _selects_same_items(file, selection) and all(
         any(_is_same_source_and_target(old, new) for new in roots) for old in file.roots
     )
 

@@ -43,7 +43,7 @@ from pcopy.jobs.paths import destination_path, is_in_tree, source_path
 from pcopy.jobs.roots import root_with_target_identity, roots_with_file_systems
 from pcopy.jobs.spool import spool_errors_as_refusal, spool_factory
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.job import ItemFilters, Job, JobCounters, Mount, Options, Root
+from pcopy.tasks.base.job import CopyOptions, ItemFilters, Job, JobCounters, Mount, Options, Root
 from pcopy.tasks.base.kind import TASK_FORMAT
 from pcopy.tasks.base.phases import Phase
 from pcopy.text import printable_path
@@ -312,7 +312,7 @@ def new_job_directory(job: Job, checkpoint: CheckpointSettings, asked: dict[str,
         job.name,
         time.time(),
         roots_with_file_systems(job.roots),
-        options_as_primitives(job.options),
+        options_as_primitives(job.options) | job.copy_options._asdict(),
         asked,
         began,
         job.options.umask,
@@ -337,12 +337,15 @@ def _refuse_job_directory_in_roots(directory: bytes, roots: Sequence[Root]) -> N
             )
 
 
-def recorded_roots_and_options(job: StoredJob) -> tuple[tuple[Root, ...], Options]:
-    """Return the roots (sources and targets) and the options of a recorded job.
+def recorded_roots_and_options(job: StoredJob) -> tuple[tuple[Root, ...], Options, CopyOptions]:
+    """Return the roots (sources and targets) of a recorded job, the options that it shares with other programs, and
+    those of copies.
 
     Raise ``RequestRefused`` if another version with other options recorded the job.
     """
-    return tuple(root.as_root for root in job.file.roots), options_from_primitives(job.file.options)
+    fields = dict(job.file.options)
+    copy_options = CopyOptions(**{name: fields.pop(name) for name in CopyOptions._fields if name in fields})
+    return tuple(root.as_root for root in job.file.roots), options_from_primitives(fields), copy_options
 
 
 def prepare_resume(
@@ -355,7 +358,7 @@ def prepare_resume(
         lock: rank 0's lock of the job.
         ranks: number of ranks of the new run, among which the recorded tasks are distributed.
         checkpoint: settings of the new run.
-        options: options of the new run.
+        options: options of the new run that copies share with other programs; those of copies are as recorded.
 
     The records of the earlier runs are replaced by those of the new run. Raise ``RequestRefused`` if that fails.
     """
@@ -365,10 +368,10 @@ def prepare_resume(
     from pcopy.tasks.base.kind import TaskKind
 
     path, file = stored.path, stored.file
-    roots, _ = recorded_roots_and_options(stored)
+    roots, _, copy_options = recorded_roots_and_options(stored)
     options = options._replace(umask=file.umask)
-    job = Job(file.name, file.runs + 1, roots, options, began=file.t0, mounts=file.mounts, doubted=file.doubted)
-    job = job._replace(cut_short=file.may_have_incomplete_files)
+    job = Job(file.name, file.runs + 1, roots, options, copy_options, began=file.t0, mounts=file.mounts)
+    job = job._replace(doubted=file.doubted, cut_short=file.may_have_incomplete_files)
     checkpoint = checkpoint._replace(directory=path, nonce=file.nonce, deleted=_items_deleted_by_earlier_runs(path))
     least = int(Phase.REPAIR_VERIFY)
 
@@ -392,7 +395,7 @@ def prepare_resume(
     if is_lost or not is_run_recorded(path):
         return _prepare_restart_from_beginning(stored, lock, job, checkpoint, is_untrusted=is_lost)
     spool = spool_factory(checkpoint.spool)
-    removed_directories = MissingDirectoryRepair(roots, file.mounts, spool, options)
+    removed_directories = MissingDirectoryRepair(job, spool)
     try:
         with directory_errors_as_refusal(path), spool_errors_as_refusal(checkpoint.spool):
             remaining = write_next_run(
@@ -508,7 +511,7 @@ def _ctime_of_test_file(directory: int, name: bytes) -> int:
 
 
 def options_as_primitives(options: Options) -> dict[str, Any]:
-    """Return the options as dictionaries of primitive values, as the job file and messages between ranks hold them."""
+    """Return the options as dictionaries of primitive values, as messages between ranks contain them."""
     return {**options._asdict(), "preserve": options.preserve._asdict(), "select": options.select._asdict()}
 
 

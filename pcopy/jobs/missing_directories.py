@@ -38,7 +38,7 @@ from pcopy.fsio.retries import open_with_retries
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.both_sides import mounts_below
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.job import Mount, Options, Root, mount_codes
+from pcopy.tasks.base.job import Job, Root, mount_codes
 from pcopy.tasks.base.kind import TaskKind, directory_places_in_value
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
@@ -237,21 +237,18 @@ class MissingDirectoryRepair:
     protocol ``pcopy.checkpoint.resume.TaskReplacer``.
     """
 
-    def __init__(self, roots: Sequence[Root], mounts: Sequence[Mount], open_spool: OpenSpool, options: Options) -> None:
-        """Prepare for a job with the sources and targets ``roots``, and ``options``.
-
-        Args:
-            mounts: the mounts below sources and targets that earlier runs recorded.
-            open_spool: opens a temporary file.
+    def __init__(self, job: Job, open_spool: OpenSpool) -> None:
+        """Prepare for the resumed ``job``, whose mounts are those that earlier runs recorded. ``open_spool`` opens a
+        temporary file.
         """
-        self._roots = roots
-        self._mounts = mounts
+        self._roots = roots = job.roots
+        self._mounts = job.mounts
         self._open_spool = open_spool
         self._tasks = SpoolFileBacklog(open_spool)
         self._removed = MissingDirectories(
-            roots, keeps_existing=options.keeps_existing, preserves_links=options.preserve.links
+            roots, keeps_existing=job.copy_options.keeps_existing, preserves_links=job.options.preserve.links
         )
-        self._is_listed = bool(options.files_from)
+        self._is_listed = bool(job.copy_options.files_from)
         self._first: dict[str, bytes] = {}
         self._replaced = 0
         self._idle: list[Place] = []

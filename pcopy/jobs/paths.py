@@ -27,7 +27,7 @@ from pcopy.jobs.suggestions import (
     suggestion_for_missing_path,
     unsearchable_directory_text,
 )
-from pcopy.tasks.base.job import DeviceInode, Options, Root
+from pcopy.tasks.base.job import CopyOptions, DeviceInode, Root
 from pcopy.text import printable_path, shell_quoted
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def resolve_sources_and_targets(
     *,
     follow: bool = False,
     one_file_system: bool = False,
-    recoding: Options | None = None,
+    recoding: CopyOptions | None = None,
 ) -> tuple[Root, ...]:
     """Return one root (a source and its target) for each of ``sources``, in their order, all below the same target
     directory.

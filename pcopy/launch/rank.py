@@ -140,10 +140,10 @@ def make_rank(setup: RankSetup) -> Rank:
     """Return the ``Rank`` of this process: the state that all its tasks share, such as the backend, which performs
     system calls, and caches.
     """
-    options = setup.job.options
+    options, copy_options = setup.job.options, setup.job.copy_options
     digest = JobItemHasher(options.hash, options.block_size).digest_of_data if options.hash else None
     settings = BackendSettings(
-        options.preserve, options.umask, options.dereference, digest, options.hash or "", options.block_size
+        options.preserve, options.umask, copy_options.dereference, digest, options.hash or "", options.block_size
     )
     backend = create_backend(settings)
     rank = Rank(
@@ -159,7 +159,7 @@ def make_rank(setup: RankSetup) -> Rank:
         open_spool=spool_factory(setup.checkpoint.spool),
     )
     rank.collects_report_sums = setup.collects_report
-    if options.delete and setup.checkpoint.directory:
+    if copy_options.delete and setup.checkpoint.directory:
         from pcopy.jobs.deletion_count import deletion_counters_getter
         from pcopy.report.streams import print_error
 

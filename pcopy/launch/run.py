@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pcopy.errors import (
     EXIT_INCOMPLETE,
@@ -44,7 +44,7 @@ from pcopy.report.screen import ProgressScreen
 from pcopy.report.streams import print_error
 from pcopy.report.unexpected import missing_package_text
 from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
-from pcopy.tasks.base.job import Job, Root
+from pcopy.tasks.base.job import Job, ProgramOptions, Root
 
 if TYPE_CHECKING:
     from pcopy.launch.recording import JobRecorders
@@ -293,10 +293,12 @@ def _send_job_to_all_ranks(
         # A signal must not kill one rank during collective calls while the others handle it.
         signals.install_handlers()
     roots = tuple(Root(**root) for root in job["roots"])
-    options = options_from_primitives(job["options"])
-    return _JobSentToAllRanks(
-        Job(**{**job, "roots": roots, "options": options}), CheckpointSettings(**keeping), size, in_flight, gathers
-    )
+    options, program = options_from_primitives(job["options"]), None
+    if job["program"] is not None:
+        name, values = job["program"]
+        program = next(each for each in get_args(ProgramOptions) if each.__name__ == name)(*values)
+    job = Job(**{**job, "roots": roots, "options": options, "program": program})
+    return _JobSentToAllRanks(job, CheckpointSettings(**keeping), size, in_flight, gathers)
 
 
 def _complete_preparation(
@@ -313,6 +315,7 @@ def _complete_preparation(
     job = preparation.job
     primitives = {**job._asdict(), "roots": [root._asdict() for root in job.roots]}
     primitives["options"] = options_as_primitives(job.options)
+    primitives["program"] = None if job.program is None else (type(job.program).__name__, tuple(job.program))
     return (
         size,
         preparation.in_flight,

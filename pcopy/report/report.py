@@ -19,7 +19,7 @@ from pcopy.report.history import CounterSample, FailureSummary, JobHistory
 from pcopy.report.lines_file import path_as_json_values
 from pcopy.report.output_file import OutputFile
 from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunDescription
-from pcopy.tasks.base.job import Failure, Job, JobCounters, Options
+from pcopy.tasks.base.job import Failure, Job, JobCounters, Options, options_by_name
 from pcopy.tasks.base.rank_sums import NUMBER_OF_SIZE_CLASSES, ReportSums
 from pcopy.text import printable_path, shell_quoted
 
@@ -128,22 +128,28 @@ def _job_json_values(facts: RunDescription) -> dict[str, Any]:
 
 
 def _options_json_values(job: Job) -> dict[str, Any]:
-    """Return the options of the job that differ from their defaults, by the name of the field in ``Options``."""
-    differ = _fields_differing_from_defaults(job.options, Options())
+    """Return the options of the job that differ from their defaults, by the name of the field in ``Options`` or in the
+    options of the program.
+    """
+    values = options_by_name(job.options, job.program)
+    defaults = options_by_name(Options(), None if job.program is None else type(job.program)())
+    differ = _values_differing_from_defaults(values, defaults)
     return {name: value for name, value in differ.items() if name not in _INTERNAL_OPTIONS}
 
 
-def _fields_differing_from_defaults(values: Any, defaults: Any) -> dict[str, Any]:
-    """Return those fields of the named tuple ``values`` that differ from ``defaults``, as values for JSON.
+def _values_differing_from_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of ``values`` that differ from ``defaults``, by name, as values for JSON.
 
-    A field that is a named tuple is reduced to its differing fields, too.
+    A value that is a named tuple is reduced to its differing fields, too.
     """
     differ = {}
-    for name, value in values._asdict().items():
-        default = getattr(defaults, name)
+    for name, value in values.items():
+        default = defaults[name]
         if value != default:
             differ[name] = (
-                _fields_differing_from_defaults(value, default) if hasattr(value, "_asdict") else _to_json_value(value)
+                _values_differing_from_defaults(value._asdict(), default._asdict())
+                if hasattr(value, "_asdict")
+                else _to_json_value(value)
             )
     return differ
 

@@ -266,7 +266,7 @@ class CopyVisitor(ItemVisitor):
         """Return the mount code (number of the file system, the same on all hosts) of the file ``name``, which lies on
         the device ``device``.
         """
-        path = os.path.join(self._place.path, name) if self._rank.options.dereference else b""
+        path = os.path.join(self._place.path, name) if self._rank.copy_options.dereference else b""
         return self._mounts.mount_code_of_file(device, self._place.source_id.mount_code, path)
 
     def visit_special_files(self, found: FoundItems, rows: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from pcopy.fsio.backend.interface import TicketCancelled
 from pcopy.fsio.syncer import unsyncable_devices
 from pcopy.tasks.base.codec import decode_task, encode_task, import_all_task_modules
 from pcopy.tasks.base.dividing import MAX_PORTIONS, MIN_DIVISIBLE_COST, ItemDurations, portion_slices
+from pcopy.tasks.base.job import CompareOptions, WalkOptions
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -75,10 +76,10 @@ class TaskRunner:
         self._rank = rank
         self._paces = rank.shared_instance(ItemDurations)
         self._last_unpacked: tuple[bytes, TaskKind | None] = b"", None
-        if rank.collects_signature_entries or rank.options.verify or rank.options.itemize:
+        if rank.collects_signature_entries or rank.copy_options.verify or rank.options.itemize:
             import_all_task_modules()
         self._send_window = _send_window_of(rank)
-        if not rank.options.walk:
+        if not isinstance(rank.job.program, WalkOptions):
             from pcopy.tasks.directories.sync_files import TargetFileSystems
 
             # Opened before anything is written: the system reports a write-back error only to descriptors that were
@@ -260,11 +261,11 @@ def _send_window_of(rank: Rank) -> SendWindow | None:
     """Return the object that limits what this rank may send to rank 0 without an acknowledgement; None if the job sends
     no reports of items.
     """
-    if rank.options.walk:
+    if isinstance(rank.job.program, WalkOptions):
         from pcopy.tasks.walk.report_found import UnacknowledgedBytes
 
         return rank.shared_instance(UnacknowledgedBytes)
-    if rank.options.itemize or rank.options.compare:
+    if rank.options.itemize or isinstance(rank.job.program, CompareOptions):
         from pcopy.tasks.report_items import ItemSendWindow
 
         return rank.shared_instance(ItemSendWindow)

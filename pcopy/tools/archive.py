@@ -46,7 +46,7 @@ from pcopy.tasks.archive.piece_layout import ArchiveLayout, LayOutPieces, Report
 from pcopy.tasks.archive.sync_archive import SyncArchive
 from pcopy.tasks.archive.written_records import PieceRecords, recorded_compression
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Failure, Job, JobCounters, Root
+from pcopy.tasks.base.job import ArchiveOptions, Failure, Job, JobCounters, Root
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.listed.hand_out import DistributeListedPaths
@@ -133,14 +133,14 @@ class ArchiveTool(UnrecordedJobTool):
         """
         archive, made = rank.shared_instance(ArchiveFile), rank.shared_instance(PieceRecords)
         is_full = rank.stop_reason is not None and rank.stop_reason.code == NO_SPACE_CODE
-        if made.is_enabled and (rank.options.resumes or is_full):
+        if made.is_enabled and (rank.program_options(ArchiveOptions).resumes or is_full):
             with suppress(Problem):  # Pieces that cannot be recorded are written again by the resumed run.
                 made.store_records()
         with suppress(OSError):  # A file of records that cannot be removed is harmless.
             made.remove_useless_record_file()
         if rank.number == 0 and archive.is_temporary:
             with suppress(Problem):
-                if not (rank.options.resumes or made.has_any_record()):
+                if not (rank.program_options(ArchiveOptions).resumes or made.has_any_record()):
                     archive.remove_unfinished_archive()
 
 
@@ -179,23 +179,22 @@ class ArchiveJob(TarJob):
             raise RequestRefused(
                 "--signature describes one PATH: archive the directory that contains all of these paths"
             )
-        options = arguments.options._replace(
-            umask=umask_of_user(), itemize=self.is_reporting_items, archive_file=archive
-        )
+        options = arguments.options._replace(umask=umask_of_user(), itemize=self.is_reporting_items)
+        archive_options = arguments.archive_options._replace(archive_file=archive)
         name = archive_job_name(archive)
         self._leftovers = unfinished_archive_files(os.path.dirname(archive), name)
         """Paths of temporary files that an interrupted run with the same archive has left in its directory."""
-        self._continued_compression = recorded_compression(self._leftovers[1:]) if options.resumes else None
+        self._continued_compression = recorded_compression(self._leftovers[1:]) if archive_options.resumes else None
         """The compression with which an interrupted run has begun the archive that is continued; None if it is unknown,
         or if no run is continued.
         """
         if arguments.is_compressed_by_name:
             if self._continued_compression is not None:
-                options = options._replace(compress_as=self._continued_compression)
+                archive_options = archive_options._replace(compress_as=self._continued_compression)
             else:
-                options = options._replace(compress_as=compression_chosen_by_name(arguments.archive))
+                archive_options = archive_options._replace(compress_as=compression_chosen_by_name(arguments.archive))
         check_output_and_signature_files(() if self._listed else roots, options, arguments.output, copies=False)
-        check_compression(options.compress_as, options.block_size if signs else 0)
+        check_compression(archive_options.compress_as, options.block_size if signs else 0)
         _refuse_concurrent_creation(os.path.dirname(archive), temporary_archive_name(name), arguments.archive)
         if not (options.dry_run or supports_rename_and_random_writes(os.path.dirname(archive))):
             from pcopy.tools.sequential import (
@@ -207,8 +206,13 @@ class ArchiveJob(TarJob):
         own_files = tuple(_files_of_job_in_sources(roots, (archive, archive + INDEX_SUFFIX, *self._leftovers)))
         listed = proc_path_of_descriptor(self._listed) if self._listed else b""
         if options.dry_run:
-            options = options._replace(signature=b"", hash="", sync=False, resumes=False)
-        self.job = Job(name, 1, roots, options, copies=False, own=own_files, listed=listed)
+            options = options._replace(signature=b"", hash="", sync=False)
+            archive_options = archive_options._replace(resumes=False)
+        self.job = Job(name, 1, roots, options, archive_options, copies=False, own=own_files, listed=listed)
+
+    @property
+    def _archive_options(self) -> ArchiveOptions:
+        return self.job.program_options(ArchiveOptions)
 
     def print_job_start_notices(self) -> None:
         """Print notices about an interrupted run, the compression, and names that differ in the archive."""
@@ -216,7 +220,7 @@ class ArchiveJob(TarJob):
             return
         if text := self._compression_notice():
             print_error("ptar", f"{printable_path(self.arguments.archive)}: {text}")
-        if self._leftovers and not self.job.options.resumes:
+        if self._leftovers and not self._archive_options.resumes:
             print_error(
                 "ptar",
                 "a part of this archive, which an interrupted run has left, is not used: with --resume ptar would "
@@ -234,7 +238,7 @@ class ArchiveJob(TarJob):
 
     def _compression_notice(self) -> str:
         """Return a text that says how the archive is compressed; empty if that is as expected."""
-        chosen, named = self.job.options.compress_as, compression_by_name(self.arguments.archive)
+        chosen, named = self._archive_options.compress_as, compression_by_name(self.arguments.archive)
         how = f"compressed with {chosen}" if chosen else "not compressed"
         if self.arguments.is_compressed_by_name and self._continued_compression not in (None, named):
             return f"{how}, as the interrupted run has begun it"
@@ -254,7 +258,7 @@ class ArchiveJob(TarJob):
         self._pieces_written_before, self._size = layout.already_written, layout.size
         if options.dry_run:
             return EXIT_OK
-        name = os.path.basename(options.archive_file)
+        name = os.path.basename(self._archive_options.archive_file)
         try:
             self._write_archive_end(rank, layout)
             rank.shared_instance(PieceRecords).remove_all_files()  # This removes the records of all ranks.
@@ -307,7 +311,7 @@ class ArchiveJob(TarJob):
         """Return the size of the archive in bytes; 0 for a compressed archive, whose size is not known before it is
         written.
         """
-        return 0 if self.job.options.compress_as else self._size
+        return 0 if self._archive_options.compress_as else self._size
 
     def _write_archive_end(self, rank: Rank, layout: ArchiveLayout) -> None:
         """Write what follows the members: the end of a compressed archive, and the trailer that lists incomplete files.
@@ -320,13 +324,13 @@ class ArchiveJob(TarJob):
             rank.shared_instance(IncompleteFiles).trailer_names,
         )
         trailing = encoded_archive_trailer(incomplete, layout.size) if incomplete else b""
-        if self.job.options.compress_as:
+        if self._archive_options.compress_as:
             frames.write_archive_end(layout.members_end, trailing)
         elif trailing:
             archive.write(trailing, layout.size)
-        if self.job.options.sync and (trailing or self.job.options.compress_as):
+        if self.job.options.sync and (trailing or self._archive_options.compress_as):
             archive.sync()
-        if self.job.options.compress_as == "zstd" and len(frames.placed_frames) > MAX_FRAMES:
+        if self._archive_options.compress_as == "zstd" and len(frames.placed_frames) > MAX_FRAMES:
             text = f"the archive has more than {MAX_FRAMES:,} frames, and therefore no seek table"
             self.remarks.append(f"{text}: it can be read as one stream only")
 
@@ -342,12 +346,12 @@ class ArchiveJob(TarJob):
             layout: where the members are in the archive.
             status: the status of the archive, which the index contains.
         """
-        path = self.job.options.archive_file + INDEX_SUFFIX
+        path = self._archive_options.archive_file + INDEX_SUFFIX
         try:
-            if len(layout.index_offsets) > 1 or self.job.options.compress_as == "gzip":
+            if len(layout.index_offsets) > 1 or self._archive_options.compress_as == "gzip":
                 frames = joined_gzip_parts(
                     rank.shared_instance(ArchiveFrameWriter).placed_frames
-                    if self.job.options.compress_as == "gzip"
+                    if self._archive_options.compress_as == "gzip"
                     else ()
                 )
                 index = ArchiveIndex(
@@ -380,12 +384,12 @@ class ArchiveJob(TarJob):
         """Advice to the user of a job that ended early: repeat the command, with ``--resume`` if an unfinished archive
         is left.
         """
-        unfinished = unfinished_archive_files(os.path.dirname(self.job.options.archive_file), self.job.name)
+        unfinished = unfinished_archive_files(os.path.dirname(self._archive_options.archive_file), self.job.name)
         if not unfinished:
             return "repeat the command to create it"
         advice = (
             "repeat the command to continue"
-            if self.job.options.resumes
+            if self._archive_options.resumes
             else "repeat the command with --resume to continue"
         )
         return f"{advice} with {printable_path(unfinished[0])}"

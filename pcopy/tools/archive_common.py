@@ -12,7 +12,7 @@ from pcopy.launch.tool import JobResult
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import TYPE_NAMES, ItemOutcome, PackedItemOutcomes
-from pcopy.tasks.base.job import ForwardingProgressSink, JobCounters, ProgressSink
+from pcopy.tasks.base.job import ArchiveOptions, ForwardingProgressSink, JobCounters, ProgressSink
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector
@@ -103,7 +103,11 @@ class TarJob(UnrecordedJob):
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         values = common_json_values(ended.totals, _SHOWN_COUNTERS, seconds, ranks, ended.status)
-        return {**values, "archive": printable_path(self.job.options.archive_file), "dry_run": self.dry_run}
+        return {
+            **values,
+            "archive": printable_path(self.job.program_options(ArchiveOptions).archive_file),
+            "dry_run": self.dry_run,
+        }
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         totals, ways = ended.totals, count_with_noun(ranks, "rank", "ranks")

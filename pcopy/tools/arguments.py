@@ -16,7 +16,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.control import ControlRequest
 from pcopy.jobs.lifecycle import CheckpointSettings, resume_command
 from pcopy.report.screen import OutputOptions
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import ArchiveOptions, CopyOptions, Options, options_by_name
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ _CHANGEABLE_OPTIONS = {
 """Options that may be changed when a job is resumed: name of the option, and the field of ``Options``."""
 _FIELDS_IGNORED_ON_RESUME = {
     *_CHANGEABLE_OPTIONS.values(),
-    *("umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk", "sequential"),
+    *("umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "sequential"),
 }
-"""Fields of ``Options`` that may differ between a stored job and the command line that resumes it, because they do not
-influence the result in the destination.
+"""Fields of ``Options`` and ``CopyOptions`` that may differ between a stored job and the command line that resumes it,
+because they do not influence the result in the destination.
 
 ``options_determining_result`` does not return them. It returns the fields of the filters (``select``) one by one
 instead.
@@ -45,7 +45,7 @@ instead.
 _HASH_IMPLYING_OPTIONS = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 """Options that need a hash algorithm; if ``--hash`` is not given, they imply the default one."""
 _OPTION_WORDS_BY_FIELD = {"patterns": "--exclude and --include"}
-"""What messages call a field of ``Options`` whose name is not that of an option."""
+"""What messages call a field of ``ItemFilters`` whose name is not that of an option."""
 
 
 ONLY_UNFINISHED_JOB = b""
@@ -90,7 +90,7 @@ class CopyArguments(NamedTuple):
     - ``no_target_directory``: True if DST is the copy itself, even if DST is an existing directory.
     - ``ranks``: the number of ranks; 0 if ``-n`` was not given.
     - ``in_flight``: number of file system operations that each rank keeps under way at a time; 0: automatic.
-    - ``options``: the options of the job. ``umask`` is not set here: ``CopyJob`` sets it.
+    - ``options``, ``copy_options``: the options of the job. ``umask`` is not set here: ``CopyJob`` sets it.
     - ``is_recorded``: True if the job may be recorded, so that it can be resumed; False with ``--checkpoint none``.
     - ``checkpoint``: how the job is recorded; its ``directory`` is empty if the user named none.
     - ``job_request``: what is to be done with older jobs.
@@ -104,6 +104,7 @@ class CopyArguments(NamedTuple):
     ranks: int = 0
     in_flight: int = 0
     options: Options = Options()
+    copy_options: CopyOptions = CopyOptions()
     output: OutputOptions = OutputOptions()
     is_recorded: bool = True
     checkpoint: CheckpointSettings = CheckpointSettings()
@@ -200,6 +201,7 @@ class ArchiveArguments(NamedTuple):
     - ``directory``: the directory of ``-C``: PATHs are relative to it, or members are unpacked into it. Empty: the
       working directory.
     - ``ranks``, ``in_flight``: number of ranks, and of operations that each keeps under way; 0: the default.
+    - ``archive_options``: the options of the job that only ``ptar`` has, as far as the command line determines them.
     """
 
     archive: bytes
@@ -208,6 +210,7 @@ class ArchiveArguments(NamedTuple):
     ranks: int = 0
     in_flight: int = 0
     options: Options = Options()
+    archive_options: ArchiveOptions = ArchiveOptions()
     output: OutputOptions = OutputOptions()
     list_file: bytes = b""
     """The file of ``-T``, which lists the paths that are archived or the members that are unpacked; empty
@@ -315,7 +318,7 @@ class ChmodArguments(NamedTuple):
     """The parsed command line of ``pchmod``.
 
     ``change`` is what is to be changed: mode (as in chmod(1), or ""), user number and group number (-1: unchanged), and
-    two texts about ACLs; ``Options.change`` describes them.
+    two texts about ACLs; ``ChangeOptions.change`` describes them.
     """
 
     tree: TreeProgramArguments
@@ -346,7 +349,7 @@ def options_determining_result(arguments: CopyArguments) -> dict[str, Any]:
         "DST": _absolute_path(arguments.destination),
         "--no-target-directory": arguments.no_target_directory,
     }
-    options = {**arguments.options._asdict(), **arguments.options.select._asdict()}
+    options = options_by_name(arguments.options, arguments.copy_options) | arguments.options.select._asdict()
     for name, value in options.items():
         if name not in _FIELDS_IGNORED_ON_RESUME:
             word = _OPTION_WORDS_BY_FIELD.get(name) or "--" + name.replace("_", "-")
@@ -391,7 +394,9 @@ def _absolute_path(path: bytes) -> bytes:
     return path if path.startswith(b"/") else os.path.join(os.getcwdb(), path)
 
 
-def options_of_resumed_job(stored: Options, new: Options, given_options: frozenset[str] | None) -> Options:
+def options_of_resumed_job(
+    stored: Options, new: Options, given_options: frozenset[str] | None, *, verifies: bool = False
+) -> Options:
     """Return the options of a resumed job: those of the stored job, except those that the user may change and has given
     now.
 
@@ -400,6 +405,7 @@ def options_of_resumed_job(stored: Options, new: Options, given_options: frozens
         new: the options of this command line.
         given_options: the names of the options on this command line. None: the command line names SRC and DST as well
             (no ``--resume``), so that an option that is missing gets its default value instead of the stored one.
+        verifies: True if the stored job verifies its copies (``--verify``).
 
     Raise ``RequestRefused`` if the resulting options contradict each other.
     """
@@ -409,7 +415,7 @@ def options_of_resumed_job(stored: Options, new: Options, given_options: frozens
         if given_options is None or name in given_options
     }
     options = stored._replace(**fields, itemize=new.itemize)
-    if options.verify and not options.sync:
+    if verifies and not options.sync:
         raise RequestRefused(
             "--no-sync leaves nothing on storage that the job's --verify could read back: leave out --no-sync"
         )

@@ -18,7 +18,7 @@ from pcopy.launch.tool import JobResult
 from pcopy.report.progress_gauge import ProgressStage, StagesByPhase, WorkDone
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import ForwardingProgressSink, Job, JobCounters, Options, ProgressSink
+from pcopy.tasks.base.job import BroadcastOptions, ForwardingProgressSink, Job, JobCounters, Options, ProgressSink
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.broadcast.directory import (
@@ -172,11 +172,10 @@ class BroadcastJob(UnrecordedJob):
         options = Options(
             termination=arguments.termination,
             sync=arguments.sync,
-            fsync=arguments.fsync,
             dry_run=arguments.dry_run,
             bwlimit=arguments.bwlimit,
         )
-        self.job = Job(os.urandom(5).hex(), 1, (), options)
+        self.job = Job(os.urandom(5).hex(), 1, (), options, BroadcastOptions(arguments.fsync))
 
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         return BroadcastSink(screen, self._files, self._directory, self._needed_bytes, self.output.quiet)

@@ -14,7 +14,7 @@ from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
-from pcopy.tasks.base.job import Root
+from pcopy.tasks.base.job import ChangeOptions, Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import ChangeMetadataOfItems
@@ -73,7 +73,7 @@ class ChmodJob(TreeJob):
         roots = (
             self.read_path_list() if is_listed else self.existing_roots(lambda path: _root_for_path(path, arguments))
         )
-        self.make_job_for_roots(roots, copies=False, change=arguments.change, umask=umask_of_user())
+        self.make_job_for_roots(roots, copies=False, program=ChangeOptions(arguments.change), umask=umask_of_user())
 
     def are_item_lines_printed(self, items: PackedItemOutcomes) -> bool:
         return items.action == ItemAction.META

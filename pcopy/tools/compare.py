@@ -21,7 +21,7 @@ from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT_PATH
 from pcopy.signature.replacing import replacing_output_file
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Job, JobCounters, Options, mount_codes
+from pcopy.tasks.base.job import CompareOptions, Job, JobCounters, Options, mount_codes
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.values import Place
@@ -117,11 +117,9 @@ class CompareJob(VerifyJobBase):
         given = arguments.options
         options = given._replace(
             preserve=acls_and_xattrs_to_compare(self._properties),
-            modify_window=comparison.window,
             hash=(given.hash or DEFAULT_ALGORITHM) if self._properties & CONTENT else "",
             block_size=given.block_size or Options().block_size,
             umask=umask_of_user(),
-            compare=self._properties | (REPORTS_EQUAL if reports_equal else 0),
         )
         check_output_and_signature_files(roots, options, self.output, copies=False)
         check_comparison_lists([*self._lists], roots, self.output, force=arguments.force)
@@ -131,7 +129,8 @@ class CompareJob(VerifyJobBase):
                 f"{printable_path(item.source_shown)}: is not a directory, and --output lists the contents of "
                 "directories: leave out --output"
             )
-        self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)
+        program = CompareOptions(comparison.window, self._properties | (REPORTS_EQUAL if reports_equal else 0))
+        self.job = Job(os.urandom(5).hex(), 1, roots, options, program, copies=False)
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         if self._note_if_everything_excluded(totals):

@@ -37,7 +37,7 @@ from pcopy.launch.tool import JobResult, PreparedJob, Tool
 from pcopy.launch.watch.signals import exit_status_after_stop
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import decode_task
-from pcopy.tasks.base.job import Job, JobCounters, Options, ProgressSink, Root
+from pcopy.tasks.base.job import Job, JobCounters, ProgressSink, Root
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
@@ -80,7 +80,7 @@ def _make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) ->
         place: the directory.
         attempt: how often this run has already tried to copy these items.
     """
-    if not rank.options.compresses_or_decompresses_files:
+    if not rank.copy_options.compresses_or_decompresses_files:
         return make_visitor(rank, result, place, attempt)
     from pcopy.tasks.recode import recode_visitor  # Imported here since few jobs need it.
 
@@ -111,7 +111,7 @@ class CopyTool(Tool):
             since: number of the first run whose files are removed.
         """
         remove_all_temporary_files(rank, since)
-        if rank.options.compresses_or_decompresses_files:
+        if rank.copy_options.compresses_or_decompresses_files:
             from pcopy.tasks.recode import recode_file
 
             recode_file.discard_unfinished_files(rank, since)
@@ -156,30 +156,32 @@ class CopyJob(PreparedJob):
         if self._resumed_job is None:
             roots = self._resolve_roots()
             refuse_unwritable_targets(roots)
-            options = arguments.options._replace(umask=_set_private_umask())
+            options, copy_options = arguments.options._replace(umask=_set_private_umask()), arguments.copy_options
             check_output_and_signature_files(roots, options, arguments.output)
-            if options.backup:
+            if copy_options.backup:
                 from pcopy.tools.mirror import checked_backup_directory
 
-                options = options._replace(backup=checked_backup_directory(options.backup, roots))
-            if options.delete:
+                backup = checked_backup_directory(copy_options.backup, roots)
+                copy_options = copy_options._replace(backup=backup)
+            if copy_options.delete:
                 from pcopy.tools.mirror import check_deletion_is_intended
 
                 check_deletion_is_intended(arguments, roots, "--mirror" if "--mirror" in words else "--delete")
             self._earlier_jobs = decide_about_earlier_jobs(
-                roots, options, has_default_directory=not arguments.checkpoint.directory
+                roots, options, copy_options, has_default_directory=not arguments.checkpoint.directory
             )
-            self._has_enough_space = self._check_space_and_filters(roots, options)
+            self.job = Job(os.urandom(5).hex(), 1, roots, options, copy_options, doubted=self._earlier_jobs.doubted)
+            self._has_enough_space = self._check_space_and_filters(self.job)
             self.output = self.output._replace(umask=options.umask)
             if options.sequential or not keeps_times_on_close(destination_directory(roots)):
                 from pcopy.tools.sequential import (
                     options_for_destination,  # Imported here since few destinations need the function.
                 )
 
-                options, notices = options_for_destination(options, destination_directory(roots))
+                options, notices = options_for_destination(options, destination_directory(roots), copy_options)
+                self.job = self.job._replace(options=options)
                 self._earlier_jobs = self._earlier_jobs._replace(notices=(*self._earlier_jobs.notices, *notices))
-            self.job = Job(os.urandom(5).hex(), 1, roots, options, doubted=self._earlier_jobs.doubted)
-            self._path_list = self._read_list(roots) if options.files_from else None
+            self._path_list = self._read_list(roots) if copy_options.files_from else None
         self._signature: str | None = None
         self._write_error = ""
         self._remarks: list[str] = []
@@ -188,34 +190,34 @@ class CopyJob(PreparedJob):
         status is not 0.
         """
 
-    def _check_space_and_filters(self, roots: Sequence[Root], options: Options) -> bool:
+    def _check_space_and_filters(self, job: Job) -> bool:
         """Walk the sources for a short time, before the job starts. Return True if the destination has enough free
         space as far as is known, or if that is not checked (``--force``, compression).
 
         Raise ``RequestRefused`` if there is certainly too little space, or if filters certainly exclude everything.
         """
         ahead = PreliminaryWalk()
-        if options.select.has_filters:
+        if job.options.select.has_filters:
             from pcopy.tools.filter_messages import refuse_empty_selection
 
-            refuse_empty_selection(roots, options, ahead)
+            refuse_empty_selection(job, ahead)
         return (
             self.arguments.force
-            or options.compresses_or_decompresses_files
-            or self._is_space_sufficient(roots, options, ahead)
+            or job.copy_options.compresses_or_decompresses_files
+            or self._is_space_sufficient(job, ahead)
         )
 
-    def _is_space_sufficient(self, roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
+    def _is_space_sufficient(self, job: Job, ahead: PreliminaryWalk) -> bool:
         """Return True if the destination has enough free space as far as is known; False if that is unknown. Raise
         ``InsufficientSpace`` if it certainly has too little.
 
         Args:
-            roots, options: those of the job.
+            job: the job.
             ahead: a walk of the sources before the job starts, which ends at a limit of entries and seconds.
         """
         from pcopy.tools.space import is_space_sufficient
 
-        return is_space_sufficient(roots, options, ahead)
+        return is_space_sufficient(job, ahead)
 
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         if self._has_enough_space:
@@ -239,7 +241,7 @@ class CopyJob(PreparedJob):
         open_spool = spool_factory(arguments.checkpoint.spool)
         with spool_errors_as_refusal(arguments.checkpoint.spool):
             return sorted_path_list(
-                arguments.options.files_from, roots[0], open_spool, nul=arguments.options.nul_separated
+                arguments.copy_options.files_from, roots[0], open_spool, nul=arguments.copy_options.nul_separated
             )
 
     def _stored_job_to_resume(self) -> tuple[StoredJob, RankLock] | None:
@@ -260,9 +262,9 @@ class CopyJob(PreparedJob):
         try:
             if directory:
                 refuse_changed_arguments(stored, arguments, self._command_words, self._resolve_roots)
-            roots, options = recorded_roots_and_options(stored)
+            roots, options, copy_options = recorded_roots_and_options(stored)
             check_output_and_signature_files(roots, options, arguments.output)
-            self._earlier_jobs = jobs_superseded_by_resume(stored, roots, options)
+            self._earlier_jobs = jobs_superseded_by_resume(stored, roots, options, copy_options)
         except BaseException:
             lock.close()
             raise
@@ -274,14 +276,13 @@ class CopyJob(PreparedJob):
         """Return the roots (pairs of source and target) to which the paths of the command line lead now. Raise
         ``RequestRefused`` if a source cannot be copied to its target.
         """
-        arguments, options = self.arguments, self.arguments.options
-        exact, follow, stays = arguments.no_target_directory, options.dereference, options.one_file_system
-        paths = arguments.sources, arguments.destination
+        arguments, options = self.arguments, self.arguments.copy_options
         return resolve_sources_and_targets(
-            *paths,
-            exact,
-            follow=follow,
-            one_file_system=stays,
+            arguments.sources,
+            arguments.destination,
+            arguments.no_target_directory,
+            follow=options.dereference,
+            one_file_system=arguments.options.one_file_system,
             recoding=options if options.compresses_or_decompresses_files else None,
         )
 
@@ -292,10 +293,10 @@ class CopyJob(PreparedJob):
         arguments = self.arguments
         if self._resumed_job is not None:
             stored, lock = self._resumed_job
-            roots, options = recorded_roots_and_options(stored)
+            roots, options, copy_options = recorded_roots_and_options(stored)
             check_mounts_before_resume(stored.file, roots, options)
             given = None if arguments.job_request.resume is None else arguments.job_request.given_options
-            options = options_of_resumed_job(options, arguments.options, given)
+            options = options_of_resumed_job(options, arguments.options, given, verifies=copy_options.verify)
             self.job, self.job_directory = prepare_resume(stored, lock, ranks, arguments.checkpoint, options)
             self.output = self.output._replace(umask=self.job.options.umask)
             self._remarks += self.job_directory.notices
@@ -305,7 +306,7 @@ class CopyJob(PreparedJob):
             _set_private_umask()
         elif arguments.is_recorded:
             self._prepare_job_directory()
-        if self.job.options.files_from:
+        if self.job.copy_options.files_from:
             self._set_path_list()
         if self.job_directory and (
             own_places := positions_in_sources(self.job_directory.checkpoint.directory, self.job.roots)
@@ -315,12 +316,12 @@ class CopyJob(PreparedJob):
                 f"{printable_path(self.job_directory.checkpoint.directory)}: is the directory in which this "
                 "job is recorded, and is not copied"
             )
-        if self.job.options.delete:
+        if self.job.copy_options.delete:
             from pcopy.tools.mirror import paths_spared_from_deletion
 
             kept = self.job_directory.checkpoint.directory if self.job_directory else b""
             self.job = self.job._replace(
-                spared=paths_spared_from_deletion((kept, self.job.options.backup), self.job.roots, self.job.options)
+                spared=paths_spared_from_deletion((kept, self.job.copy_options.backup), self.job.roots)
             )
 
     def _set_path_list(self) -> None:
@@ -368,7 +369,7 @@ class CopyJob(PreparedJob):
             self._hints.append(f"--bwlimit: {rate:,} bytes a second; a number alone is bytes (rsync's: {rate}K)")
         if not self.output.quiet:
             roots = self.job.roots
-            if self.job.options.compresses_or_decompresses_files:
+            if self.job.copy_options.compresses_or_decompresses_files:
                 from pcopy.tasks.base.recoded_names import roots_with_recoded_names
 
                 roots = roots_with_recoded_names(self.job)

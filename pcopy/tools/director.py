@@ -295,7 +295,7 @@ class JobDirector:
             totals: the counters over all ranks (``JobCounters``) at the end of ``phase``.
         """
         sums = JobCounters(*totals)
-        options = self._job.options
+        options, copy_options = self._job.options, self._job.copy_options
         if phase >= Phase.SIGN:
             last = Phase.LEVEL + self._depth_of_deepest_directory() + bool(options.manifest)
             return phase + 1 if phase < last else None
@@ -304,13 +304,13 @@ class JobDirector:
             Phase.LINK: sums.for_link,
             Phase.STORE: options.sync and (sums.for_name or self._may_delete_extra_items(sums)),
             Phase.NAME: sums.for_name,
-            Phase.COUNT: options.max_delete >= 0 and self._may_delete_extra_items(sums),
-            Phase.DELETE: self._may_delete_extra_items(sums) and (sums.to_delete or options.max_delete < 0),
+            Phase.COUNT: copy_options.max_delete >= 0 and self._may_delete_extra_items(sums),
+            Phase.DELETE: self._may_delete_extra_items(sums) and (sums.to_delete or copy_options.max_delete < 0),
             Phase.AGAIN: sums.for_again,
             Phase.FINISH: sums.for_finish,
             Phase.SEAL: sums.for_seal,
             Phase.SYNC: options.sync,
-            Phase.VERIFY: options.verify,
+            Phase.VERIFY: copy_options.verify,
             Phase.REPAIR: repaired,
             Phase.REPAIR_LINK: repaired,
             Phase.REPAIR_FINISH: repaired,
@@ -381,7 +381,7 @@ class BottomUpDirector(UnrecordedJobDirector):
         if self._job.listed:
             from pcopy.tasks.listed.hand_out import DistributeListedPaths
 
-            return NewTask(0, encode_task(DistributeListedPaths(self._job.options.told)), SCAN_COST, True, 0)
+            return NewTask(0, encode_task(DistributeListedPaths(self._job.listed_record_size)), SCAN_COST, True, 0)
         root = self._job.roots[number]
         identity = ItemIdentity(self._mount_codes[number][0], root.source_id[1])
         place = Place(number, b"", identity, NO_DIRECTORY_IDENTITY, False, False)
@@ -420,7 +420,7 @@ class CopyDirector(JobDirector):
         found by name (``SourceAndTargetDirectories.root_of_single_file``). Each other root has a task of its own.
         """
         roots = self._job.roots
-        if self._job.options.compresses_or_decompresses_files or self._job.listed:
+        if self._job.copy_options.compresses_or_decompresses_files or self._job.listed:
             yield from super()._root_walk_tasks()
             return
         groups: dict[tuple[bytes, bytes] | int, list[int]] = {}
@@ -442,20 +442,20 @@ class CopyDirector(JobDirector):
         sums = JobCounters(*totals)
         is_over = phase < Phase.DELETE and (following is None or following > Phase.DELETE)
         is_empty = phase == Phase.DELETE and not sums.deleted
-        if self._job.options.delete and (is_over or is_empty) and not self._may_delete_extra_items(sums):
+        if self._job.copy_options.delete and (is_over or is_empty) and not self._may_delete_extra_items(sums):
             nothing = "nothing more was deleted" if sums.deleted else "nothing was deleted"
             self._rank.report_failures_and_notices((), (f"{nothing}: {self._reason_not_deleted(sums)}",))
         return following
 
     def _may_delete_extra_items(self, sums: JobCounters) -> bool:
-        return self._job.options.delete and not (sums.failed or self._exceeds_max_delete(sums))
+        return self._job.copy_options.delete and not (sums.failed or self._exceeds_max_delete(sums))
 
     def _exceeds_max_delete(self, sums: JobCounters) -> bool:
         """True if the target has more extra items (which the source lacks) than ``--max-delete`` allows.
 
         Extra items that earlier runs of the job have deleted count, too.
         """
-        return 0 <= self._job.options.max_delete < sums.to_delete
+        return 0 <= self._job.copy_options.max_delete < sums.to_delete
 
     def _reason_not_deleted(self, sums: JobCounters) -> str:
         """Return the reason why nothing, or nothing more, was deleted: failed items, or too many extra items."""
@@ -463,7 +463,9 @@ class CopyDirector(JobDirector):
             return f"{count_with_noun(sums.failed, 'item has', 'items have')} failed"
         items = count_with_noun(sums.to_delete - sums.deleted, "item", "items")
         earlier = f" and earlier runs of the job have deleted {sums.deleted:,}" if sums.deleted else ""
-        return f"the source lacks {items}{earlier}, which is more than --max-delete {self._job.options.max_delete:,}"
+        return (
+            f"the source lacks {items}{earlier}, which is more than --max-delete {self._job.copy_options.max_delete:,}"
+        )
 
     def _determine_exit_status(self, sums: JobCounters, halted: HaltMessage | None) -> int:
         if halted is None:

@@ -17,7 +17,7 @@ from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import ACTION_WORDS, PackedItemOutcomes
-from pcopy.tasks.base.job import ForwardingProgressSink, Options, ProgressSink, Root
+from pcopy.tasks.base.job import ForwardingProgressSink, Job, ProgressSink
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyJob
@@ -110,16 +110,15 @@ class DryRunJob(CopyJob):
             )  # On a terminal, the progress bar and the lines of items would overwrite each other.
         keeping = arguments.checkpoint._replace(directory=b"", durable_at_start=False)
         super().__init__(words, arguments._replace(output=output_options, is_recorded=False, checkpoint=keeping))
-        options = self.job.options._replace(
-            signature=b"", manifest=b"", verify=False, repair=False, hash="", sync=False, fsync=False, itemize=True
-        )
-        self.job = self.job._replace(options=options)
+        options = self.job.options._replace(signature=b"", manifest=b"", hash="", sync=False, itemize=True)
+        copy_options = self.job.copy_options._replace(verify=False, repair=False, fsync=False)
+        self.job = self.job._replace(options=options, program=copy_options)
         self._dry_run_sink: DryRunSink | None = None
 
-    def _is_space_sufficient(self, roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
+    def _is_space_sufficient(self, job: Job, ahead: PreliminaryWalk) -> bool:
         """Record whether the space is sufficient, for the report of the dry run. Return True to continue."""
         try:
-            self._is_sufficient = super()._is_space_sufficient(roots, options, ahead) or None
+            self._is_sufficient = super()._is_space_sufficient(job, ahead) or None
         except InsufficientSpace as lacking:
             self._is_sufficient, self._space_problem = False, lacking.reason
         return True

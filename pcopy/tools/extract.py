@@ -40,7 +40,7 @@ from pcopy.tasks.archive.phases import (
 from pcopy.tasks.archive.read_headers import FindSpansToRead
 from pcopy.tasks.archive.wanted_names import WantedNamesOnRank
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Job, JobCounters, Root
+from pcopy.tasks.base.job import ArchiveOptions, Job, JobCounters, Root
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFileSystems
 from pcopy.text import printable_path, shell_quoted
@@ -142,6 +142,8 @@ class ExtractJob(TarJob):
             umask=umask_of_user(),
             itemize=self.is_reporting_items,
             sync=arguments.options.sync and not self.dry_run,
+        )
+        archive_options = arguments.archive_options._replace(
             archive_file=archive,
             archive_version=archive_content_version(os.stat(archive)),
             members=arguments.paths,
@@ -151,7 +153,7 @@ class ExtractJob(TarJob):
 
             options, notices = options_for_destination(options, root.target)
             self.remarks += notices
-        self.job = Job(os.urandom(5).hex(), 1, (root,), options)
+        self.job = Job(os.urandom(5).hex(), 1, (root,), options, archive_options)
 
     def complete_preparation(self, ranks: int) -> None:
         """Prepare an archive that can only be read as one stream: decompress it into a temporary file without a name.
@@ -169,7 +171,7 @@ class ExtractJob(TarJob):
         if not self.output.quiet:
             given = printable_path(self.arguments.archive)
             print_error("ptar", f"{given}: is one stream ({stream.why}): one process decompresses it first")
-        archive = open_archive(self.job.options.archive_file)
+        archive = open_archive(self.job.program_options(ArchiveOptions).archive_file)
         try:
             contents, self._trailing_data_text = decompress_to_unnamed_file(archive, stream.program, where)
         except Problem as problem:
@@ -184,11 +186,11 @@ class ExtractJob(TarJob):
             ) from None
         finally:
             os.close(archive)
-        options = self.job.options._replace(
+        archive_options = self.job.program_options(ArchiveOptions)._replace(
             archive_contents=b"/proc/%d/fd/%d" % (os.getpid(), contents),
             archive_version=archive_content_version(os.fstat(contents)),
         )
-        self.job = self.job._replace(options=options)
+        self.job = self.job._replace(program=archive_options)
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         if self._trailing_data_text:
@@ -210,7 +212,8 @@ class ExtractJob(TarJob):
     @cached_property
     def _name_prefix(self) -> bytes:
         """``./`` if the name of the first member begins so; otherwise empty. Names are compared without it."""
-        path = self.job.options.archive_contents or self.job.options.archive_file
+        options = self.job.program_options(ArchiveOptions)
+        path = options.archive_contents or options.archive_file
         try:
             descriptor = open_archive(path)
         except Problem:

@@ -15,7 +15,7 @@ from pcopy.errors import RequestRefused
 from pcopy.jobs.paths import source_path
 from pcopy.report.screen import OutputOptions
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.job import JobCounters, Options, Root
+from pcopy.tasks.base.job import Job, JobCounters, Options
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.summary import filter_origins_text
 from pcopy.walk.preliminary_walk import PreliminaryWalk
@@ -39,18 +39,19 @@ class _ExclusionTrackingSelector:
         return is_selected
 
 
-def refuse_empty_selection(roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> None:
+def refuse_empty_selection(job: Job, ahead: PreliminaryWalk) -> None:
     """Raise ``RequestRefused`` if it is certain that the filters exclude everything except directories.
 
     Sources that contain only directories are accepted, since nothing is excluded there. Nothing is checked with
     ``--files-from``.
 
     Args:
-        roots, options: those of the job.
+        job: the job.
         ahead: a walk of the sources before the job starts, which ends at a limit of entries and seconds.
     """
-    if options.files_from:
+    if job.copy_options.files_from:
         return
+    roots, options = job.roots, job.options
     looking = _ExclusionTrackingSelector(options)
     for root in roots:
         if root.item:

@@ -140,7 +140,9 @@ class ArchiveMemberLister:
         if self._signature is not None:
             read = ReadAheadBuffer(_reader_with_rate_limit(read, self._options.bwlimit)).read
             digests = MemberDigester(read, digest_algorithm_named(self._options.hash), self._options.block_size)
-        for each in read_archive_members(read, owner_id, most_extents=self._options.sparse_limit or NUMBER_LIMIT):
+        for each in read_archive_members(
+            read, owner_id, most_extents=self._arguments.archive_options.sparse_limit or NUMBER_LIMIT
+        ):
             if isinstance(each, ArchiveDamage):
                 self.report_damage(each)
             elif self._requested_names.is_wanted_and_selected(each.member, self._selection):
@@ -172,7 +174,7 @@ class ArchiveMemberLister:
             print(json.dumps(_member_json(member)))
         elif not output.quiet:
             print(
-                _long_listing_line(member, numeric=self._options.numeric_owner)
+                _long_listing_line(member, numeric=self._arguments.archive_options.numeric_owner)
                 if output.verbose
                 else printable_path(member.name)
             )

@@ -12,7 +12,7 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio.directories import is_directory_empty
 from pcopy.fsio.named_file import real_path
 from pcopy.jobs.paths import is_in_tree, target_path
-from pcopy.tasks.base.job import Options, Root
+from pcopy.tasks.base.job import Root
 from pcopy.tasks.files.backup import reason_others_may_write
 from pcopy.text import printable_path, shell_quoted
 from pcopy.tools.arguments import CopyArguments
@@ -49,7 +49,7 @@ def check_deletion_is_intended(arguments: CopyArguments, roots: Sequence[Root], 
             f"{printable_path(source)}: lies in {printable_path(target)}, so that {option} would delete it; name "
             "another DST"
         )
-    if not arguments.options.delete_all and _is_empty_directory(root.source):
+    if not arguments.copy_options.delete_all and _is_empty_directory(root.source):
         raise RequestRefused(
             f"{printable_path(source)}: is empty, and {option} would delete all that is in {printable_path(target)}: "
             "is its file system mounted? If this is intended, use --delete-all"
@@ -100,9 +100,7 @@ def _identities_of_directories_above(directory: bytes) -> Iterator[tuple[int, in
         yield _device_and_inode(directory)
 
 
-def paths_spared_from_deletion(
-    directories: Sequence[bytes], roots: Sequence[Root], options: Options
-) -> tuple[tuple[int, bytes], ...]:
+def paths_spared_from_deletion(directories: Sequence[bytes], roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
     """Return (number of the root, path below its target) for each of ``directories`` that lies in a target.
 
     These are the job directory and the directory of ``--backup``. The job must spare them; otherwise it would delete
@@ -110,10 +108,8 @@ def paths_spared_from_deletion(
 
     Args:
         directories: paths; empty ones are ignored.
-        roots, options: those of the job.
+        roots: those of the job.
     """
-    if not options.delete:
-        return ()
     spared = []
     for number, root in enumerate(roots):
         tree = os.path.realpath(target_path(root))

@@ -16,7 +16,7 @@ from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
-from pcopy.tasks.base.job import DeviceInode, ItemFilters, JobCounters, Root
+from pcopy.tasks.base.job import DeviceInode, ItemFilters, JobCounters, RemoveOptions, Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.remove.listed import ListedRemovalVisitor
@@ -96,10 +96,8 @@ class RemoveJob(TreeJob):
         self.make_job_for_roots(
             roots,
             copies=True,
+            program=RemoveOptions(self.whole_directories, kept, missing_is_fine),
             one_file_system=not self.tree.list_file,
-            missing_is_fine=missing_is_fine,
-            never_removed=kept,
-            whole_directories=self.whole_directories,
         )
         if roots and not arguments.yes and not self.dry_run:
             select = self.tree.options.select

@@ -8,17 +8,20 @@ from __future__ import annotations
 from pcopy.errors import RequestRefused
 from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.sequential import DirectoryExamination, examine_supported_operations, examine_times_after_close
-from pcopy.tasks.base.job import EXISTING_CHOICES_THAT_KEEP, Options, message_refusing_existing_choice
+from pcopy.tasks.base.job import EXISTING_CHOICES_THAT_KEEP, CopyOptions, Options, message_refusing_existing_choice
 from pcopy.text import printable_path
 
 
-def options_for_destination(options: Options, path: bytes) -> tuple[Options, list[str]]:
+def options_for_destination(
+    options: Options, path: bytes, copy_options: CopyOptions | None = None
+) -> tuple[Options, list[str]]:
     """Return ``options`` adapted to a job that writes into the directory ``path``, and notices for the user.
 
     If files there can only be written from start to end and under their final names, ``sequential`` is set in the
     options, so that one rank writes each file in that way. Holes are then filled with zeros. Raise ``RequestRefused``
-    if other options need renaming.
+    if other options need renaming; ``copy_options`` are the options of a copy.
     """
+    copying = copy_options or CopyOptions()
     notices: list[str] = []
     if not options.sequential:
         if supports_rename_and_random_writes(path):
@@ -31,9 +34,9 @@ def options_for_destination(options: Options, path: bytes) -> tuple[Options, lis
         if not lacking:
             return options, notices
         why = f"{printable_path(path)}: the file system {lacking}"
-        if options.existing in EXISTING_CHOICES_THAT_KEEP:
-            raise RequestRefused(f"{why}, and {message_refusing_existing_choice(options.existing)}")
-        if options.backup:
+        if copying.existing in EXISTING_CHOICES_THAT_KEEP:
+            raise RequestRefused(f"{why}, and {message_refusing_existing_choice(copying.existing)}")
+        if copying.backup:
             raise RequestRefused(f"{why}, and --backup would rename what is replaced: leave out --backup")
         notices.append(f"{why}: each file is written under its own name, in order, by one rank")
         options = options._replace(sequential=True)

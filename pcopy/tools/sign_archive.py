@@ -98,13 +98,12 @@ class SignArchiveJob(PreparedJob):
         status = os.stat(top)
         identity = status.st_dev, status.st_ino
         root = Root(top, top, b"", b"", arguments.archive, arguments.archive, identity, identity)
-        options = options._replace(
-            signature=b"",
+        archive_options = arguments.archive_options._replace(
             archive_file=archive,
             archive_version=archive_content_version(os.stat(archive)),
             members=arguments.paths,
         )
-        self.job = Job(os.urandom(5).hex(), 1, (root,), options)
+        self.job = Job(os.urandom(5).hex(), 1, (root,), options._replace(signature=b""), archive_options)
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:
         """Print the members in the order of the archive, and write the signature. It is called when the ranks have read

@@ -20,7 +20,7 @@ from pcopy.fsio.existing import ExistingItemDecision, decision_for_existing_item
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, has_capability
 from pcopy.fsio.retries import open_with_retries
 from pcopy.libc import free_space_in_bytes, type_of_file_system
-from pcopy.tasks.base.job import ForwardingProgressSink, JobCounters, Options, ProgressSink, Root
+from pcopy.tasks.base.job import ForwardingProgressSink, Job, JobCounters, ProgressSink, Root
 from pcopy.text import printable_path
 from pcopy.units import format_size
 from pcopy.walk.preliminary_walk import PreliminaryWalk
@@ -61,24 +61,24 @@ class InsufficientSpace(RequestRefused):
         self.reason = why
 
 
-def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
+def is_space_sufficient(job: Job, ahead: PreliminaryWalk) -> bool:
     """Return True if the space that the copy needs, as estimated, is free; False if that is unknown. Raise
     ``InsufficientSpace`` if the whole source was examined and the copy does not fit.
 
     Args:
-        roots, options: those of the job.
+        job: the job.
         ahead: a walk of the sources before the job starts, which ends at a limit of entries and seconds.
     """
-    target = roots[0].target
+    roots, target = job.roots, job.roots[0].target
     try:
         free = free_space_of_file_system(target)
         if _do_sources_fit_entirely(roots, free):
             return True
     except OSError:
         return False  # The copy will meet the same error and report it.
-    if options.files_from or options.dereference:
+    if job.copy_options.files_from or job.copy_options.dereference:
         return False
-    needed = _NeededSpaceEstimate(options)
+    needed = _NeededSpaceEstimate(job)
     for root in roots:
         needed.add_needs_of_root(root, ahead)
         if not ahead.is_complete:
@@ -112,13 +112,13 @@ class _NeededSpaceEstimate:
     added.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, job: Job) -> None:
         self.bytes = 0
         """Bytes that the copy needs, as estimated from the items that were added."""
         self.inodes = 0
         """New inodes that the copy needs; an item that exists in the target needs none."""
-        self._options = options
-        self._selection = ItemSelector(options.select)
+        self._options, self._copy_options = job.options, job.copy_options
+        self._selection = ItemSelector(job.options.select)
         self._counted_inodes: set[tuple[int, int]] = set()
         """Device and inode number of each file with several hard links that was added already."""
 
@@ -127,7 +127,7 @@ class _NeededSpaceEstimate:
 
         If the walk ``ahead`` reaches its limit, not everything is added, and ``ahead.is_complete`` is False.
         """
-        clones = self._options.reflink != "never" and _can_share_blocks(root)
+        clones = self._copy_options.reflink != "never" and _can_share_blocks(root)
         source = os.path.join(root.source, root.item)
         try:
             top = os.lstat(source)
@@ -187,10 +187,12 @@ class _NeededSpaceEstimate:
         Args:
             status, existing: status of the item, and of the existing item in the target.
         """
-        decision = decision_for_existing_item(self._options.existing, self._options.modify_window, status, existing)
+        decision = decision_for_existing_item(
+            self._copy_options.existing, self._copy_options.modify_window, status, existing
+        )
         if decision is not ExistingItemDecision.REPLACE:
             return needed
-        gives_way = stat.S_ISREG(existing.st_mode) and existing.st_nlink == 1 and not self._options.backup
+        gives_way = stat.S_ISREG(existing.st_mode) and existing.st_nlink == 1 and not self._copy_options.backup
         return existing.st_blocks * _ST_BLOCKS_UNIT if gives_way else 0
 
 

@@ -16,7 +16,7 @@ from pcopy.launch.tool import JobResult, Tool
 from pcopy.libc import type_of_file_system
 from pcopy.lustre.layouts import stripe_count_notice
 from pcopy.report.streams import print_error
-from pcopy.tasks.base.job import Root
+from pcopy.tasks.base.job import Root, StripeOptions
 from pcopy.tasks.stripe.change_layout import BYTES_KEY, FEWER_STRIPES_KEY, FILES_KEY, MORE_STRIPES_KEY, OST_KEY
 from pcopy.tasks.stripe.examine_layouts import LayoutVisitor
 from pcopy.text import count_with_noun, printable_path
@@ -123,7 +123,7 @@ class StripeJob(TreeJob):
         super().__init__(arguments.tree)
         self.stripe = arguments.stripe
         roots = roots_outside_other_roots([_root_for_path(path) for path in self.tree.paths])
-        self.make_job_for_roots(roots, copies=False, stripe=arguments.stripe, stripe_table=arguments.stripe_table)
+        self.make_job_for_roots(roots, copies=False, program=StripeOptions(arguments.stripe, arguments.stripe_table))
         if why := stripe_count_notice(arguments.stripe, roots[0].source):
             print_error("pstripe", why)
 

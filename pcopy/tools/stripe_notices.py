@@ -10,7 +10,7 @@ from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.job import Job
 
 _OPTIONS_ONLY_FOR_LUSTRE = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
-"""Fields of ``Options`` that have an effect only if the destination is on Lustre."""
+"""Fields of ``CopyOptions`` that have an effect only if the destination is on Lustre."""
 
 
 def useless_options_notice(job: Job) -> str:
@@ -19,7 +19,7 @@ def useless_options_notice(job: Job) -> str:
     Reasons: DST is not on Lustre, SRC is not on Lustre (``--stripe preserve``), or more stripes are asked for than
     there are OSTs.
     """
-    options = job.options
+    options = job.copy_options
     given = [f"--{name.replace('_', '-')}" for name in _OPTIONS_ONLY_FOR_LUSTRE if getattr(options, name)]
     if not given:
         return ""

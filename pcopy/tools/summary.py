@@ -54,7 +54,8 @@ def copy_summary_lines(
     """
     from pcopy.jobs.earlier_jobs import POLICIES_KEEPING_UNREAD_FILES
 
-    options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, earlier_bytes, filters)
+    options, copying = job.options, job.copy_options
+    lines = summary_lines(ended.totals, seconds, ranks, ended.status, earlier_bytes, filters)
     if options.sequential and ended.totals.files:
         lines.insert(1, "  each file was written under its own name, in order, by one rank (sequential)")
     if has_write_error:
@@ -62,7 +63,7 @@ def copy_summary_lines(
     elif is_only_deletion_missing(job, ended.totals):
         nothing = "nothing more" if ended.totals.deleted else "nothing"
         lines[-1] = f"incomplete: everything is copied, but {nothing} was deleted (status 1)"
-    if options.verify and options.existing in POLICIES_KEEPING_UNREAD_FILES and (kept := ended.totals.skipped):
+    if copying.verify and copying.existing in POLICIES_KEEPING_UNREAD_FILES and (kept := ended.totals.skipped):
         were = count_with_noun(kept, "item was", "items were")
         lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
     return lines
@@ -74,7 +75,7 @@ def is_only_deletion_missing(job: Job, totals: JobCounters) -> bool:
 
     A resume of such a job would have the same result.
     """
-    return 0 <= job.options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
+    return 0 <= job.copy_options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
 
 
 def summary_lines(

@@ -16,7 +16,7 @@ from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_facto
 from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.launch.tool import JobResult
 from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
-from pcopy.tasks.base.job import Failure, Job, JobCounters, ProgressSink, Root
+from pcopy.tasks.base.job import Failure, Job, JobCounters, ProgramOptions, ProgressSink, Root
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import printable_path
 from pcopy.tools.arguments import TreeProgramArguments
@@ -99,23 +99,27 @@ class TreeJob(UnrecordedJob):
             )
         return () if self.path_list is None else (self.path_list.root,)
 
-    def make_job_for_roots(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:
+    def make_job_for_roots(
+        self, roots: tuple[Root, ...], *, copies: bool, program: ProgramOptions | None = None, **options: Any
+    ) -> None:
         """Create the job for ``roots``, and start its clock. Raise ``RequestRefused`` if an output file cannot be
         written.
 
         Args:
             roots: the roots, on whose sources the program works.
             copies: True if the program also works on their targets.
-            options: the fields of ``Options`` that only this program sets.
+            program: the options of the program.
+            options: fields of ``Options`` that differ from the command line.
         """
         check_output_files(self.output, () if self.path_list else roots, f"is {self.item_verb}")
         common = self.tree.options._replace(itemize=self.output.is_reporting_each_item or self.prints_items)
-        self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), copies=copies)
+        self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), program, copies=copies)
         if self.path_list is not None:
             from pcopy.jobs.files_from import proc_path_of_descriptor
 
-            options_with_list = self.job.options._replace(told=self.path_list.record_size)
-            self.job = self.job._replace(listed=proc_path_of_descriptor(self.path_list.file), options=options_with_list)
+            self.job = self.job._replace(
+                listed=proc_path_of_descriptor(self.path_list.file), listed_record_size=self.path_list.record_size
+            )
         self.began = time.monotonic()
 
     @property

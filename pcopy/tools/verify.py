@@ -28,7 +28,7 @@ from pcopy.signature.signature_file import (
     read_signature,
 )
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.job import Job, JobCounters, Options
+from pcopy.tasks.base.job import CompareOptions, Job, JobCounters, Options
 from pcopy.tasks.base.phases import Phase, phase_name
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.copying import make_visitor
@@ -63,7 +63,7 @@ class VerifyTool(Tool):
         """Return the director of the job (the object on rank 0 that chooses phases and exit status): a
         ``CompareDirector`` with ``--compare``, else a ``JobDirector``.
         """
-        if not rank.options.compare:
+        if not isinstance(rank.job.program, CompareOptions):
             return JobDirector(rank, complete, unfinished)
         from pcopy.tools.compare import CompareDirector
 
@@ -71,14 +71,16 @@ class VerifyTool(Tool):
 
     def stages_of_job(self, job: Job) -> StagesByPhase:
         """Return the stages: if two trees are read, an item and its counterpart are counted once."""
-        return PAIR_STAGES if len(job.roots) > 1 and not job.options.compare else self.stages
+        is_comparison = isinstance(job.program, CompareOptions)
+        return PAIR_STAGES if len(job.roots) > 1 and not is_comparison else self.stages
 
     def initial_counts(self, job: Job) -> list[int]:
         """Return the counters (``JobCounters``) before the first task. Without ``--compare``, directories that are
         roots count as found. With ``--compare``, all counters are 0: both trees are walked side by side, and the roots
         are counted when they are compared.
         """
-        return [0] * counts.NUMBER_OF_COUNTERS if job.options.compare else super().initial_counts(job)
+        is_comparison = isinstance(job.program, CompareOptions)
+        return [0] * counts.NUMBER_OF_COUNTERS if is_comparison else super().initial_counts(job)
 
     def phase_name(self, phase: int) -> str:
         return phase_name(phase) if phase >= Phase.SIGN else "read"

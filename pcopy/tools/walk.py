@@ -19,7 +19,7 @@ from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import ProgressSink, Root
+from pcopy.tasks.base.job import ProgressSink, Root, WalkOptions
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST
 from pcopy.tasks.walk.finder import columns_to_stat
@@ -62,11 +62,11 @@ class WalkDirector(UnrecordedJobDirector):
         return [NewTask(phase, payload, 0, owner=rank) for rank in range(self._rank.size)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        sums = WalkRequest(*self._job.options.walk).sums
+        sums = WalkRequest(*self._job.program_options(WalkOptions).walk).sums
         return int(Phase.FINISH) if sums and phase == Phase.COPY else None
 
     def _root_walk_task(self, number: int) -> NewTask:
-        wish = WalkRequest(*self._job.options.walk)
+        wish = WalkRequest(*self._job.program_options(WalkOptions).walk)
         if wish.listed:
             task = ReadPathList(wish.listed, wish.listed_nul, wish.directory, wish.base)
             return NewTask(int(Phase.COPY), encode_task(task), SCAN_COST, True, 0)
@@ -137,7 +137,7 @@ class WalkJob(TreeJob):
             self._prepare_job_for_path_list(arguments)
         else:
             self.make_job_for_roots(
-                self.existing_roots(_root_for_path, unique=False), copies=False, walk=tuple(self.wish)
+                self.existing_roots(_root_for_path, unique=False), copies=False, program=WalkOptions(tuple(self.wish))
             )
         self._outputs: ItemListsSink | None = None
 
@@ -165,7 +165,7 @@ class WalkJob(TreeJob):
         self.wish = self.wish._replace(
             listed=arguments.tree.list_file, listed_nul=arguments.tree.nul_separated, directory=os.getcwdb(), base=base
         )
-        self.make_job_for_roots((), copies=False, walk=tuple(self.wish))
+        self.make_job_for_roots((), copies=False, program=WalkOptions(tuple(self.wish)))
         top = os.stat(b"/")
         identity = top.st_dev, top.st_ino
         self.job = self.job._replace(roots=(Root(b"/", b"/", b"", b"", b"", b"", identity, identity),))

@@ -12,7 +12,7 @@ import pytest
 from pcopy.engine.task import ANY_RANK, NewTask, Task
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -100,8 +100,11 @@ class Three:
 @pytest.fixture
 def three(trees: tuple[Path, Path]) -> Iterator[Three]:
     with ExitStack() as stack:
-        options = Options(preserve=PreservedMetadataKinds(), sync=False, delete=True)
-        made = [stack.enter_context(surroundings([root_of(*trees)], options, RANKS, n)) for n in range(RANKS)]
+        options, program = Options(preserve=PreservedMetadataKinds(), sync=False), CopyOptions(delete=True)
+        made = [
+            stack.enter_context(surroundings([root_of(*trees)], options, RANKS, n, program=program))
+            for n in range(RANKS)
+        ]
         yield Three(made)
 
 

@@ -15,7 +15,7 @@ import pytest
 from pcopy.errors import RequestRefused
 from pcopy.jobs.lifecycle import directory_errors_as_refusal
 from pcopy.jobs.missing_directories import MissingDirectoryRepair
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import Job, Options
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
 from tests.support.command import Completed, pcopy, show, succeed, summary
@@ -218,7 +218,7 @@ def test_recreated_directory_is_recognised_in_later_runs(area: Path, env: dict[s
 def test_destination_that_cannot_be_opened_is_reported_with_its_path(area: Path) -> None:
     """The message does not name the job directory."""
     root = root_of(area, area)._replace(target=bytes(area / "copy"))
-    missing = MissingDirectoryRepair((root,), (), io.BytesIO, Options())
+    missing = MissingDirectoryRepair(Job("job", 2, (root,), Options()), io.BytesIO)
     reported = f"^{area}/copy: cannot be opened: No such file or directory$"
     with pytest.raises(RequestRefused, match=reported), directory_errors_as_refusal(bytes(area / "job")):
         missing.examine_tasks(1, ())

@@ -13,7 +13,7 @@ from tests.support.refusals import refusal
 
 
 def parsed(*words: str) -> tuple[str, bool]:
-    options = PCOPY.parse_command_line([*words, "source", "copy"]).options
+    options = PCOPY.parse_command_line([*words, "source", "copy"]).copy_options
     return options.compress, options.decompress
 
 
@@ -58,7 +58,7 @@ def test_compress_excludes_decompress_and_decompress_excludes_signature() -> Non
 def test_compression_overrides_conflicting_options_of_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("verify: true\nexisting: newer\ndrop-cache: true\n")
     words = ["--config", str(tmp_path / "file"), "--compress", "zstd", "source", "copy"]
-    options = PCOPY.parse_command_line(words).options
+    options = PCOPY.parse_command_line(words).copy_options
     assert (options.compress, options.verify, options.existing) == ("zstd:3", False, "replace")
     (tmp_path / "file").write_text("compress: zstd\n")
     assert "compress" in refusal(lambda: PCOPY.parse_command_line(words))

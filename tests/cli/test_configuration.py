@@ -23,7 +23,7 @@ __all__ = ["files"]
 class TestPrecedence:
     def test_file_of_higher_precedence_overrides_a_lower_one(self, files: Files) -> None:
         files("ranks: 1\nmax-errors: 1\nchunk-size: 1M\nreflink: never\n")
-        assert (parse().ranks, parse().options.max_errors, parse().options.reflink) == (1, 1, "never")
+        assert (parse().ranks, parse().options.max_errors, parse().copy_options.reflink) == (1, 1, "never")
         files("ranks: 1\nmax-errors: 1\nchunk-size: 1M\nreflink: never\n", "ranks: 2\nmax-errors: 2\nchunk-size: 2M\n")
         files(
             "ranks: 1\nmax-errors: 1\nchunk-size: 1M\nreflink: never\n",
@@ -31,8 +31,8 @@ class TestPrecedence:
             "ranks: 3\nmax-errors: 3\n",
         )
         found = parse("--config", "more.yaml", "-n", "4")
-        options = found.options
-        assert (found.ranks, options.max_errors, options.chunk_size, options.reflink) == (4, 3, 2 << 20, "never")
+        options, copying = found.options, found.copy_options
+        assert (found.ranks, options.max_errors, copying.chunk_size, copying.reflink) == (4, 3, 2 << 20, "never")
         assert parse().ranks == 2
 
     def test_values_of_each_type_are_read(self, files: Files) -> None:
@@ -42,15 +42,15 @@ class TestPrecedence:
             "existing: newer\nchown: ':0'\nspool: dir\ncheckpoint: none\nin-flight: auto\n"
         )
         found = parse()
-        options = found.options
-        assert (options.direct, options.fsync, options.block_size) == (True, False, 128 << 10)
-        assert (options.stripe, options.stripe_table) == ("auto", "0=1,1G=8,10G=24")
+        options, copying = found.options, found.copy_options
+        assert (options.direct, copying.fsync, options.block_size) == (True, False, 128 << 10)
+        assert (copying.stripe, copying.stripe_table) == ("auto", "0=1,1G=8,10G=24")
         assert (found.output.verbose, found.output.interval, found.output.errors) == (2, 0.5, b"a b.jsonl")
         assert preserved() == {"mode", "acl"}
-        assert (options.existing, options.preserve.chown, found.is_recorded) == ("newer", (-1, 0), False)
+        assert (copying.existing, options.preserve.chown, found.is_recorded) == ("newer", (-1, 0), False)
         assert found.checkpoint.spool == os.path.join(os.getcwdb(), b"dir")
         files(user="stripe: auto\nstripe-table: '1,1G=8'\npreserve: mode,acl\n")
-        assert (parse().options.stripe_table, preserved()) == ("1,1G=8", {"mode", "acl"})
+        assert (parse().copy_options.stripe_table, preserved()) == ("1,1G=8", {"mode", "acl"})
 
     def test_false_resets_an_option_of_a_lower_file(self, files: Files) -> None:
         files("direct: true\nno-sync: true\n", "direct: false\n")
@@ -92,21 +92,21 @@ class TestPrecedence:
 
     def test_command_line_alias_overrides_the_option_of_a_file(self, files: Files) -> None:
         files(user="existing: skip\nverbose: 2\n")
-        assert parse("-u").options.existing == "newer"
+        assert parse("-u").copy_options.existing == "newer"
         assert parse("-v").output.verbose == 1
-        assert parse("--checksum").options.existing == "changed"
+        assert parse("--checksum").copy_options.existing == "changed"
         files("existing: skip\n", "checksum: true\n")
-        assert (parse().options.existing, parse().options.checksum) == ("changed", True)
-        assert (parse("-u").options.existing, parse("-u").options.checksum) == ("newer", False)
+        assert (parse().copy_options.existing, parse().copy_options.checksum) == ("changed", True)
+        assert (parse("-u").copy_options.existing, parse("-u").copy_options.checksum) == ("newer", False)
 
     def test_option_of_a_file_yields_to_conflicting_command_line(self, files: Files) -> None:
         files(user="no-sync: true\nhash: none\nstripe-table: {1G: 8}\n")
-        found = parse("--verify").options
-        assert (found.verify, found.sync, found.hash) == (True, True, "xxh3-128")
-        assert (parse().options.sync, parse().options.hash, parse().options.stripe_table) == (False, "", "")
-        assert parse("--stripe", "auto").options.stripe_table == "1G=8"
+        found = parse("--verify")
+        assert (found.copy_options.verify, found.options.sync, found.options.hash) == (True, True, "xxh3-128")
+        assert (parse().options.sync, parse().options.hash, parse().copy_options.stripe_table) == (False, "", "")
+        assert parse("--stripe", "auto").copy_options.stripe_table == "1G=8"
         files(user="verify: true\n")
-        assert not parse("--no-sync").options.verify
+        assert not parse("--no-sync").copy_options.verify
         assert "--no-sync the copies may not be stored yet: leave one out (verify: " in _both(files)
 
     def test_empty_files_are_accepted(self, files: Files) -> None:
@@ -122,7 +122,7 @@ def _both(files: Files) -> str:
 class TestPrograms:
     def test_mapping_of_a_program_applies_to_it_alone(self, files: Files) -> None:
         files(user="ranks: 2\npverify: {ranks: 3, hash: blake3}\nprm:\n  ranks: 4\nverify: true\nmax-errors: 0\n")
-        assert (parse().ranks, parse().options.verify, parse().options.hash) == (2, True, "xxh3-128")
+        assert (parse().ranks, parse().copy_options.verify, parse().options.hash) == (2, True, "xxh3-128")
         assert (PVERIFY.parse_command_line(["a", "b"]).ranks, PVERIFY.parse_command_line(["a", "b"]).options.hash) == (
             3,
             "blake3",
@@ -138,7 +138,7 @@ class TestPrograms:
 
     def test_pstripe_ignores_stripe_option_of_a_file(self, files: Files) -> None:
         files(user="stripe: auto\nstripe-table: {1G: 8}\n")
-        assert (parse().options.stripe, PSTRIPE.parse_command_line(["a"]).stripe) == ("auto", "")
+        assert (parse().copy_options.stripe, PSTRIPE.parse_command_line(["a"]).stripe) == ("auto", "")
         assert PSTRIPE.parse_command_line(["--stripe", "auto", "a"]).stripe_table == "1G=8"
         files(user="pstripe: {stripe: auto}\n")
         assert "pcopy.yaml:1: stripe: cannot be set by a file" in refusal(program=PSTRIPE)

@@ -12,7 +12,7 @@ from pcopy.cli.pcopy import PCOPY, help_or_version, parse
 from pcopy.errors import RequestRefused
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.jobs.lifecycle import CheckpointSettings
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tools.arguments import CopyArguments, StoredJobRequest, options_determining_result, options_of_resumed_job
 from tests.support import refusals
 
@@ -157,7 +157,8 @@ class TestJobOptions:
     def test_options_accepted_by_resume_take_effect(self) -> None:
         """An option that a resume accepts has to reach the job."""
         words = {"max_errors": "9", "termination": "ring", "no_sync": None, "bwlimit": "5M", "oplimit": "9"}
-        assert {name for name in OPTIONS_ALLOWED_ON_RESUME if name.removeprefix("no_") in Options._fields} == set(words)
+        fields = {*Options._fields, *CopyOptions._fields}
+        assert {name for name in OPTIONS_ALLOWED_ON_RESUME if name.removeprefix("no_") in fields} == set(words)
         for name, value in words.items():
             option = "--" + name.replace("_", "-")
             line = parse(["--resume", "j", option, *([value] if value else [])])
@@ -206,20 +207,20 @@ class TestJobOptions:
 
 def test_options_that_affect_the_result_are_listed_by_name(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(area)
-    options = Options(existing="newer", preserve=PreservedMetadataKinds(chown=(1, 2)))
-    arguments = CopyArguments((b"a/", b"/b"), b"../c", True, options=options)
+    options, copy_options = Options(preserve=PreservedMetadataKinds(chown=(1, 2))), CopyOptions(existing="newer")
+    arguments = CopyArguments((b"a/", b"/b"), b"../c", True, options=options, copy_options=copy_options)
     asked = options_determining_result(arguments)
     assert asked["SRC"] == (bytes(area / "a") + b"/", b"/b")
     assert asked["DST"] == bytes(area) + b"/../c"
     assert (asked["--no-target-directory"], asked["--existing"]) == (True, "newer")
     assert type(asked["--preserve"]) is tuple
     others = Options(sync=False, max_errors=7, umask=0, termination="ring")
-    differing = options_determining_result(arguments._replace(options=others))
+    differing = options_determining_result(arguments._replace(options=others, copy_options=CopyOptions()))
     assert {name for name in asked if asked[name] != differing[name]} == {"--existing", "--preserve"}
 
 
 def test_resumed_job_keeps_options_that_are_not_given_again() -> None:
-    stored = Options(existing="skip", max_errors=9, termination="ring", umask=0o27, sync=False)
+    stored = Options(one_file_system=True, max_errors=9, termination="ring", umask=0o27, sync=False)
     now = Options(max_errors=1)
     assert options_of_resumed_job(stored, now, frozenset()) == stored
     assert options_of_resumed_job(stored, now, frozenset({"max_errors", "ranks"})) == stored._replace(max_errors=1)
@@ -228,4 +229,4 @@ def test_resumed_job_keeps_options_that_are_not_given_again() -> None:
     )
     assert options_of_resumed_job(stored, now, None) == stored._replace(max_errors=1, termination="tree", sync=True)
     with pytest.raises(RequestRefused, match="--no-sync leaves nothing on storage"):
-        options_of_resumed_job(Options(verify=True), Options(sync=False), frozenset({"no_sync"}))
+        options_of_resumed_job(Options(), Options(sync=False), frozenset({"no_sync"}), verifies=True)

@@ -19,7 +19,7 @@ from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.preserve import PRESERVABLE_METADATA, PreservedMetadataKinds
 from pcopy.jobs.lifecycle import CheckpointSettings
 from pcopy.report.screen import OutputOptions
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tools.arguments import CopyArguments
 from pcopy.units import format_running_clock, format_seconds, format_size, parse_size
 from tests.support import refusals
@@ -48,7 +48,7 @@ def test_defaults() -> None:
     assert parse(["a", "b"]) == CopyArguments(
         sources=(b"a",), destination=b"b", is_recorded=True, checkpoint=CheckpointSettings()
     )
-    assert parse(["a", "b"]).options == Options()
+    assert (parse(["a", "b"]).options, parse(["a", "b"]).copy_options) == (Options(), CopyOptions())
 
 
 def test_options_and_operands_in_any_order() -> None:
@@ -57,7 +57,7 @@ def test_options_and_operands_in_any_order() -> None:
     assert arguments.destination == b"c"
     assert (arguments.ranks, arguments.output.verbose, arguments.output.quiet) == (2, 2, True)
     assert arguments.no_target_directory
-    assert arguments.options.existing == "newer"
+    assert arguments.copy_options.existing == "newer"
     assert not arguments.options.sync
 
 
@@ -146,24 +146,23 @@ def test_values() -> None:
     tuning = ["--existing=changed", "--modify-window", "2", "--chunk-size", "1.5G", "--block-size", "64K"]
     telling = ["--errors", "e", "--json", "--progress", "plain", "--progress-interval", "0.5", "--max-errors", "9"]
     arguments = parse([*tuning, *telling, "a", "b"])
-    assert arguments.options == Options(
-        existing="changed", modify_window=2, chunk_size=3 << 29, block_size=65536, max_errors=9
-    )
+    assert arguments.options == Options(block_size=65536, max_errors=9)
+    assert arguments.copy_options == CopyOptions(existing="changed", modify_window=2, chunk_size=3 << 29)
     assert (arguments.output.errors, arguments.output.json) == (b"e", True)
     assert (arguments.output.progress, arguments.output.interval) == ("plain", 0.5)
-    assert parse(["--chunk-size", "auto", "a", "b"]).options.chunk_size == 0
+    assert parse(["--chunk-size", "auto", "a", "b"]).copy_options.chunk_size == 0
 
 
 def test_last_option_on_existing_files_counts() -> None:
-    assert parse(["-u", "--existing", "skip", "a", "b"]).options.existing == "skip"
-    assert parse(["--existing", "skip", "-u", "a", "b"]).options.existing == "newer"
+    assert parse(["-u", "--existing", "skip", "a", "b"]).copy_options.existing == "skip"
+    assert parse(["--existing", "skip", "-u", "a", "b"]).copy_options.existing == "newer"
 
 
 def test_checksum_implies_the_changed_policy() -> None:
     for argv in (["--checksum"], ["--checksum", "--existing", "changed"], ["--existing", "changed", "--checksum"]):
-        options = parse([*argv, "a", "b"]).options
+        options = parse([*argv, "a", "b"]).copy_options
         assert (options.existing, options.checksum) == ("changed", True)
-    assert not parse(["--existing", "changed", "a", "b"]).options.checksum
+    assert not parse(["--existing", "changed", "a", "b"]).copy_options.checksum
 
 
 @pytest.mark.parametrize("policy", ["newer", "skip", "fail", "replace"])
@@ -174,11 +173,11 @@ def test_checksum_excludes_other_policies(policy: str) -> None:
 
 
 def test_bundled_letters_are_parsed() -> None:
-    options = parse(["-axL", "a", "b"]).options
-    assert options.one_file_system and options.dereference
-    assert parse(["-a", "--one-file-system", "--dereference", "a", "b"]).options == options
+    arguments = parse(["-axL", "a", "b"])
+    assert arguments.options.one_file_system and arguments.copy_options.dereference
+    assert parse(["-a", "--one-file-system", "--dereference", "a", "b"]) == arguments
     assert help_or_version(["-Lxh"]) is not None
-    assert parse(["--inplace", "a", "b"]).options.inplace
+    assert parse(["--inplace", "a", "b"]).copy_options.inplace
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pcopy.report.recorder import JobEnd, RunDescription
 from pcopy.report.report import JobReportRecorder, is_beginning_of_report_file, readable_json_text
 from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
 from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
-from pcopy.tasks.base.job import Failure, Job, JobCounters, Options, Root
+from pcopy.tasks.base.job import CopyOptions, Failure, Job, JobCounters, Options, Root
 from pcopy.tasks.base.rank_sums import MAX_SLOWEST_FILES, RankWorkStatistics, ReportSums
 from pcopy.tools.director import JOB_STAGES
 
@@ -167,7 +167,7 @@ ROOTS = (Root(b"/s", b"/d", b"", b"", b"s", b"d", (1, 1), (1, 2)),)
 
 
 def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
-    options = Options(existing="changed", umask=0o27, signature=b"/a\xff")
+    options = Options(umask=0o27, signature=b"/a\xff")
     options = options._replace(preserve=options.preserve._replace(acl=False, chown=(5, -1)))
     file = tmp_path / "r.json"
     report = JobReportRecorder([bytes(file)], 0o022, lambda: 0.0, lambda: 1.5e9)
@@ -178,7 +178,7 @@ def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
             "copied",
             True,
             JOB_STAGES,
-            Job("0a", 1, ROOTS, options),
+            Job("0a", 1, ROOTS, options, CopyOptions(existing="changed")),
             ["h"],
             "backend c",
             1.5e9,
@@ -188,6 +188,7 @@ def test_report_lists_options_that_differ_from_defaults(tmp_path: Path) -> None:
     )
     report.end(JobEnd(75, JobCounters(found=3), "stopped by SIGTERM"))
     values = json.loads(file.read_text())
+    assert [*values["job"]["options"]] == ["preserve", "existing", "signature"]
     assert values["job"]["options"] == {
         "existing": "changed",
         "signature": r"/a\xff",

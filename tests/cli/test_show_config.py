@@ -30,7 +30,7 @@ class TestJobs:
         found = PCOPY.parse_command_line(["--resume", "job", "--termination", "ring"])
         assert (found.job_request.resume, found.job_request.given_options) == (b"job", {"termination"})
         assert (found.ranks, found.output.errors, found.checkpoint.spool) == (3, b"e.jsonl", b"/tmp")
-        assert (found.checkpoint.directory, found.options.existing) == (b"", "replace")
+        assert (found.checkpoint.directory, found.copy_options.existing) == (b"", "replace")
         for words in (["--jobs"], ["--discard", "x"], ["--discard", "--older-than", "7d"]):
             assert PCOPY.parse_command_line(words).checkpoint.directory == b""
 

@@ -176,7 +176,7 @@ def _resolved_anew() -> list[Change]:
     as_stored = lifecycle.recorded_roots_and_options
 
     def anew(resumed: Any) -> Any:
-        return resolve_sources_and_targets((SOURCE,), TARGET, False, follow=False), as_stored(resumed)[1]
+        return resolve_sources_and_targets((SOURCE,), TARGET, False, follow=False), *as_stored(resumed)[1:]
 
     return [(lifecycle, "recorded_roots_and_options", anew), (copy, "recorded_roots_and_options", anew)]
 

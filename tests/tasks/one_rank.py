@@ -23,7 +23,7 @@ from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.hashing import JobItemHasher
 from pcopy.tasks.base.item_outcomes import ItemOutcome, PackedItemOutcomes
-from pcopy.tasks.base.job import Failure, Job, JobCounters, Options, Root
+from pcopy.tasks.base.job import CopyOptions, Failure, Job, JobCounters, Options, ProgramOptions, Root
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
@@ -89,7 +89,13 @@ def root_of(source: Path, target: Path, item: bytes = b"") -> Root:
 
 @contextmanager
 def surroundings(
-    roots: Sequence[Root], options: Options, ranks: int = 1, rank: int = 0, *, against: bytes | None = None
+    roots: Sequence[Root],
+    options: Options,
+    ranks: int = 1,
+    rank: int = 0,
+    *,
+    program: ProgramOptions | None = None,
+    against: bytes | None = None,
 ) -> Iterator[tuple[Rank, RecordingSink]]:
     """Yield one of ``ranks``, rank 0, which owns everything. ``against``: the job only reads, and compares with
     that.
@@ -101,7 +107,7 @@ def surroundings(
     reported = RecordingSink()
     digest = JobItemHasher(options.hash, options.block_size).digest_of_data if options.hash else None
     backend = create_backend(BackendSettings(options.preserve, options.umask, digest=digest))
-    job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
+    job = Job("test", 1, tuple(roots), options, program, copies=against is None, against=against or b"")
     with closing(mounts.MountsBelowRoots(job, opened, targets=job.copies)) as below:
         job = job._replace(mounts=mounts.agree_on_mounts(job, below, RankGroup()))
     context = Rank(job, rank, ranks, opened, backend, make_visitor, sink=reported)
@@ -129,12 +135,9 @@ def copy(
     """
     umask = os.umask(0o077)  # as the programs do
     try:
-        with surroundings(
-            roots, Options(**{"preserve": PreservedMetadataKinds(), "sync": False, **options}), ranks
-        ) as (
-            context,
-            reported,
-        ):
+        of_copies = CopyOptions(**{name: options.pop(name) for name in CopyOptions._fields if name in options})
+        shared = Options(**{"preserve": PreservedMetadataKinds(), "sync": False, **options})
+        with surroundings(roots, shared, ranks, program=of_copies) as (context, reported):
             context.all_ranks_have_work = lambda: has_plenty
             context.job = context.job._replace(listed=bytes(listed) if listed else b"")
             kinds: list[str] = []

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.tasks.base.job import JobCounters, Options
+from pcopy.tasks.base.job import BroadcastOptions, JobCounters, Options
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.broadcast.directory import HostDirectory
 from pcopy.tasks.broadcast.send import (
@@ -62,7 +62,7 @@ def test_damaged_data_leaves_the_existing_file(area: Path, damage: bool) -> None
     """A bit changed during the transfer: the existing file stays."""
     contents = b"contents" * 1000
     (area / "file").write_bytes(b"old")
-    with surroundings([], Options()) as (rank, _):
+    with surroundings([], Options(), program=BroadcastOptions()) as (rank, _):
         rank.shared_instance(HostDirectory).open(bytes(area))
         result = TaskResult(rank, 0, (1, 0, 1))
         sent = contents.replace(b"t", b"T", 1) if damage else contents

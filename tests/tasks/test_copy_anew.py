@@ -13,7 +13,7 @@ from pcopy.fsio.identity import identity_mark_of
 from pcopy.fsio.nodes import open_o_path_descriptor
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.base.codec import encode_task
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Item, Place, UnnamedCopy
 from pcopy.tasks.links.copy_anew import ReplaceIncompleteCopy
@@ -37,10 +37,8 @@ def test_named_item_is_removed_unless_it_was_modified(area: Path, kind: str, tou
     copy = area / "target/name"
     make, size = MAKE[kind]
     make(copy)
-    with surroundings([root_of(area / "source", area / "target")], Options(PreservedMetadataKinds(), "skip")) as (
-        context,
-        _,
-    ):
+    roots, program = [root_of(area / "source", area / "target")], CopyOptions("skip")
+    with surroundings(roots, Options(PreservedMetadataKinds()), program=program) as (context, _):
         place = Place(
             0,
             b"",

@@ -23,7 +23,7 @@ from pcopy.tasks.base.dividing import (
     ItemDurations,
     portion_slices,
 )
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tasks.base.kind import KIND_BY_CODE, DivisibleTask, TaskKind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import ChangeMetadataInDirectories, ChangeMetadataOfItems
@@ -222,8 +222,8 @@ def test_copy_with_all_tasks_divided_is_the_same(tmp_path: Path, existing: str) 
         (source / f"f{number}").write_bytes(expected[f"f{number}"])
     for number in range(9):
         (source / f"l{number}").symlink_to(f"f{number}")
-    options = Options(preserve=PreservedMetadataKinds(), existing=existing, sync=False)
-    with surroundings([root_of(source, target)], options) as (rank, reported):
+    options = Options(preserve=PreservedMetadataKinds(), sync=False)
+    with surroundings([root_of(source, target)], options, program=CopyOptions(existing)) as (rank, reported):
         runner, phase = TaskRunner(rank), 0
         waiting = [task_of(ScanDir(0, b"", rank.sources[0].identity_of_directory(b""), None), 0, True)]
         ran = []

@@ -12,7 +12,7 @@ import pytest
 from pcopy.engine.task import Task
 from pcopy.fsio.preserve import PreservedMetadataKinds
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tasks.base.values import Item, Place
 from pcopy.tasks.files.chunk_ledger import ChunkLedger, LargeFileOpenedNote, remove_all_temporary_files
 from pcopy.tasks.files.copy_chunk import CopyChunk
@@ -147,8 +147,8 @@ def test_item_swapped_for_the_target_is_not_written(
 def test_early_stop_keeps_the_file_written_in_place(places: tuple[Path, Path]) -> None:
     """The unfinished file is not removed: it belongs to the user."""
     source, target = places
-    options = Options(sync=False, chunk_size=BLOCK, block_size=BLOCK, inplace=True)
-    with surroundings([root_of(source, target)], options, ranks=4) as (context, _):
+    options, program = Options(sync=False, block_size=BLOCK), CopyOptions(chunk_size=BLOCK, inplace=True)
+    with surroundings([root_of(source, target)], options, ranks=4, program=program) as (context, _):
         here = context.sources[0].identity_of_directory(b""), context.targets[0].identity_of_directory(b"")
         status = (source / "large").stat()
         place = Place(0, b"", *here, False, False)

@@ -10,7 +10,7 @@ import pytest
 
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.preserve import PreservedMetadataKinds
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
@@ -65,7 +65,7 @@ def test_links_and_fifos_of_a_batch_are_counted_by_type(area: Path) -> None:
 @pytest.mark.parametrize("error", [GeneratorExit, MemoryError, OSError])
 def test_items_of_an_unfinished_task_are_removed(area: Path, error: type[BaseException]) -> None:
     """No other task knows their temporary names."""
-    with surroundings([root_of(area, area)], Options(existing="skip")) as (rank, _):
+    with surroundings([root_of(area, area)], Options(), program=CopyOptions(existing="skip")) as (rank, _):
         place = Place(
             0, b"", rank.sources[0].identity_of_directory(b""), rank.targets[0].identity_of_directory(b""), False, False
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.identity import ItemIdentity
-from pcopy.tasks.base.job import Job, Options
+from pcopy.tasks.base.job import CopyOptions, Job, Options
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files import existing
@@ -33,14 +33,14 @@ def test_ownership_table_matches_the_code(cells: list[str], monkeypatch: pytest.
     for keeps in ("newer", "skip", "fail") if option == "keeping" else ("replace", "changed"):
         for number in (1,) if run == "first" else (2, 3):
             for count in (1, 2) if links == "-" else (1,) if links == "1" else (2, 3):
-                options = Options(existing=keeps, inplace=option == "--inplace")
+                options = CopyOptions(existing=keeps, inplace=option == "--inplace")
 
                 class Surroundings:
-                    job = Job("name", number, (), options, began=BEGAN)
+                    job = Job("name", number, (), Options(), options, began=BEGAN)
                     may_be_from_earlier_run = Rank.may_be_from_earlier_run
 
                 surroundings: Any = Surroundings()
-                surroundings.options, surroundings.names_late = options, options.keeps_existing
+                surroundings.copy_options, surroundings.names_late = options, options.keeps_existing
                 times = [TIMES[changed] // 10**9] * 3
                 fields = [stat.S_IFREG | 0o644, 1, 1, count, 0, 0, 0, *times]
                 status = os.stat_result([*fields, *times, *[TIMES[changed]] * 3])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pcopy.tasks.base.codec import decode_task
 from pcopy.tasks.base.distribution import SPARSE_CHUNKS_PER_RANK
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CompareOptions, Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
@@ -27,7 +27,7 @@ def test_sparse_file_is_compared_in_as_many_parts_as_its_data_makes(tmp_path: Pa
         os.truncate(side / "file", SIZE)
         inodes.append((side / "file").stat().st_ino)
     roots = [root_of(side, side) for side in sides]
-    with surroundings(roots, Options(hash="xxh3-128"), RANKS, against=b"") as (rank, _):
+    with surroundings(roots, Options(hash="xxh3-128"), RANKS, program=CompareOptions(), against=b"") as (rank, _):
         one, other = (rank.sources[side].identity_of_directory(b"") for side in (0, 1))
         place = Place(0, b"", one, other, False, False)
         result = TaskResult(rank, Phase.COPY, (1, 0, 1))

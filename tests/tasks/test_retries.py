@@ -17,7 +17,7 @@ from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode_task, encode_task
-from pcopy.tasks.base.job import JobCounters, Options
+from pcopy.tasks.base.job import CopyOptions, JobCounters, Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -39,7 +39,8 @@ NOT_WRITTEN = Problem("write", errno.ENOSPC)
 def context(area: Path) -> Iterator[Rank]:
     for name in ("source", "target"):
         (area / name).mkdir()
-    with surroundings([root_of(area / "source", area / "target")], Options(existing="skip", sync=False)) as (made, _):
+    roots, program = [root_of(area / "source", area / "target")], CopyOptions(existing="skip")
+    with surroundings(roots, Options(sync=False), program=program) as (made, _):
         made.job = made.job._replace(began=BEGAN)
         yield made
 
@@ -105,8 +106,8 @@ def test_failed_names_of_one_directory_are_retried_together(context: Rank) -> No
 def test_item_not_created_yet_is_not_the_jobs_own(
     context: Rank, problem: Problem, inplace: bool, run_number: int, began_now: bool
 ) -> None:
-    context.options = context.options._replace(inplace=inplace)
-    context.job = context.job._replace(run=run_number, options=context.options)
+    context.copy_options = context.copy_options._replace(inplace=inplace)
+    context.job = context.job._replace(run=run_number, program=context.copy_options)
     (scan, _) = tried_again(context, note(context, [b"name"], problem))
     since = (run_number + 1, RESUMED + run_number) if began_now else (0, 0)
     assert scan == ScanNames(here(context)._replace(first_run=since), b"name", 1)

@@ -15,7 +15,7 @@ from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.source import FileContentVersion
 from pcopy.tasks.base.codec import decode_task, encode_task
 from pcopy.tasks.base.distribution import Hosts
-from pcopy.tasks.base.job import Options
+from pcopy.tasks.base.job import CopyOptions, Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import ContentInfo, Item, ItemCopy, Place
 from pcopy.tasks.links.make_links import CreateHardLinks
@@ -102,8 +102,8 @@ def test_linked_file_is_not_read_by_the_rank_that_wrote_it(area: Path, writer: i
         directory.mkdir()
         (directory / "one").write_bytes(b"one")
     made = ItemIdentity(0, (target / "one").stat().st_ino)
-    options = Options(hash="xxh3-128", verify=True)
-    with surroundings([root_of(source, target)], options, ranks=2) as (context, _):
+    options, program = Options(hash="xxh3-128"), CopyOptions(verify=True)
+    with surroundings([root_of(source, target)], options, ranks=2, program=program) as (context, _):
         context.hosts = Hosts(["here", "there"], 0)
         place = Place(
             0,

@@ -24,6 +24,7 @@ from pcopy.fsio.server import looks_like_new_file
 from pcopy.fsio.source import status_of_open_item
 from pcopy.fsio.syncer import sync_file_if_supported
 from pcopy.fsio.temporary import TEMPORARY_NAME_PREFIX
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import printable_path
 
@@ -73,7 +74,7 @@ def stop_job_on_archive_error(rank: Rank, action: str, problem: Problem) -> None
     """Stop the whole job, because the archive cannot be ``action`` ("read", "made", "written" or "synced"). If the file
     system is full, the exit status says so.
     """
-    archive = printable_path(rank.options.archive_file)
+    archive = printable_path(rank.program_options(ArchiveOptions).archive_file)
     code = NO_SPACE_CODE if problem.errno in NO_SPACE_ERRNOS else 0
     rank.request_stop(f"{archive}: the archive cannot be {action}: {problem.operation}: {problem.strerror}", code)
 

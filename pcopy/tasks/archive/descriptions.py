@@ -35,6 +35,7 @@ from pcopy.fsio.problem import PackedProblem, Problem, source_changed_problem
 from pcopy.fsio.source import FileContentVersion, open_source_file_to_read, source_item_status, status_of_open_item
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.readable import ReadPermissions
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
 from pcopy.walk.visitor import FoundItems
@@ -123,7 +124,7 @@ class MemberDescriber:
         self._preserve = rank.options.preserve
         self._readable = rank.shared_instance(ReadPermissions)
         self._root_paths = [root.source_shown.rstrip(b"/") or b"/" for root in rank.job.roots]
-        numeric = rank.options.numeric_owner
+        numeric = rank.program_options(ArchiveOptions).numeric_owner
         self._user, self._group = (_empty_owner_name, _empty_owner_name) if numeric else (user_name, group_name)
 
     def describe_item(self, place: Place, found: FoundItems, row: int) -> ItemToArchive | None:

@@ -24,6 +24,7 @@ from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_pl
 from pcopy.tasks.archive.open_archive import OpenedArchive, ReadAheadBuffer, extracted_member_metadata, owner_id_lookup
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_until_file_is_stored
@@ -53,7 +54,7 @@ class MemberExtractor:
         self._inherits = inherits
         self._archive = rank.shared_instance(OpenedArchive)
         self._ahead = ReadAheadBuffer(self._archive.read)
-        self._lookup = owner_id_lookup(numeric=rank.options.numeric_owner)
+        self._lookup = owner_id_lookup(numeric=rank.program_options(ArchiveOptions).numeric_owner)
 
     def is_extracted_in_one_step(self, member: ArchiveMember) -> bool:
         """Return True if ``member`` is extracted without a yield.

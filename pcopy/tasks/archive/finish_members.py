@@ -14,6 +14,7 @@ from pcopy.tasks.archive.members_to_extract import MemberToExtract, directory_pl
 from pcopy.tasks.archive.open_archive import extracted_member_metadata, owner_id_lookup
 from pcopy.tasks.archive.phases import FINISH
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskKind, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank, SetSharedByTasks
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -28,7 +29,9 @@ def spawn_directory_finish_task(rank: Rank, result: TaskResult, member: MemberTo
     """
     value = member.pack_as_bytes()
     if can_enter_with_mode(
-        extracted_member_metadata(owner_id_lookup(numeric=rank.options.numeric_owner), member.member)
+        extracted_member_metadata(
+            owner_id_lookup(numeric=rank.program_options(ArchiveOptions).numeric_owner), member.member
+        )
     ):
         result.spawn_task(FinishExtractedDirectory(value), phase=FINISH)
     else:
@@ -76,7 +79,8 @@ class ExtractedDirectoriesToFinishLast(SetSharedByTasks[bytes]):
 def finish_extracted_directory(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
     """Give the directory ``member`` its metadata. If that fails, it counts as failed and no longer as extracted."""
     place, options = directory_place_in_target(member.path), rank.options
-    attributes = extracted_member_metadata(owner_id_lookup(numeric=options.numeric_owner), member.member)
+    is_numeric = rank.program_options(ArchiveOptions).numeric_owner
+    attributes = extracted_member_metadata(owner_id_lookup(numeric=is_numeric), member.member)
     try:
         directory = rank.targets[0].open(member.path)
         status = status_of_open_item(directory)

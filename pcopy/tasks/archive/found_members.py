@@ -35,6 +35,7 @@ from pcopy.tasks.archive.names import DirectoryMembers, NameRecords, members_by_
 from pcopy.tasks.archive.open_archive import OpenedArchive, extracted_member_metadata, owner_id_lookup
 from pcopy.tasks.archive.wanted_names import WantedNamesOnRank
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
@@ -64,7 +65,7 @@ class MemberRecordDistributor:
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank = rank
         self._result = result
-        self._strip = rank.options.strip_components
+        self._strip = rank.program_options(ArchiveOptions).strip_components
         self._selected = rank.shared_instance(JobFilter)
         self._wanted = rank.shared_instance(WantedNamesOnRank)
         self._records = NameRecords(rank.size)
@@ -74,7 +75,7 @@ class MemberRecordDistributor:
         """True if simple members that the C backend has found need no look in Python: they can be recorded unchanged,
         since there is neither --strip-components, nor a filter, nor a list of wanted names or of incomplete files.
         """
-        self._lookup = owner_id_lookup(numeric=rank.options.numeric_owner)
+        self._lookup = owner_id_lookup(numeric=rank.program_options(ArchiveOptions).numeric_owner)
 
     def handle_simple_members(self, found: SimpleTarMembers) -> None:
         """Add simple members that the C backend has found to the records that are sent to the ranks that own their
@@ -100,7 +101,7 @@ class MemberRecordDistributor:
             result.count_item_as_failed(directory_place_in_target(b""), damage.name, problem, retry=RetryMode.NEVER)
         else:
             result.count(counts.FAILED)
-            result.report_failure(self._rank.options.archive_file, problem)
+            result.report_failure(self._rank.program_options(ArchiveOptions).archive_file, problem)
 
     def handle_member(self, found: FoundMember) -> bool:
         """Filter the member ``found``, and add it to the records that are sent if it is to be extracted. Return True if

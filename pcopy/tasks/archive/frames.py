@@ -20,6 +20,7 @@ from pcopy.fsio.seekable_zstd import ZstdFrame, packed_seek_table
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.compression import compressed_frame
 from pcopy.tasks.archive.written_records import PieceRecord, PieceRecords, stop_after_write_failure
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskKind, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -119,7 +120,7 @@ class ArchiveFrameWriter:
         again: the key of the piece, the part of the piece, and the digests. None: nothing. May raise ``OSError`` if the
         temporary file cannot be written.
         """
-        frame = compressed_frame(data, self._rank.options.compress_as)
+        frame = compressed_frame(data, self._rank.program_options(ArchiveOptions).compress_as)
         if self._held_bytes + len(frame) > MAX_HELD_BYTES:
             if self._spool is None:
                 self._spool = self._rank.open_spool()
@@ -171,7 +172,10 @@ class ArchiveFrameWriter:
         Args:
             end: bytes of all members before compression.
         """
-        archive, method = self._rank.shared_instance(ArchiveFile), self._rank.options.compress_as
+        archive, method = (
+            self._rank.shared_instance(ArchiveFile),
+            self._rank.program_options(ArchiveOptions).compress_as,
+        )
         last = bytes(rounded_up_to_multiple(end + 2 * TAR_BLOCK_BYTES, TAR_RECORD_BYTES) - end) + trailer
         frame = compressed_frame(last, method)
         self.placed_frames.append(ZstdFrame(len(frame), len(last)))

@@ -17,6 +17,7 @@ from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_proble
 from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of_open_item
 from pcopy.tasks.archive.contents import ArchiveContents
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.rank import Rank
 
 READ_AHEAD_SIZE = 1 << 20
@@ -27,8 +28,11 @@ class OpenedArchive:
     """The archive of a job, as one rank reads it. It is opened at its first use."""
 
     def __init__(self, rank: Rank) -> None:
-        self._archive, self._version = rank.options.archive_file, rank.options.archive_version
-        self._path = rank.options.archive_contents or self._archive
+        self._archive, self._version = (
+            rank.program_options(ArchiveOptions).archive_file,
+            rank.program_options(ArchiveOptions).archive_version,
+        )
+        self._path = rank.program_options(ArchiveOptions).archive_contents or self._archive
         self._device_and_inode = (-1, -1)
         self._contents: ArchiveContents | None = None
         self._incomplete: NamesOfIncompleteFiles | None = None

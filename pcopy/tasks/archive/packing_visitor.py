@@ -34,6 +34,7 @@ from pcopy.tasks.archive.readable import ReadPermissions
 from pcopy.tasks.archive.simple_files import holds_simple_files, simple_file_rows, simple_files, unpack_simple_files
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import fail_or_retry
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -64,7 +65,7 @@ def rank_laying_out_members(rank: Rank, root: int, path: bytes) -> int:
 
     Rank 0 lays out all members of a compressed archive.
     """
-    return 0 if rank.options.compress_as else zlib.crc32(path, root) % rank.size
+    return 0 if rank.program_options(ArchiveOptions).compress_as else zlib.crc32(path, root) % rank.size
 
 
 class ArchivingItemVisitor(ItemVisitor):

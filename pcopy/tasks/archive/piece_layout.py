@@ -27,6 +27,7 @@ from pcopy.tasks.archive.simple_files import unpack_if_simple
 from pcopy.tasks.archive.write_chunks import WriteChunk, chunk_tasks
 from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.archive.written_records import PieceRecords, digest_of_descriptions
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -45,13 +46,14 @@ class ReportPieces(TaskWithoutDirectory, code=134, doing="laying out members", i
 
     def run(self, rank: Rank, result: TaskResult) -> TaskSteps:
         found = archive_pieces_of_records(
-            rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=bool(rank.options.compress_as)
+            rank.shared_instance(MembersToLayOut).members.sorted(),
+            spans_directories=bool(rank.program_options(ArchiveOptions).compress_as),
         )
         while some := list(islice(found, PIECES_PER_NOTE)):
             sizes = array("Q", [piece.size for piece in some]).tobytes()
             digests = (
                 b"".join(digest_of_descriptions(map(unpack_if_simple, piece.packed_members)) for piece in some)
-                if rank.options.resumes
+                if rank.program_options(ArchiveOptions).resumes
                 else b""
             )
             keys = marshal.dumps([piece.key for piece in some])
@@ -151,7 +153,7 @@ class LayOutPieces(TaskWithoutDirectory, code=136, doing="laying out the archive
         layout.members_end = at
         layout.size = rounded_up_to_multiple(at + 2 * TAR_BLOCK_BYTES, TAR_RECORD_BYTES)
         try:
-            if not (rank.options.compress_as or rank.options.dry_run):
+            if not (rank.program_options(ArchiveOptions).compress_as or rank.options.dry_run):
                 _set_archive_size(rank, layout)
         except Problem as problem:
             stop_job_on_archive_error(rank, "made", problem)
@@ -165,9 +167,9 @@ def _create_archive(rank: Rank, layout: ArchiveLayout) -> None:
     pieces it contains. Raise ``Problem`` if that fails.
     """
     archive = rank.shared_instance(ArchiveFile)
-    if archive.create(resume=rank.options.resumes):
+    if archive.create(resume=rank.program_options(ArchiveOptions).resumes):
         _take_up_earlier_pieces(rank, layout)
-    elif rank.options.resumes or archive.has_replaced_unfinished:
+    elif rank.program_options(ArchiveOptions).resumes or archive.has_replaced_unfinished:
         rank.shared_instance(PieceRecords).remove_record_files()
 
 
@@ -197,7 +199,7 @@ def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
             key, at = made.piece_key(at, value[12:]), at + int.from_bytes(value[4:12], "big")
             yield key, at
 
-    if not rank.options.compress_as:
+    if not rank.program_options(ArchiveOptions).compress_as:
         size = status_of_open_item(
             rank.shared_instance(ArchiveFile).descriptor
         ).st_size  # the archive may have been truncated since
@@ -223,7 +225,7 @@ class PieceOffsetsNote(TaskKind, code=137, doing="starting to write members", is
     def run(self, rank: Rank, result: TaskResult) -> None:
         offsets = rank.shared_instance(PieceOffsets).offsets
         offsets.extend(array("Q", self.offsets))
-        if self.is_last and rank.options.compress_as and not rank.options.dry_run:
+        if self.is_last and rank.program_options(ArchiveOptions).compress_as and not rank.options.dry_run:
             rank.shared_instance(ArchiveFrameWriter).hand_out_first_tasks(PieceFrameTasks(rank, offsets), result)
         elif self.is_last:
             cost = PIECE_BYTES // 4 + PIECE_MEMBERS * CALL_COST // 4
@@ -245,7 +247,8 @@ def _piece_write_tasks(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers
     if they are small.
     """
     found = archive_pieces_of_records(
-        rank.shared_instance(MembersToLayOut).members.sorted(), spans_directories=bool(rank.options.compress_as)
+        rank.shared_instance(MembersToLayOut).members.sorted(),
+        spans_directories=bool(rank.program_options(ArchiveOptions).compress_as),
     )
     some: list[tuple[int, int, list[bytes]]] = []
     members = size = 0

@@ -36,6 +36,7 @@ from pcopy.tasks.archive.write_chunks import report_archived_item, report_incomp
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction
 from pcopy.tasks.base.hashing import UNKNOWN_VERSION
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ContentInfo, Place
@@ -93,7 +94,7 @@ class PieceMemberReader:
         self._rank = rank
         self._result = result
         self._reports_each = result.item_recorder.is_recording or rank.collects_signature_entries
-        self._is_compressed = bool(rank.options.compress_as)
+        self._is_compressed = bool(rank.program_options(ArchiveOptions).compress_as)
         self._place = Place(-1, b"", _NONE, NO_DIRECTORY_IDENTITY, False, False)
         self._directory = -1
         self._files = self._bytes = self._links = self._moved = 0

@@ -23,6 +23,7 @@ from pcopy.tasks.archive.archive_file import stop_job_on_archive_error
 from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, MemberRecordDistributor
 from pcopy.tasks.archive.open_archive import OpenedArchive, owner_id
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -73,7 +74,7 @@ def _report_trailer_problems(rank: Rank, result: TaskResult) -> None:
     if problem is not None:
         result.count(counts.FOUND)
         result.count(counts.FAILED)
-        result.report_failure(rank.options.archive_file, problem)
+        result.report_failure(rank.program_options(ArchiveOptions).archive_file, problem)
 
 
 def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> TaskSteps:
@@ -85,7 +86,7 @@ def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int
     try:
         index = archive.contents_of_archive.read_index()
     except ValueError as error:
-        path = printable_path(rank.options.archive_file + INDEX_SUFFIX)
+        path = printable_path(rank.program_options(ArchiveOptions).archive_file + INDEX_SUFFIX)
         result.notices.append(f"{path}: is not used: {error}; all headers are read instead: remove that file")
     except Problem as problem:
         stop_job_on_archive_error(rank, "read", problem)
@@ -199,7 +200,7 @@ class ArchiveSpanReader:
         self._end, self._last = end, ARCHIVE_END if end is None else end
         self._headers = rank.shared_instance(SimpleMemberFinder).in_c if consumer.takes_simple else None
         self._window, self._opened = b"", start
-        self._most_extents = rank.options.sparse_limit or NUMBER_LIMIT
+        self._most_extents = rank.program_options(ArchiveOptions).sparse_limit or NUMBER_LIMIT
         self._is_dense = end is not None and end - start <= 2 * MIN_SPAN_BYTES
         self.at = start
         """The offset at which the next member begins; -1 after damage."""
@@ -284,4 +285,4 @@ class SimpleMemberFinder:
         if backend_name() == "c":
             from pcopy.fsio.backend.native_tar import TarHeaderParser
 
-            self.in_c = TarHeaderParser(None if rank.options.numeric_owner else owner_id)
+            self.in_c = TarHeaderParser(None if rank.program_options(ArchiveOptions).numeric_owner else owner_id)

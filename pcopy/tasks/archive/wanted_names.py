@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pcopy.archive.member import DIRECTORY, ArchiveMember, UnsafeMemberNameError, safe_member_path
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.kind import TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -97,7 +98,7 @@ class WantedNamesOnRank(WantedNames):
     """
 
     def __init__(self, rank: Rank) -> None:
-        super().__init__(rank.options.members)
+        super().__init__(rank.program_options(ArchiveOptions).members)
         self._sent = set[int]()
 
     def send_found_names(self, result: TaskResult) -> None:

@@ -38,6 +38,7 @@ from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_NAME_PREFIX
 from pcopy.tasks.archive.archive_file import NO_SPACE_ERRNOS, ArchiveFile, stop_job_on_archive_error
 from pcopy.tasks.archive.compression import compressor_version
 from pcopy.tasks.archive.simple_files import SimpleFiles, as_simple_file, merged_files
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.rank import Rank
 
 PieceRecord = tuple[bytes, bytes, bytes, tuple[int, ...]]
@@ -100,15 +101,15 @@ class PieceRecords:
         self._rank = rank
         self._archive = rank.shared_instance(ArchiveFile)
         self._directory = rank.descriptors[0].target
-        options = rank.options
+        options, archive_options = rank.options, rank.program_options(ArchiveOptions)
         self.is_enabled = options.sync
         """True if records are written: only if the job syncs (``--no-sync`` is not given)."""
         settings = __version__.encode(), (options.hash or "").encode(), options.block_size
-        self._settings = b"%b %b %d%b" % (*settings, compressor_version(options.compress_as))
+        self._settings = b"%b %b %d%b" % (*settings, compressor_version(archive_options.compress_as))
         self._stem = b"%b%b-1-" % (TEMPORARY_NAME_PREFIX, rank.job.name.encode())
         self._merged_name = self._stem + b"0.kept"
         self._name = self._stem + b"%d.made" % rank.number
-        self._due = rank.began + options.archive_interval
+        self._due = rank.began + archive_options.archive_interval
         self._new: list[PieceRecord] = []
         self._file: BinaryIO | None = None
         self._reserved, self._is_reserved = -1, False
@@ -123,7 +124,7 @@ class PieceRecords:
     @property
     def has_earlier_records(self) -> bool:
         """True if there are records of an interrupted run, and the job resumes that run."""
-        return self._rank.options.resumes and bool(self._earlier_digests)
+        return self._rank.program_options(ArchiveOptions).resumes and bool(self._earlier_digests)
 
     @property
     def _earlier_digests(self) -> dict[tuple[bytes, bytes], bytes]:
@@ -143,7 +144,9 @@ class PieceRecords:
                 file.
             size: the number of bytes that the digests must have.
         """
-        digests = self._earlier_digests.get((piece, part)) if self._rank.options.resumes else None
+        digests = (
+            self._earlier_digests.get((piece, part)) if self._rank.program_options(ArchiveOptions).resumes else None
+        )
         return digests if digests is not None and len(digests) == size else None
 
     def add_record(self, piece: bytes, part: bytes, digests: bytes, where: tuple[int, ...] = ()) -> None:
@@ -164,7 +167,7 @@ class PieceRecords:
         self._new.append((piece, part, digests, where))
         if time.monotonic() >= self._due:
             self.store_records()
-            self._due = time.monotonic() + self._rank.options.archive_interval
+            self._due = time.monotonic() + self._rank.program_options(ArchiveOptions).archive_interval
 
     def store_records(self) -> None:
         """Sync the archive, then store the new records. Raise ``Problem`` if that fails."""
@@ -209,7 +212,8 @@ class PieceRecords:
 
     def _packed_frame(self, records: list[PieceRecord]) -> bytes:
         """Return the contents of a block with ``records``."""
-        return marshal.dumps((self._identity_in_records(), self._rank.options.compress_as, records))
+        compression = self._rank.program_options(ArchiveOptions).compress_as
+        return marshal.dumps((self._identity_in_records(), compression, records))
 
     def _reserve_space(self) -> None:
         """Reserve space for records with a file that has no name (O_TMPFILE).

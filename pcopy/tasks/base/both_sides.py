@@ -44,6 +44,7 @@ class SourceAndTargetDirectories:
     ) -> None:
         self.job = job
         self.options = job.options
+        self.copy_options = job.copy_options
         self.descriptors = descriptors
         self.sources, self.targets = _open_root_directories(job, descriptors, backend, one_host=one_host)
         self._roots_by_item: dict[tuple[bytes, bytes], Root] = {}
@@ -72,7 +73,9 @@ class SourceAndTargetDirectories:
         """Context manager: open the regular file ``name`` of the source for reading, and close it at the end. Raise
         ``Problem`` if it cannot be opened.
         """
-        descriptor = open_source_file_to_read(self.open_source_directory(place), name, follow=self.options.dereference)
+        descriptor = open_source_file_to_read(
+            self.open_source_directory(place), name, follow=self.copy_options.dereference
+        )
         try:
             yield descriptor
         finally:
@@ -82,7 +85,7 @@ class SourceAndTargetDirectories:
         """Return the status of an item of the source; with ``--dereference`` that of the item to which a symbolic link
         points. Raise ``Problem`` on failure.
         """
-        return source_item_status(self.open_source_directory(place), name, follow=self.options.dereference)
+        return source_item_status(self.open_source_directory(place), name, follow=self.copy_options.dereference)
 
     def source_device(self, place: Place, mount: int | None = None) -> int | None:
         """Return the st_dev that the file system of the source directory of ``place`` has on this host; or, if
@@ -194,7 +197,7 @@ def _open_root_directories(
     for (code, _), (source, _) in both:
         codes.setdefault(source, code)  # many roots may share one directory: the first root's code is used
     bases = {os.fstat(source).st_dev: code for source, code in reversed(codes.items())}
-    followed = LinkFollowingData(bases, one_host) if job.options.dereference else None
+    followed = LinkFollowingData(bases, one_host) if job.copy_options.dereference else None
     shared: dict[tuple[int, int], int] = {}
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
         root = job.roots[number]
@@ -211,7 +214,7 @@ def _open_root_directories(
         sources.append(of_source(source, source_code, on_source=True, followed_links=followed, expected_mounts=below))
         below = mounted(root.target)
         targets.append(of_target(target, target_code, on_source=False, expected_mounts=below))
-        targets[-1].preserves_atime = job.options.delete
+        targets[-1].preserves_atime = job.copy_options.delete
     return sources, targets
 
 

@@ -5,8 +5,9 @@ they can be sent to other ranks and stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pcopy.errors import InvariantBroken
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.mounted import MountRootTuple
 from pcopy.fsio.preserve import PreservedMetadataKinds as PreservedMetadataKinds
@@ -87,104 +88,73 @@ def message_refusing_existing_choice(existing: str) -> str:
 
 
 class Options(NamedTuple):
-    """Options of a job, as the user gave them. Most fields without a description have the name of a command-line
-    option. Sizes are in bytes, and 0 stands for an automatic choice.
+    """Options that several programs have, as the user gave them. Options of a single program are in its own tuple, such
+    as ``CopyOptions``.
 
-    ``modify_window`` is in seconds. ``stripe`` is empty unless the user gives a Lustre layout (striping) for new files.
+    Most fields without a description have the name of a command-line option, here and in the tuples of the programs.
+    Sizes are in bytes, and 0 stands for an automatic choice.
     """
 
     preserve: PreservedMetadataKinds = PreservedMetadataKinds()
-    existing: str = "replace"
-    modify_window: int = 0
-    chunk_size: int = 0
     block_size: int = 4 << 20
     sync: bool = True
     max_errors: int = 0
     umask: int = 0o022
     termination: str = "tree"
-    checksum: bool = False
-    inplace: bool = False
     sequential: bool = False
     """True if each file is written under its final name, from its start to its end, by one rank: the destination cannot
     do anything else (``pcopy.fsio.sequential``).
     """
-    dereference: bool = False
     one_file_system: bool = False
     hash: str = ""
     signature: bytes = b""
     manifest: bytes = b""
-    verify: bool = False
-    repair: bool = False
     direct: bool = False
     drop_cache: bool = False
     dry_run: bool = False
+    select: ItemFilters = ItemFilters()
+    itemize: bool = False
+    """True if rank 0 receives what was done with each item (``-vv``, ``--log``)."""
+    bwlimit: int = 0
+    oplimit: int = 0
+
+    @property
+    def writes_signature(self) -> bool:
+        """True if the job writes a signature (``--signature``) or a manifest (``--manifest``) of the dataset."""
+        return bool(self.signature or self.manifest)
+
+
+class CopyOptions(NamedTuple):
+    """Options of ``pcopy`` and ``psync``.
+
+    ``modify_window`` is in seconds. ``stripe`` is empty unless the user gives a Lustre layout (striping) for new files.
+    """
+
+    existing: str = "replace"
+    modify_window: int = 0
+    chunk_size: int = 0
+    checksum: bool = False
+    inplace: bool = False
+    dereference: bool = False
+    verify: bool = False
+    repair: bool = False
     reflink: str = "auto"
     fsync: bool = False
     stripe: str = ""
     stripe_table: str = ""
     stripe_affinity: bool = False
     group_lock: bool = False
-    select: ItemFilters = ItemFilters()
     files_from: bytes = b""
     nul_separated: bool = False
-    itemize: bool = False
-    """True if rank 0 receives what was done with each item (``-vv``, ``--log``)."""
-    bwlimit: int = 0
-    oplimit: int = 0
     delete: bool = False
     max_delete: int = -1
     delete_all: bool = False
     backup: bytes = b""
-    told: int = 0
-    """For a program that changes the items of a list (--from): number of bytes of the record that follows each path in
-    the stored list (``pcopy.jobs.path_list``); 0 if the list has only paths.
-    """
-    whole_directories: bool = False
-    """True if a directory in the list (--from) stands for the directory and everything below it."""
-    never_removed: tuple[DeviceInode, ...] = ()
-    """Directories that prm never removes, by whatever path the list names them."""
-    missing_is_fine: bool = False
-    """True if a path in the list (--from) that does not exist is not a failure."""
-    change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
-    """New properties of items that are changed in place, such as by pchmod.
-
-    The fields are: a mode in the syntax of chmod(1), owner and group (-1: unchanged), an access ACL and a default ACL
-    (both in the form that ``pcopy.fsio.backend.batches.SetMetadataBatch`` takes).
-    """
-    compare: int = 0
-    """Bit set of the properties, such as sizes or owners, by which two trees are compared
-    (``pcopy.tasks.compare.properties``); 0 if none are.
-    """
-    archive_file: bytes = b""
-    """Path of the archive that the job creates or unpacks; empty for a job without an archive."""
-    archive_version: tuple[int, ...] = ()
-    """Inode number, size and time that the archive had when the job that reads it began. If they change, the job
-    fails.
-    """
-    archive_contents: bytes = b""
-    """Path of the decompressed archive, if the archive is a single compressed stream. Otherwise it is empty, and the
-    archive itself is read.
-    """
-    compress_as: str = ""
-    numeric_owner: bool = False
-    strip_components: int = 0
-    members: tuple[bytes, ...] = ()
-    """Names of the members of the archive that are unpacked; empty for all members."""
-    walk: tuple[Any, ...] = ()
-    """Fields of a ``pcopy.walk.walk_request.WalkRequest``, for a job that lists items; empty for other jobs."""
     compress: str = ""
     """Format and level in which regular files are compressed while they are copied, for example ``zstd:3``; empty if
     they are not.
     """
     decompress: bool = False
-    resumes: bool = False
-    """True if the job continues an archive that a job that was interrupted has begun."""
-    archive_interval: float = 60.0
-    """Seconds between two records of how far an archive is written, from which an interrupted job can continue."""
-    sparse_limit: int = 1 << 22
-    """Largest number of data extents (parts between holes) that a sparse file in an archive may have to be read; 0 for
-    no limit (``pcopy.archive.records.MAX_EXTENTS``).
-    """
 
     @property
     def compresses_or_decompresses_files(self) -> bool:
@@ -207,10 +177,115 @@ class Options(NamedTuple):
         """
         return self.existing in EXISTING_CHOICES_THAT_KEEP
 
-    @property
-    def writes_signature(self) -> bool:
-        """True if the job writes a signature (``--signature``) or a manifest (``--manifest``) of the dataset."""
-        return bool(self.signature or self.manifest)
+
+class RemoveOptions(NamedTuple):
+    """Options of ``prm``."""
+
+    whole_directories: bool = False
+    """True if a directory in the list (--from) stands for the directory and everything below it."""
+    never_removed: tuple[DeviceInode, ...] = ()
+    """Directories that are never removed, by whatever path the list names them."""
+    missing_is_fine: bool = False
+    """True if a path in the list (--from) that does not exist is not a failure."""
+
+
+class ChangeOptions(NamedTuple):
+    """Options of ``pchmod``."""
+
+    change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
+    """New properties of items: a mode in the syntax of chmod(1), owner and group (-1: unchanged), an access ACL and a
+    default ACL (both in the form that ``pcopy.fsio.backend.batches.SetMetadataBatch`` takes).
+    """
+
+
+class CompareOptions(NamedTuple):
+    """Options of ``pverify --compare``. ``modify_window`` is in seconds."""
+
+    modify_window: int = 0
+    compare: int = 0
+    """Bit set of the properties, such as sizes or owners, by which two trees are compared
+    (``pcopy.tasks.compare.properties``).
+    """
+
+
+class ArchiveOptions(NamedTuple):
+    """Options of ``ptar``."""
+
+    archive_file: bytes = b""
+    """Path of the archive that the job creates or unpacks."""
+    archive_version: tuple[int, ...] = ()
+    """Inode number, size and time that the archive had when the job that reads it began. If they change, the job
+    fails.
+    """
+    archive_contents: bytes = b""
+    """Path of the decompressed archive, if the archive is a single compressed stream. Otherwise it is empty, and the
+    archive itself is read.
+    """
+    compress_as: str = ""
+    numeric_owner: bool = False
+    strip_components: int = 0
+    members: tuple[bytes, ...] = ()
+    """Names of the members of the archive that are unpacked; empty for all members."""
+    resumes: bool = False
+    """True if the job continues an archive that a job that was interrupted has begun."""
+    archive_interval: float = 60.0
+    """Seconds between two records of how far an archive is written, from which an interrupted job can continue."""
+    sparse_limit: int = 1 << 22
+    """Largest number of data extents (parts between holes) that a sparse file in an archive may have to be read; 0 for
+    no limit (``pcopy.archive.records.MAX_EXTENTS``).
+    """
+
+
+class StripeOptions(NamedTuple):
+    """Options of ``pstripe``. ``stripe`` is the layout that files get; it is empty if layouts are only reported."""
+
+    stripe: str = ""
+    stripe_table: str = ""
+
+
+class WalkOptions(NamedTuple):
+    """Options of ``pwalk``."""
+
+    walk: tuple[Any, ...] = ()
+    """Fields of a ``pcopy.walk.walk_request.WalkRequest``."""
+
+
+class BroadcastOptions(NamedTuple):
+    """Options of ``pbcast``."""
+
+    fsync: bool = False
+
+
+ProgramOptions = (
+    CopyOptions
+    | RemoveOptions
+    | ChangeOptions
+    | CompareOptions
+    | ArchiveOptions
+    | StripeOptions
+    | WalkOptions
+    | BroadcastOptions
+)
+"""Options that only one program has. There is one class for each program that has any."""
+
+_DEFAULT_COPY_OPTIONS = CopyOptions()
+_LISTED_FIRST = (
+    "preserve", "existing", "modify_window", "chunk_size", "block_size", "sync", "max_errors", "umask", "termination",
+    "checksum", "inplace", "sequential", "dereference", "one_file_system", "hash", "signature", "manifest", "verify",
+    "repair", "direct", "drop_cache", "dry_run", "reflink", "fsync", "stripe", "stripe_table", "stripe_affinity",
+    "group_lock", "select", "files_from", "nul_separated", "itemize", "bwlimit", "oplimit",
+)  # fmt: skip
+"""Names of options in the order in which reports and messages list them. All other options follow."""
+
+P = TypeVar("P", bound=ProgramOptions)
+
+
+def options_by_name(options: Options, program: ProgramOptions | None) -> dict[str, Any]:
+    """Return the values of ``options`` and of the options ``program``, by the names of their fields, in the order in
+    which people see them.
+    """
+    values = {**options._asdict(), **(program._asdict() if program is not None else {})}
+    return {**{name: values[name] for name in _LISTED_FIRST if name in values}, **values}
 
 
 class Job(NamedTuple):
@@ -223,7 +298,8 @@ class Job(NamedTuple):
         name: unique name of the job, part of the names of its temporary files.
         run: number of the current run: 1 for the first start, one more for each resume.
         roots: sources and their targets.
-        options: options of the user.
+        options: options of the user that several programs have.
+        program: options of the user that only the program of this job has; None if it has none.
         copies: True if the job copies; False if it only reads.
         against: path of a manifest, or empty.
         began: start of the first run, by the clock of the destination, in nanoseconds since 1970; 0 if the job is not
@@ -233,8 +309,10 @@ class Job(NamedTuple):
             They are not copied.
         mounts: mount points that must exist below the roots, on every host and in every run.
         cut_short: True if an earlier run was killed and may have left an incomplete file under its final name.
-        listed: path, on rank 0, of the list of paths to copy (``pcopy.jobs.files_from``); empty if everything is
-            copied.
+        listed: path, on rank 0, of the list of paths to process (``pcopy.jobs.files_from``); empty if everything is
+            processed.
+        listed_record_size: number of bytes of the record that follows each path in that list
+            (``pcopy.jobs.path_list``); 0 if the list has only paths.
         spared: items of targets that are not deleted even if the source lacks them, as (index of the root, path below
             it).
         doubted: time by the clock of the destination, in nanoseconds. Items that changed later may be the work of
@@ -245,6 +323,7 @@ class Job(NamedTuple):
     run: int
     roots: tuple[Root, ...]
     options: Options
+    program: ProgramOptions | None = None
     copies: bool = True
     against: bytes = b""
     began: int = 0
@@ -253,8 +332,22 @@ class Job(NamedTuple):
     mounts: tuple[Mount, ...] = ()
     cut_short: bool = False
     listed: bytes = b""
+    listed_record_size: int = 0
     spared: tuple[tuple[int, bytes], ...] = ()
     doubted: int = 0
+
+    @property
+    def copy_options(self) -> CopyOptions:
+        """The options of a copy. Other programs use its code with the defaults of these options."""
+        return self.program if isinstance(self.program, CopyOptions) else _DEFAULT_COPY_OPTIONS
+
+    def program_options(self, program: type[P]) -> P:
+        """Return the options of the job's program. Raise ``InvariantBroken`` if the job is not one of the program whose
+        options are a ``program``.
+        """
+        if not isinstance(self.program, program):
+            raise InvariantBroken(f"a job with {type(self.program).__name__} has no {program.__name__}")
+        return self.program
 
     @property
     def temporary_name_id(self) -> str:

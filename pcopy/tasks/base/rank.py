@@ -36,7 +36,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import SourceAndTargetDescriptors, SourceAndTargetDirectories
 from pcopy.tasks.base.distribution import Hosts, chunk_size
 from pcopy.tasks.base.hashing import JobItemHasher
-from pcopy.tasks.base.job import Failure, Job, Options, ProgressSink
+from pcopy.tasks.base.job import CompareOptions, Failure, Job, P, ProgressSink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Place
 from pcopy.text import count_with_noun, printable_path
@@ -163,7 +163,7 @@ class Rank(SourceAndTargetDirectories):
         self.size = size
         self.backend = backend
         self.visitor = visitor
-        self.mover = make_contents_copier(job.options)
+        self.mover = make_contents_copier(job)
         self.throttle = self.mover.throttle
         self.sink = sink
         self.counters = [0] * counts.NUMBER_OF_COUNTERS
@@ -199,7 +199,7 @@ class Rank(SourceAndTargetDirectories):
         There are two, so that the sync of a file does not wait for that of a file system.
         """
         self.hosts = Hosts(hosts, number, size)
-        self.names_late = job.copies and job.options.keeps_existing
+        self.names_late = job.copies and job.copy_options.keeps_existing
         """True if copies get their final names only in the phase NAME, and replace existing items only as
         ``--existing`` (newer, skip or fail) permits.
         """
@@ -222,6 +222,10 @@ class Rank(SourceAndTargetDirectories):
         if instance is None:
             instance = self._instances[state] = state(self)
         return cast(S, instance)
+
+    def program_options(self, program: type[P]) -> P:
+        """Return the options of the job's program (``Job.program_options``)."""
+        return self.job.program_options(program)
 
     def prepare_for_phase(self, phase: int) -> None:
         """Prepare for a task of ``phase``. At the start of a verify phase, open target directories are closed, so that
@@ -297,7 +301,7 @@ class Rank(SourceAndTargetDirectories):
         digests.
         """
         return self.options.writes_signature or (
-            self.computes_digests and not self.job.copies and not self.options.compare
+            self.computes_digests and not self.job.copies and not isinstance(self.job.program, CompareOptions)
         )
 
     @property
@@ -305,7 +309,7 @@ class Rank(SourceAndTargetDirectories):
         """True if existing items that were kept are read back as well: with ``--verify`` and ``--existing changed``,
         which kept them because they seemed to equal their source.
         """
-        return self.options.verify and self.options.existing == "changed"
+        return self.copy_options.verify and self.copy_options.existing == "changed"
 
     @property
     def computes_digests(self) -> bool:
@@ -331,7 +335,7 @@ class Rank(SourceAndTargetDirectories):
             unit: least size of a chunk, such as a stripe; 0 for none (``pcopy.tasks.base.distribution.chunk_size``).
         """
         known = max(self.totals()[counts.FOUND_BYTES], self.counters[counts.FOUND_BYTES], size)
-        return chunk_size(self.options.chunk_size, self.options.block_size, size, known, self.size, unit)
+        return chunk_size(self.copy_options.chunk_size, self.options.block_size, size, known, self.size, unit)
 
     def bytes_to_copy(self, status: os.stat_result) -> int:
         """Return the number of bytes to copy of a file with this ``status``: its size, or, if holes are preserved, at
@@ -385,7 +389,7 @@ class Rank(SourceAndTargetDirectories):
         """
         if unsyncable_devices and self.target_device(place) in unsyncable_devices:
             return False
-        if self.options.fsync or (self.names_late and self.phase >= Phase.NAME):
+        if self.copy_options.fsync or (self.names_late and self.phase >= Phase.NAME):
             return True  # the file gets its final name before the next sync of the file system
         storage = self.storage
         return (
@@ -446,7 +450,7 @@ class Rank(SourceAndTargetDirectories):
         names such items; None if there are none.
         """
         kept = remove_leftover_temporary_files(target, self.job.name, self.job.run) if self.job.run > 1 else []
-        if self.job.run > 1 and self.options.inplace:
+        if self.job.run > 1 and self.copy_options.inplace:
             remove_stale_sidecars(target, self.job.name)
         return Problem("rename", 0, text=leftover_notice(kept)) if kept else None
 
@@ -573,12 +577,13 @@ class Rank(SourceAndTargetDirectories):
             directories.close()
 
 
-def make_contents_copier(options: Options) -> ContentsCopier:
+def make_contents_copier(job: Job) -> ContentsCopier:
     """Return the object that copies contents of files, with the user's options for holes, reflinks and the page
     cache.
     """
+    options = job.options
     manner = PageCachePolicy(options.direct, options.drop_cache)
-    return ContentsCopier(sparse=options.preserve.sparse, reflink=options.reflink, cache_policy=manner)
+    return ContentsCopier(sparse=options.preserve.sparse, reflink=job.copy_options.reflink, cache_policy=manner)
 
 
 def is_ctime_since_earlier_run(job: Job, place: Place, moment: int) -> bool:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import os
 
-from pcopy.tasks.base.job import Job, Options, Root
+from pcopy.tasks.base.job import CopyOptions, Job, Root
 from pcopy.tasks.base.values import Place
 
 COMPRESSED_SUFFIX = b".zst"
 """Suffix of a file that zstd has compressed. Compression adds it to the name, decompression removes it."""
 
 
-def recoded_file_name(options: Options, name: bytes) -> bytes | None:
+def recoded_file_name(options: CopyOptions, name: bytes) -> bytes | None:
     """Return the name of the copy of the regular file ``name`` if the file is compressed (it gets the suffix) or
     decompressed (it loses the suffix). Return None if the file is copied unchanged.
     """
@@ -33,17 +33,17 @@ def recoded_target_name(job: Job, place: Place, name: bytes) -> bytes | None:
     without the suffix.
     """
     root = job.roots[place.root]
-    return recoded_root_name(job.options, root) if root.item else recoded_file_name(job.options, name)
+    return recoded_root_name(job.copy_options, root) if root.item else recoded_file_name(job.copy_options, name)
 
 
 def roots_with_recoded_names(job: Job) -> tuple[Root, ...]:
     """Return the roots of the job. If a root is a single file that will be compressed or decompressed, its ``name`` is
     replaced by the name that the copy gets, with or without the suffix.
     """
-    return tuple(root_with_recoded_name(job.options, root) for root in job.roots)
+    return tuple(root_with_recoded_name(job.copy_options, root) for root in job.roots)
 
 
-def root_with_recoded_name(options: Options, root: Root) -> Root:
+def root_with_recoded_name(options: CopyOptions, root: Root) -> Root:
     """Return ``root``. If it is a single file that will be compressed or decompressed, its ``name`` is replaced by the
     name that the copy gets, with or without the suffix.
     """
@@ -52,7 +52,7 @@ def root_with_recoded_name(options: Options, root: Root) -> Root:
     return root._replace(name=(recoded_root_name(options, root) if is_file else None) or root.name)
 
 
-def recoded_root_name(options: Options, root: Root) -> bytes | None:
+def recoded_root_name(options: CopyOptions, root: Root) -> bytes | None:
     """Return the name of the copy of ``root``, a single regular file, if it is compressed or decompressed; None if it
     is copied unchanged.
     """

@@ -330,7 +330,7 @@ class TaskResult(counts.TaskCounts):
         if rank.collects_signature_entries and name and known.kind != SOCKET_TYPE_BYTE:
             side, path, entry = rank.item_location_in_dataset(place, name)
             self.entries[side, path].add_item(entry, known)
-        if not (verify and rank.options.verify):
+        if not (verify and rank.copy_options.verify):
             return
         self.count_items_to_verify(1, known.size, place)
         if chunk:
@@ -356,7 +356,7 @@ class TaskResult(counts.TaskCounts):
                 else None
             )
             self.entries[side, path].extend(files, names)
-        if verify and rank.options.verify:
+        if verify and rank.copy_options.verify:
             self.count_items_to_verify(len(files), files.total_size, place)
             self.verifications[place, rank.hosts.this_host].extend(files)
 
@@ -412,7 +412,7 @@ class TaskResult(counts.TaskCounts):
         With ``--existing newer``, ``skip`` or ``fail`` no directory is deleted to make room for an item, so the item
         fails.
         """
-        options = self._rank.options
+        options = self._rank.copy_options
         return (
             problem.is_directory_not_empty_error
             and options.delete
@@ -510,7 +510,12 @@ class TaskResult(counts.TaskCounts):
             return True
         job = self._rank.job
         is_first = job.run == 1 or place.first_run[0] == job.run
-        return is_first and not job.options.inplace and problem.on_source and problem.operation in _EXAMINING_OPERATIONS
+        return (
+            is_first
+            and not job.copy_options.inplace
+            and problem.on_source
+            and problem.operation in _EXAMINING_OPERATIONS
+        )
 
     def record_overwritten_file(self, place: Place, name: bytes, inode: int, *, lacks_metadata: bool) -> None:
         """Record that the existing file ``name`` was overwritten completely (``--inplace``). It still has its mark of

@@ -25,6 +25,7 @@ from pcopy.fsio.problem import Problem, errors_as_problem, source_changed_proble
 from pcopy.fsio.source import FileContentVersion, open_item_to_read, status_of_open_item
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM, Hasher, digest_algorithm_named
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import BroadcastOptions
 from pcopy.tasks.base.kind import TaskKind, TaskSteps, TaskWithoutDirectory
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -387,15 +388,15 @@ class ReceivedFileWriter:
             return
         if self._digest.digest() != digest:
             raise Problem("read", 0, text="what has arrived is not what was read: its digest differs")
-        options = self._rank.options
+        options, fsync = self._rank.options, self._rank.program_options(BroadcastOptions).fsync
         if self._is_sparse:
             new.extend_to_size(size)
-            if not options.fsync:
+            if not fsync:
                 yield from wait_until_file_is_stored(self._rank, new)
         inherits = has_default_acl(self._target.descriptor)
         self._rank.detect_times_set_on_close(self._target.descriptor, new.status.st_dev, result.notices)
         applied = new.apply_metadata(attributes, options.preserve, options.umask, inherits_acl=inherits)
-        new.commit(self._name, sync=options.fsync, store=options.sync)
+        new.commit(self._name, sync=fsync, store=options.sync)
         self._new = None
         if new.metadata_problem is not None:
             raise new.metadata_problem

@@ -1,5 +1,5 @@
 """The mode, owner and ACL that each item must get. They are computed from the item's status and the user's options
-(``Options.change``), for a batch of items at a time.
+(``ChangeOptions.change``), for a batch of items at a time.
 
 Rules:
 
@@ -29,6 +29,7 @@ from pcopy.fsio.modes import ModeChange, mode_after_changes, parse_mode
 from pcopy.fsio.nodes import proc_path_of_descriptor
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 from pcopy.fsio.problem import Problem
+from pcopy.tasks.base.job import ChangeOptions
 from pcopy.tasks.base.rank import Rank
 
 _ACL_VERSION = struct.Struct("<I")
@@ -111,7 +112,7 @@ class WantedMetadata:
     """The mode, owner and ACL changes that the options of pchmod request; one object per rank."""
 
     def __init__(self, rank: Rank) -> None:
-        mode, self._uid, self._gid, access, self._default = rank.options.change
+        mode, self._uid, self._gid, access, self._default = rank.program_options(ChangeOptions).change
         self.acls = (access, self._default) if access else None
         actions = parse_mode(mode) if mode else ()
         umask = rank.options.umask

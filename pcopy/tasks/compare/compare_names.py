@@ -18,6 +18,7 @@ from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY, ROOT_PATH, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE
+from pcopy.tasks.base.job import CompareOptions
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -73,7 +74,7 @@ class DirectoryItemsComparison:
 
     def stat_names_on_both_sides(self) -> TicketGenerator[None]:
         """Stat all names on both sides, apply the filters, and pair the items that both sides have."""
-        wanted = self._rank.options.compare
+        wanted = self._rank.program_options(CompareOptions).compare
         stated = yield from stat_on_both_sides(
             self._rank, self._directories, self._packed, status_columns_to_compare(wanted)
         )
@@ -148,8 +149,9 @@ class DirectoryItemsComparison:
 
     def compare_pairs(self) -> TicketGenerator[None]:
         """Compare the items that both sides have in everything but their contents."""
-        wanted, pairs = self._rank.options.compare, self._pairs
-        self._bits, self._problems = status_differences(pairs, wanted, self._rank.options.modify_window)
+        options, pairs = self._rank.program_options(CompareOptions), self._pairs
+        wanted = options.compare
+        self._bits, self._problems = status_differences(pairs, wanted, options.modify_window)
         if any(bits & CONTENT for bits in self._bits) and self._has_generated_contents():
             for row, mode in enumerate(pairs.rows[0].mode):
                 if stat.S_ISREG(mode):
@@ -179,7 +181,7 @@ class DirectoryItemsComparison:
             if row in self._attribute_failures and self._kinds[row] == DIRECTORY[0]:
                 result.count(counts.DIRECTORIES, -1)
             report_uncompared_item(result, self._place, int(not problem.on_source), self._pair_names[row], problem)
-        read = self._spawn_content_comparisons() if self._rank.options.compare & CONTENT else ()
+        read = self._spawn_content_comparisons() if self._rank.program_options(CompareOptions).compare & CONTENT else ()
         rows: Sequence[int] = range(len(self._pair_names))
         if len(read) == len(rows):
             return

@@ -33,6 +33,7 @@ from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
+from pcopy.tasks.base.job import CompareOptions
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
@@ -134,10 +135,10 @@ def _may_compare_directories_in_batch(rank: Rank, parent: Place) -> bool:
     so if items need no look in Python (no filter, extended attributes or report of equal items), and if no file system
     is mounted there.
     """
-    options = rank.options
+    wanted, options = rank.program_options(CompareOptions).compare, rank.options
     if not enters_several_per_call(rank) or rank.shared_instance(JobFilter).has_filters:
         return False
-    if options.compare & (ACL | XATTR | REPORTS_EQUAL) or options.direct or options.drop_cache:
+    if wanted & (ACL | XATTR | REPORTS_EQUAL) or options.direct or options.drop_cache:
         return False
     return not any(rank.sources[side].expected_mounts.has_expected_mount_at_or_in(parent.path) for side in SIDES)
 
@@ -178,9 +179,16 @@ def _submit_comparison(rank: Rank, siblings: _SiblingDirectories) -> TicketGener
         return DirectoryContentsResult(BatchOutcomeColumns(len(siblings.names)), ItemCounts(), {})
     devices = rank.source_device(sides[0]) or 0, rank.source_device(sides[1]) or 0
     numbers = array("Q", siblings.inodes), array("Q", siblings.others)
-    wanted, window = rank.options.compare, rank.options.modify_window
+    options = rank.program_options(CompareOptions)
     batch = CompareDirectoriesBatch(
-        first, pack_names(siblings.names), second, *numbers, devices, NAMES_PER_BATCH - 1, wanted, window
+        first,
+        pack_names(siblings.names),
+        second,
+        *numbers,
+        devices,
+        NAMES_PER_BATCH - 1,
+        options.compare,
+        options.modify_window,
     )
     return (yield from rank.execute_batch(batch))
 

@@ -207,9 +207,7 @@ class FilePair(NamedTuple):
             data: the number of its bytes outside of holes; it determines the size of the parts.
         """
         size = versions[0].size
-        chunk = rank.chunk_size_of_file(size)
-        if not rank.options.chunk_size:
-            chunk = sparse_chunk_size(chunk, size, data, rank.size)
+        chunk = sparse_chunk_size(rank.chunk_size_of_file(size), size, data, rank.size)
         starts = range(0, size, chunk)
         number = rank.number, next(rank.shared_instance(ComparisonLedger).numbers)
         result.spawn_task(ComparisonStartedNote(self.place, self.name, self.bits, size, number, len(starts)))

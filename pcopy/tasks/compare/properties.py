@@ -38,7 +38,7 @@ has.
 """
 
 REPORTS_EQUAL = 1 << 10
-"""A bit in the mask of the properties to compare (``Options.compare``) that is no property: items without any
+"""A bit in the mask of the properties to compare (``CompareOptions.compare``) that is no property: items without any
 difference are reported, too.
 """
 

@@ -13,6 +13,7 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.item_outcomes import MAX_ITEMS_PER_MESSAGE
+from pcopy.tasks.base.job import CompareOptions
 from pcopy.tasks.base.kind import NoteDiscardedOnResume
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -83,7 +84,7 @@ class DifferenceReporter:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._reports_equal = bool(rank.options.compare & REPORTS_EQUAL)
+        self._reports_equal = bool(rank.program_options(CompareOptions).compare & REPORTS_EQUAL)
         self._found: dict[tuple[int, bytes], tuple[list[bytes], bytearray]] = {}
 
     def add_item_differences(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:

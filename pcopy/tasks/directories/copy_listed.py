@@ -257,7 +257,7 @@ class _PathListWalk:
             return True
         try:
             directory = self._rank.open_source_directory(self.entered[-1])
-            status = source_item_status(directory, name, follow=self._rank.options.dereference)
+            status = source_item_status(directory, name, follow=self._rank.copy_options.dereference)
         except Problem:
             return True
         return stat.S_ISDIR(status.st_mode)

@@ -246,7 +246,9 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
     if task.counts_as_copied:
         result.count(counts.DIRECTORIES, 1, place)
         result.item_recorder.record_item_outcome(ItemAction(task.action), place, b"", DIRECTORY)
-        if rank.options.verify and result.phase < Phase.REPAIR and not task.is_again:  # each directory is verified once
+        if (
+            rank.copy_options.verify and result.phase < Phase.REPAIR and not task.is_again
+        ):  # each directory is verified once
             result.collect_digest(place, b"", rank.job_item_hasher.placeholder_directory_info, counts.DIRECTORIES)
 
 
@@ -276,7 +278,7 @@ def _apply_metadata_to_handle(
     if existing is not None and should_update_metadata(rank):
         from pcopy.fsio.metadata_update import metadata_difference, update_metadata
 
-        lacks = metadata_difference(target, existing, attributes, preserve, rank.options.modify_window)
+        lacks = metadata_difference(target, existing, attributes, preserve, rank.copy_options.modify_window)
         return update_metadata(target, existing, attributes, preserve, lacks)
     # After an earlier run created the directory, another process may have set ACLs on it.
     if existing is not None or rank.job.run > 1:

@@ -51,12 +51,10 @@ def foreseen_directory_action(task: ScanDirFields, rank: Rank, attributes: ItemM
         return ItemAction.COPY
     from pcopy.fsio.metadata_update import metadata_difference
 
-    options = rank.options
+    preserve, modify_window = rank.options.preserve, rank.copy_options.modify_window
     try:
         target = rank.targets[task.root].open(path)
-        lacks = metadata_difference(
-            target, status_of_open_item(target), attributes, options.preserve, options.modify_window
-        )
+        lacks = metadata_difference(target, status_of_open_item(target), attributes, preserve, modify_window)
     except Problem:  # the task that needs the directory meets the error again and reports it
         return ItemAction.META
     return ItemAction.META if lacks.is_update_needed else ItemAction.SKIP

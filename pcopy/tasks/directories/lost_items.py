@@ -49,7 +49,7 @@ def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Proble
     """Return a ``Problem`` if items that earlier runs copied into the directory ``place`` are missing or changed, or if
     the source cannot be listed; else None.
     """
-    if rank.options.verify or rank.totals_at_phase_start()[counts.FAILED]:
+    if rank.copy_options.verify or rank.totals_at_phase_start()[counts.FAILED]:
         return None
     if (
         rank.options.one_file_system
@@ -85,8 +85,8 @@ def _is_item_lost(rank: Rank, place: Place, source: int, target: int, name: byte
     """
     new_name, recoded = rank.target_name(place, name), None
     try:
-        wanted = source_item_status(source, name, follow=rank.options.dereference)
-        if rank.options.compresses_or_decompresses_files and stat.S_ISREG(wanted.st_mode):
+        wanted = source_item_status(source, name, follow=rank.copy_options.dereference)
+        if rank.copy_options.compresses_or_decompresses_files and stat.S_ISREG(wanted.st_mode):
             recoded = recoded_target_name(rank.job, place, name)
         present = item_status_or_none(target, recoded or new_name)
     except Problem:
@@ -101,10 +101,10 @@ def _is_item_lost(rank: Rank, place: Place, source: int, target: int, name: byte
     if present is None or recoded:
         return present is None  # the file was compressed or decompressed: its expected size is not known
     if stat.S_ISDIR(wanted.st_mode):
-        return rank.options.existing == "changed" and _has_lost_names(rank, place, source, target, name)
-    if rank.options.existing in _KEEPING_EXISTING_CHOICES or looks_like_copy(wanted, present, 0, contents=True):
+        return rank.copy_options.existing == "changed" and _has_lost_names(rank, place, source, target, name)
+    if rank.copy_options.existing in _KEEPING_EXISTING_CHOICES or looks_like_copy(wanted, present, 0, contents=True):
         return False
-    return rank.options.existing == "fail" or ExistingItem(rank, place, target, new_name, present).is_made_by_job()
+    return rank.copy_options.existing == "fail" or ExistingItem(rank, place, target, new_name, present).is_made_by_job()
 
 
 def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
@@ -128,7 +128,7 @@ def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: by
             return any(
                 all(
                     item_status_or_none(inner_target, candidate) is None
-                    for candidate in {item, recoded_file_name(rank.options, item) or item}
+                    for candidate in {item, recoded_file_name(rank.copy_options, item) or item}
                 )
                 and not rank.is_changed_since_job_start(wanted := source_item_status(inner_source, item))
                 and (place.root, os.path.join(inner.path, item)) not in rank.job.own
@@ -148,7 +148,7 @@ def warn_of_partial_files(rank: Rank, result: TaskResult, place: Place) -> TaskS
     """
     shared = len(rank.job.roots) > 1 and not rank.path_below_target(place.root, place.path)
     if (
-        not rank.job.cut_short or shared or rank.options.compresses_or_decompresses_files
+        not rank.job.cut_short or shared or rank.copy_options.compresses_or_decompresses_files
     ):  # a file that is compressed or decompressed gets its final name only when it is complete
         return
     with suppress(Problem, OSError):  # the task that has to read the directories reports the error

@@ -190,7 +190,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         reads = not rank.job.copies or (self.parent is not None and self.parent.target_id == NO_DIRECTORY_IDENTITY)
         if not (reads or self.is_excluded_mount_point(rank)) and rank.is_root_target(self.root, status):
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
-        if rank.options.dereference and self.parent is not None:
+        if rank.copy_options.dereference and self.parent is not None:
             self._refuse_symlink_loop(rank, self.parent, source, status)
         handle: ItemHandle = source
         listing = DirectoryListing()
@@ -344,7 +344,7 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
             source,
             self.names,
             visitor,
-            follow=rank.options.dereference,
+            follow=rank.copy_options.dereference,
             extra_columns=owner_columns_if_needed(rank),
         )
 
@@ -398,7 +398,7 @@ def _stat_names_or_spawn_tasks(rank: Rank, result: TaskResult, begun: _OpenedDir
             begun.source,
             listing.names,
             visitor,
-            follow=rank.options.dereference,
+            follow=rank.copy_options.dereference,
             extra_columns=owner_columns_if_needed(rank),
         )
         if number:

@@ -41,7 +41,7 @@ def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[
     """Return True if nothing that is known before the directories are opened, such as an option or a mount point,
     requires that the subdirectories ``names`` of ``place`` are processed one by one.
     """
-    job, options = rank.job, rank.options
+    job, options = rank.job, rank.copy_options
     if (
         not (rank.backend.has_directory_batches and job.copies and job.run == 1)
         or place.target_id == NO_DIRECTORY_IDENTITY
@@ -50,11 +50,11 @@ def _may_process_directories_in_batch(rank: Rank, place: Place, names: Sequence[
     if (
         rank.collects_signature_entries
         or options.verify
-        or options.itemize
+        or rank.options.itemize
         or rank.collects_report_sums
         or options.dereference
         or options.compresses_or_decompresses_files
-        or options.preserve.chown != (-1, -1)
+        or rank.options.preserve.chown != (-1, -1)
     ):
         return False
     if job.roots[place.root].item:
@@ -108,6 +108,6 @@ def _copies_new_files_in_batch(rank: Rank, place: Place, policy: CopyPolicy) -> 
     are_new = (
         file_copy_plan_for_unused_name(policy) == CopyPlan.NEW
         and not rank.computes_digests
-        and rank.options.reflink != "always"
+        and rank.copy_options.reflink != "always"
     )
     return are_new and rank.backend.runs_in_poll and rank.all_ranks_have_work()

@@ -216,7 +216,7 @@ class BackupDirectory:
         """
         with errors_as_problem("open"):
             parent = open_with_retries(b"/", _PATH_FLAGS)
-        *parents, last = filter(None, self._rank.options.backup.split(b"/"))
+        *parents, last = filter(None, self._rank.copy_options.backup.split(b"/"))
         try:
             for name in parents:
                 inner = _open_or_make_directory(parent, name, _PATH_FLAGS)

@@ -257,12 +257,9 @@ def _lustre_group_lock(
     """Return a context manager that holds Lustre's group lock while the chunk is written. All writers of the file share
     this lock. If the user does not want it (--group-lock, --direct), return a context manager that does nothing.
     """
-    options = rank.options
-    if writing < 0 or not (options.group_lock or options.direct):
+    is_required = rank.copy_options.group_lock
+    if writing < 0 or not (is_required or rank.options.direct):
         return nullcontext()
     group = zlib.crc32(task.file.temporary) & 0x7FFFFFFF | 1
-    return (
-        yield from target_layout_policy(rank, task.file.item.place).group_lock(
-            writing, group, is_required=options.group_lock
-        )
-    )
+    layout = target_layout_policy(rank, task.file.item.place)
+    return (yield from layout.group_lock(writing, group, is_required=is_required))

@@ -234,7 +234,7 @@ def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFilesBatch) -> li
         [names[row] for row in creating],
         [sizes[row] for row in creating],
         TargetDirectory(batch.target, place.target_id.inode),
-        follow=rank.options.dereference,
+        follow=rank.copy_options.dereference,
     )
     if len(found) == 1 and found[0][0] is DEFAULT_LAYOUT_RECIPE:
         return [batch]
@@ -369,7 +369,7 @@ def _handle_copied_files(
     verdicts = done.verdicts
     rows = verdicts.rows_with_code(OutcomeCode.DONE)
     names = unpack_names(batch.names) if _needs_unpacked_names(rank) else []
-    if rank.options.inplace and rank.job.run > 1:
+    if rank.copy_options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
         for row in rows:
             # If an earlier run was overwriting a file of this name (--inplace), that file has been replaced now. So its
@@ -390,7 +390,7 @@ def _handle_copied_files(
     result.count(counts.FILES, len(rows))
     is_all = len(rows) == len(batch.rows)
     result.count(counts.BYTES, verdicts.moved if is_all else sum(map(verdicts.bytes.__getitem__, rows)))
-    if rank.collects_signature_entries or rank.options.verify:
+    if rank.collects_signature_entries or rank.copy_options.verify:
         digested = ItemColumns()
         columns = batch.rows, verdicts.bytes, done.digests.data, counts.FILES
         if len(rows) == len(names):
@@ -404,13 +404,13 @@ def _needs_unpacked_names(rank: Rank) -> bool:
     """Return True if the names of copied files must be unpacked after a batch, for digests, reports or marks, or
     because the copies are named later. Otherwise that time is saved.
     """
-    options = rank.options
+    options = rank.copy_options
     return (
         rank.names_late
         or options.inplace
         or rank.collects_signature_entries
         or options.verify
-        or options.itemize
+        or rank.options.itemize
         or rank.collects_report_sums
     )
 

@@ -79,10 +79,10 @@ def copy_special_file(rank: Rank, result: TaskResult, item: Item, *, may_get_lin
         item: the item. If it has several names (hard links), the copy is verified later, together with the other names.
         may_get_links: True if other names of the inode may be found later, so that the identity of the copy is needed.
     """
-    began = time.monotonic_ns()
-    place, name = item.names[0]
-    source, new_name, options = rank.open_source_directory(place), rank.target_name(place, name), rank.options
-    status = source_item_status(source, name, follow=options.dereference)
+    began, (place, name) = time.monotonic_ns(), item.names[0]
+    source, new_name = rank.open_source_directory(place), rank.target_name(place, name)
+    options, follow = rank.options, rank.copy_options.dereference
+    status = source_item_status(source, name, follow=follow)
     if status.st_ino != item.inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
         raise source_changed_problem("stat", "another item has taken its name since the scan")
     present = find_existing_item(rank, place, name)
@@ -98,7 +98,7 @@ def copy_special_file(rank: Rank, result: TaskResult, item: Item, *, may_get_lin
     is_alike = present_status is not None and stat.S_IFMT(present_status.st_mode) == stat.S_IFMT(status.st_mode)
     kept = present.status_with_kept_mode(status) if present is not None and is_alike else None
     inherits = inherits_acl(rank, place, target)
-    node = read_link_or_special_file(source, name, item.inode, options.preserve, follow=options.dereference)
+    node = read_link_or_special_file(source, name, item.inode, options.preserve, follow=follow)
     is_new = present is None and not rank.names_late
     made_as = new_name if is_new else prepare_new_name(rank, target, new_name, present_status, status)
     with NewLinkOrSpecialFile.create_link_or_special_file(
@@ -184,7 +184,7 @@ def _skip_if_existing_item_kept(
         status: status of the item in the source.
         may_get_links: True if other names (hard links) of the inode may be found later.
     """
-    (place, name), rank, options = item.names[0], present.rank, present.rank.options
+    (place, name), rank, options = item.names[0], present.rank, present.rank.copy_options
     if _is_existing_item_replaced(present, source, name, status):
         return None
     is_link = stat.S_ISLNK(status.st_mode)  # the target texts of both links were compared already, and are equal
@@ -203,7 +203,8 @@ def _skip_if_existing_item_kept(
         if not has_source_metadata(rank, place, name, status, present):
             if may_get_links and same and not may_link and is_copied_again_for_links(present, status):
                 return None
-            node = read_link_or_special_file(source, name, item.inode, options.preserve, follow=options.dereference)
+            preserve = rank.options.preserve
+            node = read_link_or_special_file(source, name, item.inode, preserve, follow=options.dereference)
             updated = update_existing_metadata(result, name, present, node.attributes)
             if updated is None:
                 return None

@@ -57,6 +57,7 @@ from pcopy.fsio.problem import (
 from pcopy.fsio.source import status_of_open_item
 from pcopy.fsio.temporary import is_private_file, remove_item_if_present
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import ArchiveOptions
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, is_ctime_since_earlier_run
 from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, Place
@@ -103,7 +104,7 @@ def should_update_metadata(rank: Rank) -> bool:
     With ``--checksum`` it is done only together with ``--delete``, because then the whole destination is to equal the
     source. A repair does not do it: it copies items instead.
     """
-    options = rank.options
+    options = rank.copy_options
     return (
         options.compares_existing
         and (options.delete or not options.checksum)
@@ -116,7 +117,11 @@ def owner_columns_if_needed(rank: Rank) -> int:
     """Return the columns OWNER and GROUP (bits of a column mask) if a scan must also read the owner of each item, to
     update metadata or to write an archive; else 0.
     """
-    return OWNER_COLUMN | GROUP_COLUMN if rank.options.archive_file or should_update_metadata(rank) else 0
+    return (
+        OWNER_COLUMN | GROUP_COLUMN
+        if isinstance(rank.job.program, ArchiveOptions) or should_update_metadata(rank)
+        else 0
+    )
 
 
 class ExistingItem(NamedTuple):
@@ -177,7 +182,7 @@ class ExistingItem(NamedTuple):
         With ``--inplace``, return False for a file with a single name, because an earlier run may have been overwriting
         it.
         """
-        if stat.S_ISREG(self.status.st_mode) and self.rank.options.inplace and self.status.st_nlink == 1:
+        if stat.S_ISREG(self.status.st_mode) and self.rank.copy_options.inplace and self.status.st_nlink == 1:
             return False
         born = birth_time(self.directory, self.name)
         return bool(born) and not is_ctime_since_earlier_run(self.rank.job, self.place, born)
@@ -220,7 +225,7 @@ class ExistingItem(NamedTuple):
         An item that differed when it was verified is replaced, and so is one that an earlier run of this job created.
         If ``needs_content_comparison`` returns True, False only means that the contents must be compared.
         """
-        rank, target, options = self.rank, self.status, self.rank.options
+        rank, target, options = self.rank, self.status, self.rank.copy_options
         if rank.phase >= Phase.REPAIR:
             if rank.names_late and not self.may_be_replaced_under_keep_option(source):
                 raise Problem(
@@ -239,7 +244,7 @@ class ExistingItem(NamedTuple):
             raise uncertain_file_mark_problem(self.name)
         if decision is ExistingItemDecision.FAIL:
             raise Problem("create", errno.EEXIST)
-        if decision is ExistingItemDecision.REPLACE and (options.delete or options.dry_run):
+        if decision is ExistingItemDecision.REPLACE and (options.delete or rank.options.dry_run):
             self.refuse_nonempty_directory()
         return decision is ExistingItemDecision.REPLACE and (
             half is not None or not self._may_differ_in_time_only(source)
@@ -259,7 +264,7 @@ class ExistingItem(NamedTuple):
         In a repair, it may be replaced if it still has the time of its source: then no other program has written to the
         copy.
         """
-        options = self.rank.options
+        options = self.rank.copy_options
         if self.rank.phase >= Phase.REPAIR:
             return self.status.st_mtime_ns == source.st_mtime_ns
         if self._is_certainly_incomplete():
@@ -283,7 +288,7 @@ class ExistingItem(NamedTuple):
             directory, name: descriptor of the directory of the other link, and its name.
             on_source: True if ``directory`` belongs to the source.
         """
-        options, present = self.rank.options, self.status
+        options, present = self.rank.copy_options, self.status
         if not (stat.S_ISLNK(source.st_mode) and stat.S_ISLNK(present.st_mode)):
             return False
         is_equal = are_times_equal(source.st_mtime_ns, present.st_mtime_ns, options.modify_window)
@@ -296,7 +301,7 @@ class ExistingItem(NamedTuple):
         """Return the mark of the file which says that an ``--inplace`` job has written only a part of it: this job, or
         one that was given up. Return None if it has none. Only files that may have a mark are examined.
         """
-        options, target = self.rank.options, self.status
+        options, target = self.rank.copy_options, self.status
         if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_private_file(target)):
             return None
         mark = find_incomplete_file_mark(self.directory, self.name, target)
@@ -336,7 +341,7 @@ class ExistingItem(NamedTuple):
             recipe: way in which a new file would be created, so that it gets its Lustre layout (striping).
         """
         rank = self.rank
-        if not rank.options.inplace:
+        if not rank.copy_options.inplace:
             return None
         if recipe.attribute is not None and target_layout_policy(rank, self.place).lacks_layout(
             self.directory, self.name
@@ -399,7 +404,7 @@ class ExistingItem(NamedTuple):
         ``source``.
         """
         rank = self.rank
-        if not rank.options.backup or stat.S_ISDIR(self.status.st_mode) or rank.phase >= Phase.REPAIR:
+        if not rank.copy_options.backup or stat.S_ISDIR(self.status.st_mode) or rank.phase >= Phase.REPAIR:
             return
         if source is not None and looks_like_copy(source, self.status, 0) and self.is_made_by_job():
             return
@@ -424,10 +429,10 @@ class ExistingItem(NamedTuple):
         This is so with ``--checksum``, if the item seems to differ in its time only, and if an unfinished job may have
         left it without its contents.
         """
-        if self.rank.options.checksum or self._may_differ_in_time_only(source):
+        if self.rank.copy_options.checksum or self._may_differ_in_time_only(source):
             return True
         return (
-            self.rank.options.compares_existing
+            self.rank.copy_options.compares_existing
             and self.rank.may_lack_contents(self.status)
             and stat.S_ISREG(self.status.st_mode)
         )
@@ -436,7 +441,7 @@ class ExistingItem(NamedTuple):
         """Return True if the item seems to differ from its source in its time only, so that it may suffice to set the
         time if the contents are equal. With ``--checksum`` return False, because all contents are compared.
         """
-        options, present = self.rank.options, self.status
+        options, present = self.rank.copy_options, self.status
         if not options.compares_existing or options.checksum or not can_compare_contents(source, present):
             return False
         return not looks_like_copy(source, present, options.modify_window)
@@ -602,4 +607,4 @@ def may_have_incomplete_mark(rank: Rank, present: object) -> bool:
     This is possible if an item exists in the target (``present`` is not None). It is also possible if an earlier run
     marked an item that was removed since.
     """
-    return rank.options.inplace and (present is not None or rank.job.run > 1)
+    return rank.copy_options.inplace and (present is not None or rank.job.run > 1)

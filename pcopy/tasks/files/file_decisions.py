@@ -50,7 +50,7 @@ def copy_policy_of_directory(rank: Rank, place: Place) -> CopyPolicy:
     - If another, unfinished job may have left an existing item without its contents, the contents are compared.
     - In a repair, the file replaces the existing item, unless that may be the user's.
     """
-    options, preserve = rank.options, rank.options.preserve
+    options, preserve = rank.copy_options, rank.options.preserve
     repairs = rank.phase >= Phase.REPAIR
     since = [moment for moment in (rank.job.began, rank.job.doubted) if moment]
     touched = min(since) - CLOCK_GRACE if since else None
@@ -63,7 +63,7 @@ def copy_policy_of_directory(rank: Rank, place: Place) -> CopyPolicy:
         names_files_last=rank.names_late,
         copies_owner_and_mode=preserve.mode and preserve.ownership,
         makes_backups=bool(options.backup),
-        writes_in_place=options.inplace or options.sequential,
+        writes_in_place=options.inplace or rank.options.sequential,
         syncs_files=rank.syncs_each_file(place),
         changed_since=touched,
         metadata_update=(preserve, options.modify_window) if should_update_metadata(rank) else None,
@@ -84,14 +84,14 @@ def copy_plans_for_files(
         sources: the status of each file as a scan found it.
     """
     policy = copy_policy_of_directory(rank, place)
-    if place.is_new and rank.options.reflink != "always":
+    if place.is_new and rank.copy_options.reflink != "always":
         return bytearray((file_copy_plan_for_unused_name(policy),)) * len(sources)
     targets: StatNamesResult | None = None
     if not place.is_new:
         batch = StatNamesBatch(target, new_names, COLUMNS_FOR_DECISION | owner_columns_if_needed(rank), on_source=False)
         targets = yield from rank.execute_batch(batch)
     plans = (yield from rank.execute_batch(PlanCopiesBatch(policy, sources, targets))).plans
-    if rank.options.reflink == "always":  # the backend cannot clone files (reflink), the slow path can
+    if rank.copy_options.reflink == "always":  # the backend cannot clone files (reflink), the slow path can
         return bytearray(plan if plan in (CopyPlan.SKIP, CopyPlan.REFUSE) else CopyPlan.SLOW_PATH for plan in plans)
     return plans
 

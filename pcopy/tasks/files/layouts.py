@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pcopy.fsio.layout import LUSTRE_TYPE, LayoutPolicy, LayoutRecipe, TargetDirectory
 from pcopy.fsio.problem import errors_as_problem
 from pcopy.libc import type_of_file_system
+from pcopy.tasks.base.job import StripeOptions
 from pcopy.tasks.base.kind import NoteDiscardedOnResume
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -123,8 +124,10 @@ def make_layout_policy(rank: Rank, directory: int) -> LayoutPolicy:
     writers = WritingProcesses(rank.hosts.host_count, rank.size, rank.is_processed_in_chunks)
     if not rank.job.copies:  # the number of ranks and hosts that wrote existing files is unknown
         writers = WritingProcesses(1, MAX_STRIPES, lambda size: True)
+    program = rank.job.program
+    requested = program if isinstance(program, StripeOptions) else rank.copy_options
     return LustreLayoutPolicy(
-        parse_stripe_options(rank.options.stripe, rank.options.stripe_table), writers, rank.temporary_names.next_name
+        parse_stripe_options(requested.stripe, requested.stripe_table), writers, rank.temporary_names.next_name
     )
 
 

@@ -126,7 +126,7 @@ def _chunk_size_of_large_file(rank: Rank, size: int, in_turn: bool, unit: int = 
     (``in_turn``) may be larger, because they are not distributed over ranks. ``unit`` is a least size, such as that of
     a stripe; 0 for none.
     """
-    if in_turn and not rank.options.chunk_size:
+    if in_turn and not rank.copy_options.chunk_size:
         unit = max(unit, MIN_SEQUENTIAL_CHUNK)
     return rank.chunk_size_of_file(size, unit)
 
@@ -138,7 +138,9 @@ def _split_file(item: Item, rank: Rank, result: TaskResult, *, in_turn: bool) ->
     began = time.monotonic_ns()
     source, target = rank.open_source_directory(item.place), rank.open_target_directory(item.place)
     # Errors of close(2) do not matter: the tasks that copy the chunks, and FinishFile, open the file again.
-    with closing_descriptor(open_source_file_to_read(source, item.name, follow=rank.options.dereference)) as reading:
+    with closing_descriptor(
+        open_source_file_to_read(source, item.name, follow=rank.copy_options.dereference)
+    ) as reading:
         status = status_of_open_item(reading, on_source=True)
         check_is_file_found_by_scan(status, rank.source_device(item.place, item.mount), item.inode)
         present = find_existing_item(rank, item.place, item.name)
@@ -183,7 +185,7 @@ def _spawn_chunks_and_note(
     chunk = _chunk_size_of_large_file(
         rank, size, in_turn, stripes.max_stripe_size
     )  # computed again: the file may have grown since the scan
-    if not rank.options.chunk_size:
+    if not rank.copy_options.chunk_size:
         chunk = sparse_chunk_size(chunk, size, data, rank.size)
     nothing_to_read = file.is_cloned and not rank.computes_digests
     if (
@@ -208,7 +210,7 @@ def _spawn_chunks_and_note(
         result.spawn_task(CopyChunk(alone, 0, end, 0, 0, 0, True), end)
         return
     chunks, run = consecutive_chunks(size, chunk), chunk
-    if rank.options.stripe_affinity and _can_chunk_by_ost(rank, result, file, stripes):
+    if rank.copy_options.stripe_affinity and _can_chunk_by_ost(rank, result, file, stripes):
         chunks, run = chunks_by_ost(size, chunk, stripes), stripes.stripe_size
     result.spawn_task(LargeFileOpenedNote(file, len(chunks), run))
     spawn_chunks(alone, chunks, rank, result)

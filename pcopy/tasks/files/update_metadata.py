@@ -41,14 +41,14 @@ def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_r
     Args:
         source: status of the item of the source.
     """
-    preserve, window = rank.options.preserve, rank.options.modify_window
+    preserve, window = rank.options.preserve, rank.copy_options.modify_window
     if not has_metadata_of_source(source, present.status, preserve, window):
         return False
     if not (preserve.xattr or preserve.acl):
         return True
     around = proc_path_of_descriptor(rank.open_source_directory(place)), proc_path_of_descriptor(present.directory)
     try:
-        follow = rank.options.dereference
+        follow = rank.copy_options.dereference
         return has_same_xattrs(
             b"/".join((around[0], name)), b"/".join((around[1], present.name)), preserve, follow=follow
         )
@@ -111,7 +111,7 @@ def _metadata_difference_settable_in_place(
     """
     rank = present.rank
     is_on_target = status.st_dev == rank.target_device(present.place)
-    lacks = metadata_difference(handle, status, attributes, rank.options.preserve, rank.options.modify_window)
+    lacks = metadata_difference(handle, status, attributes, rank.options.preserve, rank.copy_options.modify_window)
     if lacks.is_update_needed and not (is_on_target and lacks.can_update_in_place(attributes, status)):
         lacks = _real_metadata_difference(present, lacks, attributes)
     if not lacks.is_update_needed:
@@ -134,7 +134,7 @@ def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, differen
     """
     user = os.geteuid()
     is_simple = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
-    if present.rank.options.inplace or not (difference.times and is_simple) or status.st_uid == user:
+    if present.rank.copy_options.inplace or not (difference.times and is_simple) or status.st_uid == user:
         return False
     directory = status_of_open_item(present.directory)
     if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not has_capability(CAP_FOWNER):

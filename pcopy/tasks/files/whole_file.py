@@ -143,7 +143,7 @@ def _open_checked_source(rank: Rank, item: Item) -> Generator[_OpenSourceFile, N
     has its name than the one that the scan found.
     """
     reading = open_source_file_to_read(
-        rank.open_source_directory(item.place), item.name, follow=rank.options.dereference
+        rank.open_source_directory(item.place), item.name, follow=rank.copy_options.dereference
     )
     stays = False
     try:
@@ -214,7 +214,7 @@ def _skip_if_existing_item_kept(
         reading, status: descriptor and status of the file in the source.
         may_get_links: True if other names (hard links) of the file may be found later.
     """
-    rank, options = present.rank, present.rank.options
+    rank, options = present.rank, present.rank.copy_options
     known = ContentInfo(FILE, status.st_size, b"", FileContentVersion.from_status(status))
     if present.needs_content_comparison(status):
         same = yield from has_same_contents(
@@ -239,7 +239,7 @@ def _skip_if_existing_item_kept(
             if may_get_links and same and not may_link and is_copied_again_for_links(present, status):
                 return None
             updated = update_existing_metadata(
-                result, name, present, read_item_metadata(reading, status, options.preserve)
+                result, name, present, read_item_metadata(reading, status, rank.options.preserve)
             )
             if updated is None:
                 return None

@@ -261,7 +261,7 @@ def _is_copy_unsynced(rank: Rank, copied: InodeCopiedNote, names: list[tuple[Pla
     ``--inplace``, because its contents could not be brought to stable storage.
     """
     place, name = copy = copied.item.names[0]
-    if not rank.options.inplace or _comparable_name(copy) not in map(_comparable_name, names):
+    if not rank.copy_options.inplace or _comparable_name(copy) not in map(_comparable_name, names):
         return False
     try:
         existing_item = find_existing_item(rank, place, name)

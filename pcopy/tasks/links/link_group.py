@@ -122,6 +122,8 @@ def _copy_first_name(
         return copy_special_file(rank, result, item, may_get_links=True)
     if item.size <= MAX_SMALL_FILE_BYTES or rank.options.dry_run:
         return (yield from copy_file(rank, result, item, may_get_links=True))
-    if rank.options.checksum:  # ``SplitFile`` compares the contents; if that were done here, they would be read twice
+    if (
+        rank.copy_options.checksum
+    ):  # ``SplitFile`` compares the contents; if that were done here, they would be read twice
         return None
     return (yield from keep_existing_if_equal(rank, result, item))

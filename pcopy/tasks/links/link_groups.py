@@ -177,7 +177,7 @@ def _batchable_items_by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, 
     That is possible if the job has created this directory, and if no option requires that files are copied one by one.
     """
     places: dict[Place, list[Item]] = {}
-    if rank.options.reflink == "always" or rank.options.dry_run:
+    if rank.copy_options.reflink == "always" or rank.options.dry_run:
         return places
     for item in items:
         place = item.place
@@ -207,7 +207,7 @@ def _stat_unchanged_items(
     """
     names = pack_names(item.name for item in items)
     batch = StatNamesBatch(
-        source, names, VERSION_COLUMNS | DEVICE_COLUMN | MODE_COLUMN, follows_links=rank.options.dereference
+        source, names, VERSION_COLUMNS | DEVICE_COLUMN | MODE_COLUMN, follows_links=rank.copy_options.dereference
     )
     stated = yield from rank.execute_batch(batch)
     codes, rows = stated.verdicts.codes, stated.rows

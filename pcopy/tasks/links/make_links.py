@@ -175,7 +175,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         if len(linked) > 1 or not self.is_first_name_finished:
             names = tuple(dict.fromkeys((self.counted_name or first, *linked)))
             result.record_copied_inode(self.item._replace(names=names), self.copy)
-        if rank.options.verify and self.copy.known.digest and len(linked) > self.is_first_name_finished:
+        if rank.copy_options.verify and self.copy.known.digest and len(linked) > self.is_first_name_finished:
             self._spawn_verification(rank, result, tuple(linked[self.is_first_name_finished :]))
 
     def _spawn_verification(self, rank: Rank, result: TaskResult, names: tuple[tuple[Place, bytes], ...]) -> None:
@@ -365,7 +365,7 @@ def may_replace_by_link(existing: ExistingItem, like: os.stat_result) -> bool:
         existing: the existing file.
         like: status of the copy.
     """
-    if existing.rank.options.existing == "changed" and not existing.place.is_new:
+    if existing.rank.copy_options.existing == "changed" and not existing.place.is_new:
         return True
     return existing.may_be_replaced(like)
 

@@ -22,6 +22,7 @@ from pcopy.fsio.backend.columns import GROUP_COLUMN, OWNER_COLUMN, ItemStatusCol
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_item_status
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import RemoveOptions
 from pcopy.tasks.base.kind import TaskKind, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -167,7 +168,9 @@ def _visit_names(rank: Rank, result: TaskResult, path: bytes, names: list[bytes]
             problem = Problem(
                 "open", 0, on_source=True, text=f"{printable_path(link)} is a symbolic link; list what it leads to"
             )
-        for name in () if problem.changed and rank.options.missing_is_fine else names:
+        program = rank.job.program
+        missing_is_fine = isinstance(program, RemoveOptions) and program.missing_is_fine
+        for name in () if problem.changed and missing_is_fine else names:
             result.count(counts.FOUND)
             result.count_item_as_failed(place, name, problem, retry=RetryMode.NEVER)
         return

@@ -117,7 +117,7 @@ def _finish_file(task: FinishRecodedFile, rank: Rank, result: TaskResult) -> Gen
         if goal.present is not None:
             goal.present.refuse_name_collision()
         new.reopen(task.temporary_size, file.server_status)
-        if rank.options.compress:
+        if rank.copy_options.compress:
             numbers = array("Q", task.frames)
             end, table = sum(numbers[::2]), packed_seek_table([*map(ZstdFrame, numbers[::2], numbers[1::2])])
             write_all(new.descriptor, table, end)

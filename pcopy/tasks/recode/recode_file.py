@@ -159,7 +159,7 @@ class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing 
         if not self.has_temporary_file_of_this_run(rank):
             return
         failure, frames, root = None, b"", b""
-        is_in_memory = bool(rank.options.compress)
+        is_in_memory = bool(rank.copy_options.compress)
         try:
             if is_in_memory:
                 frames, root = yield from _compress_part(self, rank)
@@ -286,11 +286,10 @@ def _division_of_file(rank: Rank, place: Place, reading: int, size: int) -> File
     """Return how the file that is open as ``reading`` is divided into parts; None if one rank must recode all of it.
     Raise ``Problem`` if its seek table cannot be read.
     """
-    options = rank.options
-    if options.sequential:
+    if rank.options.sequential:
         return None
-    chunk = chunk_size(options.chunk_size, options.block_size, size, 0, 1)
-    if options.compress:
+    chunk = chunk_size(rank.copy_options.chunk_size, rank.options.block_size, size, 0, 1)
+    if rank.copy_options.compress:
         if 2 * size < 3 * chunk:
             return None
         span = min(source_bytes_per_frame(rank, place, reading, size), chunk)

@@ -128,7 +128,7 @@ def _write_recoded_contents(
         size: the size of the source in bytes.
         hasher: gets the contents of the source, unless it is None.
     """
-    if rank.options.compress:
+    if rank.copy_options.compress:
         yield from _compress_file(rank, goal, reading, size, new.descriptor, hasher)
     else:
         yield from _decompress_file(rank, reading, size, new)

@@ -115,7 +115,7 @@ def _is_name_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
         return any(root.name == new_name for number, root in enumerate(roots) if number != place.root)
     if not _is_source_item_selected(rank, place, new_name):
         return False
-    return not rank.options.files_from or _is_path_listed(rank, os.path.join(place.path, new_name))
+    return not rank.copy_options.files_from or _is_path_listed(rank, os.path.join(place.path, new_name))
 
 
 def must_be_recoded_by_rank_0(rank: Rank, item: Item) -> bool:
@@ -125,10 +125,10 @@ def must_be_recoded_by_rank_0(rank: Rank, item: Item) -> bool:
     Only rank 0 knows the list, and can check whether that item is in it. Raise ``Problem`` if the source cannot be
     examined.
     """
-    if not rank.number or not rank.options.files_from:
+    if not rank.number or not rank.copy_options.files_from:
         return False
     place, name = item.names[0]
-    new_name = recoded_file_name(rank.options, name)
+    new_name = recoded_file_name(rank.copy_options, name)
     return new_name is not None and len(new_name) <= _LONGEST_NAME and _is_source_item_selected(rank, place, new_name)
 
 
@@ -147,7 +147,7 @@ def _is_source_item_selected(rank: Rank, place: Place, name: bytes) -> bool:
     directory = rank.open_source_directory(place)
     try:
         status = source_item_status(directory, name)
-        if rank.options.dereference and stat.S_ISLNK(status.st_mode):
+        if rank.copy_options.dereference and stat.S_ISLNK(status.st_mode):
             with suppress(Problem):  # a dangling symbolic link is selected as a link
                 status = source_item_status(directory, name, follow=True)
     except Problem as problem:
@@ -171,7 +171,7 @@ def open_checked_source_of_item(rank: Rank, item: Item) -> Iterator[tuple[int, o
 
 def compression_level(rank: Rank) -> int:
     """Return the compression level that the option ``--compress`` states."""
-    return int(rank.options.compress.partition(":")[2])
+    return int(rank.copy_options.compress.partition(":")[2])
 
 
 def source_bytes_per_frame(rank: Rank, place: Place, reading: int, size: int) -> int:
@@ -223,13 +223,12 @@ def _skip_if_up_to_date_once(
     rank = present.rank
     if present.is_from_earlier_run() and not stat.S_ISDIR(present.status.st_mode):
         return False
-    options = rank.options
-    is_sound = options.compares_existing and not rank.may_lack_contents(
+    is_sound = rank.copy_options.compares_existing and not rank.may_lack_contents(
         present.status
     )  # otherwise its contents may be incomplete
     is_current = is_sound and (yield from _is_existing_file_up_to_date(rank, reading, status, present))
     if not is_current:
-        if options.dry_run:
+        if rank.options.dry_run:
             present.refuse_nonempty_directory()
         return False
     action = ItemAction.SKIP
@@ -238,7 +237,7 @@ def _skip_if_up_to_date_once(
 
         if not has_source_metadata(rank, item.place, item.name, status, present):
             updated = update_existing_metadata(
-                result, item.name, present, read_item_metadata(reading, status, options.preserve)
+                result, item.name, present, read_item_metadata(reading, status, rank.options.preserve)
             )
             if updated is None:
                 return False
@@ -261,9 +260,9 @@ def _is_existing_file_up_to_date(
     target_status = present.status
     if not stat.S_ISREG(target_status.st_mode):
         return False
-    if not are_times_equal(status.st_mtime_ns, target_status.st_mtime_ns, rank.options.modify_window):
+    if not are_times_equal(status.st_mtime_ns, target_status.st_mtime_ns, rank.copy_options.modify_window):
         return False
-    table = SeekTable.read(reading, status.st_size) if rank.options.decompress else None
+    table = SeekTable.read(reading, status.st_size) if rank.copy_options.decompress else None
     if table is not None:
         return table.content_size == target_status.st_size
     try:
@@ -271,7 +270,7 @@ def _is_existing_file_up_to_date(
     except Problem:  # a target that cannot be opened is replaced
         return False
     try:
-        if rank.options.decompress:
+        if rank.copy_options.decompress:
             return (
                 yield from _has_decompressed_contents(rank, descriptor, target_status.st_size, reading, status.st_size)
             )

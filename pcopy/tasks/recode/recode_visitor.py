@@ -64,7 +64,7 @@ class RecodeVisitor(CopyVisitor):
         """Divide the files in ``rows`` into two lists of rows: those that are recoded (compressed or decompressed), and
         those that are copied unchanged. Warn about files with several hard links.
         """
-        options, names, links = self._rank.options, found.names, found.rows.links
+        options, names, links = self._rank.copy_options, found.names, found.rows.links
         recoded: list[int] = []
         others: list[int] = []
         for row in rows:

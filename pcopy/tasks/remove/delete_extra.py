@@ -123,7 +123,7 @@ class DeleteExtraItems(DirectoryTask, code=84, doing="deleting from", is_note=Fa
                 return
             in_source = yield from list_directory(rank.backend, sides.source, detailed=True)
             in_target = yield from list_directory(rank.backend, sides.target, detailed=True, on_source=False)
-            if not (in_source.name_count or self.place.path or rank.options.delete_all):
+            if not (in_source.name_count or self.place.path or rank.copy_options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY_SOURCE_TEXT)
             has_extra = False
             if in_source.may_have_more_batches or in_target.may_have_more_batches:
@@ -317,12 +317,12 @@ def _must_be_deleted_for_source(rank: Rank, selected: JobFilter, path: bytes, ki
     Return False with ``--existing``, if existing items may stay. Return False, too, if filters may exclude the item in
     the source from the copy.
     """
-    is_other = kind not in (b"dl" if rank.options.dereference else b"d")
+    is_other = kind not in (b"dl" if rank.copy_options.dereference else b"d")
     select = selected.select
     chooses = (
         select.has_age_limit or select.has_size_limit or selected.excludes_path(path)
     )  # then filters may exclude the item from the copy
-    return is_other and not rank.options.keeps_existing and not chooses
+    return is_other and not rank.copy_options.keeps_existing and not chooses
 
 
 class _ExtraAndCommonRows(NamedTuple):

@@ -17,6 +17,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import RemoveOptions
 from pcopy.tasks.base.kind import TaskSteps
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
@@ -49,7 +50,7 @@ class _ProtectedDirectories:
         """
         recorded_device = rank.job.roots[0].source_id[0]
         device_here = status_of_open_item(rank.sources[0].open(b"", None)).st_dev
-        pairs = rank.options.never_removed
+        pairs = rank.program_options(RemoveOptions).never_removed
         self.directories = {(device_here if device == recorded_device else device, inode) for device, inode in pairs}
 
 
@@ -68,7 +69,7 @@ class ListedRemovalVisitor(RemoveVisitor):
         """Count and report an item that could not be statted. A missing item is ignored if the option
         ``missing_is_fine`` is set.
         """
-        if problem.errno != errno.ENOENT or not self._rank.options.missing_is_fine:
+        if problem.errno != errno.ENOENT or not self._rank.program_options(RemoveOptions).missing_is_fine:
             self._counts.count_found_items()
             self._report_failure(name, problem)
 
@@ -89,7 +90,7 @@ class ListedRemovalVisitor(RemoveVisitor):
             else:
                 text = OTHER_DEVICE_TEXT if device != self.device else _NEVER_REMOVED_TEXT
                 self._report_failure(found.names[row], Problem("stat", 0, text=text))
-        if self._rank.options.whole_directories:
+        if self._rank.program_options(RemoveOptions).whole_directories:
             self._remove_directories_with_contents(found, accepted)
         elif accepted:
             defer_directories(

@@ -23,7 +23,7 @@ def is_only_counting(rank: Rank) -> bool:
     """Return True if items are only counted and not removed. That is so in a dry run, and in the phase COUNT of a copy
     job, in which extra items of the target are counted before any is deleted.
     """
-    return rank.options.dry_run or (rank.options.delete and rank.phase == Phase.COUNT)
+    return rank.options.dry_run or (rank.copy_options.delete and rank.phase == Phase.COUNT)
 
 
 class RemovalCounts:
@@ -31,7 +31,7 @@ class RemovalCounts:
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._result = result
-        self._deletes = rank.options.delete
+        self._deletes = rank.copy_options.delete
         counts_first = self._deletes and rank.phase == Phase.COUNT
         self._counter = counts.TO_DELETE if counts_first else counts.DELETED
         self._items = NULL_RECORDER if counts_first else result.item_recorder

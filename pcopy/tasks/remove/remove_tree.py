@@ -128,7 +128,7 @@ class RemoveNamedItems(_RemovalTask, code=80, doing="removing files of", is_note
         """Remove the names. Notify the waiting rank at the end, unless other tasks still remove directories among the
         names: then it is notified after these.
         """
-        if rank.options.delete and rank.shared_instance(DeletionState).is_stopped:
+        if rank.copy_options.delete and rank.shared_instance(DeletionState).is_stopped:
             self.notify_waiter(rank, result, has_remaining=True)
             return
         try:
@@ -165,7 +165,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
         the waiting rank.
         """
         unread = None
-        if rank.options.delete and not self.is_empty and rank.shared_instance(DeletionState).is_stopped:
+        if rank.copy_options.delete and not self.is_empty and rank.shared_instance(DeletionState).is_stopped:
             self.notify_waiter(rank, result, has_remaining=True)
             return
         if not self.is_empty:
@@ -203,7 +203,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
         """Remove the empty directory. Return the ``Problem`` if that failed, or None if it was removed."""
         place, parent = self.place, self.parent
         try:
-            if rank.options.backup:
+            if rank.copy_options.backup:
                 from pcopy.tasks.files.backup import BackupDirectory
 
                 rank.shared_instance(BackupDirectory).set_directory_metadata(place, open_for_removal(rank, place))
@@ -234,7 +234,7 @@ class RemoveDir(_RemovalTask, code=81, doing="removing", is_note=False):
         is_missing = problem.errno == errno.ENOENT
         if is_missing:
             RemovalCounts(rank, result).count_found_items(-1)
-        elif rank.options.delete and problem.strerror == MOUNTED_HERE_TEXT:
+        elif rank.copy_options.delete and problem.strerror == MOUNTED_HERE_TEXT:
             result.warn_about_item(self.place, b"", MOUNTED_HERE_TEXT)
         else:
             RemovalCounts(rank, result).report_failed_removal(self.place, b"", problem)
@@ -403,14 +403,14 @@ def open_for_removal(rank: Rank, place: Place) -> int:
     In a copy job that deletes, this is a directory of the target. Its inode number is in ``place.source_id``, as that
     of a source directory is in other jobs.
     """
-    if rank.options.delete:
+    if rank.copy_options.delete:
         return rank.targets[place.root].open(rank.path_below_target(place.root, place.path), place.source_id)
     return rank.sources[place.root].open(place.path, place.source_id)
 
 
 def close_cached_directory(rank: Rank, place: Place) -> None:
     """Close the descriptor of the directory ``place`` if the cache of open directories has one."""
-    if rank.options.delete:
+    if rank.copy_options.delete:
         rank.targets[place.root].discard_directory(rank.path_below_target(place.root, place.path))
     else:
         rank.sources[place.root].discard_directory(place.path)
@@ -422,7 +422,7 @@ def is_on_root_mount(rank: Rank, place: Place, directory: int) -> bool:
     """
     top = rank.descriptors[place.root]
     with errors_as_problem("open"):
-        return mount_id_of(directory) == mount_id_of(top.target if rank.options.delete else top.source)
+        return mount_id_of(directory) == mount_id_of(top.target if rank.copy_options.delete else top.source)
 
 
 def _open_checked_directory(rank: Rank, place: Place) -> tuple[int, int]:
@@ -432,7 +432,7 @@ def _open_checked_directory(rank: Rank, place: Place) -> tuple[int, int]:
     In a copy job that deletes, the owner's missing permissions are added to the directory first, if this process owns
     it.
     """
-    if rank.options.delete and not is_only_counting(rank):
+    if rank.copy_options.delete and not is_only_counting(rank):
         regrant_owner_access(rank, place)
     directory = open_for_removal(rank, place)
     if not is_on_root_mount(rank, place, directory):
@@ -454,11 +454,11 @@ def _remove_listed_items(
         part: the task to which the names belong; it is finished after the tasks that are spawned here.
     """
     visitor = RemoveVisitor(rank, result, part.place, directory, device)
-    if rank.options.delete:
+    if rank.copy_options.delete:
         deletable = listing_without_protected_names(rank, result, part.place, listed)
         visitor.has_remaining, listed = deletable is not listed, deletable
     packed = listed.names
-    each_alone = is_only_counting(rank) or result.item_recorder.is_recording or rank.options.backup
+    each_alone = is_only_counting(rank) or result.item_recorder.is_recording or rank.copy_options.backup
     if listed.kinds and not each_alone and not visitor.selected.has_filters:
         packed = yield from visitor.remove_listed_files(listed)
     yield from stat_and_visit_names(rank.backend, directory, packed, visitor, follow=False)
@@ -484,7 +484,7 @@ def _may_batch_directories(rank: Rank, visitor: RemoveVisitor) -> bool:
     """
     if len(visitor.subdirectories) < 2 or not enters_several_per_call(rank):
         return False
-    return not (rank.options.delete or visitor.selected.has_filters)
+    return not (rank.copy_options.delete or visitor.selected.has_filters)
 
 
 def _spawn_directory_tasks(rank: Rank, result: TaskResult, visitor: RemoveVisitor, part: _RemovalTask) -> None:

@@ -59,7 +59,7 @@ def remove_items_in_batch(
         rows: status of each item as it was found. An item that has changed since is not removed.
         count: function that is called with the result, even if the task is dropped before the generator is resumed.
     """
-    batch = RemoveItemsBatch(directory, packed, rows, rank.deletion_counter() if rank.options.delete else None)
+    batch = RemoveItemsBatch(directory, packed, rows, rank.deletion_counter() if rank.copy_options.delete else None)
     # A single item is usually a directory. To submit a batch for it would take longer than the system call itself.
     if len(rows) == 1 and rank.backend.runs_in_poll:
         alone = RemoveItemsBatchProcessor(batch)
@@ -107,9 +107,9 @@ class RemoveVisitor:
         self._counts = RemovalCounts(rank, result)
         self.device: int | None = device
         self.selected = rank.shared_instance(JobFilter)
-        self._is_command_line = not (rank.options.delete or place.path)
+        self._is_command_line = not (rank.copy_options.delete or place.path)
         """True if the names are the PATHs of prm's command line."""
-        self._below_path = place.path if rank.options.delete else place.path.partition(b"/")[2]
+        self._below_path = place.path if rank.copy_options.delete else place.path.partition(b"/")[2]
         """Path of the directory, as filters see it: relative to the top directory of the source in a copy job, relative
         to the PATH of the command line in prm.
         """
@@ -139,7 +139,7 @@ class RemoveVisitor:
     def _report_failure(self, name: bytes, problem: Problem, size: int = 0) -> None:
         """Count and report an item that could not be removed. In a copy job, a mount point only causes a warning."""
         self.has_remaining = True
-        if problem.errno == errno.EBUSY and self._rank.options.delete and self._is_mount_point(name):
+        if problem.errno == errno.EBUSY and self._rank.copy_options.delete and self._is_mount_point(name):
             self._result.warn_about_item(self._place, name, OTHER_DEVICE_TEXT)
             return
         self._counts.report_failed_removal(self._place, name, problem, size)
@@ -191,7 +191,7 @@ class RemoveVisitor:
         """Report that a file system is mounted on ``name``, so that it is not removed: as a warning in a copy job, as
         the failure ``problem`` in prm.
         """
-        if self._rank.options.delete:
+        if self._rank.copy_options.delete:
             self.has_remaining = True
             self._result.warn_about_item(self._place, name, OTHER_DEVICE_TEXT)
         else:
@@ -275,7 +275,7 @@ class RemoveVisitor:
 
         if is_only_counting(self._rank):
             count_removed(range(len(rows)))
-        elif self._rank.options.backup:
+        elif self._rank.copy_options.backup:
             problems = yield from self._move_to_backup(unpack_names(packed), rows)
             count_removed([row for row in range(len(rows)) if row not in problems])
         else:

@@ -14,6 +14,7 @@ from pcopy.fsio.source import check_is_file_found_by_scan, source_item_status
 from pcopy.lustre.layouts import LustreLayoutPolicy, proc_path_of_item
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import StripeOptions
 from pcopy.tasks.base.kind import DivisibleTask, TaskSteps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -158,7 +159,7 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
 
         Raise ``Problem`` if the file cannot be examined.
         """
-        place, options = self.place, rank.options
+        place, requested = self.place, rank.program_options(StripeOptions).stripe
         status = source_item_status(directory, name)
         check_is_file_found_by_scan(status, rank.source_device(place), inode)
         if rank.shared_instance(ExaminedInodes).was_inode_examined_before(status):
@@ -167,13 +168,11 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
         rank.shared_instance(ExaminedInodes).remember_inode(status)
         striping = layout.striping_of(proc_path_of_item(directory, name))
         target = TargetDirectory(directory, place.source_id.inode)
-        is_fit = (
-            not options.stripe or layout.layout_recipe_for_required_change(striping, status.st_size, target) is None
-        )
-        if not is_fit and not options.dry_run:
+        is_fit = not requested or layout.layout_recipe_for_required_change(striping, status.st_size, target) is None
+        if not is_fit and not rank.options.dry_run:
             result.spawn_task(ChangeLayout(place, name, inode), status.st_size + CALL_COST)
             return Counter()
-        if is_fit and options.stripe:
+        if is_fit and requested:
             count_unchanged_file(result, place, status.st_size)
         else:
             result.count(counts.FILES, 1, place)

@@ -171,7 +171,7 @@ def _read_special_file(rank: Rank, source: int, name: bytes, inode: int, kind: b
     its type not ``kind``. ``source`` is a descriptor of the directory.
     """
     with closing_descriptor(
-        open_o_path_descriptor(source, name, on_source=True, follow=rank.options.dereference)
+        open_o_path_descriptor(source, name, on_source=True, follow=rank.copy_options.dereference)
     ) as node:
         status = status_of_open_item(node, on_source=True)
         if status.st_ino != inode or item_type_byte(status) != kind:

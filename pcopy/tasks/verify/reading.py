@@ -103,7 +103,9 @@ def hash_file_range(rank: Rank, contents: FileToRead, start: int, end: int) -> G
     """
     place, name, known, on_source, *_ = contents
     if on_source:
-        reading = open_source_file_to_read(rank.open_source_directory(place), name, follow=rank.options.dereference)
+        reading = open_source_file_to_read(
+            rank.open_source_directory(place), name, follow=rank.copy_options.dereference
+        )
     else:
         directory, copy = rank.open_target_directory(place), rank.target_name(place, name)
         with errors_as_problem("open"):
@@ -268,7 +270,7 @@ def report_or_repair_copy(rank: Rank, result: TaskResult, copy: FileToRead, prob
         report_failed_directory(result, copy.place, problem, FinishDir(copy.place, None, True, -1, is_again=True))
         return
     is_first = result.phase < Phase.REPAIR
-    repairs = rank.options.repair and is_first and (group is not None or is_target_present(rank, copy.place))
+    repairs = rank.copy_options.repair and is_first and (group is not None or is_target_present(rank, copy.place))
     attempt = 1 if counter == counts.SKIPPED else REPAIR_ATTEMPT
     retry: Item | NamesToExamine | RetryMode = NamesToExamine(copy.place, copy.name, attempt)
     if group is not None:

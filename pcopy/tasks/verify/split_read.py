@@ -70,7 +70,7 @@ class SplitFileForReading(FileReadingTask, code=43, doing="reading", is_note=Fal
         contents = self.contents
         size = contents.known.size
         chunk, writers = contents.chunk or rank.chunk_size_of_file(size), contents.writers
-        if contents.on_source and not (contents.chunk or rank.options.chunk_size):
+        if contents.on_source and not (contents.chunk or rank.copy_options.chunk_size):
             with suppress(Problem):  # the task of each chunk reports the error
                 status = rank.source_item_status(contents.place, contents.name)
                 chunk = sparse_chunk_size(chunk, size, min(size, status.st_blocks * 512), rank.size)

@@ -124,7 +124,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         read = yield from execute_read_batch(
             rank, ReadSmallFilesBatch(target, copies, are_copies=True), counts.VERIFIED_BYTES
         )
-        stat = StatNamesBatch(source, names, VERSION_COLUMNS, follows_links=rank.options.dereference)
+        stat = StatNamesBatch(source, names, VERSION_COLUMNS, follows_links=rank.copy_options.dereference)
         sources = yield from rank.execute_batch(stat)
         is_read = not read.verdicts.codes.strip(_DONE) and not sources.verdicts.codes.strip(_DONE)
         are_equal = read.digests.data == digests and read.verdicts.bytes == sizes

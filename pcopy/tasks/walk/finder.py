@@ -27,6 +27,7 @@ from pcopy.fsio.backend.directory_batches import DirectoryTotals, ItemCounts
 from pcopy.fsio.backend.interface import ColumnSums, await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import WalkOptions
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -83,7 +84,7 @@ class FoundItemReporter:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self.request = wish = WalkRequest(*rank.options.walk)
+        self.request = wish = WalkRequest(*rank.program_options(WalkOptions).walk)
         whole = wish.prints and not needs_no_stat(wish.tree)
         cheap, dear = (("true",), wish.tree) if whole else split_by_stat_cost(wish.tree)
         self._cheap, self._expensive = compile_item_test(cheap), compile_item_test(dear)

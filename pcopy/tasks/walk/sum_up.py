@@ -15,6 +15,7 @@ from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.fsio.problem import Problem, errors_as_problem
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job import WalkOptions
 from pcopy.tasks.base.kind import NoteDiscardedOnResume
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
@@ -48,7 +49,7 @@ class WalkSumsOfRank:
         """For each file system, by the code of its mount: True if it is Lustre. A file system whose type could not be
         determined is missing.
         """
-        self.sums = WalkSums(WalkRequest(*rank.options.walk).now, rank.backend)
+        self.sums = WalkSums(WalkRequest(*rank.program_options(WalkOptions).walk).now, rank.backend)
         self.layouts: AllLayoutSums | None = None
         """Sums over the layouts of files; None until the first Lustre file system is found."""
 

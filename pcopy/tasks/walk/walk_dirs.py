@@ -169,12 +169,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         """
         rank, finder = self._rank, self._finder
         backend = rank.backend
-        if (
-            not backend.has_directory_batches
-            or rank.throttle.is_on
-            or finder.opens_directories
-            or rank.options.dereference
-        ):
+        if not backend.has_directory_batches or rank.throttle.is_on or finder.opens_directories:
             return False
         return (backend.runs_in_poll or not finder.mask) and not rank.sources[
             parent.root
