@@ -188,11 +188,7 @@ class ArchiveJob(TarJob):
         """The compression with which an interrupted run has begun the archive that is continued; None if it is unknown,
         or if no run is continued.
         """
-        if arguments.is_compressed_by_name:
-            if self._continued_compression is not None:
-                archive_options = archive_options._replace(compress_as=self._continued_compression)
-            else:
-                archive_options = archive_options._replace(compress_as=compression_chosen_by_name(arguments.archive))
+        archive_options = archive_options._replace(compress_as=self._chosen_compression())
         check_output_and_signature_files(() if self._listed else roots, options, arguments.output, copies=False)
         check_compression(archive_options.compress_as, options.block_size if signs else 0)
         _refuse_concurrent_creation(os.path.dirname(archive), temporary_archive_name(name), arguments.archive)
@@ -209,6 +205,17 @@ class ArchiveJob(TarJob):
             options = options._replace(signature=b"", hash="", sync=False)
             archive_options = archive_options._replace(resumes=False)
         self.job = Job(name, 1, roots, options, archive_options, copies=False, own=own_files, listed=listed)
+
+    def _chosen_compression(self) -> str:
+        """Return the compression of the archive: that of an option; otherwise that of the continued run, or of the name.
+
+        Raise ``RequestRefused`` if the name asks for a compression that ptar does not have.
+        """
+        if not self.arguments.is_compressed_by_name:
+            return self.arguments.archive_options.compress_as
+        if self._continued_compression is not None:
+            return self._continued_compression
+        return compression_chosen_by_name(self.arguments.archive)
 
     @property
     def _archive_options(self) -> ArchiveOptions:
