@@ -207,7 +207,7 @@ class ArchiveJob(TarJob):
         self.job = Job(name, 1, roots, options, archive_options, copies=False, own=own_files, listed=listed)
 
     def _chosen_compression(self) -> str:
-        """Return the compression of the archive: that of an option; otherwise that of the continued run, or of the name.
+        """Return the compression of the archive: that of an option, of the continued run, or of the name.
 
         Raise ``RequestRefused`` if the name asks for a compression that ptar does not have.
         """

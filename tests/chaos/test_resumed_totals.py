@@ -14,7 +14,7 @@ from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop
 from tests.support.command import Completed, pcopy, show, succeed, summary
 from tests.support.faults import ITEM_BY_ITEM, READS, Fault
-from tests.support.files import noise
+from tests.support.files import age_directories, noise
 from tests.support.held import held
 from tests.support.users import NOBODY, require_root
 
@@ -179,6 +179,7 @@ def test_directory_without_a_source_fails_if_a_resume_writes_into_it(area: Path,
     (source / "a/name").write_bytes(b"file")
     os.link(source / "a/name", source / "b/name")
     (copy / "b/name/full").mkdir(parents=True)
+    age_directories(copy)
     failing = pcopy("--json", "-T", source, copy, ranks=2, env=env)
     reported = summary(failing)
     assert (failing.returncode, reported["failed"], reported["directories"]) == (INCOMPLETE, 1, 3), show(failing)

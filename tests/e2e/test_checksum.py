@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import READS, Fault
-from tests.support.files import NOW, write
+from tests.support.files import NOW, age_directories, write
 from tests.support.oracle import changes, differences, snapshot
 from tests.support.trees import random_tree
 from tests.support.users import NOBODY, require_root
@@ -76,6 +76,7 @@ def test_symlinks_are_compared_by_target_text(area: Path) -> None:
             (area / side / name).symlink_to(text)
             os.utime(area / side / name, ns=(time, time), follow_symlinks=False)
     kept = (area / "copy/same").lstat()
+    age_directories(area / "copy")
     reported = copy_with_checksum(area)
     assert (reported["symlinks"], reported["skipped"]) == (2, 1)
     assert {name: os.readlink(area / "copy" / name) for name in ("same", "other", "longer")} == dict.fromkeys(
@@ -93,6 +94,7 @@ def test_special_files_are_compared_by_device_number(area: Path) -> None:
         os.mknod(area / side / "other", 0o20600, os.makedev(1, minor))
         for path in (area / side).iterdir():
             os.utime(path, ns=(time, time))
+    age_directories(area / "copy")
     reported = copy_with_checksum(area)
     assert (reported["special"], reported["skipped"]) == (1, 2)
     assert (area / "copy/other").stat().st_rdev == os.makedev(1, 3)

@@ -17,7 +17,7 @@ import pytest
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.extent import seed
 from tests.support.faults import READS, Fault
-from tests.support.files import NOW, write
+from tests.support.files import NOW, age_directories, write
 from tests.support.filesystems import Place
 from tests.support.mirrored import make_trees, mirror
 from tests.support.oracle import changes, differences, snapshot
@@ -30,6 +30,7 @@ MIB = 1 << 20
 @pytest.fixture
 def trees(area: Path) -> Path:
     make_trees(area)
+    age_directories(area / "copy")
     return area
 
 
@@ -39,9 +40,11 @@ def test_extra_items_are_deleted(trees: Path, ranks: int, options: list[Argument
     outside = snapshot(trees / "outside")
     reported = mirror(trees, *options, ranks=ranks)
     assert (reported["deleted"], reported["skipped"], reported["failed"], reported["found"]) == (7, 10, 0, 21)
+    assert (reported["copied"], reported["directories"]) == (11, 11)
     assert differences(trees / "source", trees / "copy") == []
     assert changes(outside, snapshot(trees / "outside")) == []
-    assert mirror(trees, *options, ranks=ranks)["deleted"] == 0
+    again = mirror(trees, *options, ranks=ranks)
+    assert (again["deleted"], again["copied"], again["skipped"], again["found"]) == (0, 0, 21, 21)
 
 
 @pytest.mark.parametrize("ranks", [1, 4])

@@ -34,6 +34,15 @@ def write(path: Path, content: bytes | bytearray, mtime: int = NOW) -> None:
     os.utime(path, ns=(mtime, mtime))
 
 
+def age_directories(top: Path) -> None:
+    """Give a directory and all directories in it an old modification time: else whether it is that of their source
+    depends on the resolution of the clock.
+    """
+    for path in (top, *top.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            os.utime(path, (1, 1))
+
+
 def same_contents(one: Path | bytes, other: Path | bytes) -> bool:
     """Like ``filecmp.cmp`` without its cache, with larger pieces: a GiB takes a third of the time."""
     with open(one, "rb", buffering=0) as left, open(other, "rb", buffering=0) as right:

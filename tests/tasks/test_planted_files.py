@@ -12,6 +12,7 @@ import pytest
 from pcopy.fsio.new_file import NewFile, NewLinkOrSpecialFile
 from pcopy.fsio.nodes import LinkOrSpecialFile
 from pcopy.tasks.files.name_items import RenameLinkedCopy
+from tests.support.files import age_directories
 from tests.support.users import NOBODY, require_root
 from tests.tasks.one_rank import consistent, copy, root_of
 from tests.tasks.test_links import Once
@@ -64,6 +65,7 @@ def test_kept_file_writable_by_others_gets_no_hard_links(
     elif planted == "mode":
         kept.chmod(0o666)
     inode = kept.stat().st_ino
+    age_directories(target)
     totals = consistent(copy(root_of(source, target), **options))
     is_mended = planted != "nothing" and "checksum" not in options
     assert totals.skipped == (not is_mended), "where its owner or mode is to be another, it is copied anew"

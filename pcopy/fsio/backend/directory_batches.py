@@ -73,6 +73,18 @@ class DirectoryBatchSettings(NamedTuple):
     copies_small_files: bool = False
 
 
+class PresentDirectoryStatus(NamedTuple):
+    """The status of a target directory before this job changed anything in it. It has no extended attribute that could
+    differ from the source. The fields are those of ``os.stat_result``.
+    """
+
+    st_mode: int
+    st_uid: int
+    st_gid: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+
+
 class PartlyProcessedDirectory(NamedTuple):
     """A directory that was opened on both sides, and for which something remains to be done.
 
@@ -87,6 +99,7 @@ class PartlyProcessedDirectory(NamedTuple):
         rows: status of these items, as columns.
         skipped: (number, bytes) of the files that were skipped.
         copied: (number, bytes) of the files that were copied.
+        present: status that the target directory had before; None if it was created by this batch.
     """
 
     attributes: ItemMetadata
@@ -98,6 +111,7 @@ class PartlyProcessedDirectory(NamedTuple):
     rows: ItemStatusColumns
     skipped: tuple[int, int]
     copied: tuple[int, int]
+    present: PresentDirectoryStatus | None = None
 
 
 class EnterDirectoriesResult(BatchResult):
@@ -110,11 +124,13 @@ class EnterDirectoriesResult(BatchResult):
     Fields:
         skipped: number of files that were skipped in the finished directories.
         skipped_bytes: bytes of these files.
+        changed: number of finished directories whose metadata is now another than before.
         remaining: the directories in which something remains to be done, by row.
     """
 
     skipped: int
     skipped_bytes: int
+    changed: int
     remaining: dict[int, PartlyProcessedDirectory]
 
 

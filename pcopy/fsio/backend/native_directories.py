@@ -41,6 +41,7 @@ from pcopy.fsio.backend.directory_batches import (
     ListPathsBatch,
     ListPathsResult,
     PartlyProcessedDirectory,
+    PresentDirectoryStatus,
     RemoveDirectoriesBatch,
     SetMetadataInDirectoriesBatch,
     UnprocessedItems,
@@ -99,7 +100,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
 
     def __init__(self, settings: BackendSettings, batch: EnterDirectoriesBatch) -> None:
         number = len(batch)
-        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), 0, 0, {})
+        self._enter_result = EnterDirectoriesResult(BatchOutcomeColumns(number), 0, 0, 0, {})
         super().__init__(_lib.PK_ENTER, settings, batch, self._enter_result, batch.target)
         if len(batch.inodes) != number:
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
@@ -112,7 +113,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
         super().fill_in_batch_result()
         entered, directories = self._enter_result, self._directories
         done = int(OutcomeCode.DONE)
-        entered.skipped = entered.skipped_bytes = 0
+        entered.skipped = entered.skipped_bytes = entered.changed = 0
         for row, code in enumerate(entered.verdicts.codes):
             if code != done:
                 continue
@@ -120,6 +121,7 @@ class NativeEnterDirectoriesBatch(NativeDirectoriesBatch):
             if found.is_finished:
                 entered.skipped += found.skipped
                 entered.skipped_bytes += found.skipped_bytes
+                entered.changed += found.is_changed
             else:
                 entered.remaining[row] = _partly_processed_directory(found)
 
@@ -409,7 +411,9 @@ def _partly_processed_directory(found: Any) -> PartlyProcessedDirectory:
         names = _ffi.buffer(found.names, found.names_size)[:]
     mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
     attributes = ItemMetadata(metadata.mode, metadata.uid, metadata.gid, metadata.atime, metadata.mtime)
-    is_fresh, is_anothers = bool(found.is_made), bool(found.is_anothers)
+    is_fresh, is_anothers, status = bool(found.is_made), bool(found.is_anothers), found.present
+    times = status.mtime, found.present_ctime
+    present = None if is_fresh else PresentDirectoryStatus(status.mode, status.uid, status.gid, *times)
     return PartlyProcessedDirectory(
         attributes,
         found.inode,
@@ -420,4 +424,5 @@ def _partly_processed_directory(found: Any) -> PartlyProcessedDirectory:
         rows,
         (found.skipped, found.skipped_bytes),
         (found.copied, found.copied_bytes),
+        present,
     )

@@ -53,6 +53,13 @@ def copied_counter(kind: bytes) -> int:
     return _COPIED_COUNTER_BY_TYPE.get(kind, SPECIAL)
 
 
+def directory_counter(place: Place) -> int:
+    """Return the index of the counter in which the target directory of ``place`` is counted when it is complete: that
+    of skipped items if its metadata were right before the job, else that of copied directories.
+    """
+    return SKIPPED if place.is_unchanged else DIRECTORIES
+
+
 class TaskCounts:
     """Counts of one task. In a job that can be resumed they are also kept for each directory, so that those of a
     directory that vanished can be subtracted.

@@ -38,6 +38,9 @@ class Place(NamedTuple):
         inherits_acl: True if new items in the target directory inherit ACLs, which must be removed from copies.
         first_run: number and start time (nanoseconds, ``Job.resumed``) of the first run of the job that may have
             created items in the target directory; (0, 0) if that is the job's first run.
+        is_unchanged: True if the target directory existed before this job, and had all metadata then that it shall have
+            at the end. It counts as skipped, whatever the job writes into it. Each task about the directory knows it by
+            this field, also in a resumed job.
     """
 
     root: int
@@ -47,6 +50,7 @@ class Place(NamedTuple):
     is_new: bool
     inherits_acl: bool
     first_run: tuple[int, int] = (0, 0)
+    is_unchanged: bool = False
 
     @property
     def key(self) -> tuple[int, bytes]:

@@ -53,8 +53,8 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
     Fields:
         place: the directory.
         attributes: metadata of the source as its scan found it; None if this task shall read it.
-        counts_as_copied: True if this task counts the directory as copied. False if the directory was counted before,
-            as copied or as failed.
+        counts_as_copied: True if this task counts the directory: as copied, or as skipped if ``place.is_unchanged``.
+            False if the directory was counted before, as copied, skipped or failed.
         source_entries: number of names in the source directory; -1 if it need not be checked whether the target has
             more.
         is_again: True if the directory was finished before. If ``counts_as_copied`` is True as well, it has failed
@@ -153,9 +153,9 @@ class DirectoryFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True
 
     ``retry`` is the task with which a resumed job tries the directory again; None if it fails again in a resumed job.
 
-    A directory may fail more than once but counts as failed once: the first note takes it from the copied items to the
-    failed ones. So the directory must have been counted as copied before the note arrives, or the note must run in a
-    later phase. Otherwise a counter would fall below zero.
+    A directory may fail more than once but counts as failed once: the first note takes it from the copied or skipped
+    items to the failed ones. So the directory must have been counted as one of these before the note arrives, or the
+    note must run in a later phase. Otherwise a counter would fall below zero.
     """
 
     problem: PackedProblem
@@ -169,7 +169,7 @@ class DirectoryFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True
             result.report_failure(rank.path_for_display(self.place, b"", on_source=problem.on_source), problem)
             return
         failed.add(self.place.key)
-        result.count(counts.DIRECTORIES, -1, self.place)
+        result.count(counts.directory_counter(self.place), -1, self.place)
         if self.retry is None:
             result.count_item_as_failed(self.place, b"", problem, retry=self)
         else:
@@ -179,10 +179,10 @@ class DirectoryFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True
         return rank_digesting_directory(self.place.path, ranks)
 
     def spawn_retry(self, rank: Rank, result: TaskResult, phase: int) -> None:
-        """Retry the directory in a resumed job if no task can do so: count it as copied, and spawn this note again,
-        which takes it to the failed ones.
+        """Retry the directory in a resumed job if no task can do so: count it as copied or skipped, and spawn this note
+        again, which takes it to the failed ones.
         """
-        result.count(counts.DIRECTORIES, 1, self.place)
+        result.count(counts.directory_counter(self.place), 1, self.place)
         result.spawn_task(self, phase=phase, expands=phase == 0)
 
 
@@ -195,7 +195,7 @@ class FailedDirectories(SetSharedByTasks[tuple[int, bytes]]):
 def report_failed_directory(
     result: TaskResult, place: Place, problem: Problem, retry: TaskKind | None = None, *, phase: int | None = None
 ) -> None:
-    """Report that the directory ``place``, which counts as copied, failed with ``problem``.
+    """Report that the directory ``place``, which counts as copied or skipped, failed with ``problem``.
 
     Args:
         retry: the task that a resumed job runs for the directory. Without one the directory fails again in the resumed
@@ -228,7 +228,7 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
             result.record_applied_metadata(place, b"", applied)
     except Problem as problem:
         if task.counts_as_copied:
-            result.count(counts.DIRECTORIES, 1, place)
+            result.count(counts.directory_counter(place), 1, place)
             is_unread = task.attributes is not None and task.attributes.unread
             report_failed_directory(result, place, problem, task._replace(attributes=None) if is_unread else task)
         elif task.is_again and problem.on_source and task.earlier_mtime is not None and result.phase < Phase.SEAL:
@@ -236,7 +236,7 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
         elif task.is_again and problem.on_source and _has_unchanged_mtime(task, rank):
             pass  # nothing was written into the directory since it was finished: an error of its source does not matter
         elif task.is_again:
-            phase = max(Phase.SEAL, result.phase)  # by then the directory is counted as copied
+            phase = max(Phase.SEAL, result.phase)  # by then the directory is counted
             report_failed_directory(result, place, problem, task._replace(counts_as_copied=True), phase=phase)
         else:  # the directory has failed before and counts as failed once
             result.report_failure(rank.path_for_display(place, b"", on_source=False), problem)
@@ -244,12 +244,12 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
     if has_extra:
         result.count(counts.EXTRA, 1, place)
     if task.counts_as_copied:
-        result.count(counts.DIRECTORIES, 1, place)
+        counter = counts.directory_counter(place)
+        result.count(counter, 1, place)
         result.item_recorder.record_item_outcome(ItemAction(task.action), place, b"", DIRECTORY)
-        if (
-            rank.copy_options.verify and result.phase < Phase.REPAIR and not task.is_again
-        ):  # each directory is verified once
-            result.collect_digest(place, b"", rank.job_item_hasher.placeholder_directory_info, counts.DIRECTORIES)
+        is_kept = place.is_unchanged and rank.copy_options.existing in ("newer", "skip")  # kept items are not verified
+        if rank.copy_options.verify and result.phase < Phase.REPAIR and not (task.is_again or is_kept):  # once for each
+            result.collect_digest(place, b"", rank.job_item_hasher.placeholder_directory_info, counter)
 
 
 def _apply_metadata(

@@ -29,7 +29,7 @@ from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.simple_directories import open_target_for_batch
 
-_ACTION_SHIFT = 2
+_ACTION_SHIFT = 3
 """Number of the bit in ``FinishDirs.states`` at which the number of the ``ItemAction`` begins. The bits below it are
 flags.
 """
@@ -37,16 +37,15 @@ flags.
 
 class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in", is_note=False):
     """Task that gives the subdirectories ``names`` of ``place`` their final metadata (owner, mode, ACLs, times), after
-    everything in them was copied, and counts them as copied. If that fails for a directory, ``FinishDir`` handles it
-    and reports the error.
+    everything in them was copied, and counts them as copied or skipped. If that fails for a directory, ``FinishDir``
+    handles it and reports the error.
 
     Fields (columns have one value for each name):
         place, names: the parent directory, and the names joined by slashes.
         sources, targets: inode numbers of the source and of the target directories, packed.
         marks: file handle or time of birth that identifies each target directory together with its inode number
             (``pcopy.fsio.identity``).
-        states: one byte each. Bit 0 is 1 if this job created the directory, bit 1 if items that are created in it
-            inherit ACLs. The bits above have the number of the ``ItemAction`` that is reported.
+        states: one byte each (``finish_state``).
         attributes: the metadata to set, packed columns (``DIRECTORY_METADATA_COLUMNS``: mode, owner, group, times).
     """
 
@@ -92,6 +91,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
                 bool(state & 1),
                 bool(state & 2),
                 parent.first_run,
+                bool(state & 4),
             )
             finishes.append(FinishDir(place, ItemMetadata(*fields), True, -1, action=state >> _ACTION_SHIFT))
         return finishes
@@ -106,7 +106,9 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         codes = yield from self._finish_subdirectories_in_batch(rank)
         done = codes.count(OutcomeCode.DONE)
         if done == self.item_count and not (rank.job.began or result.item_recorder.is_recording):
-            result.count(counts.DIRECTORIES, done)
+            unchanged = sum(state >> 2 & 1 for state in self.states)
+            result.count(counts.DIRECTORIES, done - unchanged)
+            result.count(counts.SKIPPED, unchanged)
             return
         place = self.place
         above = place.path + b"/" if place.path else b""
@@ -114,7 +116,7 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         for row, name in enumerate(unpack_names(self.names)):
             result.set_counted_directory((place.root, above + name))
             if codes[row] == OutcomeCode.DONE:
-                result.count(counts.DIRECTORIES)
+                result.count(counts.SKIPPED if self.states[row] & 4 else counts.DIRECTORIES)
                 result.item_recorder.record_item_outcome(
                     ItemAction(self.states[row] >> _ACTION_SHIFT), place, name, DIRECTORY
                 )
@@ -139,6 +141,16 @@ class FinishDirs(SiblingDirectoriesTask, code=9, doing="finishing directories in
         batch = FinishDirectoriesBatch(target, self.names, rows, self.marks, fresh, common)
         finished = yield from rank.execute_batch(batch)
         return bytes(finished.verdicts.codes)
+
+
+def finish_state(*, is_new: bool, inherits_acl: bool, is_unchanged: bool, action: int = 0) -> int:
+    """Return what a ``FinishDirs`` task has to know of a directory besides its metadata, as a byte.
+
+    Bit 0 is 1 if this job created the directory, bit 1 if items that are created in it inherit ACLs, bit 2 if its
+    metadata were right before the job (``Place.is_unchanged``). The bits above have the number of the ``ItemAction``
+    that is reported.
+    """
+    return is_new + 2 * inherits_acl + 4 * is_unchanged + (action << _ACTION_SHIFT)
 
 
 class SubdirectoryFinishCollector:
@@ -173,7 +185,12 @@ class SubdirectoryFinishCollector:
         ):
             result.spawn_task(finish, phase=Phase.FINISH)
             return
-        state = place.is_new + 2 * place.inherits_acl + (finish.action << _ACTION_SHIFT)
+        state = finish_state(
+            is_new=place.is_new,
+            inherits_acl=place.inherits_acl,
+            is_unchanged=place.is_unchanged,
+            action=finish.action,
+        )
         self.add_subdirectory(name, place.source_id.inode, place.target_id, attributes, state)
 
     def add_subdirectory(
@@ -186,8 +203,7 @@ class SubdirectoryFinishCollector:
             source: inode number of the source directory.
             target: identity of the target directory.
             attributes: the metadata to set. The times must be such that every file system can store them.
-            state: a byte. Bit 0 is 1 if this job created the directory, bit 1 if items that are created in it inherit
-                ACLs. The bits above have the number of the ``ItemAction`` that is reported.
+            state: a byte (``finish_state``).
         """
         self._names.append(name)
         self._sources.append(source)

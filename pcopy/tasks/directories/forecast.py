@@ -1,24 +1,29 @@
-"""Foresees what a job will do with a directory, before the job changes it: this is reported with ``-vv`` and ``--log``.
-A dry run does nothing else.
+"""Decides whether an existing target directory has the right metadata before the job changes it. Foresees what a dry
+run reports for a directory.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pcopy.fsio.attributes import ItemMetadata
-from pcopy.fsio.identity import ItemIdentity
+from pcopy.fsio.identity import ItemIdentity, birth_time
+from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.server import new_file_status
 from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import ItemAction
-from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.rank import Rank, is_ctime_since_earlier_run
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, UNCREATED_TARGET_IDENTITY, Place
 from pcopy.tasks.files.existing import ExistingItem, item_status_or_none
+
+if TYPE_CHECKING:
+    from pcopy.fsio.metadata_update import MetadataDifference
 
 
 class ScanDirFields(Protocol):
@@ -36,28 +41,93 @@ class ScanDirFields(Protocol):
     def since(self) -> tuple[int, int]: ...
 
 
-def foreseen_directory_action(task: ScanDirFields, rank: Rank, attributes: ItemMetadata) -> ItemAction:
-    """Return the ``ItemAction`` that is reported for a directory: COPY if it will be created, REPLACE if an item that
-    is no directory has its name, META if its metadata differs from ``attributes`` (those of the source), else SKIP.
-    Raise ``Problem`` on failure.
+def existing_directory_action(
+    rank: Rank, place: Place, target: int, present: os.stat_result, attributes: ItemMetadata
+) -> ItemAction:
+    """Return SKIP if an existing target directory had all metadata that it shall have before this job; else META.
+
+    In a later run, an earlier run may have written into the directory, or added owner permissions to it. So a
+    modification time since that run, and these permissions, do not count as different; and a directory that was created
+    since then is the job's own.
+
+    Args:
+        place: the directory.
+        target: its descriptor.
+        present: its status before this run has changed anything.
+        attributes: the metadata of the source.
     """
-    if task.parent is not None and task.parent.target_id == UNCREATED_TARGET_IDENTITY:
-        return ItemAction.COPY
-    present = _existing_item(task, rank)
-    if present is not None and not stat.S_ISDIR(present.status.st_mode):
-        return ItemAction.REPLACE
-    path = rank.path_below_target(task.root, task.path)
-    if path and present is None:
-        return ItemAction.COPY
+    lacks = _difference_of_directory(rank, place, target, present, attributes)
+    if lacks is None:
+        return ItemAction.META
+    if is_ctime_since_earlier_run(rank.job, place, present.st_ctime_ns):
+        born = birth_time(target, b"")
+        if born and is_ctime_since_earlier_run(rank.job, place, born):
+            return ItemAction.META
+        is_written = is_ctime_since_earlier_run(rank.job, place, present.st_mtime_ns)
+        is_opened = stat.S_IMODE(present.st_mode) == stat.S_IMODE(attributes.mode) | 0o700
+        lacks = lacks._replace(times=lacks.times and not is_written, mode=lacks.mode and not is_opened)
+    return ItemAction.META if lacks.is_update_needed else ItemAction.SKIP
+
+
+def _difference_of_directory(
+    rank: Rank, place: Place, target: int, present: os.stat_result, attributes: ItemMetadata
+) -> MetadataDifference | None:
+    """Return how the metadata of an existing target directory differs from ``attributes``, those of the source. Return
+    None if it cannot be read: the task that finishes the directory meets the error again and reports it.
+
+    A mode or an owner that the file system cannot store does not count as different: setting it would change nothing.
+    A dry run does not find this out, because it creates no file.
+
+    Args:
+        place: the directory.
+        target: its descriptor.
+        present: its status.
+    """
     from pcopy.fsio.metadata_update import metadata_difference
 
     preserve, modify_window = rank.options.preserve, rank.copy_options.modify_window
     try:
-        target = rank.targets[task.root].open(path)
-        lacks = metadata_difference(target, status_of_open_item(target), attributes, preserve, modify_window)
-    except Problem:  # the task that needs the directory meets the error again and reports it
-        return ItemAction.META
-    return ItemAction.META if lacks.is_update_needed else ItemAction.SKIP
+        lacks = call_with_descriptor_or_path(
+            target,
+            lambda handle: metadata_difference(handle, present, attributes, preserve, modify_window),
+        )
+        if rank.options.dry_run or not (lacks.owner or lacks.mode):
+            return lacks
+        shown = new_file_status(target, rank.temporary_names.next_name())
+    except Problem:
+        return None
+    return lacks._replace(
+        owner=lacks.owner and not shown.has_unexpected_owner, mode=lacks.mode and not shown.has_unexpected_mode
+    )
+
+
+def foreseen_target(
+    task: ScanDirFields, rank: Rank, source: os.stat_result, attributes: ItemMetadata
+) -> tuple[Place | None, ItemAction]:
+    """Return the directory with the target that it has, or would get, in a dry run; and the action that is reported for
+    it: COPY if it would be created, REPLACE if an item that is no directory has its name, META if its metadata differs
+    from that of the source, else SKIP. Raise ``Problem`` on failure.
+
+    If the job would create the target, its identity is ``UNCREATED_TARGET_IDENTITY``. The directory is None if an
+    existing item that is no directory would be kept instead.
+
+    Args:
+        task: says which directory is scanned.
+        source, attributes: status and metadata of the source directory.
+    """
+    new = Place(task.root, task.path, task.source_id, UNCREATED_TARGET_IDENTITY, True, False, task.since)
+    if task.parent is not None and task.parent.target_id == UNCREATED_TARGET_IDENTITY:
+        return new, ItemAction.COPY
+    present = _existing_item(task, rank)
+    if present is not None and not stat.S_ISDIR(present.status.st_mode):
+        return new if present.may_be_replaced(source) else None, ItemAction.REPLACE
+    path, targets = rank.path_below_target(task.root, task.path), rank.targets[task.root]
+    if path and present is None:
+        return new, ItemAction.COPY
+    target = targets.open(path)
+    place = Place(task.root, task.path, task.source_id, targets.identity_of_directory(path), False, False, task.since)
+    action = existing_directory_action(rank, place, target, status_of_open_item(target), attributes)
+    return place._replace(is_unchanged=action is ItemAction.SKIP), action
 
 
 def _existing_item(task: ScanDirFields, rank: Rank) -> ExistingItem | None:
@@ -74,31 +144,9 @@ def _existing_item(task: ScanDirFields, rank: Rank) -> ExistingItem | None:
     return None if status is None else ExistingItem(rank, parent_place, parent, name, status)
 
 
-def foreseen_target(task: ScanDirFields, rank: Rank, source: os.stat_result, action: ItemAction) -> Place | None:
-    """Return the directory with the target that it has, or would get, in a dry run. Raise ``Problem`` on failure.
-
-    If the job would create the target, its identity is ``UNCREATED_TARGET_IDENTITY``. Return None if an existing item
-    that is no directory would be kept instead.
-
-    Args:
-        task: says which directory is scanned.
-        source: status of the source directory.
-        action: what would be done with the directory (``foreseen_directory_action``).
-    """
-    if action == ItemAction.REPLACE:
-        present = _existing_item(task, rank)
-        if present is not None and not present.may_be_replaced(source):
-            return None
-    if action in (ItemAction.COPY, ItemAction.REPLACE):
-        return Place(task.root, task.path, task.source_id, UNCREATED_TARGET_IDENTITY, True, False, task.since)
-    path, targets = rank.path_below_target(task.root, task.path), rank.targets[task.root]
-    targets.open(path)
-    return Place(task.root, task.path, task.source_id, targets.identity_of_directory(path), False, False, task.since)
-
-
 def count_dry_run_directory(result: TaskResult, place: Place, action: int) -> None:
-    """Count and report, in a dry run, a directory that the job would create or give its metadata. ``action`` is the
-    number of the ``ItemAction``.
+    """Count and report, in a dry run, a directory that the job would create, give its metadata, or leave as it is.
+    ``action`` is the number of the ``ItemAction``.
     """
-    result.count(counts.DIRECTORIES, 1, place)
+    result.count(counts.directory_counter(place), 1, place)
     result.item_recorder.record_item_outcome(ItemAction(action), place, b"", DIRECTORY)

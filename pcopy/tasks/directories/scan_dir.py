@@ -159,7 +159,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             entries = yield from _stat_names_or_spawn_tasks(rank, result, begun)
         except Problem as problem:  # the remaining names cannot be read
             if is_copied:
-                result.count(counts.DIRECTORIES)
+                result.count(counts.directory_counter(place))
                 report_failed_directory(result, place, problem)
             else:
                 result.count_item_as_failed(place, b"", problem, retry=RetryMode.NEVER)
@@ -204,15 +204,13 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             if not listing.name_count:
                 source = handle = self._reopen_source_if_removed(rank, source)
         attributes = read_item_metadata(handle, status, rank.options.preserve)
-        action = ItemAction.COPY
-        if result.item_recorder.is_recording and not reads:
-            from pcopy.tasks.directories.forecast import foreseen_directory_action, foreseen_target
-
-            action = foreseen_directory_action(self, rank, attributes)
+        target, action = None, ItemAction.COPY
         if rank.options.dry_run and not reads:
-            target = foreseen_target(self, rank, status, action)
-        else:
-            target = None if reads else _create_target(self, rank, result, handle, status, is_target_new=is_target_new)
+            from pcopy.tasks.directories.forecast import foreseen_target
+
+            target, action = foreseen_target(self, rank, status, attributes)
+        elif not reads:
+            target, action = _create_target(self, rank, result, handle, status, attributes, is_target_new=is_target_new)
         if target is None and not rank.collects_signature_entries and rank.job.copies:
             return None
         return _OpenedDirectory(target or self.source_place, attributes, source, listing, int(action))
@@ -443,32 +441,42 @@ def can_enter_with_mode(attributes: ItemMetadata) -> bool:
 
 
 def _create_target(
-    task: ScanDir, rank: Rank, result: TaskResult, handle: ItemHandle, source: os.stat_result, *, is_target_new: bool
-) -> Place | None:
-    """Create or open the target directory and return the ``Place``. Return None if an item that is no directory has its
-    name and is kept. Raise ``Problem`` on failure.
+    task: ScanDir,
+    rank: Rank,
+    result: TaskResult,
+    handle: ItemHandle,
+    source: os.stat_result,
+    attributes: ItemMetadata,
+    *,
+    is_target_new: bool,
+) -> tuple[Place | None, ItemAction]:
+    """Create or open the target directory. Return the ``Place`` and the action that is reported for it: COPY or REPLACE
+    if the job has created it, else META or SKIP. The ``Place`` is None if an item that is no directory has the name and
+    is kept. Raise ``Problem`` on failure.
 
     Args:
         handle: the source directory, from which the default Lustre layout (striping) is read.
         source: status of the source directory.
+        attributes: metadata of the source directory, which the target gets later.
         is_target_new: True if the caller has just created the target directory.
     """
     targets = rank.targets[task.root]
     path = rank.path_below_target(task.root, task.path)
-    fresh = False
+    made, present = ItemAction.SKIP, None
     if path:
         name = path.rpartition(b"/")[2]
         parent = rank.open_target_parent(task.parent, task.root)
         parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY_IDENTITY, False, False)
         parent_place = parent_place._replace(first_run=task.since)
-        fresh = is_target_new or _create_directory(rank, parent_place, parent, name, source)
+        made = ItemAction.COPY if is_target_new else _create_directory(rank, parent_place, parent, name, source)
         # Inherited ACLs may deny this process access to a new directory, too.
-        if not fresh or not has_capability(CAP_DAC_OVERRIDE):
+        if made is ItemAction.SKIP or not has_capability(CAP_DAC_OVERRIDE):
             present = item_status_or_none(parent, name)
             if present is None or not stat.S_ISDIR(present.st_mode):
-                return None
+                return None, ItemAction.SKIP
             grant_owner_access(parent, name, present)
         targets.discard_directory(path)
+    fresh = made is not ItemAction.SKIP
     target = targets.open(path)
     status = status_of_open_item(target)
     if not path and status.st_mode & 0o700 != 0o700:
@@ -482,26 +490,32 @@ def _create_target(
         inherits = status.st_uid != os.geteuid()
     identity = targets.identity_of_directory(path, created_by_job=fresh)
     place = Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
+    if not fresh:
+        from pcopy.tasks.directories.forecast import existing_directory_action
+
+        made = existing_directory_action(rank, place, target, present or status, attributes)
+        place = place._replace(is_unchanged=made is ItemAction.SKIP)
     if fresh and (reason := target_layout_policy(rank, place).set_default_layout_of_directory(handle, target)):
         result.warn_of_unwanted_layout(place, b"", inherited_layout_message(reason))
-    return place
+    return place, made
 
 
-def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
+def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result) -> ItemAction:
     """Create the directory ``name`` with mode 0700 in the open directory ``parent``. An existing item that is no
     directory is replaced if that is allowed. Raise ``Problem`` on failure.
 
-    Return True if the directory was created by this job, now or in an earlier run. Return False if an existing item is
-    kept.
+    Return COPY if the directory was created by this job, now or in an earlier run; REPLACE if it has replaced another
+    item; SKIP if an existing item is kept.
 
     Args:
         parent_place: the directory that contains it.
         source: status of the source directory.
     """
+    made = ItemAction.COPY
     for _ in range(2):
         try:
             call_with_retries(lambda: os.mkdir(name, 0o700, dir_fd=parent), NOTHING_DONE_ERRNOS)
-            return True
+            return made
         except FileExistsError:
             pass
         except OSError as error:
@@ -513,11 +527,13 @@ def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes,
             is_unfinished = present.st_uid == os.geteuid() and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
             is_this_jobs = existing.is_from_earlier_run() and is_unfinished and not rank.names_late
             # An older birth time means that this job has only changed the directory's metadata.
-            return is_this_jobs and is_ctime_since_earlier_run(rank.job, parent_place, birth_time(parent, name))
+            is_new = is_this_jobs and is_ctime_since_earlier_run(rank.job, parent_place, birth_time(parent, name))
+            return ItemAction.COPY if is_new else ItemAction.SKIP
         if existing is not None:
             if not existing.may_be_replaced(source):
-                return False
+                return ItemAction.SKIP
             existing.remove()
+            made = ItemAction.REPLACE
     raise Problem("mkdir", errno.EEXIST)
 
 

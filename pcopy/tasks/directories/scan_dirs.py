@@ -13,9 +13,14 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.attributes import are_times_portable
+from pcopy.fsio.attributes import ItemMetadata, are_times_portable
 from pcopy.fsio.backend.columns import OutcomeCode, pack_names, unpack_names
-from pcopy.fsio.backend.directory_batches import EnterDirectoriesBatch, EnterDirectoriesResult, PartlyProcessedDirectory
+from pcopy.fsio.backend.directory_batches import (
+    EnterDirectoriesBatch,
+    EnterDirectoriesResult,
+    PartlyProcessedDirectory,
+    PresentDirectoryStatus,
+)
 from pcopy.fsio.identity import ItemIdentity
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -32,7 +37,7 @@ from pcopy.tasks.base.sibling_directories import (
 )
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
-from pcopy.tasks.directories.finish_dirs import SubdirectoryFinishCollector
+from pcopy.tasks.directories.finish_dirs import SubdirectoryFinishCollector, finish_state
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, can_enter_with_mode, schedule_finish_dir_task
 from pcopy.tasks.directories.simple_directories import directory_batch_settings, open_target_for_batch
 from pcopy.walk.visitor import FoundItems, pass_items_to_visitor
@@ -171,7 +176,8 @@ def _count_batch_directories(result: TaskResult, entered: EnterDirectoriesResult
     their parent directory, because no later task names them.
     """
     done = entered.verdicts.codes.count(OutcomeCode.DONE) - len(entered.remaining)
-    result.count(counts.DIRECTORIES, done)
+    result.count(counts.DIRECTORIES, entered.changed)
+    result.count(counts.SKIPPED, done - entered.changed)
     result.count(counts.UNSCANNED, -done)
     _count_skipped_items(result, entered.skipped, entered.skipped_bytes)
 
@@ -222,12 +228,15 @@ def _visit_remaining_items(
     if found.copied[0]:
         _count_copied_files(rank, result, *found.copied)
     is_simple = are_times_portable(attributes.atime, attributes.mtime) and can_enter_with_mode(attributes)
+    is_unchanged = found.present is not None and _has_wanted_metadata(rank, parent, attributes, found.present)
     if is_simple:
-        finishes.add_subdirectory(name, inode, target, attributes, found.is_new + 2 * found.is_owned_by_other_user)
+        state = finish_state(is_new=found.is_new, inherits_acl=found.is_owned_by_other_user, is_unchanged=is_unchanged)
+        finishes.add_subdirectory(name, inode, target, attributes, state)
     if is_simple and not found.names:
         return
     source = ItemIdentity(parent.source_id.mount_code, inode)
-    place = Place(parent.root, path, source, target, found.is_new, found.is_owned_by_other_user, parent.first_run)
+    flags = found.is_new, found.is_owned_by_other_user
+    place = Place(parent.root, path, source, target, *flags, parent.first_run, is_unchanged)
     if found.names:
         visitor = rank.visitor(rank, result, place, 0)
         pass_items_to_visitor(FoundItems(-1, found.names, found.rows, {}), visitor)
@@ -235,6 +244,34 @@ def _visit_remaining_items(
         visitor.end_directory_visit()
     if not is_simple:
         schedule_finish_dir_task(rank, result, FinishDir(place, attributes, True, -1), finishes.add)
+
+
+def _has_wanted_metadata(rank: Rank, parent: Place, attributes: ItemMetadata, present: PresentDirectoryStatus) -> bool:
+    """Return True if an existing target directory had owner, mode and time that it should have before the job, as far
+    as its file system can store them.
+
+    Args:
+        parent: the directory that contains it.
+        attributes: metadata of the source directory.
+        present: status of the target directory before the job has changed anything.
+    """
+    from pcopy.fsio.metadata_update import has_metadata_of_source
+
+    source = PresentDirectoryStatus(attributes.mode, attributes.uid, attributes.gid, attributes.mtime, 0)
+    preserve, window = rank.options.preserve, rank.copy_options.modify_window
+    if has_metadata_of_source(source, present, preserve, window):
+        return True
+    from pcopy.fsio.server import new_file_status
+
+    try:
+        shown = new_file_status(rank.open_target_directory(parent), rank.temporary_names.next_name())
+    except Problem:
+        return False
+    if shown.has_unexpected_owner:
+        present = present._replace(st_uid=source.st_uid, st_gid=source.st_gid)
+    if shown.has_unexpected_mode:
+        present = present._replace(st_mode=source.st_mode)
+    return has_metadata_of_source(source, present, preserve, window)
 
 
 def spawn_scan_task(result: TaskResult, scan: ScanDirs) -> None:

@@ -137,9 +137,12 @@ typedef struct {
  * is listed, compared or changed. */
 typedef struct {
     pk_metadata metadata;       /* metadata of the source directory */
+    pk_metadata present;  /* metadata of the target before anything in it was changed; zeros if it was created */
+    int64_t present_ctime;
     uint64_t inode;       /* inode number of the target; the mark is that of the target, too */
     uint8_t mark[144];
     uint8_t is_made, is_anothers, is_finished; /* the target was created; belongs to another user; nothing remains */
+    uint8_t is_changed;   /* of a finished directory: its owner, mode or mtime differs from what it was before */
     uint8_t is_summed;    /* the contents were added to the tally: bytes and allocated bytes are below, metadata has the
                            * owner */
     uint64_t bytes, allocated;

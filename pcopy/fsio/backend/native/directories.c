@@ -39,13 +39,15 @@ static struct timespec moment_of(int64_t nanoseconds)
 }
 
 /* Apply metadata to an open directory, where they differ from the existing ones, with the same result as
- * ``pcopy.fsio.attributes.apply_item_metadata``. Return 0, or -1 if the slow path has to set all of them. */
+ * ``pcopy.fsio.attributes.apply_item_metadata``. Return 1 if something was set, 0 if nothing had to be, or -1 if the
+ * slow path has to set all of them. */
 static int set_metadata(const pk_batch *batch, int directory, const struct stat *status, const pk_metadata *wanted, int is_made)
 {
     const int set_id = wanted->mode & (S_ISUID | S_ISGID);
+    int is_written = 0;
     if (batch->flags & PK_OWNER) {
-        if ((status->st_uid != wanted->uid || status->st_gid != wanted->gid) &&
-            fchown(directory, wanted->uid, wanted->gid))
+        is_written = status->st_uid != wanted->uid || status->st_gid != wanted->gid;
+        if (is_written && fchown(directory, wanted->uid, wanted->gid))
             return -1;
     } else if (set_id) {
         return -1;
@@ -53,10 +55,13 @@ static int set_metadata(const pk_batch *batch, int directory, const struct stat 
     mode_t mode = wanted->mode & 07777;
     if (!(batch->flags & PK_MODE))
         mode = is_made ? mode & ~batch->umask & 01777 : status->st_mode & 07777;
-    if ((status->st_mode & 07777) != mode && set_mode(directory, mode))
-        return -1;
+    if ((status->st_mode & 07777) != mode) {
+        is_written = 1;
+        if (set_mode(directory, mode))
+            return -1;
+    }
     if (!(batch->flags & PK_TIMES))
-        return 0;
+        return is_written;
     const struct timespec times[2] = {moment_of(wanted->atime), moment_of(wanted->mtime)};
     int64_t atime, mtime, ctime;
     if (!is_common(times[0].tv_sec) || !is_common(times[1].tv_sec))
@@ -65,8 +70,8 @@ static int set_metadata(const pk_batch *batch, int directory, const struct stat 
      * before the job. */
     if (in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) && is_same_moment(wanted->mtime, mtime, ctime, batch->tree->window) &&
         (!is_made || (in_nanoseconds(status->st_atim, &atime) && atime == wanted->atime)))
-        return 0;
-    return futimens(directory, times) ? -1 : 0;
+        return is_written;
+    return futimens(directory, times) ? -1 : 1;
 }
 
 /* Open or create the target directory. *made is set to 1 if it was created. Return the descriptor, or -1 if that fails
@@ -129,13 +134,31 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     return pk_look_at_all(found, source, names, strlen(names));
 }
 
+/* Record the status of a target directory that existed before. Return 0, or -1 if its times cannot be represented. */
+static int record_present(pk_directory *found, const struct stat *status)
+{
+    found->present = (pk_metadata){status->st_mode, status->st_uid, status->st_gid, 0, 0};
+    return in_nanoseconds(status->st_mtim, &found->present.mtime) && in_nanoseconds(status->st_ctim, &found->present_ctime) ? 0 : -1;
+}
+
+/* Return true if owner, mode or mtime of an open directory, which were set, are not those in `before`: a file system
+ * may accept a change and not store it. */
+static int has_changed(int directory, const struct stat *before)
+{
+    struct stat now;
+    return fstat(directory, &now) || now.st_mode != before->st_mode || now.st_uid != before->st_uid ||
+           now.st_gid != before->st_gid || now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
+           now.st_mtim.tv_nsec != before->st_mtim.tv_nsec;
+}
+
 /* Skip or copy files of a directory whose target is open, and set its metadata if nothing remains. Return 0 if the
  * slow path has to continue with the directory. */
 static int enter_target(pk_worker *worker, pk_batch *batch, pk_directory *found, int source, int target)
 {
     const pk_tree *tree = batch->tree;
     struct stat status;
-    if (!is_simple_target(worker, batch, target, &status, found->is_made))
+    if (!is_simple_target(worker, batch, target, &status, found->is_made) ||
+        (!found->is_made && record_present(found, &status)))
         return 0;
     if (found->left && tree->flags & (found->is_made ? PK_COPY_NEW : PK_COMPARE)) {
         doing(worker, OP_STAT);
@@ -144,9 +167,12 @@ static int enter_target(pk_worker *worker, pk_batch *batch, pk_directory *found,
     const int can_enter = tree->flags & PK_POWERFUL || (found->metadata.mode & 0700) == 0700;
     if (!found->left && !found->is_made && can_enter) {
         doing(worker, OP_UTIMENSAT);
-        found->is_finished = !set_metadata(batch, target, &status, &found->metadata, 0);
-        if (found->is_finished)
+        const int written = set_metadata(batch, target, &status, &found->metadata, 0);
+        found->is_finished = written >= 0;
+        if (found->is_finished) {
+            found->is_changed = written && has_changed(target, &status);
             return 1;
+        }
     }
     found->inode = status.st_ino;
     found->is_anothers = status.st_uid != tree->user;
@@ -202,7 +228,7 @@ int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         is_simple = mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]);
     }
     doing(worker, OP_UTIMENSAT);
-    is_simple = is_simple && !set_metadata(batch, target, &status, &wanted, is_made);
+    is_simple = is_simple && set_metadata(batch, target, &status, &wanted, is_made) >= 0;
     close(target);
     return is_simple ? DONE : PK_DEFERRED;
 }
