@@ -27,6 +27,8 @@ PROGRESS_CHOICES = ("auto", "bar", "plain", "json", "none")
 """The values of ``--progress``."""
 INPLACE_CHOICES = ("parallel", "sequential")
 """The values of ``--inplace``; the first one is used if the user writes ``--inplace`` without a value."""
+DRY_RUN_CHOICES = ("changes", "all")
+"""The values of ``--dry-run`` of pcopy; the first one is used if the user writes ``--dry-run`` without a value."""
 INSECURE_LINKS_OPTION = "--insecure-links"
 
 
@@ -135,7 +137,7 @@ def add_output_options(
         default=0,
         help=verbose
         or "print more: which backend runs, when each phase begins"
-        + ("; -vv: the outcome of each item, too" if has_item_log else ""),
+        + (", and each item that is changed; -vv: the other items, too" if has_item_log else ""),
     )
     if has_errors_file:
         add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
@@ -187,7 +189,7 @@ def output_settings(values: Namespace) -> OutputOptions:
         interval=values.progress_interval,
         errors=None if errors is None else os.fsencode(errors),
         json=values.json,
-        verbose=values.verbose,
+        verbose=2 if getattr(values, "dry_run", None) == "all" else values.verbose,
         metrics=_checked_output_path("metrics", values.metrics),
         log=None if log is None else os.fsencode(log),
         reports=tuple(_checked_output_path("report", word, REPORT_SUFFIXES) for word in values.report),

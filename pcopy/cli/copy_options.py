@@ -18,6 +18,7 @@ from pcopy.cli.argument_types import (
     parse_stripe_table,
 )
 from pcopy.cli.common_options import (
+    DRY_RUN_CHOICES,
     INPLACE_CHOICES,
     add_in_flight_option,
     add_limit_options,
@@ -89,8 +90,10 @@ def add_common_options(parser: ArgumentParser, program: str) -> None:
     add("-L", "--dereference", action="store_true", help="follow symbolic links: copy the items that they lead to")
     add("-x", "--one-file-system", action="store_true",
         help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
-    add("--dry-run", action="store_true",
-        help="change nothing; list what would be done with each item, then totals, sizes, free space")  # fmt: skip
+    add("--dry-run", metavar="WHICH", nargs="?", choices=DRY_RUN_CHOICES, const=DRY_RUN_CHOICES[0], default=None,
+        help="change nothing; list the items that would be changed (with WHICH all: all items), then totals, sizes, "
+        "free space. A line has the action and, for an existing item, what differs: type, size, time, mode, owner, "
+        "acl, xattr, content, link (not yet a hard link)")  # fmt: skip
     add("--force", action="store_true", help="go on where DST seems to have too little free space or inodes")
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",

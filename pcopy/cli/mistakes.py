@@ -53,8 +53,8 @@ PCOPY_ADVICE: Mapping[str, str] = {
     **dict.fromkeys(("--stripe-count", "--stripe-size"), "write --stripe COUNT[:SIZE]"),
     "--pool": "copies have the pool of their source, or with --stripe inherit that of the directory",
     "-f": "existing files are replaced by default; leave it out",
-    "-i": f"pcopy asks nothing; to keep existing files, {_USE_SKIP}; to list items as rsync does, write -vv",
-    "--itemize-changes": "write -vv",
+    "-i": f"pcopy asks nothing; to keep existing files, {_USE_SKIP}; to list items as rsync does, write -v",
+    "--itemize-changes": "write -v: lines name what differs",
     "--log-file": "write --log FILE",
     "-j": "write -n N",
     "-V": "write --version",
@@ -153,7 +153,7 @@ ADVICE_OF_PCHMOD = UnknownOptionAdvice(
     {
         "--bwlimit": "no contents are moved; --oplimit N limits operations",
         **dict.fromkeys(("-r", "-w", "-x", "-X", "-s", "-t", "-rwx", "-rx", "-rw", "-wx"), _MODE_ADVICE),
-        **dict.fromkeys(("-c", "--changes"), "write -vv; the summary counts what was changed"),
+        **dict.fromkeys(("-c", "--changes"), "write -v; the summary counts what was changed"),
         **dict.fromkeys(("-f", "--silent"), "write -q; errors are always shown"),
         **dict.fromkeys(
             ("-h", "--no-dereference"), "the owner of a link in a tree is its own by default; leave it out"

@@ -188,7 +188,7 @@ exit status:
                 one_file_system=values.one_file_system,
                 select=requested_selection(values, paths, deletes_selected=values.delete or values.mirror),
                 itemize=output_options.is_reporting_each_item,
-                dry_run=values.dry_run,
+                dry_run=values.dry_run is not None,
             ),
             copy_options=CopyOptions(
                 existing=existing,

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
-from pcopy.cli.common_options import INPLACE_CHOICES, INSECURE_LINKS_OPTION, PROGRESS_CHOICES
+from pcopy.cli.common_options import INSECURE_LINKS_OPTION, PROGRESS_CHOICES
 from pcopy.cli.mistakes import (
     UnknownOptionAdvice,
     message_with_nearest_choice,
@@ -366,19 +366,28 @@ def _options_with_signed_values(parser: ArgumentParser) -> set[str]:
     return {word for word in found if word.startswith("--")} | set(_OPTIONS_WITH_DASHED_VALUES)
 
 
+def _defaults_of_optional_values(parser: ArgumentParser) -> dict[str, str]:
+    """Return the options whose value may be omitted and that are not set by default, with the value that they have
+    then.
+    """
+    return {
+        word: str(action.const)
+        for action in parser._actions
+        if action.nargs == "?" and action.default is None and action.choices is not None
+        for word in action.option_strings
+    }
+
+
 def _joined_with_values(words: Sequence[str], parser: ArgumentParser) -> list[str]:
     """Return ``words`` with some options and their values joined into one word, so that argparse reads them correctly.
 
     - ``--progress`` gets its default value if the next word is not one of its values.
-    - ``--inplace`` gets its default value: the next word never is its value.
+    - ``--inplace`` and ``--dry-run`` get their default values: the next word never is their value.
     - An option whose value is a number is joined to the next word if that begins with a dash and a digit.
 
     Raise ``RequestRefused`` for ``--progress`` with a number.
     """
-    numbers, has_inplace = (
-        _options_with_signed_values(parser),
-        any(action.dest == "inplace" for action in parser._actions),
-    )
+    numbers, defaults = _options_with_signed_values(parser), _defaults_of_optional_values(parser)
     joined: list[str] = []
     rest = list(words)
     while rest and rest[0] != "--":
@@ -390,8 +399,8 @@ def _joined_with_values(words: Sequence[str], parser: ArgumentParser) -> list[st
                     f"lines, write --progress-interval {following}"
                 )
             word = f"--progress={PROGRESS_CHOICES[0]}"
-        elif word == "--inplace" and has_inplace:  # Its value can only be joined with "=": the next word is an operand.
-            word = f"--inplace={INPLACE_CHOICES[0]}"
+        elif word in defaults:  # Its value can only be joined with "=": the next word is an operand.
+            word = f"{word}={defaults[word]}"
         elif word in numbers and re.match(r"-\d", following):
             word = f"{word}={rest.pop(0)}"
         joined.append(word)

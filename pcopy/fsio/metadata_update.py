@@ -164,6 +164,36 @@ def has_metadata_of_source(
     )
 
 
+def differing_status_fields(
+    source: StatusWithOwner, present: StatusWithOwner, preserve: PreservedMetadataKinds, window: int
+) -> tuple[bool, bool, bool]:
+    """Return three values: True if the owner of an existing item (``present``), its mode, and its modification time are
+    not those that it should have as a copy of ``source``. The arguments are those of ``has_metadata_of_source``.
+    """
+    return (
+        not _has_wanted_owner(source, present, preserve),
+        not _has_wanted_mode(source, present, preserve),
+        not _has_wanted_time(source, present, preserve, window),
+    )
+
+
+def differing_xattr_kinds(
+    source: bytes, present: bytes, preserve: PreservedMetadataKinds, *, follow: bool = False
+) -> set[XattrKind]:
+    """Return the kinds of those extended attributes that an existing item lacks, has with another value than its
+    source, or has in excess. The arguments are those of ``has_same_xattrs``. Raise ``OSError``.
+    """
+    source_names, present_names = _xattr_names(source, follow), _xattr_names(present, False)
+    wanted = {name for name in source_names if is_xattr_copied(name, preserve)}
+    extra = {name for name in present_names - wanted if is_xattr_removed(name, preserve)}
+    differing = {
+        name
+        for name in wanted
+        if name not in present_names or _xattr_value(source, name, follow) != _xattr_value(present, name, False)
+    }
+    return {xattr_kind(name) for name in extra | differing}
+
+
 def has_same_xattrs(source: bytes, present: bytes, preserve: PreservedMetadataKinds, *, follow: bool = False) -> bool:
     """Return True if two items have the same extended attributes and ACLs, apart from those that are not copied; raise
     ``OSError``.

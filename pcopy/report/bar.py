@@ -230,7 +230,8 @@ def open_progress_screen(
         kind, interval = ProgressBarScreen, DEFAULT_BAR_INTERVAL
     screen = kind(program, stages, stderr, output_options.interval or interval, clock, files)
     screen.is_verbose = output_options.verbose > 0 and not output_options.quiet
-    screen.shows_items = output_options.verbose > 1 and not output_options.quiet
+    screen.shows_changes = output_options.verbose > 0 and not (output_options.quiet or output_options.hides_items)
+    screen.shows_unchanged = output_options.verbose > 1
     return screen
 
 

@@ -131,10 +131,13 @@ class OutputOptions(NamedTuple):
     filter_origins: tuple[str, ...] = ()
     """Where the filters were set (``FILE:LINE``, or "the command line"); empty if no configuration file sets any."""
 
+    hides_items: bool = False
+    """True if ``-v`` and ``-vv`` print no lines for items, because a dry run prints them on standard output."""
+
     @property
     def is_reporting_each_item(self) -> bool:
-        """True if the outcome of each item must be reported to rank 0: for ``--log``, or for ``-vv`` without ``-q``."""
-        return self.log is not None or (self.verbose > 1 and not self.quiet)
+        """True if the outcome of each item must be reported to rank 0: for ``--log``, or for ``-v`` without ``-q``."""
+        return self.log is not None or (self.verbose > 0 and not self.quiet)
 
 
 class ProgressScreen:
@@ -177,8 +180,10 @@ class ProgressScreen:
         self._lock = RLock()
         self.is_verbose = False
         """True to print a line when a phase begins (``-v``)."""
-        self.shows_items = False
-        """True to print a line for each item (``-vv``)."""
+        self.shows_changes = False
+        """True to print a line for each item that is changed (``-v``)."""
+        self.shows_unchanged = False
+        """True to print a line for each item that remains as it is, too (``-vv``)."""
 
     @property
     def clearing_sequence(self) -> str:
@@ -227,13 +232,13 @@ class ProgressScreen:
             self._write_to_file(ERRORS_FILE_NOUN, map(failure_json, failures))
 
     def items(self, items: Sequence[PackedItemOutcomes]) -> None:
-        """Write the outcomes of ``items`` to the file of ``--log``, and print them with ``-vv``.
+        """Write the outcomes of ``items`` to the file of ``--log``. Print the changes with ``-v``, all with ``-vv``.
 
         Failed items are not printed here, because ``failures`` prints them with the reason.
         """
         with self._lock:
-            for each in items if self.shows_items else ():
-                if each.action != ItemAction.FAIL:
+            for each in items if self.shows_changes else ():
+                if each.action != ItemAction.FAIL and (self.shows_unchanged or each.action != ItemAction.SKIP):
                     for item in each.unpacked_outcomes():
                         self._print_line(str(item))
             if self._files.get(LOG_FILE_NOUN) is not None:

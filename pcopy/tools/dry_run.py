@@ -1,7 +1,7 @@
 """``pcopy --dry-run``: the same scan and decisions as in a copy, without creating anything.
 
-A line for each item is printed on standard output as soon as it is decided what a copy would do with the item. The
-totals follow at the end. The job is not recorded, no signature is computed, and nothing is verified.
+A line for each item that would be changed is printed on standard output as soon as it is decided what a copy would do
+with the item. The totals follow at the end. The job is not recorded, no signature is computed, and nothing is verified.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyJob
 from pcopy.tools.filter_messages import excluded_items_text
+from pcopy.tools.final_output import output_options_for_dry_run
 from pcopy.tools.space import FreeSpace, InsufficientSpace, free_space_of_file_system
 from pcopy.tools.summary import copy_json_summary, filter_origins_json_values, item_counts_lines
 from pcopy.units import format_seconds, format_size
 from pcopy.walk.preliminary_walk import PreliminaryWalk
+
+CHANGING_ACTIONS = (ItemAction.COPY, ItemAction.REPLACE, ItemAction.META, ItemAction.DELETE)
+"""Actions that change something in the destination."""
 
 _FIRST_SIZE_LIMIT, _SIZE_LIMIT_FACTOR = 4 << 10, 16
 """Limits of the classes in the histogram of file sizes: the first class ends at ``_FIRST_SIZE_LIMIT`` bytes (4 KiB),
@@ -68,26 +72,32 @@ class SizeHistogram:
 class DryRunSink(ForwardingProgressSink):
     """Receives outcomes and failures on rank 0 in a dry run, and passes them on.
 
-    It also prints what a copy would do with each item, and counts the items by action.
+    It also prints what a copy would do with the items, and counts the items by action.
     """
 
-    def __init__(self, sink: ProgressSink, *, prints: bool) -> None:
+    def __init__(self, sink: ProgressSink, *, prints_changes: bool, prints_unchanged: bool) -> None:
+        """Pass everything on to ``sink``. Print a line for each item that would be changed if ``prints_changes`` is
+        True, and for each other one if ``prints_unchanged`` is True.
+        """
         super().__init__(sink)
-        self._prints = prints
+        self._printed_actions = {
+            *(CHANGING_ACTIONS if prints_changes else ()),
+            *((ItemAction.SKIP,) if prints_unchanged else ()),
+        }
         self.items_by_action: Counter[int] = Counter()
         self.sizes = SizeHistogram()
 
     def items(self, items: Sequence[PackedItemOutcomes]) -> None:
-        """Print the items, if lines are to be printed, and count them."""
+        """Print the items, as far as lines are to be printed, and count them."""
         for each in items:
             self.items_by_action[each.action] += len(each.kinds)
             is_made = each.action in (ItemAction.COPY, ItemAction.REPLACE)
             lines = []
             for item in each.unpacked_outcomes():
-                lines.append(f"{item.action} {printable_path(item.path)}\n")
+                lines.append(f"{item}\n")
                 if is_made and item.type == "file":
                     self.sizes.add_file(item.bytes)
-            if self._prints and each.action != ItemAction.FAIL:
+            if each.action in self._printed_actions:
                 sys.stdout.write("".join(lines))
         super().items(items)
 
@@ -103,11 +113,7 @@ class DryRunJob(CopyJob):
     """Why a copy would be refused for lack of free space; "" if it would not be."""
 
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
-        output_options = arguments.output._replace(verbose=min(arguments.output.verbose, 1))
-        if sys.stdout.isatty() and output_options.progress in ("auto", "bar"):
-            output_options = output_options._replace(
-                progress="none"
-            )  # On a terminal, the progress bar and the lines of items would overwrite each other.
+        output_options = output_options_for_dry_run(arguments.output)
         keeping = arguments.checkpoint._replace(directory=b"", durable_at_start=False)
         super().__init__(words, arguments._replace(output=output_options, is_recorded=False, checkpoint=keeping))
         options = self.job.options._replace(signature=b"", manifest=b"", hash="", sync=False, itemize=True)
@@ -125,8 +131,17 @@ class DryRunJob(CopyJob):
 
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         prints = not (self.output.json or self.output.quiet)
-        self._dry_run_sink = DryRunSink(super().job_event_sink(screen), prints=prints)
+        self._dry_run_sink = DryRunSink(
+            super().job_event_sink(screen),
+            prints_changes=prints,
+            prints_unchanged=prints and self._lists_unchanged_items,
+        )
         return self._dry_run_sink
+
+    @property
+    def _lists_unchanged_items(self) -> bool:
+        """True if the items that would remain as they are have lines, too (``--dry-run=all``, ``-vv``)."""
+        return self.output.verbose > 1
 
     def report_job_result(self, ended: JobResult, ranks: int) -> int:
         seconds = time.monotonic() - self.began
@@ -179,6 +194,9 @@ class DryRunJob(CopyJob):
             lines.append(f"  {excluded}")
         actions = [f"{by_action[action]:,} {ACTION_WORDS[action]}" for action in ItemAction if by_action[action]]
         lines.append(f"  {', '.join(actions) or 'nothing'}")
+        if (unlisted := by_action[ItemAction.SKIP]) and not (self._lists_unchanged_items or self.output.quiet):
+            items = count_with_noun(unlisted, "item that is", "items that are")
+            lines.append(f"  not listed: {items} skipped (--dry-run=all lists all)")
         if rows := self._dry_run_sink.sizes.histogram_text_lines():
             lines += ["  sizes of the files to be copied:", *rows]
         free = self._free_space_at_destination()

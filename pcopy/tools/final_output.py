@@ -44,11 +44,10 @@ class DryRunItemLinesSink(ForwardingProgressSink):
 def output_options_for_dry_run(output_options: OutputOptions) -> OutputOptions:
     """Return ``output_options`` changed for a dry run, which prints a line for each item on standard output.
 
-    ``-vv`` would print each item a second time, so it counts as ``-v``. If standard output is a terminal, no progress
-    bar is shown there.
+    So ``-v`` and ``-vv`` print no items. If standard output is a terminal, no progress bar is shown there.
     """
     progress = "none" if sys.stdout.isatty() and output_options.progress in ("auto", "bar") else output_options.progress
-    return output_options._replace(verbose=min(output_options.verbose, 1), progress=progress)
+    return output_options._replace(progress=progress, hides_items=True)
 
 
 class UnrecordedJob(PreparedJob):

@@ -15,6 +15,7 @@ from pcopy.jobs.paths import source_path
 from pcopy.jobs.spool import TMPDIR_ADVICE, spool_errors_as_refusal, spool_factory
 from pcopy.jobs.suggestions import suggestion_for_missing_path
 from pcopy.launch.tool import JobResult
+from pcopy.tasks.base.actions import ItemAction
 from pcopy.tasks.base.item_outcomes import PackedItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, JobCounters, ProgramOptions, ProgressSink, Root
 from pcopy.tasks.base.rank import Rank
@@ -133,6 +134,11 @@ class TreeJob(UnrecordedJob):
         """
         return False
 
+    def _are_lines_printed(self, items: PackedItemOutcomes) -> bool:
+        """Return True if a dry run prints a line for each of ``items``: they would be changed, or ``-vv`` is given."""
+        is_listed = self.output.verbose > 1 and items.action == ItemAction.SKIP
+        return is_listed or self.are_item_lines_printed(items)
+
     def job_event_sink(self, screen: ProgressSink) -> ProgressSink:
         """Return the receiver of progress and outcomes, which passes them on to ``screen``.
 
@@ -141,7 +147,7 @@ class TreeJob(UnrecordedJob):
         if self._missing_paths:
             screen.receive_failures(self._missing_paths)
         return super().job_event_sink(
-            DryRunItemLinesSink(screen, self.are_item_lines_printed) if self.prints_items else screen
+            DryRunItemLinesSink(screen, self._are_lines_printed) if self.prints_items else screen
         )
 
     def complete_job(self, rank: Rank, totals: JobCounters) -> int:

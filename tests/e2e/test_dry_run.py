@@ -44,7 +44,7 @@ def assert_dry_run_agrees(
 ) -> Completed:
     """Assert that a dry run changes nothing, and that a copy then does what it reported."""
     before = state(area)
-    dry = pcopy("--dry-run", *words, ranks=ranks, launcher=launcher, cwd=area)
+    dry = pcopy("--dry-run=all", *words, ranks=ranks, launcher=launcher, cwd=area)
     assert dry.returncode == status, show(dry)
     assert {path: (before[path], now) for path, now in state(area).items() if before.get(path) != now} == {}
     run = pcopy("-vv", "--progress", "none", *words, ranks=ranks, cwd=area)
@@ -147,7 +147,7 @@ def test_dry_run_reports_several_sources_and_single_files(area: Path) -> None:
     write(area / "tree/two", b"22")
     write(area / "copy/one", b"1", NOW - 10**10)
     dry = assert_dry_run_agrees(area, "one", "tree", "copy")
-    assert item_lines(dry.stdout) == [b"copy tree", b"copy tree/two", b"replace one"]
+    assert item_lines(dry.stdout) == [b"copy tree", b"copy tree/two", b"replace time one"]
     assert item_lines(assert_dry_run_agrees(area, "one", "another").stdout) == [b"copy one"]
     assert item_lines(assert_dry_run_agrees(area, "-u", "one", "copy/one").stdout) == [b"skip one"]
 

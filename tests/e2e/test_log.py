@@ -62,7 +62,8 @@ def test_log_has_one_line_for_each_item(area: Path, policy: str) -> None:
     assert run.returncode == (1 if policy == "fail" else 0), show(run)
     assert actions_by_path(log, source) == wanted
     reported, by_path = lines(log), {relative_path(line, source): line for line in lines(log)}
-    shown = [f"{line['action']} {line['path']}".encode() for line in reported if line["action"] != "fail"]
+    parts = [(line["action"], line.get("change", ""), line["path"]) for line in reported if line["action"] != "fail"]
+    shown = [" ".join(filter(None, each)).encode() for each in parts]
     assert shown_items(run) == sorted(shown)
     totals, sums = summary(run), Counter(line["action"] for line in reported)
     assert sums["fail"] == totals["failed"]

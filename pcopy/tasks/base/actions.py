@@ -1,4 +1,4 @@
-"""The actions that were performed on items, for ``-vv``, ``--log`` and reports; and the recorder that is used if nobody
+"""The actions that were performed on items, for ``-v``, ``--log`` and reports; and the recorder that is used if nobody
 wants to know them. The recorder that collects them is in ``pcopy.tasks.base.item_outcomes``.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any
 
 from pcopy.fast_named_tuple import NamedTuple
@@ -30,6 +30,52 @@ class ItemAction(IntEnum):
     """The existing item was left unchanged, with its metadata; or filters exclude the item."""
     FAIL = 5
     """The item could not be copied, changed or deleted."""
+
+
+class DifferingProperty(IntFlag):
+    """What differs between an existing item of the target and its source. Users see the names in lower case, in this
+    order.
+    """
+
+    TYPE = 1
+    """It is an item of another type."""
+    SIZE = 2
+    """The size of a file, or the length of the text of a symbolic link."""
+    TIME = 4
+    """The modification time."""
+    MODE = 8
+    """The permission bits."""
+    OWNER = 16
+    """The owner or the group."""
+    ACL = 32
+    """An ACL."""
+    XATTR = 64
+    """An extended attribute that is no ACL."""
+    CONTENT = 128
+    """The contents of a file of the same size, the text of a symbolic link, or the number of a device."""
+    LINK = 256
+    """It is to be a hard link to another item, and is none."""
+
+
+def difference_text(differences: int) -> str:
+    """Return the words for the ``DifferingProperty`` bits ``differences``, separated by commas."""
+    return ",".join(each.name.lower() for each in DifferingProperty if each & differences and each.name)
+
+
+_DIFFERENCES_SHIFT = 3
+"""Number of the bit at which the differences begin in a packed action; the number of the action is below it."""
+
+
+def pack_action(action: ItemAction, differences: int) -> int:
+    """Return a number from which ``unpack_action`` computes ``action`` and the ``DifferingProperty`` bits
+    ``differences``.
+    """
+    return int(action) + (differences << _DIFFERENCES_SHIFT)
+
+
+def unpack_action(packed: int) -> tuple[ItemAction, int]:
+    """Return the action and the ``DifferingProperty`` bits from which ``pack_action`` made the number ``packed``."""
+    return ItemAction(packed & ((1 << _DIFFERENCES_SHIFT) - 1)), packed >> _DIFFERENCES_SHIFT
 
 
 HARD_LINK_TYPE_BYTE = b"h"
@@ -85,8 +131,25 @@ class NullItemOutcomeRecorder:
             kind: type byte; empty if the type is not known.
             size: size in bytes.
             nanoseconds: duration of the copy; 0 if it was not measured.
-            change: description of what was changed, in ASCII. Either all items of one action have one, or none has.
+            change: description of what was changed, in ASCII. By default it consists of the differences that were
+                noted before (``note_differences``).
         """
+
+    def note_differences(self, place: Place, name: bytes, differences: int) -> None:
+        """Note what differs between an existing item and its source, for the report of the item, which the same task
+        records later. Differences that were noted for the item before remain. If it is kept with its metadata, they are
+        not reported.
+
+        Args:
+            place, name: directory and name of the item in the source.
+            differences: ``DifferingProperty`` bits.
+        """
+
+    def take_noted_differences(self, place: Place, name: bytes) -> int:
+        """Return the differences that were noted for an item (``DifferingProperty`` bits), and forget them. A task
+        needs them if another one records the outcome.
+        """
+        return 0
 
     def record_outcome_of_files(
         self,

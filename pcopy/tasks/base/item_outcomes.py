@@ -1,4 +1,4 @@
-"""What was done with each item, for ``-vv``, ``--log`` and ``--dry-run``. A task collects this in columns and sends it
+"""What was done with each item, for ``-v``, ``--log`` and ``--dry-run``. A task collects this in columns and sends it
 to rank 0 when it is done.
 
 The outcome of an item is recorded once it is final: copied, skipped or failed. If neither the user nor a report needs
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.items import BLOCK_DEVICE, CHARACTER_DEVICE, DIRECTORY, FIFO, FILE, SYMLINK
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction, NullItemOutcomeRecorder
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, ItemAction, NullItemOutcomeRecorder, difference_text
 from pcopy.tasks.base.values import Place
 from pcopy.text import printable_path
 
@@ -59,7 +59,9 @@ class PackedItemOutcomes(NamedTuple):
     sizes: bytes
     nanoseconds: bytes
     changes: bytes = b""
-    """What was changed in each item: one line of ASCII for each; empty if there are no such descriptions."""
+    """What was changed in each item: one line of ASCII for each, which may be empty; empty if there are no such
+    descriptions.
+    """
 
     def path_of_item(self, row: int) -> bytes:
         """Return the path of item number ``row``, as it is shown to the user."""
@@ -137,6 +139,7 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
     def __init__(self, rank: HasPathForDisplay) -> None:
         self._rank = rank
         self._columns_by_path: dict[tuple[int, bytes], _OutcomeColumns] = {}
+        self._noted_differences: dict[tuple[tuple[int, bytes], bytes], int] = {}
 
     def record_item_outcome(
         self,
@@ -148,13 +151,27 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
         nanoseconds: int = 0,
         change: str = "",
     ) -> None:
+        noted = self._text_of_noted_differences(action, place, name)
         columns, name = self._columns_and_name_of_item(action, place, name)
         columns.names.append(name)
         columns.kinds += kind or b"\0"
         columns.sizes.append(size)
         columns.nanoseconds.append(nanoseconds)
-        if change:
-            columns.changes.append(change)
+        columns.changes.append(change or noted)
+
+    def note_differences(self, place: Place, name: bytes, differences: int) -> None:
+        item = place.key, name
+        self._noted_differences[item] = self._noted_differences.get(item, 0) | differences
+
+    def take_noted_differences(self, place: Place, name: bytes) -> int:
+        return self._noted_differences.pop((place.key, name), 0) if self._noted_differences else 0
+
+    def _text_of_noted_differences(self, action: ItemAction, place: Place, name: bytes) -> str:
+        """Return the words for the differences that were noted for an item on which ``action`` was performed; empty if
+        there are none.
+        """
+        differences = self.take_noted_differences(place, name)
+        return difference_text(differences) if action in (ItemAction.REPLACE, ItemAction.META) else ""
 
     def record_outcome_of_files(
         self,
@@ -178,7 +195,9 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
                 took = 0 if nanoseconds is None else nanoseconds[row]
                 self.record_item_outcome(action, place, each, FILE, sizes[row], took)
             return
+        changes = [self._text_of_noted_differences(action, place, each) for each in names]
         columns, name = self._columns_and_name_of_item(action, place, names[0])
+        columns.changes += changes
         columns.names += names if name else [name]
         columns.kinds += FILE * len(names)
         columns.sizes.extend(sizes)
@@ -205,5 +224,5 @@ class ItemOutcomeRecorder(NullItemOutcomeRecorder):
                     bytes(columns.kinds[part]),
                     columns.sizes[part].tobytes(),
                     columns.nanoseconds[part].tobytes(),
-                    "\n".join(columns.changes[part]).encode("ascii"),
+                    "\n".join(columns.changes[part]).encode("ascii") if any(columns.changes[part]) else b"",
                 )

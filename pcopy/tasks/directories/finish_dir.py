@@ -34,7 +34,7 @@ from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.actions import unpack_action
 from pcopy.tasks.base.distribution import directory_depth, rank_digesting_directory
 from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, LeftoverLocation, NoteDiscardedOnResume, TaskKind, TaskSteps
@@ -61,7 +61,7 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
             since then.
         earlier_mtime: the target's mtime in nanoseconds before the job wrote into it again; None if its mode had to be
             changed for that.
-        action: number of the ``ItemAction`` that is reported to the user for this directory.
+        action: packed action (``pack_action``) that is reported to the user for this directory.
     """
 
     attributes: ItemMetadata | None
@@ -246,10 +246,17 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
     if task.counts_as_copied:
         counter = counts.directory_counter(place)
         result.count(counter, 1, place)
-        result.item_recorder.record_item_outcome(ItemAction(task.action), place, b"", DIRECTORY)
+        record_directory_outcome(result, place, task.action)
         is_kept = place.is_unchanged and rank.copy_options.existing in ("newer", "skip")  # kept items are not verified
         if rank.copy_options.verify and result.phase < Phase.REPAIR and not (task.is_again or is_kept):  # once for each
             result.collect_digest(place, b"", rank.job_item_hasher.placeholder_directory_info, counter)
+
+
+def record_directory_outcome(result: TaskResult, place: Place, action: int) -> None:
+    """Record, for the report of each item, what was done with a directory. ``action`` is packed (``pack_action``)."""
+    done, differences = unpack_action(action)
+    result.item_recorder.note_differences(place, b"", differences)
+    result.item_recorder.record_item_outcome(done, place, b"", DIRECTORY)
 
 
 def _apply_metadata(

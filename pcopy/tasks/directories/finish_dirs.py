@@ -29,6 +29,11 @@ from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.simple_directories import open_target_for_batch
 
+_ACTION_BITS = 8 - 3
+"""Number of bits of ``FinishDirs.states`` that an action has. A packed action with more bits, which also says what
+differs, gets a task of its own.
+"""
+
 _ACTION_SHIFT = 3
 """Number of the bit in ``FinishDirs.states`` at which the number of the ``ItemAction`` begins. The bits below it are
 flags.
@@ -179,6 +184,7 @@ class SubdirectoryFinishCollector:
             or attributes.xattrs
             or attributes.unread
             or not are_times_portable(attributes.atime, attributes.mtime)
+            or finish.action >> _ACTION_BITS
             or (finish.counts_as_copied, finish.source_entries, finish.is_again) != (True, -1, False)
             or (above, *mounts) != (parent.path, parent.source_id.mount_code, parent.target_id.mount_code)
             or place.first_run != parent.first_run

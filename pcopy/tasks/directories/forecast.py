@@ -14,12 +14,12 @@ from pcopy.fsio.nodes import call_with_descriptor_or_path
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.server import new_file_status
 from pcopy.fsio.source import status_of_open_item
-from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.actions import DifferingProperty, ItemAction, pack_action
 from pcopy.tasks.base.rank import Rank, is_ctime_since_earlier_run
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, UNCREATED_TARGET_IDENTITY, Place
+from pcopy.tasks.directories.finish_dir import record_directory_outcome
 from pcopy.tasks.files.existing import ExistingItem, item_status_or_none
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ class ScanDirFields(Protocol):
 
 def existing_directory_action(
     rank: Rank, place: Place, target: int, present: os.stat_result, attributes: ItemMetadata
-) -> ItemAction:
-    """Return SKIP if an existing target directory had all metadata that it shall have before this job; else META.
+) -> tuple[ItemAction, int]:
+    """Return SKIP if an existing target directory had all metadata that it shall have before this job, else META; and
+    what differed, as ``DifferingProperty`` bits.
 
     In a later run, an earlier run may have written into the directory, or added owner permissions to it. So a
     modification time since that run, and these permissions, do not count as different; and a directory that was created
@@ -58,15 +59,19 @@ def existing_directory_action(
     """
     lacks = _difference_of_directory(rank, place, target, present, attributes)
     if lacks is None:
-        return ItemAction.META
+        return ItemAction.META, 0
     if is_ctime_since_earlier_run(rank.job, place, present.st_ctime_ns):
         born = birth_time(target, b"")
         if born and is_ctime_since_earlier_run(rank.job, place, born):
-            return ItemAction.META
+            return ItemAction.META, 0
         is_written = is_ctime_since_earlier_run(rank.job, place, present.st_mtime_ns)
         is_opened = stat.S_IMODE(present.st_mode) == stat.S_IMODE(attributes.mode) | 0o700
         lacks = lacks._replace(times=lacks.times and not is_written, mode=lacks.mode and not is_opened)
-    return ItemAction.META if lacks.is_update_needed else ItemAction.SKIP
+    if not lacks.is_update_needed:
+        return ItemAction.SKIP, 0
+    from pcopy.tasks.files.differences import differences_of_metadata
+
+    return ItemAction.META, differences_of_metadata(lacks)
 
 
 def _difference_of_directory(
@@ -103,10 +108,10 @@ def _difference_of_directory(
 
 def foreseen_target(
     task: ScanDirFields, rank: Rank, source: os.stat_result, attributes: ItemMetadata
-) -> tuple[Place | None, ItemAction]:
-    """Return the directory with the target that it has, or would get, in a dry run; and the action that is reported for
-    it: COPY if it would be created, REPLACE if an item that is no directory has its name, META if its metadata differs
-    from that of the source, else SKIP. Raise ``Problem`` on failure.
+) -> tuple[Place | None, int]:
+    """Return the directory with the target that it has, or would get, in a dry run; and the packed action
+    (``pack_action``) that is reported for it: COPY if it would be created, REPLACE if an item that is no directory has
+    its name, META if its metadata differs from that of the source, else SKIP. Raise ``Problem`` on failure.
 
     If the job would create the target, its identity is ``UNCREATED_TARGET_IDENTITY``. The directory is None if an
     existing item that is no directory would be kept instead.
@@ -120,14 +125,15 @@ def foreseen_target(
         return new, ItemAction.COPY
     present = _existing_item(task, rank)
     if present is not None and not stat.S_ISDIR(present.status.st_mode):
-        return new if present.may_be_replaced(source) else None, ItemAction.REPLACE
+        action = pack_action(ItemAction.REPLACE, DifferingProperty.TYPE)
+        return new if present.may_be_replaced(source) else None, action
     path, targets = rank.path_below_target(task.root, task.path), rank.targets[task.root]
     if path and present is None:
         return new, ItemAction.COPY
     target = targets.open(path)
     place = Place(task.root, task.path, task.source_id, targets.identity_of_directory(path), False, False, task.since)
-    action = existing_directory_action(rank, place, target, status_of_open_item(target), attributes)
-    return place._replace(is_unchanged=action is ItemAction.SKIP), action
+    made, differences = existing_directory_action(rank, place, target, status_of_open_item(target), attributes)
+    return place._replace(is_unchanged=made is ItemAction.SKIP), pack_action(made, differences)
 
 
 def _existing_item(task: ScanDirFields, rank: Rank) -> ExistingItem | None:
@@ -146,7 +152,7 @@ def _existing_item(task: ScanDirFields, rank: Rank) -> ExistingItem | None:
 
 def count_dry_run_directory(result: TaskResult, place: Place, action: int) -> None:
     """Count and report, in a dry run, a directory that the job would create, give its metadata, or leave as it is.
-    ``action`` is the number of the ``ItemAction``.
+    ``action`` is packed (``pack_action``).
     """
     result.count(counts.directory_counter(place), 1, place)
-    result.item_recorder.record_item_outcome(ItemAction(action), place, b"", DIRECTORY)
+    record_directory_outcome(result, place, action)

@@ -34,7 +34,7 @@ from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, call_with_retries
 from pcopy.fsio.source import status_of_open_item
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import ItemAction
+from pcopy.tasks.base.actions import DifferingProperty, ItemAction, pack_action
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.kind import DivisibleTask, LeftoverLocation, MissingDirectories, TaskKind, TaskSteps
 from pcopy.tasks.base.phases import Phase
@@ -204,7 +204,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             if not listing.name_count:
                 source = handle = self._reopen_source_if_removed(rank, source)
         attributes = read_item_metadata(handle, status, rank.options.preserve)
-        target, action = None, ItemAction.COPY
+        target, action = None, 0
         if rank.options.dry_run and not reads:
             from pcopy.tasks.directories.forecast import foreseen_target
 
@@ -213,7 +213,9 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             target, action = _create_target(self, rank, result, handle, status, attributes, is_target_new=is_target_new)
         if target is None and not rank.collects_signature_entries and rank.job.copies:
             return None
-        return _OpenedDirectory(target or self.source_place, attributes, source, listing, int(action))
+        if not result.item_recorder.is_recording:
+            action = 0
+        return _OpenedDirectory(target or self.source_place, attributes, source, listing, action)
 
     def with_identity_after_mount(self, rank: Rank) -> ScanDir:
         """Return the task, with the identity that the source directory has now if a file system was mounted over it
@@ -369,7 +371,7 @@ class _OpenedDirectory(NamedTuple):
         attributes: metadata of the source.
         source: descriptor of the source.
         listing: the names in the source.
-        action: number of the ``ItemAction`` that is reported for the directory.
+        action: packed action (``pack_action``) that is reported for the directory.
     """
 
     place: Place
@@ -449,10 +451,10 @@ def _create_target(
     attributes: ItemMetadata,
     *,
     is_target_new: bool,
-) -> tuple[Place | None, ItemAction]:
-    """Create or open the target directory. Return the ``Place`` and the action that is reported for it: COPY or REPLACE
-    if the job has created it, else META or SKIP. The ``Place`` is None if an item that is no directory has the name and
-    is kept. Raise ``Problem`` on failure.
+) -> tuple[Place | None, int]:
+    """Create or open the target directory. Return the ``Place`` and the packed action that is reported for it: COPY or
+    REPLACE if the job has created it, else META or SKIP. The ``Place`` is None if an item that is no directory has the
+    name and is kept. Raise ``Problem`` on failure.
 
     Args:
         handle: the source directory, from which the default Lustre layout (striping) is read.
@@ -473,7 +475,7 @@ def _create_target(
         if made is ItemAction.SKIP or not has_capability(CAP_DAC_OVERRIDE):
             present = item_status_or_none(parent, name)
             if present is None or not stat.S_ISDIR(present.st_mode):
-                return None, ItemAction.SKIP
+                return None, pack_action(ItemAction.SKIP, 0)
             grant_owner_access(parent, name, present)
         targets.discard_directory(path)
     fresh = made is not ItemAction.SKIP
@@ -490,14 +492,15 @@ def _create_target(
         inherits = status.st_uid != os.geteuid()
     identity = targets.identity_of_directory(path, created_by_job=fresh)
     place = Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
+    differences = int(DifferingProperty.TYPE) if made is ItemAction.REPLACE else 0
     if not fresh:
         from pcopy.tasks.directories.forecast import existing_directory_action
 
-        made = existing_directory_action(rank, place, target, present or status, attributes)
+        made, differences = existing_directory_action(rank, place, target, present or status, attributes)
         place = place._replace(is_unchanged=made is ItemAction.SKIP)
     if fresh and (reason := target_layout_policy(rank, place).set_default_layout_of_directory(handle, target)):
         result.warn_of_unwanted_layout(place, b"", inherited_layout_message(reason))
-    return place, made
+    return place, pack_action(made, differences)
 
 
 def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result) -> ItemAction:

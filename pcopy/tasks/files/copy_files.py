@@ -106,6 +106,8 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
         waiting = UnnamedCopies(rank, place, self.attempt)
         with waiting.spawn_naming_task_at_end(result):
             planned = yield from _batch_with_copy_plans(self, rank, source, target, rows, inherits=inherits)
+            if result.item_recorder.is_recording:
+                _note_differences_of_replaced_files(rank, result, place, planned)
             try:
                 batches = _split_by_layout(rank, place, planned)
             except Problem as problem:
@@ -199,6 +201,17 @@ def _batch_with_copy_plans(
     return CopySmallFilesBatch(
         source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits_acl=inherits
     )
+
+
+def _note_differences_of_replaced_files(
+    rank: Rank, result: TaskResult, place: Place, batch: CopySmallFilesBatch
+) -> None:
+    """Note, for the report of each item, what differs between files that ``batch`` will replace and their sources."""
+    plans = zip(unpack_names(batch.names), batch.plans, strict=True)
+    if names := [name for name, plan in plans if plan & ~SYNC_FILE_FLAG == CopyPlan.REPLACE]:
+        from pcopy.tasks.files.differences import note_differences_of_names
+
+        note_differences_of_names(rank, result, place, names)
 
 
 def _plans_within_rate_limit(

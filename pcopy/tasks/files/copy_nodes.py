@@ -163,9 +163,12 @@ def _result_if_existing_item_kept(
         if present is None:
             break
         try:
-            return present, _skip_if_existing_item_kept(
-                result, item, present, source, status, may_get_links=may_get_links
-            )
+            stays = _skip_if_existing_item_kept(result, item, present, source, status, may_get_links=may_get_links)
+            if stays is None and result.item_recorder.is_recording:
+                from pcopy.tasks.files.differences import note_differences
+
+                note_differences(result, item.name, status, present)
+            return present, stays
         except TargetChangedProblem:
             if examination == MAX_EXAMINATIONS:
                 raise

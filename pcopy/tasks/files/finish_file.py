@@ -92,7 +92,9 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
         known = ContentInfo(FILE, file.version.size, self.digest, file.version)
         copy = ItemCopy(file.identity, known, self.chunk, self.writers)
         now = time.monotonic_ns()
-        took = now - rank.shared_instance(LargeFileOpeningTimes).pop(file.temporary, now)
+        began, differences = rank.shared_instance(LargeFileOpenings).pop(file.temporary, (now, 0))
+        took = now - began
+        result.item_recorder.note_differences(item.place, item.name, differences)
         try:
             unnamed, shortcoming, action = yield from _finish_file(self, rank, result)
         except MetadataProblem as problem:  # the copy is complete and has its final name
@@ -110,10 +112,10 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
             spawn_link_task(rank, result, item, copy)
 
 
-class LargeFileOpeningTimes(dict[bytes, int]):
-    """For each large file whose chunks this rank counts: the time (time.monotonic_ns()) at which it created the
-    temporary file, by the name of that file. It is used to report how long the copy took; files for which that is not
-    reported have no entry.
+class LargeFileOpenings(dict[bytes, tuple[int, int]]):
+    """For each large file whose chunks this rank counts, by the name of the temporary file: the time
+    (time.monotonic_ns()) at which it created that file, and what differs from the existing item that will be replaced
+    (``DifferingProperty`` bits). They are used for the report of the item; files that are not reported have no entry.
     """
 
     def __init__(self, rank: Rank) -> None:

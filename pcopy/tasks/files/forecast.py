@@ -41,7 +41,7 @@ def report_dry_run_files(
         rows: status of these files.
     """
     if place.target_id == UNCREATED_TARGET_IDENTITY:
-        _report_dry_run_copies(result, place, names, rows.size, ItemAction.COPY)
+        _report_dry_run_copies(rank, result, place, names, rows.size, ItemAction.COPY)
         return
     rows.mask |= DEVICE_COLUMN
     rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
@@ -72,7 +72,7 @@ def report_dry_run_files(
             fail_or_retry(result, place, name, problem, result.attempt, size)
     for action, chosen in made.items():
         sizes = array("Q", map(rows.size.__getitem__, chosen))
-        _report_dry_run_copies(result, place, [names[row] for row in chosen], sizes, action)
+        _report_dry_run_copies(rank, result, place, [names[row] for row in chosen], sizes, action)
 
 
 def _planned_action(rank: Rank, place: Place, name: bytes, plan: int) -> ItemAction:
@@ -85,9 +85,13 @@ def _planned_action(rank: Rank, place: Place, name: bytes, plan: int) -> ItemAct
 
 
 def _report_dry_run_copies(
-    result: TaskResult, place: Place, names: list[bytes], sizes: Sequence[int], action: ItemAction
+    rank: Rank, result: TaskResult, place: Place, names: list[bytes], sizes: Sequence[int], action: ItemAction
 ) -> None:
     """Count and report files that would be copied. ``sizes`` are in bytes; ``action`` is COPY or REPLACE."""
+    if action is ItemAction.REPLACE:
+        from pcopy.tasks.files.differences import note_differences_of_names
+
+        note_differences_of_names(rank, result, place, names)
     result.count(counts.FILES, len(names))
     result.count(counts.BYTES, sum(sizes))
     result.item_recorder.record_outcome_of_files(action, place, names, array("Q", sizes))

@@ -115,6 +115,7 @@ class RenameCopies(DivisibleTask, code=18, doing="naming copies of", is_note=Fal
             try:
                 naming = naming or CopyNamer(rank, place)
                 if naming.give_final_name(name, item, known):
+                    result.item_recorder.note_differences(place, name, naming.differences)
                     result.count_copied_item(
                         place, name, known, writers=writers, how=naming.action_of_copy(took[index])
                     )
@@ -197,6 +198,7 @@ class RenameLinkedCopy(ItemTask, code=19, doing="naming the copy of", is_note=Fa
                 naming = CopyNamer(rank, place)
                 if naming.give_final_name(name, self.unnamed_copy, known):
                     first, next_index, how = index, index + 1, naming.action_of_copy(self.duration)
+                    result.item_recorder.note_differences(place, name, naming.differences)
                     break
                 count_skipped_or_spawn_read(rank, result, place, name, known)
             except Problem as problem:

@@ -63,7 +63,7 @@ class CopyNamer:
         """
         rank, place, target = self._rank, self._place, self._target
         new_name = rank.target_name(place, name)
-        self._has_replaced = False
+        self._has_replaced, self.differences = False, 0
         self._item, self._known, self._name = item, known, new_name
         self._exchanged = name_during_exchange(rank.job.name, item.inode, new_name)
         if rank.job.run > 1:
@@ -92,6 +92,12 @@ class CopyNamer:
                 verify_name_has_inode(target, new_name, item.inode)
                 return True
         raise Problem("rename", errno.EAGAIN, text="other programs keep replacing the item of this name in the target")
+
+    def _find_differences(self, present: ExistingItem) -> None:
+        """Find out what differs between the copy and the existing item ``present``, which it will replace."""
+        from pcopy.tasks.files.differences import differences_of_copy
+
+        self.differences = differences_of_copy(self._item.temporary, self._known.version.mtime, present)
 
     def action_of_copy(self, nanoseconds: int) -> TimedCopyAction:
         """Return action and duration of the copy that was named last, for the report of each item: REPLACE if it
@@ -131,6 +137,8 @@ class CopyNamer:
         it changed meanwhile or is free now. Raise ``Problem`` on failure.
         """
         target, device, name = self._target, self._device, present.name
+        if self._rank.options.itemize:
+            self._find_differences(present)
         if stat.S_ISDIR(present.status.st_mode):
             remove_empty_directory_for_rename(target, name, present.status)
             self._has_replaced = True

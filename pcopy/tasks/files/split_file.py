@@ -33,7 +33,7 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY_IDENTITY, ChunkedFile, Item, Place
 from pcopy.tasks.files.chunk_ledger import LargeFileOpenedNote
 from pcopy.tasks.files.existing import find_existing_item, inherits_acl, overwritten_file_or_layout_recipe
-from pcopy.tasks.files.finish_file import FinishFile, LargeFileOpeningTimes
+from pcopy.tasks.files.finish_file import FinishFile, LargeFileOpenings
 from pcopy.tasks.files.layouts import target_layout_policy
 from pcopy.tasks.files.name_items import spawn_naming_task
 from pcopy.tasks.files.whole_file import ItemResult, copy_file, result_if_existing_kept
@@ -166,7 +166,13 @@ def _split_file(item: Item, rank: Rank, result: TaskResult, *, in_turn: bool) ->
         was = () if over is None else over.original_mode_and_owner
         file = ChunkedFile(item, FileContentVersion.from_status(status), temporary, made, was, cloned, shown)
     if result.item_recorder.is_recording:
-        rank.shared_instance(LargeFileOpeningTimes)[temporary] = began
+        differences = 0
+        if present is not None:
+            from pcopy.tasks.files.differences import differences_of_item
+
+            differences = result.item_recorder.take_noted_differences(item.place, item.name)
+            differences |= differences_of_item(item.name, status, present)
+        rank.shared_instance(LargeFileOpenings)[temporary] = began, differences
     _spawn_chunks_and_note(rank, result, file, stripes, data=rank.bytes_to_copy(status), in_turn=in_turn)
 
 

@@ -75,6 +75,10 @@ def update_existing_metadata(
             if (problem := unread_xattrs_problem(attributes.unread)) is not None:
                 raise problem
             return present, ItemAction.SKIP
+        if result.item_recorder.is_recording:
+            from pcopy.tasks.files.differences import differences_of_metadata
+
+            result.item_recorder.note_differences(place, name, differences_of_metadata(lacks))
         if rank.options.dry_run:
             result.count(counts.MENDED, 1, place)
             return present, ItemAction.META

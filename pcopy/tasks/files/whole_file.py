@@ -27,7 +27,7 @@ from pcopy.fsio.source import (
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import UNTIMED_NEW_COPY, ItemAction, TimedCopyAction
+from pcopy.tasks.base.actions import UNTIMED_NEW_COPY, DifferingProperty, ItemAction, TimedCopyAction
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, ContentInfo, Item, UnnamedCopy
@@ -103,6 +103,10 @@ def copy_file(
         if stays is not None:
             opened.ignores_close_error = True
             return stays
+        if present is not None and result.item_recorder.is_recording:
+            from pcopy.tasks.files.differences import note_differences
+
+            note_differences(result, item.name, status, present)
         if rank.options.dry_run:
             item_result = dry_run_result(ContentInfo(FILE, status.st_size, b"", FileContentVersion.from_status(status)))
         else:
@@ -221,6 +225,8 @@ def _skip_if_existing_item_kept(
             reading, status, present.directory, present.name, present.status, rank.throttle
         )
         if not same:
+            if status.st_size == present.status.st_size:
+                result.item_recorder.note_differences(present.place, name, DifferingProperty.CONTENT)
             return None
     else:
         same = options.compares_existing and looks_like_copy(status, present.status, options.modify_window)

@@ -15,7 +15,7 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import UNCREATED_TARGET_IDENTITY, Item
 from pcopy.tasks.files.existing import ExistingItem, find_existing_item
 from pcopy.tasks.files.whole_file import ItemResult
-from pcopy.tasks.links.make_links import may_replace_by_link
+from pcopy.tasks.links.make_links import may_replace_by_link, note_differences_of_link
 from pcopy.tasks.verify.read_items import count_skipped_or_spawn_read
 
 
@@ -44,6 +44,7 @@ def report_dry_run_links(rank: Rank, result: TaskResult, item: Item, first: Item
             else:
                 if present is not None:
                     present.refuse_nonempty_directory()
+                    note_differences_of_link(rank, result, place, name, like, present.status)
                 result.count(counts.HARDLINKS, 1, place)
                 result.item_recorder.record_item_outcome(
                     TimedCopyAction.action_given_existing_item(present).action, place, name, HARD_LINK_TYPE_BYTE

@@ -21,7 +21,7 @@ from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, call_with_retries
 from pcopy.fsio.source import FileContentVersion, status_of_open_item
 from pcopy.fsio.temporary import remove_item_if_present
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, TimedCopyAction
+from pcopy.tasks.base.actions import HARD_LINK_TYPE_BYTE, DifferingProperty, TimedCopyAction
 from pcopy.tasks.base.attempts import fail_or_retry, is_retried
 from pcopy.tasks.base.codec import encode_task
 from pcopy.tasks.base.hashing import SOCKET_TYPE_BYTE, item_type_byte
@@ -264,6 +264,8 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         """
         target, name = rank.open_target_directory(place), rank.target_name(place, source_name)
         present = item_status_or_none(target, name)
+        if present is not None and result.item_recorder.is_recording:
+            note_differences_of_link(rank, result, place, source_name, status_of_open_item(copy_fd), present)
         if rank.names_late:
             if not self._link_without_replacing(rank, result, copy_fd, place, source_name, present):
                 count_skipped_or_spawn_read(rank, result, place, source_name, self.copy.known)
@@ -368,6 +370,23 @@ def may_replace_by_link(existing: ExistingItem, like: os.stat_result) -> bool:
     if existing.rank.copy_options.existing == "changed" and not existing.place.is_new:
         return True
     return existing.may_be_replaced(like)
+
+
+def note_differences_of_link(
+    rank: Rank, result: TaskResult, place: Place, name: bytes, like: os.stat_result, present: os.stat_result
+) -> None:
+    """Note what differs between an existing item and the item to which a hard link replaces it.
+
+    Args:
+        place, name: directory of the link, and its name in the source.
+        like, present: status of the item to which the link leads, and of the existing item.
+    """
+    from pcopy.tasks.files.differences import differences_of_status
+
+    differences = differences_of_status(rank, like, present)
+    if not differences & DifferingProperty.TYPE:
+        differences |= DifferingProperty.LINK
+    result.item_recorder.note_differences(place, name, differences)
 
 
 def _create_link(copy_fd: int, target: int, name: bytes) -> None:

@@ -25,7 +25,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_until_file_is_stored
 from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Place
-from pcopy.tasks.files.finish_file import LargeFileOpeningTimes, remove_temporary_file
+from pcopy.tasks.files.finish_file import LargeFileOpenings, remove_temporary_file
 from pcopy.tasks.files.layouts import count_files_with_layout, target_layout_policy
 from pcopy.tasks.recode.recode_target import commit_recoded_file, open_checked_source_of_item, target_of_recoded_file
 
@@ -80,7 +80,7 @@ class FinishRecodedFile(RecodedFileTask, code=176, doing="finishing", is_note=Tr
         """
         file, (place, name) = self.file, self.file.item.names[0]
         now = time.monotonic_ns()
-        took = now - rank.shared_instance(LargeFileOpeningTimes).pop(file.temporary, now)
+        took = now - rank.shared_instance(LargeFileOpenings).pop(file.temporary, (now, 0))[0]
         try:
             replaced = yield from _finish_file(self, rank, result)
         except Problem as problem:

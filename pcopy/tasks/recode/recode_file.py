@@ -32,7 +32,7 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.storing import wait_for_data_stored
 from pcopy.tasks.base.values import ChunkedFile, Item, Place, pack_numbers
 from pcopy.tasks.files.existing import inherits_acl
-from pcopy.tasks.files.finish_file import LargeFileOpeningTimes, remove_temporary_file
+from pcopy.tasks.files.finish_file import LargeFileOpenings, remove_temporary_file
 from pcopy.tasks.recode.finish_recoded import FinishRecodedFile, RecodedFileTask, report_recoding_failure
 from pcopy.tasks.recode.parts import (
     FileDivision,
@@ -272,7 +272,7 @@ def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, N
         if new.layout_reason:
             result.warn_of_unwanted_layout(place, item.name, new.layout_reason)
     if result.item_recorder.is_recording:
-        rank.shared_instance(LargeFileOpeningTimes)[temporary] = began
+        rank.shared_instance(LargeFileOpenings)[temporary] = began, 0
     file = ChunkedFile(item, FileContentVersion.from_status(status), temporary, made, server_status=shown)
     opened = RecodingStartedNote(file, division.temporary_size, division.bounds, division.table, division.span)
     result.spawn_task(opened)
