@@ -28,6 +28,7 @@ from bench.headlines import (
 from bench.scenarios import SLOW_FILE_SYSTEM, InitialState
 from bench.suite import SCENARIOS
 from bench.timing import CHECKOUT_DIRECTORY
+from docs.drawn import DARK_STYLE
 
 DOCS = CHECKOUT_DIRECTORY / "docs"
 
@@ -145,7 +146,7 @@ def performance_chart(results: Sequence[ScenarioResult]) -> str:
     return "\n".join(
         [
             f"{head} font-family='sans-serif' font-size='11'>",
-            f"<rect width='{_WIDTH}' height='{height}' fill='white'/>",
+            DARK_STYLE,
             *parts,
             "</svg>",
             "",

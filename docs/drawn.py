@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+DARK_STYLE = "<style>@media (prefers-color-scheme: dark) { svg { filter: invert(0.88) hue-rotate(180deg) } }</style>"
+"""The element that makes a picture with a transparent background and dark lines readable on a dark page."""
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -5,8 +5,12 @@
 "use strict";
 (() => {
   // In a query, "-word" would exclude pages, and "word:" would name a field. Neither is what a reader means who looks for
-  // an option or pastes a message.
-  const asWords = (query) => query.replace(/(^|\s)-+(?=\S)/g, "$1").replace(/[:^~]+/g, " ").trim();
+  // an option or pastes a message. Paths in a message are those of the reader.
+  const asWords = (query) => {
+    const words = query.replace(/[:^~]+/g, " ").trim().split(/\s+/).map((word) => word.replace(/^-+/, ""));
+    const others = words.filter((word) => !word.startsWith("/"));
+    return (others.length ? others : words).join(" ");
+  };
 
   const withWords = (message) =>
     message && typeof message.data === "string" ? { ...message, data: asWords(message.data) } : message;

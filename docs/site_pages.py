@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 PAGES_OUTSIDE_DOCS = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository outside of docs that become pages, and their names in the site."""
-SEARCH_FACTORS = {"reference/": 0.3, "formats/": 0.1, "design/": 0.03, "contributing.md": 0.03, "changelog.md": 0.03}
-"""Pages that a search lists after the pages for users, and the factors of their scores, by the beginning of their path."""
+SEARCH_FACTORS = {"reference/": 0.1, "formats/": 0.1, "design/": 0.03, "contributing.md": 0.03, "changelog.md": 0.03}
+"""Pages that a search lists after pages for users: the beginnings of their paths, and the factors of their scores."""
 
 _INCLUDED = re.compile(r"<!-- README\.md: ([^>]+) -->")
 """A comment that is replaced by a part of README.md."""

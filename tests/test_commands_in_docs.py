@@ -50,7 +50,10 @@ class Apart(NamedTuple):
 
 NOT_RUN = (
     Apart(r"pip install|bin/install|bin/build-backend|mkdocs", "installs; the CI begins with it"),
-    Apart(r"-m pip wheel|^module load|^ln -s .*/bin/|^for name in pcopy .* ln -s|^rm -rf \.venv", "installs, or needs another machine"),
+    Apart(
+        r"-m pip wheel|^module load|^ln -s .*/bin/|^for name in pcopy .* ln -s|^rm -rf \.venv",
+        "installs, or needs another machine",
+    ),
     Apart(r"^python3? -m (bench|tests)", "takes long: benchmarks, campaigns"),
     Apart(r"\bpstripe\b", "needs Lustre; tests/lustre runs it"),
     Apart(

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from docs.drawn import DARK_STYLE
+
 WIDTH, HEIGHT = 360, 260
 """The size of one panel, in user units."""
 
@@ -35,7 +37,7 @@ def draw(panels: Sequence[Panel]) -> str:
     width, height = WIDTH * len(panels), HEIGHT + 24
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}'>",
-        f"<rect width='{width}' height='{height}' fill='white'/>",
+        DARK_STYLE,
     ]
     for index, panel in enumerate(panels):
         parts.append(f"<g transform='translate({index * WIDTH},0)' {_FONT}>")

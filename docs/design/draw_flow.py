@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from docs.drawn import DARK_STYLE
 
 WIDTH, HEIGHT = 860, 430
 
@@ -85,7 +90,7 @@ def picture() -> str:
         " font-family='sans-serif' font-size='13'>",
         "<defs><marker id='head' viewBox='0 0 8 8' refX='8' refY='4' markerWidth='8' markerHeight='8'"
         " orient='auto-start-reverse'><path d='M0,0 L8,4 L0,8 z' fill='#333'/></marker></defs>",
-        f"<rect width='{WIDTH}' height='{HEIGHT}' fill='white'/>",
+        DARK_STYLE,
         "<rect x='20' y='30' width='610' height='240' rx='8' fill='none' stroke='#888' stroke-dasharray='5 4'/>",
         _label((30, 48), "one rank"),
     ]

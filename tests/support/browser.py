@@ -22,7 +22,7 @@ from tests.support.users import is_root
 ANSWERS_WITHIN = 60.0
 """Seconds within which the browser must answer a command or load a page."""
 
-_WIDE = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
+_WITH_PIPES = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
 """A script that gives the pipes the descriptors that the browser expects. dash has no descriptors of two digits."""
 
 
@@ -37,7 +37,7 @@ class Browser:
         if is_root():
             command.append("--no-sandbox")
         self._process = subprocess.Popen(
-            ["bash", "-c", _WIDE, "bash", str(its_input), str(its_output), *command, "about:blank"],
+            ["bash", "-c", _WITH_PIPES, "bash", str(its_input), str(its_output), *command, "about:blank"],
             pass_fds=(its_input, its_output),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
