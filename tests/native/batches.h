@@ -68,7 +68,7 @@ static size_t less(size_t size)
     }
 WRAP(int, fstat, (int file, struct stat *out), (file, out))
 WRAP(int, fstatat, (int at, const char *name, struct stat *out, int flags), (at, name, out, flags))
-WRAP(int, statx, (int at, const char *name, int flags, unsigned mask, struct statx *out), (at, name, flags, mask, out))
+WRAP(int, pk_statx, (int at, const char *name, int flags, unsigned mask, struct statx *out), (at, name, flags, mask, out))
 WRAP(ssize_t, flistxattr, (int file, char *out, size_t size), (file, out, size))
 WRAP(ssize_t, fgetxattr, (int file, const char *name, void *out, size_t size), (file, name, out, size))
 WRAP(int, fsetxattr, (int file, const char *name, const void *in, size_t size, int flags),

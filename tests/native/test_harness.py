@@ -15,7 +15,7 @@ from tests.support.preload import compiled
 HARNESS = Path(__file__).with_name("harness.c")
 FILES = sorted(SOURCES.glob("*.c"))
 WRAPPED = (
-    *("openat", "read", "write", "close", "fstat", "fstatat", "statx", "flistxattr", "fgetxattr", "fsetxattr"),
+    *("openat", "read", "write", "close", "fstat", "fstatat", "pk_statx", "flistxattr", "fgetxattr", "fsetxattr"),
     *("fremovexattr", "fchown", "fchmod", "futimens", "fsync", "renameat", "mkdirat"),
 )
 """Calls that fail, or do less than they were asked for, at the harness's will."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BACKEND = ROOT / "pcopy/fsio/backend"
 SOURCES = BACKEND / "native"
-BUILT = BACKEND / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+BUILT = BACKEND / "_native.abi3.so"
 
 _WHY_NOT = "PCOPY_TESTS_NO_NATIVE"
 """The reason why there is none, for all processes of a session."""
@@ -24,7 +23,8 @@ def build() -> None:
     os.environ.pop(_WHY_NOT, None)
     program = BACKEND / "build_native.py"
     newest = max(path.stat().st_mtime_ns for path in (program, *SOURCES.iterdir()))
-    if BUILT.exists() and BUILT.stat().st_mtime_ns >= newest:
+    is_shadowed = any(BACKEND.glob("_native.cpython-*.so"))
+    if BUILT.exists() and BUILT.stat().st_mtime_ns >= newest and not is_shadowed:
         return
     done = subprocess.run([sys.executable, program], check=False, capture_output=True, text=True)
     if done.returncode:

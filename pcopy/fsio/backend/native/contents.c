@@ -33,7 +33,7 @@ static int make_room(pk_directory *found, uint32_t names, const char *text, size
 
 static int look(int directory, const char *name, struct statx *status)
 {
-    return statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, status);
+    return pk_statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, status);
 }
 
 static struct timespec time_of(struct statx_timestamp time)

@@ -1,4 +1,5 @@
-/* The digest of a file's contents, computed by a system library that is loaded when it is needed.
+/* The digest of a file's contents, computed by a system library that is loaded when it is needed. The C backend of a
+ * wheel contains XXH3 (PCOPY_XXH3), from xxHash's public header, and uses it where there is no such library.
  *
  * The digest is that of a signature, a hash tree: contents are divided into blocks. The root of one block is its hash.
  * The root of n > 1 blocks is H(1, root of the first k, root of the rest) with k the largest power of two smaller than
@@ -8,6 +9,10 @@
 #include "internal.h"
 
 #include <dlfcn.h>
+#ifdef PCOPY_XXH3
+#define XXH_INLINE_ALL
+#include "xxhash.h"
+#endif
 
 #define XXH3 1
 #define BLAKE3 2
@@ -40,33 +45,83 @@ static void *symbol(void *library, const char *name, int *missing)
     return found;
 }
 
-int pk_find_digest(const char *name)
+static int find_xxh3_in_library(void)
 {
     int missing = 0;
-    if (!strcmp(name, "xxh3-128")) {
-        void *library = dlopen("libxxhash.so.0", RTLD_NOW | RTLD_LOCAL);
-        if (library == NULL)
-            return 0;
-        *(void **)&xxh.version = symbol(library, "XXH_versionNumber", &missing);
-        *(void **)&xxh.at_once = symbol(library, "XXH3_128bits", &missing);
-        *(void **)&xxh.reset = symbol(library, "XXH3_128bits_reset", &missing);
-        *(void **)&xxh.update = symbol(library, "XXH3_128bits_update", &missing);
-        *(void **)&xxh.digest = symbol(library, "XXH3_128bits_digest", &missing);
-        return missing || xxh.version() < FIRST_WITH_XXH3 ? 0 : XXH3;
-    }
-    if (!strcmp(name, "blake3")) {
-        void *library = dlopen("libblake3.so.0", RTLD_NOW | RTLD_LOCAL);
-        if (library == NULL)
-            library = dlopen("libblake3.so.1", RTLD_NOW | RTLD_LOCAL);
-        if (library == NULL)
-            return 0;
-        *(void **)&blake.init = symbol(library, "blake3_hasher_init", &missing);
-        *(void **)&blake.update = symbol(library, "blake3_hasher_update", &missing);
-        *(void **)&blake.finalize = symbol(library, "blake3_hasher_finalize", &missing);
-        *(void **)&blake.version = symbol(library, "blake3_version", &missing);
-        return missing || strncmp(blake.version(), "1.", 2) ? 0 : BLAKE3;
-    }
+    void *library = dlopen("libxxhash.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return 0;
+    *(void **)&xxh.version = symbol(library, "XXH_versionNumber", &missing);
+    *(void **)&xxh.at_once = symbol(library, "XXH3_128bits", &missing);
+    *(void **)&xxh.reset = symbol(library, "XXH3_128bits_reset", &missing);
+    *(void **)&xxh.update = symbol(library, "XXH3_128bits_update", &missing);
+    *(void **)&xxh.digest = symbol(library, "XXH3_128bits_digest", &missing);
+    return missing || xxh.version() < FIRST_WITH_XXH3 ? 0 : XXH3;
+}
+
+#ifdef PCOPY_XXH3
+static hash128 hash_of(XXH128_hash_t hash)
+{
+    return (hash128){hash.low64, hash.high64};
+}
+
+static hash128 at_once_inside(const void *data, size_t size)
+{
+    return hash_of(XXH3_128bits(data, size));
+}
+
+static int reset_inside(void *state)
+{
+    return (int)XXH3_128bits_reset(state);
+}
+
+static int update_inside(void *state, const void *data, size_t size)
+{
+    return (int)XXH3_128bits_update(state, data, size);
+}
+
+static hash128 digest_inside(const void *state)
+{
+    return hash_of(XXH3_128bits_digest(state));
+}
+
+static int find_xxh3_inside(void)
+{
+    _Static_assert(sizeof(XXH3_state_t) <= BLAKE3_STATE, "the state of XXH3 has room");
+    _Static_assert(XXH_VERSION_NUMBER >= FIRST_WITH_XXH3, "XXH3 has its final form");
+    xxh.at_once = at_once_inside;
+    xxh.reset = reset_inside;
+    xxh.update = update_inside;
+    xxh.digest = digest_inside;
+    return XXH3;
+}
+#else
+static int find_xxh3_inside(void)
+{
     return 0;
+}
+#endif
+
+static int find_blake3(void)
+{
+    int missing = 0;
+    void *library = dlopen("libblake3.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        library = dlopen("libblake3.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return 0;
+    *(void **)&blake.init = symbol(library, "blake3_hasher_init", &missing);
+    *(void **)&blake.update = symbol(library, "blake3_hasher_update", &missing);
+    *(void **)&blake.finalize = symbol(library, "blake3_hasher_finalize", &missing);
+    *(void **)&blake.version = symbol(library, "blake3_version", &missing);
+    return missing || strncmp(blake.version(), "1.", 2) ? 0 : BLAKE3;
+}
+
+int pk_find_digest(const char *name)
+{
+    if (!strcmp(name, "xxh3-128"))
+        return find_xxh3_in_library() ? XXH3 : find_xxh3_inside();
+    return strcmp(name, "blake3") ? 0 : find_blake3();
 }
 
 static void in_order(hash128 hash, uint8_t *out)

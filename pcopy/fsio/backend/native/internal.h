@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#ifndef STATX_TYPE /* the headers of glibc have struct statx since 2.28 */
+#include <linux/stat.h>
+#endif
 #include <time.h>
 #include <unistd.h>
 
@@ -339,6 +342,10 @@ static inline int are_times_equal(int64_t source, int64_t present, int64_t windo
             return 1;
     return 0;
 }
+
+/* statx(2). It is called by its number, because glibc has the function only since 2.28; the wheels are for 2.17 and
+ * later. Linux has the call since 4.11: before, the status comes from fstatat(2). */
+int pk_statx(int directory, const char *name, int flags, unsigned mask, struct statx *status);
 
 static inline uint64_t clock_nanoseconds(clockid_t clock)
 {

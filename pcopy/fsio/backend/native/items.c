@@ -22,7 +22,7 @@ static unsigned mask_of(const pk_columns *out)
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode)
 {
     struct statx status;
-    if (statx(directory, name, flags | AT_NO_AUTOMOUNT, mask_of(out), &status))
+    if (pk_statx(directory, name, flags | AT_NO_AUTOMOUNT, mask_of(out), &status))
         return -1;
     const struct timespec mtime = {status.stx_mtime.tv_sec, status.stx_mtime.tv_nsec};
     const struct timespec ctime = {status.stx_ctime.tv_sec, status.stx_ctime.tv_nsec};

@@ -135,7 +135,7 @@ void pk_mark(int directory, int descriptor, uint8_t *out)
     }
     struct statx born;
     out[0] = 0;
-    if (!statx(descriptor, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BTIME, &born) &&
+    if (!pk_statx(descriptor, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BTIME, &born) &&
         born.stx_mask & STATX_BTIME) {
         int64_t moment;
         if (in_nanoseconds((struct timespec){born.stx_btime.tv_sec, born.stx_btime.tv_nsec}, &moment) && moment)

@@ -16,7 +16,7 @@
 static int look_at(int directory, struct statx *status)
 {
     const unsigned mask = STATX_BASIC_STATS | STATX_MNT_ID;
-    return statx(directory, "", AT_EMPTY_PATH, mask, status) || !(status->stx_mask & STATX_MNT_ID) ? -1 : 0;
+    return pk_statx(directory, "", AT_EMPTY_PATH, mask, status) || !(status->stx_mask & STATX_MNT_ID) ? -1 : 0;
 }
 
 /* Return true if the open directory is the one that was found, and is on the same mount as its parent directory.
