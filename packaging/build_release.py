@@ -78,7 +78,9 @@ def run(*command: str | Path, where: Path | None = None, **environment: str) -> 
     env = {**os.environ, "PYTHONHASHSEED": "0", "LC_ALL": "C", **environment}
     done = subprocess.run([*map(str, command)], check=False, cwd=where, env=env, capture_output=True, text=True)
     if done.returncode:
-        raise BuildFailed(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}".strip())
+        raise BuildFailed(
+            f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}".strip()
+        )
     return done.stdout
 
 
@@ -134,7 +136,18 @@ def build_sdist(python: Path, output: Path, work: Path, time: int) -> Path:
 def fetch_xxhash(python: Path, work: Path) -> Path:
     """Download xxHash's header and its licence from the package index, and return their directory."""
     requirements = PACKAGING / "xxhash.txt"
-    command = ("download", "-q", "--no-deps", "--no-binary", ":all:", "--require-hashes", "-r", requirements, "-d", work)
+    command = (
+        "download",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "--require-hashes",
+        "-r",
+        requirements,
+        "-d",
+        work,
+    )
     run(python, "-m", "pip", *command)
     (archive,) = work.glob("xxhash-*.tar.gz")
     directory = work / "xxhash"
@@ -156,7 +169,7 @@ def make_headers(work: Path) -> Path:
     shutil.copytree(installed, headers)
     lines = [PYCONFIG]
     for name, (type_, size) in SIZES.items():
-        lines.append(f"#define SIZEOF_{name} {size}\n_Static_assert(sizeof({type_}) == {size}, \"{type_}\");\n")
+        lines.append(f'#define SIZEOF_{name} {size}\n_Static_assert(sizeof({type_}) == {size}, "{type_}");\n')
     (headers / "pyconfig.h").write_text("".join(lines))
     return headers
 

@@ -106,6 +106,8 @@ def checkpoint_settings(values: Namespace) -> CheckpointSettings:
     """Return how and where the job records its progress, from the parsed options ``values``. All paths are absolute."""
     from pcopy.jobs.lifecycle import CheckpointSettings
 
+    if values.checkpoint_store == "lmdb":
+        import lmdb  # noqa: F401 (ImportError is reported before the job begins)
     is_named = values.checkpoint not in (None, NO_CHECKPOINT_WORD)
     return CheckpointSettings(
         directory=absolute_path(values.checkpoint) if is_named else b"",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import RequestRefused
@@ -40,10 +39,12 @@ def compression_option_fields(values: Namespace, existing: str) -> dict[str, Any
     if values.compress is not None and values.decompress:
         raise RequestRefused("--compress and --decompress are opposites: leave one out")
     option_name = "--decompress" if values.decompress else "--compress"
-    if find_spec("zstandard") is None:
+    try:
+        import zstandard  # noqa: F401 (raises ImportError if it is not installed)
+    except ModuleNotFoundError:
         raise RequestRefused(
-            f"{option_name} needs the Python package zstandard: install the package, or leave the option out"
-        )
+            f"{option_name} needs the Python package zstandard: pip install zstandard, or leave the option out"
+        ) from None
     for name, why in _OPTIONS_EXCLUDED_BY_COMPRESSION.items():
         if getattr(values, name):
             raise RequestRefused(f"--{name.replace('_', '-')} cannot be given with {option_name}: {why}; leave one out")

@@ -62,8 +62,8 @@ def load_mpi_transport(launch: LauncherInfo, words: Sequence[str]) -> ModuleType
     try:
         from pcopy.engine.transports import mpi
     except ModuleNotFoundError as error:
-        python = printable_path(os.fsencode(sys.executable))
-        reason = f"{python} has no package {error.name}; without mpiexec and srun pcopy needs no MPI"
+        package = f"{error.name}: pip install {error.name}"
+        reason = f"this needs the Python package {package}; without mpiexec and srun pcopy needs no MPI"
     except (ImportError, RuntimeError, OSError) as error:
         _restart_with_other_library(launch, words)
         reason = str(error).partition("\n")[0]
@@ -108,7 +108,7 @@ def _restart_with_other_library(launch: LauncherInfo, words: Sequence[str]) -> N
     """Replace this process (exec) by one that loads another MPI library: the next one in the list of libraries that
     could support the launcher's interface. Return if there is none left, or if the command line cannot be repeated.
     """
-    if not sys.executable or list(words) != sys.argv[1:]:
+    if not sys.executable or list(words) != sys.argv[1:] or not _does_mpi4py_choose_library():
         return
     tried = os.environ.get("MPI4PY_LIBMPI")
     libraries = candidate_mpi_libraries(launch.interface)
@@ -118,6 +118,14 @@ def _restart_with_other_library(launch: LauncherInfo, words: Sequence[str]) -> N
             os.environ["MPI4PY_LIBMPI"] = library
             sys.stdout.flush()
             os.execv(sys.executable, [sys.executable, *_safe_path_option(), *sys.orig_argv[1:]])
+
+
+def _does_mpi4py_choose_library() -> bool:
+    """Return True if mpi4py knows the variable MPI4PY_LIBMPI: versions before 4.1 do not."""
+    import mpi4py
+
+    major, minor = mpi4py.__version__.split(".")[:2]
+    return (int(major), int(re.match(r"\d*", minor)[0] or 0)) >= (4, 1)
 
 
 def _safe_path_option() -> Sequence[str]:

@@ -43,9 +43,11 @@ def missing_package_text(error: Exception) -> str:
     module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if module in ("", "pcopy"):
         return ""
-    closed = _unreadable_package_directory()
-    advice = f"this user may not read {printable_path(closed)}, where it may be" if closed else "install it"
-    return f"the Python package {_PACKAGE_NAME_BY_MODULE.get(module, module)} cannot be loaded ({error}); {advice}"
+    package, closed = _PACKAGE_NAME_BY_MODULE.get(module, module), _unreadable_package_directory()
+    if isinstance(error, ModuleNotFoundError) and not closed:
+        return f"this needs the Python package {package}: pip install {package}"
+    advice = f"this user may not read {printable_path(closed)}, where it may be" if closed else "install it again"
+    return f"the Python package {package} cannot be loaded ({error}); {advice}"
 
 
 def _unreadable_package_directory() -> bytes:

@@ -71,7 +71,7 @@ def digest_algorithm_named(name: str) -> DigestAlgorithm:
         from blake3 import blake3
     except ImportError as error:  # the package has no wheels for some machines
         raise RequestRefused(
-            "the digest algorithm blake3 needs the Python package blake3, which is not installed"
+            "the digest algorithm blake3 needs the Python package blake3: pip install blake3"
         ) from error
 
     def digest(data: Buffer) -> bytes:

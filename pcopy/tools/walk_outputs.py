@@ -66,7 +66,9 @@ def _check_parquet_support() -> None:
     from importlib.util import find_spec
 
     if find_spec("pyarrow") is None:
-        raise RequestRefused("Parquet needs pyarrow: pip install pyarrow; or name a file that ends in .csv or .jsonl")
+        raise RequestRefused(
+            "Parquet needs the Python package pyarrow: pip install pyarrow; or name a file that ends in .csv or .jsonl"
+        )
 
 
 def check_list_can_be_written(target: OutputListTarget, *, force: bool, known_beginning: bytes = b"") -> None:

@@ -13,9 +13,16 @@ from io import BytesIO
 
 from pcopy.text import printable_path
 
-_PATHSPEC_END, _PATHSPEC_DIRECTORY_END = "(?:(?P<ps_d>/)|$)", "(?P<ps_d>/)"
-"""Ends of the regular expressions that the library pathspec returns: for a path, and for a directory with everything
-below it. ``translate_gitignore_pattern`` replaces these ends, so that an expression matches the path itself only.
+_PATHSPEC_ENDS = {
+    "(?:(?P<ps_d>/)|$)": r"/?\Z",
+    "(?:(?P<ps_d>/).*)?$": r"/?\Z",
+    "(?P<ps_d>/).*$": r"/\Z",
+    "(?P<ps_d>/)": r"/\Z",
+    "/": "/.",
+}
+"""Ends of the regular expressions that the library pathspec returns, for a path, or for a directory with everything
+below it. ``translate_gitignore_pattern`` replaces each by its value, so that an expression matches the path itself
+only. Those with ``.*`` are of versions before 1.0.
 """
 _PRIVATE_USE_START = 0xF0000
 """First code point for private use (Unicode). Parts of a pattern that the library pathspec would treat differently from
@@ -59,22 +66,43 @@ def translate_gitignore_pattern(line: bytes) -> tuple[bytes, bool]:
 
     Every blank is part of the pattern, and ``#`` begins no comment.
     """
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
     excludes = not line.startswith(b"!")
     text, private = _pattern_for_pathspec_library(line if excludes else line[1:])
-    regex, _ = GitIgnoreSpecPattern.pattern_to_regex(text)
+    regex = _regex_by_pathspec(text)
     if regex is None:
         raise ValueError(_MATCHES_NOTHING)
     if regex == ".":
         return b"", excludes
-    for end, instead in ((_PATHSPEC_END, r"/?\Z"), (_PATHSPEC_DIRECTORY_END, r"/\Z"), ("/", "/.")):
+    for end, instead in _PATHSPEC_ENDS.items():
         if regex.endswith(end):
             regex = regex[: -len(end)] + instead
             break
     if "?P<" in regex:
         raise ValueError("this pattern is not supported")
     return "".join(private.get(character, character) for character in regex).encode(), excludes
+
+
+def _regex_by_pathspec(text: str) -> str | None:
+    """Return the regular expression of the library pathspec for a pattern; None if the pattern matches nothing.
+
+    Versions before 1.0 return others for two kinds of pattern. The results are made equal here.
+    """
+    try:
+        from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+    except ModuleNotFoundError as error:
+        if error.name == "pathspec":
+            raise
+    else:
+        return GitIgnoreSpecPattern.pattern_to_regex(text)[0]
+    from pathspec.patterns.gitwildmatch import GitWildMatchPattern
+
+    *parents, last = text.removeprefix("/").removesuffix("/").split("/")
+    if {*parents} <= {"**"} and last in ("*", "**") and not (text.startswith("/") and [*parents, last] == ["*"]):
+        return "(?P<ps_d>/)" if text.endswith("/") else "."  # all directories, or everything
+    regex: str | None = GitWildMatchPattern.pattern_to_regex(text)[0]
+    if regex is not None and text.endswith("/**"):
+        return regex.removesuffix("(?P<ps_d>/).*$").removesuffix("/.*$") + "/"
+    return regex
 
 
 def _pattern_for_pathspec_library(pattern: bytes) -> tuple[str, dict[str, str]]:

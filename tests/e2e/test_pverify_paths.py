@@ -70,7 +70,7 @@ def test_missing_package_is_named(area: Path, tree: Path, module: str, package: 
     (area / f"path/{module}.py").write_text(f"raise ModuleNotFoundError('No module', name='{module}')\n")
     for launcher in (None, "mpi"):
         run = pverify(area / "sig", tree, env={"PYTHONPATH": f"{area}/path:{REPOSITORY}"}, launcher=launcher)
-        reported = f"pverify: the Python package {package} cannot be loaded (No module); install it\n".encode()
+        reported = f"pverify: this needs the Python package {package}: pip install {package}\n".encode()
         assert (run.returncode, run.stdout) == (2, b""), show(run)
         assert run.stderr.count(reported) == 1 and b"Traceback" not in run.stderr, show(run)
 

@@ -156,7 +156,8 @@ def test_without_mpi4py_only_a_start_by_a_launcher_is_refused(launchers: Launche
     block.mkdir()
     (block / "mpi4py.py").write_text("raise ModuleNotFoundError('No module named mpi4py', name='mpi4py')\n")
     env = {"PYTHONPATH": f"{block}:{REPOSITORY}"}
-    assert_refused(launchers.run("hydra", 2, source, area / "copy", env=env), "has no package mpi4py")
+    run = launchers.run("hydra", 2, source, area / "copy", env=env)
+    assert_refused(run, "this needs the Python package mpi4py: pip install mpi4py")
     assert not (area / "copy").exists()
     assert pcopy(source, area / "copy", env=env).returncode == 0
 

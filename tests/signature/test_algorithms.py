@@ -60,7 +60,7 @@ def test_unknown_algorithm_is_refused_in_one_short_line(name: str) -> None:
 def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "blake3", None)
     digest_algorithm_named.cache_clear()
-    with pytest.raises(RequestRefused, match="blake3, which is not installed"):
+    with pytest.raises(RequestRefused, match="the Python package blake3: pip install blake3"):
         digest_algorithm_named("blake3")
 
 
