@@ -1,0 +1,94 @@
+"""The source distribution and the packed C backend, as packaging/build_release.py makes them."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import native
+
+ROOT = Path(__file__).resolve().parents[1]
+EPOCH = 1_700_000_000
+
+
+@pytest.fixture(scope="module")
+def release() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "packaging/build_release.py"))
+
+
+def made_sdist(release: dict[str, Any], area: Path, name: str) -> Path:
+    for directory in ("output", "work"):
+        (area / name / directory).mkdir(parents=True)
+    made = release["build_sdist"](Path(sys.executable), area / name / "output", area / name / "work", EPOCH)
+    assert isinstance(made, Path)
+    return made
+
+
+def test_sdist_has_all_files_and_is_the_same_each_time(release: dict[str, Any], area: Path) -> None:
+    sdist = made_sdist(release, area, "one")
+    umask = os.umask(0o077)
+    try:
+        assert made_sdist(release, area, "another").read_bytes() == sdist.read_bytes()
+    finally:
+        os.umask(umask)
+    with tarfile.open(sdist) as packed:
+        members = {member.name.partition("/")[2]: member for member in packed.getmembers() if member.isfile()}
+    made = {name for name in members if name in ("PKG-INFO",) or name.startswith("pcopy.egg-info/")}
+    if (ROOT / ".git").exists():
+        listed = subprocess.run(["git", "ls-files", "-z"], check=True, cwd=ROOT, capture_output=True, text=True)
+        tracked = set(listed.stdout.rstrip("\0").split("\0"))
+    else:
+        tracked = {str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*.py")}
+        assert tracked <= members.keys()
+        tracked = members.keys() - made
+    assert members.keys() - made == tracked
+    for name, member in members.items():
+        if name not in made | {"setup.cfg"}:  # setuptools adds a section to setup.cfg
+            executable = bool((ROOT / name).stat().st_mode & 0o100)
+            assert (name, member.size, bool(member.mode & 0o100)) == (name, (ROOT / name).stat().st_size, executable)
+
+
+def build(area: Path, prebuilt: Path, source: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PCOPY_PREBUILT_BACKEND": str(prebuilt)}
+    words = ["setup.py", "-q", "build", "--build-base", str(area / "build"), "--build-lib", str(area / "lib")]
+    return subprocess.run([sys.executable, *words], check=False, cwd=source, env=env, capture_output=True, text=True)
+
+
+def test_release_build_packs_the_given_backend_and_removes_old_ones(release: dict[str, Any], area: Path) -> None:
+    native.require()
+    release["copy_source"](area / "source")
+    packed = area / "lib/pcopy/fsio/backend"
+    packed.mkdir(parents=True)
+    (packed / "_native.cpython-311-x86_64-linux-gnu.so").write_bytes(b"old")
+    done = build(area, native.BUILT, area / "source")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in packed.glob("*.so")) == ["_native.abi3.so"]
+    assert (packed / "_native.abi3.so").read_bytes() == native.BUILT.read_bytes()
+
+
+def test_release_build_fails_without_the_backend(release: dict[str, Any], area: Path) -> None:
+    release["copy_source"](area / "source")
+    done = build(area, area / "missing.so", area / "source")
+    assert done.returncode != 0 and "missing.so" in done.stderr
+
+
+def test_checkout_build_removes_files_that_shadow_the_backend(area: Path) -> None:
+    """Python prefers _native.cpython-….so to _native.abi3.so."""
+    native.require()
+    found = subprocess.run(["git", "ls-files", "-z", "pcopy"], check=False, cwd=ROOT, capture_output=True, text=True)
+    names = found.stdout.rstrip("\0").split("\0") if not found.returncode else []
+    names = names or [str(path.relative_to(ROOT)) for path in (ROOT / "pcopy").rglob("*") if path.is_file()]
+    for name in names:
+        (area / name).parent.mkdir(parents=True, exist_ok=True)
+        (area / name).write_bytes((ROOT / name).read_bytes())
+    backend = area / "pcopy/fsio/backend"
+    (backend / "_native.cpython-311-x86_64-linux-gnu.so").write_bytes(b"old")
+    subprocess.run([sys.executable, backend / "build_native.py"], check=True, capture_output=True)
+    assert sorted(path.name for path in backend.glob("*.so")) == ["_native.abi3.so"]
