@@ -375,8 +375,8 @@ def fork_ranks(size: int, program: str = "pcopy") -> UnixSocketTransport:
 
     A child must exit by ``os._exit``, so that it does not run the parent's exit handlers. The kernel kills a child when
     the thread that called this function ends (``PR_SET_PDEATHSIG``); so that should be the main thread. The soft limit
-    of open files is raised as far as needed, and stays so. No other thread may exist, because its locks would stay
-    locked in the children. ``program`` is the name of the program in messages.
+    of open files is raised as far as needed, and stays so. If children are forked, no other thread may exist, because
+    its locks would stay locked in them. ``program`` is the name of the program in messages.
 
     Raise ``RequestRefused`` if a limit of the system does not allow that many ranks; no child remains then.
     """
@@ -384,7 +384,7 @@ def fork_ranks(size: int, program: str = "pcopy") -> UnixSocketTransport:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()  # otherwise every child would write the buffered text again
-    if not is_single_threaded():
+    if size > 1 and not is_single_threaded():
         raise InvariantBroken("ranks are forked while other threads run")
     parent = os.getpid()
     children = ChildProcesses()
