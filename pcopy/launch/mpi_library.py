@@ -122,10 +122,13 @@ def _restart_with_other_library(launch: LauncherInfo, words: Sequence[str]) -> N
 
 def _does_mpi4py_choose_library() -> bool:
     """Return True if mpi4py knows the variable MPI4PY_LIBMPI: versions before 4.1 do not."""
-    import mpi4py
+    from importlib.metadata import PackageNotFoundError, version
 
-    major, minor = mpi4py.__version__.split(".")[:2]
-    return (int(major), int(re.match(r"\d*", minor)[0] or 0)) >= (4, 1)
+    try:
+        found = re.match(r"(\d+)\.(\d+)", version("mpi4py"))
+    except PackageNotFoundError:
+        return False
+    return found is not None and (int(found[1]), int(found[2])) >= (4, 1)
 
 
 def _safe_path_option() -> Sequence[str]:

@@ -93,7 +93,8 @@ def _regex_by_pathspec(text: str) -> str | None:
         if error.name == "pathspec":
             raise
     else:
-        return GitIgnoreSpecPattern.pattern_to_regex(text)[0]
+        found: str | None = GitIgnoreSpecPattern.pattern_to_regex(text)[0]
+        return found
     from pathspec.patterns.gitwildmatch import GitWildMatchPattern
 
     *parents, last = text.removeprefix("/").removesuffix("/").split("/")
