@@ -221,7 +221,7 @@ class TestRefusals:
 
     def test_too_deep_and_too_large_files_are_refused_in_one_line(self, files: Files) -> None:
         files(user=f"ranks: {'[' * 5000}1{']' * 5000}\n")
-        assert re.search("nested more than 16 deep|maximum nesting depth", refusal())
+        assert re.search("nested more than 16 levels deep|maximum nesting depth", refusal())
         files(user="# " + "x" * (1 << 20) + "\n")
         assert "is larger than 1 MiB" in refusal()
 
