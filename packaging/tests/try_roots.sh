@@ -48,7 +48,7 @@ for suite in "$@"; do
         chown 1000:1000 "$1/home/user"
         mount -t tmpfs -o size=64k,mode=1777 full "$1/full"
         head -c 65536 /dev/zero > "$1/full/data" 2>/dev/null || true
-        exec env -i chroot --userspec=1000:1000 "$1" /bin/sh -eu -c "
+        exec env -i PATH="$PATH" chroot --userspec=1000:1000 "$1" /bin/sh -eu -c "
             export HOME=/home/user PATH=/usr/bin:/bin
             ! command -v gcc
             python3 -m venv /home/user/venv
