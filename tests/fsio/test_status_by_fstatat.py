@@ -17,7 +17,11 @@ def test_trees_are_copied_and_updated_without_statx(area: Path) -> None:
     random_tree(source, 5, files=60, largest=1 << 20)
     for number, program in enumerate(("pcopy", "psync", "pverify")):
         fault = Fault(area / f"log{number}", ["statx"], None, "ENOSYS")
-        words = {"pcopy": ["-T", source, copy], "psync": [f"{source}/", f"{copy}/"], "pverify": [source, copy]}
+        words: dict[str, list[str | Path]] = {
+            "pcopy": ["-T", source, copy],
+            "psync": [f"{source}/", f"{copy}/"],
+            "pverify": [source, copy],
+        }
         succeed(*words[program], program=program, wrap=fault.wrap(), env={"PCOPY_BACKEND": "c"})
         if program != "pverify":
             fault.check()
