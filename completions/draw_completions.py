@@ -21,22 +21,11 @@ sys.path.insert(0, str(ROOT))
 
 from docs.drawn import write_or_check  # noqa: E402
 from pcopy.cli.config_keys import has_optional_value  # noqa: E402
-from pcopy.cli.pbcast import PBCAST  # noqa: E402
-from pcopy.cli.pchmod import PCHMOD  # noqa: E402
-from pcopy.cli.pcopy import PCOPY  # noqa: E402
-from pcopy.cli.pdbench import PDBENCH  # noqa: E402
-from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import ProgramCommandLine  # noqa: E402
-from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
-from pcopy.cli.psync import PSYNC  # noqa: E402
-from pcopy.cli.ptar import PTAR  # noqa: E402
-from pcopy.cli.pverify import PVERIFY  # noqa: E402
-from pcopy.cli.pwalk import PWALK  # noqa: E402
+from pcopy.cli.programs import PROGRAMS, load_program  # noqa: E402
 from pcopy.tasks.base.job import EXISTING_CHOICES  # noqa: E402
 from pcopy.walk.expression import ARGUMENT_COUNTS, ARGUMENT_WORDS  # noqa: E402
 
-PROGRAMS: tuple[ProgramCommandLine, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK, PCHMOD)
-"""The programs for which scripts are generated."""
 CHOICES_BY_OPTION = {
     "--existing": tuple(EXISTING_CHOICES),
     "--stripe": ("preserve", "auto", "inherit"),
@@ -270,7 +259,7 @@ def fish_option(word: str) -> str:
 def generated_files() -> dict[Path, str]:
     """Return the contents of all completion scripts, by their paths."""
     files: dict[Path, str] = {}
-    for program in PROGRAMS:
+    for program in map(load_program, PROGRAMS):
         options = [*options_of(program), *find_tests_of(program)]
         files[HERE / "bash" / program.name] = bash_script(program, options)
         files[HERE / "zsh" / f"_{program.name}"] = zsh_script(program, options)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.cli.programs import PROGRAMS
 from tests.support.command import RUN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,7 +134,7 @@ def test_descriptions_are_not_cut_after_the_operation(shell: str) -> None:
 
 
 def test_bash_offers_the_options_of_the_help(place: Path) -> None:
-    for program in ("pverify", "psync", "prm", "pbcast", "pdbench", "pstripe", "ptar", "pwalk", "pchmod"):
+    for program in PROGRAMS:
         assert "--json" in in_bash(place, "--", program=program)
     assert "--create" in in_bash(place, "--cr", program="pverify")
     assert in_bash(place, "--extr", program="pcopy-tar") == ["--extract"]

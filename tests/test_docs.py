@@ -23,6 +23,7 @@ import pcopy.tools
 from pcopy import __version__, errors
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE
 from pcopy.cli.pcopy import help_or_version, parse
+from pcopy.cli.programs import PROGRAMS
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.tool import JobResult
 from pcopy.report.screen import failure_json
@@ -71,16 +72,7 @@ def test_ci_ends_with_the_test_command_of_the_readme() -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        "bin/pbcast",
-        "bin/pcopy",
-        "bin/pchmod",
-        "bin/pdbench",
-        "bin/prm",
-        "bin/pstripe",
-        "bin/ptar",
-        "bin/psync",
-        "bin/pverify",
-        "bin/pwalk",
+        *(f"bin/{program}" for program in PROGRAMS),
         *SHELL_SCRIPTS,
     ],
 )
@@ -101,9 +93,7 @@ def test_package_script_refuses_unknown_arguments() -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["-P"], ["-I"]])
-@pytest.mark.parametrize(
-    "name", ["pcopy", "psync", "prm", "pstripe", "ptar", "pverify", "pbcast", "pdbench", "pwalk", "pchmod"]
-)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(ROOT / "bin" / name)

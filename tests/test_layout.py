@@ -16,6 +16,7 @@ from typing import NamedTuple, get_args
 import pytest
 
 from pcopy import __version__
+from pcopy.cli.programs import PROGRAMS
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.tasks.base.job import Options, ProgramOptions
 
@@ -35,7 +36,7 @@ UNDER_ALL = ("background", "errors", "fast_named_tuple", "libc", "text", "units"
 BARE = ("engine", "fsio")
 """Folders that import only common modules from below."""
 
-PROGRAMS = {
+PROGRAM_WORDS = {
     "psync",
     "prm",
     "removal",
@@ -201,7 +202,8 @@ def test_layers_below_the_programs_name_no_program(folder: str) -> None:
         for file in sources()
         if file.is_relative_to(PACKAGE / folder)
         for node in ast.walk(ast.parse(file.read_bytes()))
-        if isinstance(node, (ast.Name, ast.Attribute, ast.arg, ast.keyword, ast.Constant)) and words_of(node) & PROGRAMS
+        if isinstance(node, (ast.Name, ast.Attribute, ast.arg, ast.keyword, ast.Constant))
+        and words_of(node) & PROGRAM_WORDS
     ]
     assert not named
 
@@ -308,9 +310,7 @@ def test_source_files_are_not_too_long() -> None:
     assert {name for name, length in lengths.items() if length > MOST_LINES} <= set()
 
 
-@pytest.mark.parametrize(
-    "command", ["pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod"]
-)
+@pytest.mark.parametrize("command", PROGRAMS)
 def test_version_option_imports_no_heavy_modules(command: str) -> None:
     program = (
         "import sys\n"

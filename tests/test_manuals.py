@@ -14,6 +14,7 @@ import pytest
 from pcopy import __version__, errors
 from pcopy.cli import prm, pstripe, ptar, pverify
 from pcopy.cli.pcopy import help_or_version
+from pcopy.cli.programs import PROGRAMS
 from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.launch.tool import JobResult
 from pcopy.tasks.base.job import EXISTING_CHOICES, JobCounters
@@ -126,7 +127,7 @@ def test_manual_of_another_name_shows_the_page_of_the_program(name: str, tmp_pat
 def test_manual_of_configuration_files_lists_all_keys() -> None:
     """``--show-config`` lists the keys of each program, also those that are not set, but not aliases of options."""
     reported = set()
-    for program in ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod"):
+    for program in PROGRAMS:
         shown = run([sys.executable, ROOT / "bin" / program, "--show-config"]).stdout
         reported |= set(re.findall(r"^(?:# )?([a-z][\w-]+):", shown, re.MULTILINE))
     keys = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/reference/pcopy.yaml.md").read_text(), re.MULTILINE))

@@ -35,20 +35,11 @@ from pcopy.cli.config_keys import (  # noqa: E402
     has_optional_value,
 )
 from pcopy.cli.job_options import OPTIONS_ALLOWED_ON_RESUME  # noqa: E402
-from pcopy.cli.pbcast import PBCAST  # noqa: E402
-from pcopy.cli.pchmod import PCHMOD  # noqa: E402
-from pcopy.cli.pcopy import PCOPY  # noqa: E402
-from pcopy.cli.pdbench import PDBENCH  # noqa: E402
-from pcopy.cli.prm import PRM  # noqa: E402
 from pcopy.cli.program import ProgramCommandLine  # noqa: E402
-from pcopy.cli.pstripe import PSTRIPE  # noqa: E402
-from pcopy.cli.psync import PSYNC  # noqa: E402
-from pcopy.cli.ptar import PTAR  # noqa: E402
-from pcopy.cli.pverify import PVERIFY  # noqa: E402
-from pcopy.cli.pwalk import PWALK  # noqa: E402
+from pcopy.cli.programs import PROGRAM_SUMMARIES, load_program  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
-PROGRAMS: tuple[ProgramCommandLine, ...] = (PCOPY, PSYNC, PVERIFY, PRM, PSTRIPE, PTAR, PBCAST, PDBENCH, PWALK, PCHMOD)
+PROGRAMS = tuple(map(load_program, PROGRAM_SUMMARIES))
 _HEADING = re.compile(r"^(#{1,4}) (.*)$")
 _OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0-9][\w-]*")
 _SHOWN_AS_IT_IS = re.compile(r"[\\`*_<>|\[\]]")
@@ -134,7 +125,7 @@ class Texts:
 def page_of(program: ProgramCommandLine, common: Texts) -> Page:
     """Return the contents of the page of ``program``."""
     file = HERE / f"{program.name}.md"
-    head, *parts = sections_of(file)
+    _, *parts = sections_of(file)
     own = Texts(file, [part for part in parts if part.level > 2])
     groups = []
     parser = program.parser()
@@ -149,7 +140,7 @@ def page_of(program: ProgramCommandLine, common: Texts) -> Page:
             groups.append(Group(title[0].upper() + title[1:], text or help_sentence(group.description or ""), options))
     own.refuse_unused()
     usage = [line.strip() for line in program.usage.splitlines()]
-    return Page(program.name, head.title.partition(": ")[2], usage, [p for p in parts if p.level == 2], groups)
+    return Page(program.name, PROGRAM_SUMMARIES[program.name], usage, [p for p in parts if p.level == 2], groups)
 
 
 def option_of(

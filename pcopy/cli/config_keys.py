@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pcopy.cli.programs import PROGRAMS, load_program
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.suggestions import most_similar_word
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from argparse import Action, ArgumentParser
 
     from pcopy.cli.mistakes import UnknownOptionAdvice
-
-PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod")
-"""All programs. A configuration file may contain a mapping for each of them, with keys for that program alone."""
 
 COMMAND_LINE_ONLY = frozenset(
     (
@@ -224,12 +222,10 @@ def _keys_of_other_programs(program: str) -> dict[str, tuple[str, ArgumentParser
 
     The result maps each key to one program that has it, and to the parser of that program.
     """
-    from importlib import import_module
-
     keys: dict[str, tuple[str, ArgumentParser]] = {}
     for other in PROGRAMS:
         if other != program:
-            parser = getattr(import_module(f"pcopy.cli.{other}"), other.upper()).parser()
+            parser = load_program(other).parser()
             may = (set(_parser_options_by_key(parser)) - COMMAND_LINE_ONLY).difference(
                 COMMAND_LINE_ONLY_BY_PROGRAM.get(other, ())
             )

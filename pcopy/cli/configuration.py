@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from pcopy.cli.config_files import read_config_file
 from pcopy.cli.config_keys import (
     PATTERN_OPTIONS,
-    PROGRAMS,
     ConfigFileSetting,
     ConfigKeyConverter,
     ConfigurableProgram,
     config_key_of_option,
     words_in_batches,
 )
+from pcopy.cli.programs import PROGRAMS
 from pcopy.errors import RequestRefused
 from pcopy.fast_named_tuple import NamedTuple
 from pcopy.launch.launcher import identify_launcher, is_started_by_launcher

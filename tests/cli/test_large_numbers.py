@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pcopy.cli.config_keys import PROGRAMS
+from pcopy.cli.programs import PROGRAMS, load_program
 from tests.support.command import pcopy, show
 
 NUMBERS = {"N", "SECONDS", "SIZE", "RATE"}
@@ -56,7 +55,7 @@ NUMBERS_TRIED = {"2**63-1": str((1 << 63) - 1), "2**63": str(1 << 63), "10**30":
 
 
 def options_of(program: str) -> Iterator[str]:
-    parser = getattr(importlib.import_module(f"pcopy.cli.{program}"), program.upper()).parser()
+    parser = load_program(program).parser()
     for action in parser._actions:
         name = max(action.option_strings, key=len)
         if action.nargs != 0 and (action.metavar in NUMBERS or name in WITH_WORDS):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pcopy.cli.config_keys import PROGRAMS
+from pcopy.cli.programs import PROGRAMS
 from pcopy.fsio.named_file import real_path, rename_proof_directory_path
 from tests.e2e.test_named_files import OTHER_USER, options_of
 from tests.support.command import Completed, pcopy, show

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import stat
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pcopy.cli.config_keys import PROGRAMS
+from pcopy.cli.programs import PROGRAMS, load_program
 from tests.support.command import REPOSITORY, pcopy, show
 from tests.support.users import require_root
 
@@ -96,7 +95,7 @@ class FileOption(NamedTuple):
 
 def options_of(program: str) -> Iterator[tuple[str, str]]:
     """Yield the options that take a value, each with its metavariable in ``--help``."""
-    parser = getattr(importlib.import_module(f"pcopy.cli.{program}"), program.upper()).parser()
+    parser = load_program(program).parser()
     for action in parser._actions:
         if action.nargs != 0:
             yield max(action.option_strings, key=len), str(action.metavar)

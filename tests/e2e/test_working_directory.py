@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.cli.config_keys import PROGRAMS
+from pcopy.cli.programs import PROGRAMS
 from tests.e2e.test_named_files import RUNS
 from tests.support.command import REPOSITORY, mpiexec
 

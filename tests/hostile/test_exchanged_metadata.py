@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pcopy.cli.config_keys import PROGRAMS
+from pcopy.cli.programs import PROGRAMS
 from tests.support.command import REPOSITORY, Completed, pcopy, show
 from tests.support.faults import require_strace
 from tests.support.preload import preloaded

@@ -22,31 +22,12 @@ from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 
-from pcopy.cli.pbcast import PBCAST
-from pcopy.cli.pchmod import PCHMOD
-from pcopy.cli.pcopy import PCOPY
-from pcopy.cli.pdbench import PDBENCH
-from pcopy.cli.prm import PRM
+from pcopy.cli import programs
 from pcopy.cli.program import ProgramCommandLine
-from pcopy.cli.pstripe import PSTRIPE
-from pcopy.cli.psync import PSYNC
-from pcopy.cli.ptar import PTAR
-from pcopy.cli.pverify import PVERIFY
-from pcopy.cli.pwalk import PWALK
+from pcopy.cli.programs import load_program
 from tests.support.command import REPOSITORY, RUN, start
 
-PROGRAMS: dict[str, ProgramCommandLine] = {
-    "pbcast": PBCAST,
-    "pdbench": PDBENCH,
-    "pwalk": PWALK,
-    "pchmod": PCHMOD,
-    "pcopy": PCOPY,
-    "prm": PRM,
-    "pstripe": PSTRIPE,
-    "ptar": PTAR,
-    "psync": PSYNC,
-    "pverify": PVERIFY,
-}
+PROGRAMS: dict[str, ProgramCommandLine] = {name: load_program(name) for name in programs.PROGRAMS}
 JOB = "a1b2c3d4e5"
 """The name of a job in the documentation."""
 
